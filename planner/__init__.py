@@ -1,0 +1,1 @@
+"""Finds the fastest plan under the memory allowed. Knows shapes and costs, never arrays."""

@@ -1,0 +1,70 @@
+"""Host arrays: aligned allocation, and how much memory the process really took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import DTypeLike, NDArray
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest SIMD register
+
+
+def empty_aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An uninitialised C-contiguous array whose first element is on a cache line."""
+    dtype = np.dtype(dtype)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % ALIGNMENT
+    return buffer[start : start + nbytes].view(dtype).reshape(shape)
+
+
+@dataclass
+class Peak:
+    """The highest resident memory of the process, and what it was at the start, in bytes."""
+
+    before: int
+    highest: int = 0
+
+    @property
+    def added(self) -> int:
+        """Bytes above what was resident at the start."""
+        return self.highest - self.before
+
+
+@contextmanager
+def peak_memory() -> Iterator[Peak]:
+    """Measure the peak resident memory of this process within a ``with`` block.
+
+    On Linux the kernel's own high-water mark, reset at the start. Elsewhere, the largest since
+    the process began, which is an upper bound.
+    """
+    reset_high_water_mark()
+    peak = Peak(before=psutil.Process().memory_info().rss)
+    yield peak
+    peak.highest = max(high_water_mark(), peak.before)
+
+
+def reset_high_water_mark() -> None:
+    """Make ``high_water_mark`` count from now, where the system can."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def high_water_mark() -> int:
+    """The peak resident bytes of this process."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,34 @@
+"""What a primitive asks of a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a primitive takes on its device.
+
+    Attributes:
+        resident: what ``build`` allocates and keeps between calls, such as transformed kernels.
+            The network's weights themselves are not counted: they exist once, for all.
+        working: the peak within one call of ``run``, its input and its output counted.
+    """
+
+    resident: int
+    working: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The price of running one layer once on one shape.
+
+    Attributes:
+        flops: floating-point operations, a multiply-add counted as two.
+        bytes_moved: bytes to and from main memory, each pass over an array counted.
+        memory: bytes held and used.
+    """
+
+    flops: float
+    bytes_moved: float
+    memory: Memory

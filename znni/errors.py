@@ -1,0 +1,54 @@
+"""What can go wrong, said so that a user can act on it.
+
+Every message names what was asked, what was found and what to do. The command line prints
+the message alone and exits with the class's ``exit_code``.
+"""
+
+from __future__ import annotations
+
+
+class ZnniError(Exception):
+    """An error that a user can cause and mend."""
+
+    exit_code = 1
+
+
+class InvalidInput(ZnniError):
+    """A network file, weights, volume, plan or option that cannot be used as given."""
+
+    exit_code = 2
+
+
+class DoesNotFit(ZnniError):
+    """No plan stays within the memory allowed.
+
+    Attributes:
+        needed: bytes that the smallest plan tried would take.
+        allowed: bytes allowed on that device.
+        device: the device that is too small.
+        layer: the layer at which the smallest plan peaks.
+        patch: the smallest patch tried, output voxels per axis.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self, *, needed: int, allowed: int, device: str, layer: str, patch: tuple[int, int, int]
+    ) -> None:
+        self.needed = needed
+        self.allowed = allowed
+        self.device = device
+        self.layer = layer
+        self.patch = patch
+        size = "x".join(map(str, patch))
+        super().__init__(
+            f"no plan fits: the smallest patch tried ({size} output voxels) needs "
+            f"{needed / 2**30:.2f} GiB on {device}, at layer {layer}, and {allowed / 2**30:.2f} GiB "
+            f"are allowed; allow at least that much with --ram, or use a smaller network"
+        )
+
+
+class RunFailed(ZnniError):
+    """A run that stopped part-way: disk full, output not writable, interrupted."""
+
+    exit_code = 4

@@ -1,0 +1,117 @@
+"""The hardware that a plan is for."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from znni.errors import InvalidInput
+
+# A share of what the system calls available is left to it: page cache, other processes.
+AVAILABLE_SHARE = 0.9
+
+# A core's nominal figures, until measured costs replace them: float32 operations per cycle by
+# SIMD width (two fused multiply-adds a cycle), clock, and a core's share of memory bandwidth.
+FLOPS_PER_CYCLE = {"avx512f": 64, "avx2": 32, "neon": 16}
+BASELINE_FLOPS_PER_CYCLE = 8
+NOMINAL_HERTZ = 2.5e9
+BANDWIDTH_PER_CORE = 15e9
+
+
+@dataclass(frozen=True)
+class Device:
+    """A processor with memory of its own.
+
+    Attributes:
+        kind: ``cpu`` or ``gpu``.
+        name: for reports.
+        memory: bytes that a plan may use.
+        threads: worker threads (1 for a GPU).
+        flops: nominal float32 operations per second, all threads.
+        bandwidth: nominal bytes per second to and from memory.
+    """
+
+    kind: Literal["cpu", "gpu"]
+    name: str
+    memory: int
+    threads: int
+    flops: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A host and its GPUs."""
+
+    host: Device
+    gpus: tuple[Device, ...] = ()
+
+
+def detect_machine(ram: int | None = None, threads: int | None = None) -> Machine:
+    """This machine.
+
+    Args:
+        ram: bytes of host memory that a plan may use; by default what is available now, less
+            a margin.
+        threads: worker threads; by default one for every core this process may use.
+
+    Raises:
+        InvalidInput: ``ram`` or ``threads`` is not positive.
+    """
+    cores = _usable_cores()
+    threads = cores if threads is None else threads
+    ram = int(_available_memory() * AVAILABLE_SHARE) if ram is None else ram
+    if threads < 1:
+        raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (here: {cores})")
+    if ram < 1:
+        raise InvalidInput(f"{ram} bytes of RAM hold nothing; give a size such as 8GiB")
+    busy = min(threads, cores)
+    host = Device(
+        kind="cpu",
+        name=_processor_name(),
+        memory=ram,
+        threads=threads,
+        flops=busy * _flops_per_cycle() * NOMINAL_HERTZ,
+        bandwidth=busy * BANDWIDTH_PER_CORE,
+    )
+    return Machine(host)
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _available_memory() -> int:
+    """Bytes available, within the control group's limit where a container sets one."""
+    available = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+    except (OSError, ValueError):  # no control group, or "max": no limit
+        return available
+    return min(available, max(limit - used, 0))
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _flops_per_cycle() -> int:
+    import llvmlite.binding
+
+    features = llvmlite.binding.get_host_cpu_features()
+    found = (rate for name, rate in FLOPS_PER_CYCLE.items() if features.get(name))
+    return next(found, BASELINE_FLOPS_PER_CYCLE)

@@ -1,0 +1,146 @@
+"""What a network is: a chain of convolutions and poolings, and its geometry.
+
+Weights live apart (``znni.weights``), so that a network can be hashed, compared and planned
+for without an array in sight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from znni.errors import InvalidInput
+from znni.shapes import Vec3
+
+Activation: TypeAlias = Literal[
+    "relu", "sigmoid", "tanh", "leaky_relu", "elu", "identity", "softmax"
+]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A valid 3D convolution (cross-correlation, as in PyTorch), a bias and an activation.
+
+    Attributes:
+        name: unique within the network; names its weights.
+        in_features: input maps.
+        out_features: output maps.
+        kernel: extents in voxels.
+        activation: applied to the sum; ``softmax`` runs over the maps of each voxel.
+    """
+
+    name: str
+    in_features: int
+    out_features: int
+    kernel: Vec3
+    activation: Activation
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int, int]:
+        """Shape of the weights: (out, in, z, y, x)."""
+        return (self.out_features, self.in_features, *self.kernel)
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases."""
+        return self.out_features * (self.in_features * self.kernel.volume + 1)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Max-pooling with stride = window. Pooled or dense (fragments) is the plan's choice."""
+
+    name: str
+    window: Vec3
+
+
+Layer: TypeAlias = Conv | Pool
+
+
+@dataclass(frozen=True)
+class InputScaling:
+    """How stored values become the network's input: ``float32 = value * scale + offset``."""
+
+    scale: float = 1.0
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """A chain of layers.
+
+    Attributes:
+        name: for reports.
+        in_features: input maps.
+        layers: first to last.
+        scaling: of the input.
+        weights: the file that the network names for its weights, if it names one.
+
+    Raises:
+        InvalidInput: no convolution, names used twice, or maps that do not chain.
+    """
+
+    name: str
+    in_features: int
+    layers: tuple[Layer, ...]
+    scaling: InputScaling = InputScaling()
+    weights: Path | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.convolutions:
+            raise InvalidInput(f"network {self.name} has no convolution; give it at least one")
+        features, seen = self.in_features, set[str]()
+        for layer in self.layers:
+            if layer.name in seen:
+                raise InvalidInput(
+                    f"network {self.name} has two layers named {layer.name!r}; rename one"
+                )
+            seen.add(layer.name)
+            if isinstance(layer, Conv):
+                if layer.in_features != features:
+                    raise InvalidInput(
+                        f"layer {layer.name} takes {layer.in_features} maps, but the layer "
+                        f"before it gives {features}"
+                    )
+                features = layer.out_features
+
+    @property
+    def convolutions(self) -> tuple[Conv, ...]:
+        """The convolutions, first to last."""
+        return tuple(layer for layer in self.layers if isinstance(layer, Conv))
+
+    @property
+    def out_features(self) -> int:
+        """Output maps."""
+        return self.convolutions[-1].out_features
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases of all layers."""
+        return sum(conv.parameters for conv in self.convolutions)
+
+    @property
+    def total_pooling(self) -> Vec3:
+        """The product P of all pooling windows, per axis."""
+        windows = (layer.window for layer in self.layers if isinstance(layer, Pool))
+        return reduce(Vec3.__mul__, windows, Vec3(1, 1, 1))
+
+    @property
+    def field_of_view(self) -> Vec3:
+        """Input voxels that one output voxel depends on, per axis."""
+        view, stride = Vec3(1, 1, 1), Vec3(1, 1, 1)
+        for layer in self.layers:
+            extent = layer.kernel if isinstance(layer, Conv) else layer.window
+            view += (extent - 1) * stride
+            if isinstance(layer, Pool):
+                stride *= layer.window
+        return view
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {len(self.layers)} layers, {self.parameters:,} parameters, "
+            f"{self.in_features} -> {self.out_features} maps, field of view {self.field_of_view}, "
+            f"total pooling {self.total_pooling}"
+        )

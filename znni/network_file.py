@@ -1,0 +1,196 @@
+"""Networks as YAML files: read, checked line by line, and turned into a ``Network``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from znni.errors import InvalidInput
+from znni.network import Activation, Conv, InputScaling, Layer, Network, Pool
+from znni.shapes import Vec3
+
+
+def _extents(value: object) -> Vec3:
+    """Three positive extents from ``3`` or ``[1, 5, 5]``."""
+    three = [value] * 3 if isinstance(value, int) else value
+    if (
+        not isinstance(three, list | tuple)
+        or len(three) != 3
+        or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in three)
+    ):
+        raise ValueError("give a positive integer, or three of them as [z, y, x]")
+    return Vec3(*three)
+
+
+def _finite(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise ValueError("give a finite number")
+    return float(value)
+
+
+Extents = Annotated[Vec3, BeforeValidator(_extents)]
+Finite = Annotated[float, BeforeValidator(_finite)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Name = Annotated[str, Field(strict=True, min_length=1)]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _ConvEntry(_Entry):
+    features: Count
+    kernel: Extents
+    activation: Activation = "identity"
+
+
+class _PoolEntry(_Entry):
+    window: Extents
+
+
+class _LayerEntry(_Entry):
+    name: Name | None = None
+    conv: _ConvEntry | None = None
+    pool: _PoolEntry | None = None
+
+
+class _InputEntry(_Entry):
+    scale: Finite = 1.0
+    offset: Finite = 0.0
+
+
+class _NetworkFile(_Entry):
+    name: Name
+    in_features: Count = 1
+    layers: Annotated[list[_LayerEntry], Field(min_length=1)]
+    weights: Name | None = None
+    input: _InputEntry = _InputEntry()
+
+
+def load_network(path: str | Path) -> Network:
+    """Read a network file.
+
+    Args:
+        path: a YAML file with ``name``, ``in_features``, ``layers`` and, optionally, ``weights``
+            (a file beside it) and ``input`` (scale and offset).
+
+    Raises:
+        InvalidInput: no such file, or its contents are not a network; names the line.
+    """
+    path = Path(path)
+    document = _read_yaml(path)
+    try:
+        entries = _NetworkFile.model_validate(document)
+    except ValidationError as error:
+        raise _explain(path, document, error.errors()[0]) from None
+    for index, entry in enumerate(entries.layers):
+        if (entry.conv is None) == (entry.pool is None):
+            line = _line(document, ("layers", index))
+            raise InvalidInput(
+                f"{path}, line {line}: a layer is either a conv or a pool; give one of the two"
+            )
+    try:
+        return Network(
+            name=entries.name,
+            in_features=entries.in_features,
+            layers=_chain(entries),
+            scaling=InputScaling(entries.input.scale, entries.input.offset),
+            weights=path.parent / entries.weights if entries.weights else None,
+        )
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}, line {_line(document, ('layers',))}: {error}") from None
+
+
+def _chain(entries: _NetworkFile) -> tuple[Layer, ...]:
+    """The layers, each named (conv1, pool1, conv2, ... by default) and its maps chained."""
+    layers: list[Layer] = []
+    count = Counter[str]()
+    features = entries.in_features
+    for entry in entries.layers:
+        kind = "conv" if entry.conv else "pool"
+        count[kind] += 1
+        name = entry.name or f"{kind}{count[kind]}"
+        if entry.conv:
+            conv = entry.conv
+            layers.append(Conv(name, features, conv.features, conv.kernel, conv.activation))
+            features = conv.features
+        elif entry.pool:
+            layers.append(Pool(name, entry.pool.window))
+    return tuple(layers)
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(f"{path}: no such network file; check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: cannot be read as a YAML text file: {error}") from None
+    try:
+        document = YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise InvalidInput(f"{path}{line}: not valid YAML: {error.problem}") from None
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(document, Mapping):
+        raise InvalidInput(f"{path}, line 1: a network is a mapping with name: and layers:")
+    return document
+
+
+def _line(document: Any, location: Sequence[str | int]) -> int:
+    """The line, from 1, of the innermost part of ``location`` that the document has."""
+    node, line = document, 1
+    for key in location:
+        if isinstance(node, Mapping) and key in node:
+            line = node.lc.key(key)[0] + 1  # type: ignore[attr-defined]
+        elif isinstance(node, list) and isinstance(key, int) and key < len(node):
+            line = node.lc.item(key)[0] + 1  # type: ignore[attr-defined]
+        else:
+            break
+        node = node[key]
+    return line
+
+
+def _explain(path: Path, document: Any, error: ErrorDetails) -> InvalidInput:
+    """The first of pydantic's complaints, in our words and with its line."""
+    location = error["loc"]
+    *parents, last = location
+    where = f"{path}, line {_line(document, location)}"
+    dotted = ".".join(str(part) for part in parents) or "the network"
+    match error["type"]:
+        case "extra_forbidden":
+            known = _known_keys(parents)
+            close = get_close_matches(str(last), known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            problem = f"unknown key {last!r} in {dotted}; {hint}The keys are {', '.join(known)}"
+        case "missing":
+            problem = f"{dotted} lacks the key {last!r}; add it"
+        case "literal_error":
+            found, known = error["input"], list(get_args(Activation))
+            problem = f"unknown activation {found!r}; choose one of {', '.join(known)}"
+        case _:
+            reason = error["msg"].removeprefix("Value error, ")
+            problem = f"{'.'.join(map(str, location))} is {error['input']!r}: {reason}"
+    return InvalidInput(f"{where}: {problem}")
+
+
+def _known_keys(parents: Sequence[str | int]) -> list[str]:
+    models: dict[str, type[_Entry]] = {
+        "conv": _ConvEntry,
+        "pool": _PoolEntry,
+        "input": _InputEntry,
+        "layers": _LayerEntry,
+    }
+    owner = next((models[p] for p in reversed(parents) if p in models), _NetworkFile)
+    return list(owner.model_fields)

@@ -1,0 +1,105 @@
+"""What every primitive is, and the catalogue of all there are.
+
+A primitive is one algorithm for one kind of layer on one device. It declares what it will cost
+before it runs, and is found by being a file: any module under ``znni.primitives`` with a
+function ``primitives(device)`` adds what that returns to the catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from znni.cost import Cost
+from znni.machine import Device, Machine
+from znni.network import Conv, Layer, Pool
+from znni.shapes import Shape5, fragments, max_pooling, valid_convolution
+
+if TYPE_CHECKING:
+    from znni.weights import ConvWeights, Float32
+
+Run: TypeAlias = "Callable[[Float32], Float32]"
+
+
+class Primitive(Protocol):
+    """One algorithm on one device.
+
+    Attributes:
+        name: unique in the catalogue.
+        device: where it runs.
+        accuracy: the relative error that it promises against a float64 reference.
+        efficiency: the share of the device's nominal flops that it sustains; the planner's
+            guess of its speed until it is measured.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def accuracy(self) -> float: ...
+    @property
+    def efficiency(self) -> float: ...
+
+    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+        """Shape of the output, or None where this primitive does not apply."""
+
+    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+        """Exact memory, and operations, of one call on an input of ``shape``."""
+
+    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Prepare all that can be done once.
+
+        Returns:
+            ``run(x) -> y``: float32 arrays (n, f, z, y, x) on the primitive's device. ``x`` has
+            exactly ``shape``, is left as it is, and may be a view with any strides but a
+            contiguous last axis. ``y`` is new and C-contiguous. A ``run`` is not reentrant.
+        """
+
+
+Catalogue: TypeAlias = Mapping[str, Primitive]
+
+
+def catalogue(machine: Machine) -> dict[str, Primitive]:
+    """All primitives that the machine's devices can run, by name."""
+    devices = {"cpu": (machine.host,), "gpu": machine.gpus}
+    found: dict[str, Primitive] = {}
+    for kind, kind_devices in devices.items():
+        for device in kind_devices:
+            for primitive in _primitives_of(kind, device):
+                if primitive.name in found:
+                    raise RuntimeError(f"two primitives are named {primitive.name!r}")
+                found[primitive.name] = primitive
+    return found
+
+
+def _primitives_of(kind: str, device: Device) -> Iterator[Primitive]:
+    package = import_module(f"znni.primitives.{kind}")
+    for module_info in iter_modules(package.__path__, f"{package.__name__}."):
+        module = import_module(module_info.name)
+        if hasattr(module, "primitives"):
+            yield from module.primitives(device)
+
+
+def convolved(layer: Layer, shape: Shape5) -> Shape5 | None:
+    """Output shape of a valid convolution; None for another layer, maps or too small a size."""
+    if not isinstance(layer, Conv) or layer.in_features != shape.f:
+        return None
+    size = valid_convolution(shape.size, layer.kernel)
+    return size and Shape5.of(shape.n, layer.out_features, size)
+
+
+def pooled(layer: Layer, shape: Shape5) -> Shape5 | None:
+    """Output shape of max-pooling; None for another layer or too small a size."""
+    size = max_pooling(shape.size, layer.window) if isinstance(layer, Pool) else None
+    return size and Shape5.of(shape.n, shape.f, size)
+
+
+def fragmented(layer: Layer, shape: Shape5) -> Shape5 | None:
+    """Output shape of max-pooling fragments; None where they would differ in size."""
+    if not isinstance(layer, Pool):
+        return None
+    size = fragments(shape.size, layer.window)
+    return size and Shape5.of(shape.n * layer.window.volume, shape.f, size)

@@ -1,0 +1,1 @@
+"""The algorithms, one a file. ``reference`` is the definition of correct."""

@@ -1,0 +1,73 @@
+"""One pool of threads for everything that runs on the CPU.
+
+Each kernel below is single-threaded and releases the interpreter lock: numba with ``nogil``,
+FFTW with one thread, BLAS held to one. All parallelism is tasks on these workers, so that
+no two libraries' pools ever fight over the cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from threading import Lock
+from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+Item = TypeVar("Item")
+
+
+class Workers:
+    """A fixed number of threads that share out a list of tasks."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._pool = ThreadPoolExecutor(max(threads - 1, 1), thread_name_prefix="znni")
+
+    def for_each(self, task: Callable[[int, Item], None], items: Iterable[Item]) -> None:
+        """Call ``task(worker, item)`` for every item, in any order, and wait for all.
+
+        ``worker`` is below ``threads`` and no two calls with the same one overlap: it may index
+        scratch memory. The calling thread is worker 0. The first exception stops the others.
+        """
+        remaining = iter(items)
+        lock = Lock()
+        stop = False
+
+        def work(worker: int) -> None:
+            nonlocal stop
+            try:
+                while not stop:
+                    with lock:
+                        try:
+                            item = next(remaining)
+                        except StopIteration:
+                            return
+                    task(worker, item)
+            except BaseException:
+                stop = True
+                raise
+
+        with _threadpools().limit(limits=1, user_api="blas"):
+            others = [self._pool.submit(work, worker) for worker in range(1, self.threads)]
+            try:
+                work(0)
+            finally:
+                wait(others)
+            for other in others:
+                other.result()
+
+
+@cache
+def workers(threads: int) -> Workers:
+    """The process's pool of that many threads."""
+    return Workers(threads)
+
+
+@cache
+def _threadpools() -> ThreadpoolController:
+    import numpy as np  # loads the BLAS that the controller then finds
+
+    np.ones((1, 1)) @ np.ones((1, 1))
+    return ThreadpoolController()

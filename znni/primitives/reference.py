@@ -1,0 +1,79 @@
+"""The definition of correct: plain float64 NumPy, one line of mathematics at a time.
+
+Slow by design. Every primitive is held to these functions, and the dense output of a whole
+network to ``dense``, which slides the network over the volume one window at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from znni.network import Activation, Conv, Network, Pool
+from znni.shapes import Vec3, offsets
+from znni.weights import ConvWeights, Weights
+
+Float64 = NDArray[np.float64]
+
+
+def convolution(x: NDArray[np.floating], layer: Conv, weights: ConvWeights) -> Float64:
+    """Valid cross-correlation of (n, f, z, y, x), plus bias, through the activation."""
+    windows = sliding_window_view(x.astype(np.float64), layer.kernel, axis=(2, 3, 4))
+    y = np.einsum("nfzyxabc,ofabc->nozyx", windows, weights.weight, optimize=True)
+    return activation(y + weights.bias[None, :, None, None, None], layer.activation)
+
+
+def activation(x: Float64, kind: Activation) -> Float64:
+    """The activation of values (n, f, z, y, x), with PyTorch's default slopes."""
+    match kind:
+        case "identity":
+            return x
+        case "relu":
+            return np.maximum(x, 0)
+        case "leaky_relu":
+            return np.where(x > 0, x, 0.01 * x)
+        case "elu":
+            return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+        case "sigmoid":
+            return 1 / (1 + np.exp(-x))
+        case "tanh":
+            return np.tanh(x)
+        case "softmax":
+            powers = np.exp(x - x.max(axis=1, keepdims=True))
+            return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def pooling(x: NDArray[np.floating], layer: Pool) -> Float64:
+    """Max-pooling with stride = window; voxels beyond the last whole window are dropped."""
+    pz, py, px = layer.window
+    windows = sliding_window_view(x.astype(np.float64), layer.window, axis=(2, 3, 4))
+    return np.asarray(windows[:, :, ::pz, ::py, ::px].max(axis=(5, 6, 7)))
+
+
+def pooling_fragments(x: NDArray[np.floating], layer: Pool) -> Float64:
+    """All fragments of max-pooling, parent-major: batch index = b * |p| + offset index."""
+    shape = ((Vec3(*x.shape[2:]) + 1) // layer.window) * layer.window - 1
+    size = Vec3.of(shape) - layer.window + 1
+    parts = [
+        pooling(x[:, :, o.z : o.z + size.z, o.y : o.y + size.y, o.x : o.x + size.x], layer)
+        for o in offsets(layer.window)
+    ]
+    return np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
+
+
+def dense(network: Network, weights: Weights, x: NDArray[np.floating]) -> Float64:
+    """The network at every position of (f, z, y, x): one field of view at a time."""
+    view = network.field_of_view
+    size = Vec3(*x.shape[1:]) - view + 1
+    y = np.empty((network.out_features, *size))
+    for at in offsets(size):
+        window = x[:, at.z : at.z + view.z, at.y : at.y + view.y, at.x : at.x + view.x]
+        value: NDArray[np.floating] = window[np.newaxis]
+        for layer in network.layers:
+            if isinstance(layer, Conv):
+                value = convolution(value, layer, weights[layer.name])
+            else:
+                value = pooling(value, layer)
+        y[:, at.z, at.y, at.x] = value[0, :, 0, 0, 0]
+    return y

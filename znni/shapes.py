@@ -1,0 +1,156 @@
+"""Sizes, boxes and the arithmetic of valid convolutions and max-pooling fragments.
+
+All sizes are in voxels and ordered z, y, x. Nothing here needs more than the standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import NamedTuple
+
+
+class Vec3(NamedTuple):
+    """Three extents or coordinates, z first. Arithmetic is per axis, with a Vec3 or an int."""
+
+    z: int
+    y: int
+    x: int
+
+    @classmethod
+    def of(cls, value: int | tuple[int, int, int]) -> Vec3:
+        """Three equal extents from an int, or the three given."""
+        return cls(value, value, value) if isinstance(value, int) else cls(*value)
+
+    def _with(self, other: int | Vec3, operate: Callable[[int, int], int]) -> Vec3:
+        z, y, x = (other, other, other) if isinstance(other, int) else other
+        return Vec3(operate(self.z, z), operate(self.y, y), operate(self.x, x))
+
+    # A vector adds per axis; that a tuple's + and * mean something else is the price of being one.
+    def __add__(self, other: int | Vec3) -> Vec3:  # type: ignore[override]
+        return self._with(other, int.__add__)
+
+    def __sub__(self, other: int | Vec3) -> Vec3:
+        return self._with(other, int.__sub__)
+
+    def __mul__(self, other: int | Vec3) -> Vec3:  # type: ignore[override]
+        return self._with(other, int.__mul__)
+
+    def __floordiv__(self, other: int | Vec3) -> Vec3:
+        return self._with(other, int.__floordiv__)
+
+    def __mod__(self, other: int | Vec3) -> Vec3:
+        return self._with(other, int.__mod__)
+
+    def ceil_div(self, other: int | Vec3) -> Vec3:
+        """Division rounded up, per axis."""
+        return self._with(other, lambda a, b: -(-a // b))
+
+    def minimum(self, other: int | Vec3) -> Vec3:
+        """The smaller of the two, per axis."""
+        return self._with(other, min)
+
+    def maximum(self, other: int | Vec3) -> Vec3:
+        """The larger of the two, per axis."""
+        return self._with(other, max)
+
+    def within(self, other: Vec3) -> bool:
+        """Whether no axis exceeds the other's."""
+        return self.z <= other.z and self.y <= other.y and self.x <= other.x
+
+    @property
+    def volume(self) -> int:
+        """The product of the three."""
+        return self.z * self.y * self.x
+
+    def __str__(self) -> str:
+        return f"{self.z}x{self.y}x{self.x}"
+
+
+class Shape5(NamedTuple):
+    """The shape ``(n, f, z, y, x)`` of an array: inputs times fragments, maps, voxels."""
+
+    n: int
+    f: int
+    z: int
+    y: int
+    x: int
+
+    @classmethod
+    def of(cls, n: int, f: int, size: Vec3) -> Shape5:
+        """A batch of ``n`` with ``f`` maps of ``size`` voxels."""
+        return cls(n, f, *size)
+
+    @property
+    def size(self) -> Vec3:
+        """Voxels per axis of one map."""
+        return Vec3(self.z, self.y, self.x)
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the array holds."""
+        return self.n * self.f * self.z * self.y * self.x
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array in float32."""
+        return 4 * self.elements
+
+    def __str__(self) -> str:
+        return f"{self.n}x{self.f}x{self.size}"
+
+
+class Box(NamedTuple):
+    """A half-open box of voxels, from ``start`` up to but not including ``stop``."""
+
+    start: Vec3
+    stop: Vec3
+
+    @property
+    def size(self) -> Vec3:
+        """Voxels per axis."""
+        return self.stop - self.start
+
+    @property
+    def slices(self) -> tuple[slice, slice, slice]:
+        """The box as three slices of an array."""
+        z, y, x = (slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+        return z, y, x
+
+    def shifted(self, by: Vec3) -> Box:
+        """The box moved by ``by``."""
+        return Box(self.start + by, self.stop + by)
+
+    def within(self, other: Box) -> bool:
+        """Whether the other box holds all of this one."""
+        return other.start.within(self.start) and self.stop.within(other.stop)
+
+    def __str__(self) -> str:
+        return ",".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
+
+
+def valid_convolution(size: Vec3, kernel: Vec3) -> Vec3 | None:
+    """Output size of a valid convolution, or None where the kernel is larger than the input."""
+    return size - kernel + 1 if kernel.within(size) else None
+
+
+def max_pooling(size: Vec3, window: Vec3) -> Vec3 | None:
+    """Output size of max-pooling with stride = window, or None where the window does not fit.
+
+    Voxels beyond the last whole window are dropped.
+    """
+    return size // window if window.within(size) else None
+
+
+def fragments(size: Vec3, window: Vec3) -> Vec3 | None:
+    """Size of each max-pooling fragment, or None where the fragments would differ in size.
+
+    All ``window.volume`` offsets give fragments of one size only if ``size + 1`` is a multiple
+    of the window (ZNNi, section V).
+    """
+    return max_pooling(size, window) if (size + 1) % window == Vec3(0, 0, 0) else None
+
+
+def offsets(window: Vec3) -> Iterator[Vec3]:
+    """The offsets of a pooling window's fragments, in the order of their batch index."""
+    return (Vec3(z, y, x) for z, y, x in product(*map(range, window)))

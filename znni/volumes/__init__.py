@@ -1,0 +1,1 @@
+"""Where voxels come from and go to. A file format is one module."""
