@@ -43,8 +43,9 @@ class DoesNotFit(ZnniError):
         size = "x".join(map(str, patch))
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
-            f"{needed / 2**30:.2f} GiB on {device}, at layer {layer}, and {allowed / 2**30:.2f} GiB "
-            f"are allowed; allow at least that much with --ram, or use a smaller network"
+            f"{needed / 2**30:.3f} GiB on the {device}, at layer {layer}, and "
+            f"{allowed / 2**30:.3f} GiB are allowed; allow at least that much with --ram, "
+            f"or use a smaller network"
         )
 
 

@@ -24,24 +24,23 @@ Run: TypeAlias = "Callable[[Float32], Float32]"
 
 
 class Primitive(Protocol):
-    """One algorithm on one device.
-
-    Attributes:
-        name: unique in the catalogue.
-        device: where it runs.
-        accuracy: the relative error that it promises against a float64 reference.
-        efficiency: the share of the device's nominal flops that it sustains; the planner's
-            guess of its speed until it is measured.
-    """
+    """One algorithm on one device."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Unique in the catalogue."""
+
     @property
-    def device(self) -> Device: ...
+    def device(self) -> Device:
+        """Where it runs."""
+
     @property
-    def accuracy(self) -> float: ...
+    def accuracy(self) -> float:
+        """The relative error that it promises against a float64 reference."""
+
     @property
-    def efficiency(self) -> float: ...
+    def efficiency(self) -> float:
+        """The share of the device's nominal flops that it sustains: a guess, until measured."""
 
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         """Shape of the output, or None where this primitive does not apply."""

@@ -1,0 +1,204 @@
+"""The loop over all of it: the fastest plan that the machine can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from math import inf
+
+from planner.layers import Choice, Options, Slot, fastest_within, least_memory
+from planner.sizes import patch_sizes
+from planner.split import Part, splits
+from znni.errors import DoesNotFit
+from znni.machine import Machine
+from znni.network import Conv, Network
+from znni.plans import Plan, PlanMemory, Segment, held_beside, segment_runs, working_peak
+from znni.primitive import Catalogue
+from znni.shapes import Shape5, Vec3
+
+# The bound on a layer's speed comes from a sample of shapes; a shape outside it may be a little
+# faster per voxel, so the bound is relaxed by this much before it rules a patch out.
+BOUND_SLACK = 0.7
+SAMPLE_EXTENTS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+SAMPLE_BATCHES = (1, 8, 64, 512)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Host bytes that a run takes whatever its plan.
+
+    Attributes:
+        process: the interpreter, its libraries and compiled code.
+        voxel_in: bytes per input voxel and map of a block read ahead.
+        voxel_out: bytes per output voxel and map of blocks computed and on their way out.
+    """
+
+    process: int
+    voxel_in: int
+    voxel_out: int
+
+
+def fastest_plan(
+    network: Network, output: Vec3, machine: Machine, catalogue: Catalogue, overhead: Overhead
+) -> Plan:
+    """The plan with the least predicted time among all that fit.
+
+    Exhaustive over patch sizes fitted to the output, divisions of the network into nested
+    segments, and primitives per layer. Patches are tried in the order of a lower bound on
+    their time, and none after the bound passes the best plan found.
+
+    Args:
+        network: what to compute.
+        output: extents of the output wanted.
+        machine: its host's memory is the limit.
+        catalogue: the primitives to choose from.
+        overhead: what the run takes beside the layers.
+
+    Raises:
+        DoesNotFit: even the smallest patch takes more memory than allowed.
+    """
+    search = _Search(network, output, machine, catalogue, overhead)
+    isotropic = all(
+        len(set(layer.kernel if isinstance(layer, Conv) else layer.window)) == 1
+        for layer in network.layers
+    )
+    patches = patch_sizes(output, network.total_pooling, isotropic=isotropic)
+    best: Plan | None = None
+    for bound, patch in sorted((search.lower_bound(p), p) for p in patches):
+        if best and bound >= best.seconds:
+            break
+        best = search.fastest_for(patch, best.seconds if best else inf) or best
+    if best is None:
+        raise search.does_not_fit()
+    return best
+
+
+class _Search:
+    """What stays the same over the patches tried."""
+
+    def __init__(
+        self,
+        network: Network,
+        output: Vec3,
+        machine: Machine,
+        catalogue: Catalogue,
+        overhead: Overhead,
+    ) -> None:
+        self.network = replace(network, weights=None)
+        self.output = output
+        self.machine = machine
+        self.overhead = overhead
+        self.options = Options(catalogue.values())
+        self.rates = {conv: self._least_seconds_per_voxel(conv) for conv in network.convolutions}
+
+    def _least_seconds_per_voxel(self, conv: Conv) -> float:
+        """The fastest that any primitive computes the layer, per output voxel of one item."""
+        rates = []
+        for batch in SAMPLE_BATCHES:
+            for extent in SAMPLE_EXTENTS:
+                shape = Shape5.of(batch, conv.in_features, conv.kernel + extent - 1)
+                if options := self.options(conv, shape, batch):
+                    rates.append(options[0].seconds / (batch * extent**3))
+        return BOUND_SLACK * min(rates, default=inf)
+
+    def lower_bound(self, patch: Vec3) -> float:
+        """Seconds that no plan with this patch can beat."""
+        seconds = 0.0
+        size, batch = patch + self.network.field_of_view - 1, 1
+        for layer in self.network.layers:
+            if isinstance(layer, Conv):
+                size = size - layer.kernel + 1
+                seconds += batch * size.volume * self.rates[layer]
+            else:
+                size //= layer.window
+                batch *= layer.window.volume
+        return seconds * self.output.ceil_div(patch).volume
+
+    def fastest_for(self, patch: Vec3, seconds_limit: float) -> Plan | None:
+        """The fastest plan with this patch, if one fits and beats the limit."""
+        patches = self.output.ceil_div(patch).volume
+        beside = self._beside(patch)
+        allowed = self.machine.host.memory - beside.total
+        if self._least_layer_memory(patch) > allowed:
+            return None
+        best: tuple[Sequence[Part], Choice] | None = None
+        limit = seconds_limit / patches
+        for parts in self._splits(patch):
+            slots = self._slots(patch, parts)
+            choice = fastest_within(slots, allowed, limit) if slots else None
+            if choice:
+                best, limit = (parts, choice), choice.seconds
+        return best and self._plan(patch, *best)
+
+    def does_not_fit(self) -> DoesNotFit:
+        """The error that says how much the smallest patch would take, and where."""
+        patch = self.network.total_pooling
+        candidates = [
+            (parts, least_memory(slots))
+            for parts in self._splits(patch)
+            if (slots := self._slots(patch, parts))
+        ]
+        parts, choice = min(candidates, key=lambda c: c[1].resident + c[1].peak)
+        plan = self._plan(patch, parts, choice)
+        _, step = working_peak(plan.segments, self._patch_input(patch))
+        host = self.machine.host
+        return DoesNotFit(
+            needed=plan.memory.total,
+            allowed=host.memory,
+            device=host.kind,
+            layer=step.layer.name,
+            patch=patch,
+        )
+
+    def _splits(self, patch: Vec3) -> list[tuple[Part, ...]]:
+        return list(splits(self.network, self._patch_input(patch).size))
+
+    def _slots(self, patch: Vec3, parts: Sequence[Part]) -> list[Slot]:
+        """Each call's options, runs and company; empty where a call has no primitive."""
+        options = [
+            [self.options(c.layer, c.shape_in, c.n_out) for c in part.calls] for part in parts
+        ]
+        if not all(all(part) for part in options):
+            return []
+        segments = tuple(
+            Segment("cpu", part.sub_batch, tuple(choices[0] for choices in part_options))
+            for part, part_options in zip(parts, options, strict=True)
+        )
+        runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
+        held = [beside for _, beside in held_beside(segments, self._patch_input(patch))]
+        return [Slot(*slot) for slot in zip(chain(*options), runs, held, strict=True)]
+
+    def _patch_input(self, patch: Vec3) -> Shape5:
+        size = patch + self.network.field_of_view - 1
+        return Shape5.of(1, self.network.in_features, size)
+
+    def _beside(self, patch: Vec3) -> PlanMemory:
+        """The bytes of a run beside its layers."""
+        voxels_in = self._patch_input(patch).elements
+        voxels_out = self.network.out_features * patch.volume
+        return PlanMemory(
+            process=self.overhead.process,
+            weights=4 * self.network.parameters,
+            resident=0,
+            working=0,
+            blocks=voxels_in * self.overhead.voxel_in + voxels_out * self.overhead.voxel_out,
+        )
+
+    def _least_layer_memory(self, patch: Vec3) -> int:
+        """Bytes that the first convolution alone needs, whatever computes it."""
+        shape = self._patch_input(patch)
+        first = self.network.layers[0]
+        if not isinstance(first, Conv):
+            return shape.nbytes
+        size = shape.size - first.kernel + 1
+        return shape.nbytes + Shape5.of(1, first.out_features, size).nbytes
+
+    def _plan(self, patch: Vec3, parts: Sequence[Part], choice: Choice) -> Plan:
+        steps = iter(choice.steps)
+        segments = tuple(
+            Segment("cpu", part.sub_batch, tuple(islice(steps, len(part.calls)))) for part in parts
+        )
+        working, _ = working_peak(segments, self._patch_input(patch))
+        memory = replace(self._beside(patch), resident=choice.resident, working=working)
+        return Plan(self.network, self.machine, self.output, patch, segments, memory)

@@ -1,0 +1,138 @@
+"""The ways to compute one layer, and the best choice of one for each under a memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from planner.costs import model_seconds
+from znni.network import Layer
+from znni.plans import Step
+from znni.primitive import Primitive
+from znni.shapes import Shape5
+
+
+class Options:
+    """All steps that compute a layer on a shape and are not worse than another in every way."""
+
+    def __init__(self, primitives: Iterable[Primitive]) -> None:
+        self._primitives = tuple(primitives)
+        self._known: dict[tuple[Layer, Shape5, int], tuple[Step, ...]] = {}
+
+    def __call__(self, layer: Layer, shape: Shape5, n_out: int) -> tuple[Step, ...]:
+        """Steps on the Pareto front of seconds, resident and working memory, fastest first.
+
+        Args:
+            layer: what to compute.
+            shape: of the input.
+            n_out: batch of the output, which tells plain pooling from fragments.
+        """
+        key = (layer, shape, n_out)
+        if key not in self._known:
+            self._known[key] = _pareto(self._steps(layer, shape, n_out))
+        return self._known[key]
+
+    def _steps(self, layer: Layer, shape: Shape5, n_out: int) -> list[Step]:
+        steps = []
+        for primitive in self._primitives:
+            shape_out = primitive.out_shape(layer, shape)
+            if shape_out is not None and shape_out.n == n_out:
+                cost = primitive.cost(layer, shape)
+                seconds = model_seconds(primitive, cost)
+                steps.append(Step(layer, primitive.name, shape, shape_out, cost, seconds))
+        return steps
+
+
+def _pareto(steps: list[Step]) -> tuple[Step, ...]:
+    front: list[Step] = []
+    for step in sorted(steps, key=lambda s: (s.seconds, s.cost.memory.working)):
+        memory = step.cost.memory
+        if not any(
+            kept.cost.memory.working <= memory.working
+            and kept.cost.memory.resident <= memory.resident
+            for kept in front
+        ):
+            front.append(step)
+    return tuple(front)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A layer's place in a plan.
+
+    Attributes:
+        options: steps to choose from.
+        runs: how often the chosen one runs for a patch.
+        held: bytes alive beside the step's own working memory.
+    """
+
+    options: tuple[Step, ...]
+    runs: int
+    held: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Steps for a run of slots, and what they take together for one patch."""
+
+    seconds: float
+    resident: int
+    peak: int
+    steps: tuple[Step, ...]
+
+
+def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> Choice | None:
+    """One step per slot: the fastest whose resident bytes and highest working bytes fit together.
+
+    Exact: partial choices are dropped only when another is no worse in time, resident bytes and
+    peak, or when they cannot fit, or cannot beat ``seconds_limit``.
+    """
+    fastest_rest = [0.0]
+    for slot in reversed(slots):
+        fastest_rest.append(fastest_rest[-1] + slot.runs * slot.options[0].seconds)
+    fastest_rest.reverse()
+
+    partial = [Choice(0.0, 0, 0, ())]
+    for index, slot in enumerate(slots):
+        grown = []
+        for choice in partial:
+            for step in slot.options:
+                memory = step.cost.memory
+                seconds = choice.seconds + slot.runs * step.seconds
+                resident = choice.resident + memory.resident
+                peak = max(choice.peak, slot.held + memory.working)
+                if resident + peak <= allowed and seconds + fastest_rest[index + 1] < seconds_limit:
+                    grown.append(Choice(seconds, resident, peak, (*choice.steps, step)))
+        partial = _undominated(grown)
+    return partial[0] if partial else None
+
+
+def _undominated(choices: list[Choice]) -> list[Choice]:
+    kept: list[Choice] = []
+    for choice in sorted(choices, key=lambda c: (c.seconds, c.resident, c.peak)):
+        if not any(k.resident <= choice.resident and k.peak <= choice.peak for k in kept):
+            kept.append(choice)
+    return kept
+
+
+def least_memory(slots: Sequence[Slot]) -> Choice:
+    """One step per slot: the smallest peak, whatever the time."""
+    bounds = sorted(
+        {slot.held + step.cost.memory.working for slot in slots for step in slot.options}
+    )
+    best: Choice | None = None
+    for peak in bounds:
+        steps = []
+        for slot in slots:
+            fitting = [s for s in slot.options if slot.held + s.cost.memory.working <= peak]
+            if not fitting:
+                break
+            steps.append(min(fitting, key=lambda s: s.cost.memory.resident))
+        else:
+            resident = sum(s.cost.memory.resident for s in steps)
+            if best is None or resident + peak < best.resident + best.peak:
+                seconds = sum(slot.runs * s.seconds for slot, s in zip(slots, steps, strict=True))
+                best = Choice(seconds, resident, peak, tuple(steps))
+    if best is None:
+        raise ValueError("a slot without options has no least memory")
+    return best

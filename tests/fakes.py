@@ -1,0 +1,69 @@
+"""Primitives for tests of planner and engine: the reference's numbers at a price of one's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from znni.cost import Cost, Memory
+from znni.machine import Device, Machine
+from znni.network import Conv, Layer, Pool
+from znni.primitive import Primitive, Run, convolved, fragmented, pooled
+from znni.primitives import reference
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, Float32
+
+
+def machine(memory: int = 2**34, threads: int = 1) -> Machine:
+    return Machine(Device("cpu", "fake", memory, threads, flops=1e9, bandwidth=1e12))
+
+
+@dataclass(frozen=True)
+class Fake:
+    """Runs the reference; costs what it is told to."""
+
+    name: str
+    shapes: Callable[[Layer, Shape5], Shape5 | None]
+    flops: float = 1.0
+    resident: int = 0
+    workspace: int = 0
+    device: Device = machine().host
+    accuracy: float = 1e-6
+    efficiency: float = 1.0
+
+    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+        return self.shapes(layer, shape)
+
+    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+        out = self.shapes(layer, shape)
+        assert out is not None
+        working = shape.nbytes + out.nbytes + self.workspace
+        return Cost(self.flops * out.elements, 0.0, Memory(self.resident, working))
+
+    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+        def run(x: Float32) -> Float32:
+            assert x.shape == shape
+            return self._reference(x, layer, weights).astype(np.float32)
+
+        return run
+
+    def _reference(self, x: Float32, layer: Layer, weights: ConvWeights | None):  # type: ignore[no-untyped-def]
+        if isinstance(layer, Conv):
+            assert weights is not None
+            return reference.convolution(x, layer, weights)
+        assert isinstance(layer, Pool)
+        if self.shapes is fragmented:
+            return reference.pooling_fragments(x, layer)
+        return reference.pooling(x, layer)
+
+
+def fake_catalogue(*more: Primitive) -> dict[str, Primitive]:
+    primitives: tuple[Primitive, ...] = (
+        Fake("conv", convolved, flops=100.0),
+        Fake("pool", pooled),
+        Fake("fragments", fragmented),
+        *more,
+    )
+    return {primitive.name: primitive for primitive in primitives}

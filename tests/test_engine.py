@@ -1,0 +1,200 @@
+"""Tiled equals whole: any plan gives, at every voxel, the network's value there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fakes import fake_catalogue, machine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.exhaustive import Overhead, fastest_plan
+from planner.layers import Options
+from planner.split import splits
+from znni.engine.patch import PatchRunner, check_runnable
+from znni.engine.pipeline import convert, no_progress, run_volume
+from znni.engine.tiles import make_job, tiles
+from znni.errors import DoesNotFit, InvalidInput
+from znni.network import Activation, Conv, InputScaling, Layer, Network, Pool
+from znni.plans import Plan, PlanMemory, Segment
+from znni.primitives.reference import dense
+from znni.shapes import Box, Vec3
+from znni.volumes.array import ArrayOutput, ArrayVolume
+from znni.weights import Float32, random_weights
+
+NO_OVERHEAD = Overhead(process=0, voxel_in=0, voxel_out=0)
+
+
+def chain(*layers: int | tuple[str, int | tuple[int, int, int]], features: int = 2) -> Network:
+    """A network from pairs such as ("conv", 3) and ("pool", (1, 2, 2))."""
+    made: list[Layer] = []
+    maps = 1
+    for index, (kind, extent) in enumerate(layers):  # type: ignore[misc]
+        if kind == "conv":
+            made.append(Conv(f"l{index}", maps, features, Vec3.of(extent), "tanh"))
+            maps = features
+        else:
+            made.append(Pool(f"l{index}", Vec3.of(extent)))
+    return Network("test", 1, tuple(made))
+
+
+extents = st.tuples(*[st.integers(1, 3)] * 3)
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Network:
+    kinds = draw(st.lists(st.sampled_from(["conv", "pool"]), min_size=0, max_size=3))
+    kinds = ["conv", *kinds] if draw(st.booleans()) else [*kinds, "conv"]
+    layers: list[Layer] = []
+    maps = first = draw(st.integers(1, 2))
+    activations: list[Activation] = ["relu", "sigmoid", "tanh", "elu", "softmax", "identity"]
+    for index, kind in enumerate(kinds):
+        extent = Vec3(*draw(extents))
+        if kind == "conv":
+            features = draw(st.integers(1, 2))
+            activation = draw(st.sampled_from(activations))
+            layers.append(Conv(f"l{index}", maps, features, extent, activation))
+            maps = features
+        else:
+            layers.append(Pool(f"l{index}", extent))
+    return Network("random", first, tuple(layers), InputScaling(0.5, 0.25))
+
+
+def any_plan(draw: st.DrawFn, network: Network, output: Vec3, patch: Vec3) -> Plan:
+    """A plan with the patch given, cut into segments at random."""
+    every = list(splits(network, patch + network.field_of_view - 1))
+    parts = draw(st.sampled_from(every))
+    options = Options(fake_catalogue().values())
+    segments = tuple(
+        Segment(
+            "cpu",
+            part.sub_batch,
+            tuple(options(c.layer, c.shape_in, c.n_out)[0] for c in part.calls),
+        )
+        for part in parts
+    )
+    memory = PlanMemory(0, 0, 0, 0, 0)
+    return Plan(network, machine(), output, patch, segments, memory)
+
+
+def run(network: Network, plan: Plan, volume: Float32, **job_options: object) -> Float32:
+    options = {"border": "valid", "pad": "reflect", "roi": None} | job_options
+    job = make_job(network, Vec3(*volume.shape[1:]), **options)  # type: ignore[arg-type]
+    weights = random_weights(network, 7)
+    runner = PatchRunner(plan, fake_catalogue(), weights)
+    result = np.full((network.out_features, *job.output), np.nan, np.float32)
+    written = np.zeros(job.output, int)
+
+    class Once(ArrayOutput):
+        def write(self, box: Box, values: Float32) -> None:
+            written[box.slices] += 1
+            super().write(box, values)
+
+    output = Once(result, network.out_features, job.output)
+    run_volume(ArrayVolume(volume), job, runner, output, "float32", no_progress)
+    assert (written == 1).all(), "every output voxel is written exactly once"
+    return result
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Network, Float32, Vec3, Plan]:
+    network = draw(networks())
+    output = Vec3(*draw(st.tuples(*[st.integers(1, 5)] * 3)))
+    pooling = network.total_pooling
+    patch = Vec3(*draw(st.tuples(*[st.integers(1, 2)] * 3))) * pooling
+    size = output + network.field_of_view - 1
+    generator = np.random.default_rng(draw(st.integers(0, 99)))
+    volume = generator.standard_normal((network.in_features, *size)).astype(np.float32)
+    return network, volume, output, any_plan(draw, network, output, patch)
+
+
+@given(cases())
+def test_any_plan_equals_single_windows(case: tuple[Network, Float32, Vec3, Plan]) -> None:
+    network, volume, _, plan = case
+    scaled = volume * np.float32(0.5) + np.float32(0.25)
+    expected = dense(network, random_weights(network, 7), scaled)
+    np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+
+
+@given(cases(), st.sampled_from(["reflect", "edge", "constant"]), st.data())
+def test_same_border_and_roi_are_crops_of_the_padded_whole(
+    case: tuple[Network, Float32, Vec3, Plan], pad: str, data: st.DataObject
+) -> None:
+    network, volume, _, plan = case
+    size = Vec3(*volume.shape[1:])
+    before = (network.field_of_view - 1) // 2
+    after = network.field_of_view - 1 - before
+    start = Vec3(*(data.draw(st.integers(0, extent - 1)) for extent in size))
+    roi = Box(start, (start + 3).minimum(size))
+    scaled = volume * np.float32(0.5) + np.float32(0.25)
+    margins = [(0, 0), *zip(before, after, strict=True)]
+    padded = np.pad(scaled, margins, mode=pad)  # type: ignore[call-overload]
+    seen = Box(roi.start, roi.stop + network.field_of_view - 1)
+    expected = dense(network, random_weights(network, 7), padded[:, *seen.slices])
+    found = run(network, plan, volume, border="same", pad=pad, roi=roi)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@given(st.tuples(*[st.integers(1, 30)] * 3), st.tuples(*[st.integers(1, 12)] * 3))
+def test_tiles_partition_the_output(
+    output: tuple[int, int, int], patch: tuple[int, int, int]
+) -> None:
+    count = np.zeros(output, int)
+    for tile in tiles(Vec3(*output), Vec3(*patch)):
+        count[tile.written.slices] += 1
+        assert tile.written.within(tile.computed)
+        assert tile.computed.size == patch
+    assert (count == 1).all()
+
+
+def test_a_fixed_example_of_three_nested_segments() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
+    output = network.total_pooling * 2
+    with pytest.raises(DoesNotFit) as refused:
+        fastest_plan(network, output, machine(memory=1), fake_catalogue(), NO_OVERHEAD)
+    tight = machine(memory=refused.value.needed)
+    plan = fastest_plan(network, output, tight, fake_catalogue(), NO_OVERHEAD)
+    assert plan.memory.total <= refused.value.needed
+    assert len(plan.segments) > 1
+    generator = np.random.default_rng(0)
+    volume = generator.random((1, *(output + network.field_of_view - 1)), dtype=np.float32)
+    expected = dense(network, random_weights(network, 7), volume)
+    np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_error_while_reading_stops_the_run() -> None:
+    network = chain(("conv", 2))
+    plan = fastest_plan(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD)
+    volume = np.ones((1, 9, 9, 9), np.float32)
+    volume[0, 4, 5, 6] = np.nan
+    with pytest.raises(InvalidInput, match="z=4, y=5, x=6"):
+        run(network, plan, volume)
+
+
+def test_plan_json_round_trip_and_rejection() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2))
+    plan = fastest_plan(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD)
+    assert Plan.from_json(plan.to_json()) == plan
+    for broken in ("", "{}", "[1]", plan.to_json().replace('"l2"', '"lx"', 1)):
+        with pytest.raises(InvalidInput, match="not a plan"):
+            Plan.from_json(broken)
+
+
+def test_a_plan_of_unknown_or_wrong_steps_is_refused() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2))
+    plan = fastest_plan(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD)
+    for old, new, message in (
+        ('"primitive": "conv"', '"primitive": "nonesuch"', "nonesuch"),
+        ('"sub_batch": 1', '"sub_batch": 3', "items"),
+        ('"primitive": "fragments"', '"primitive": "pool"', "by pool"),
+    ):
+        changed = Plan.from_json(plan.to_json().replace(old, new))
+        with pytest.raises(InvalidInput, match=message):
+            check_runnable(changed, fake_catalogue())
+
+
+def test_stored_types() -> None:
+    values = np.array([-0.5, 0.0, 0.5, 1.0, 2.0], np.float32)
+    assert convert(values, "uint8").tolist() == [0, 0, 128, 255, 255]
+    assert convert(values, "float16").dtype == np.float16
+    assert convert(values, "float32") is values

@@ -1,0 +1,348 @@
+"""The library: plan a network, run it over an array or a volume."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planner.exhaustive import Overhead, fastest_plan
+from znni import __version__
+from znni.arrays import peak_memory
+from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import (
+    Progress,
+    bytes_per_input_voxel,
+    bytes_per_output_voxel,
+    no_progress,
+    run_volume,
+)
+from znni.engine.tiles import Job, make_job
+from znni.errors import InvalidInput, RunFailed
+from znni.machine import detect_machine
+from znni.network import Network
+from znni.network_file import load_network
+from znni.options import Border, OutputType, Pad
+from znni.plans import Plan
+from znni.primitive import catalogue
+from znni.shapes import Box, Vec3
+from znni.volume import Output, Volume
+from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
+from znni.volumes.locate import open_volume
+from znni.weights import Float32, Weights, load_weights, random_weights, weights_for
+
+__all__ = [
+    "Inferer",
+    "Report",
+    "infer",
+    "load_network",
+    "load_weights",
+    "plan",
+    "random_weights",
+]
+
+# What the interpreter, the libraries and code compiled at first use take, measured, with room.
+PROCESS_BYTES = 512 * 2**20
+
+log = logging.getLogger("znni")
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a run went.
+
+    Attributes:
+        plan: what was run.
+        voxels: output voxels.
+        seconds: wall time, from preparing the primitives to the last block written.
+        peak_memory: the process's peak resident bytes.
+        attributes: how the output came to be, as stored with it.
+    """
+
+    plan: Plan
+    voxels: int
+    seconds: float
+    peak_memory: int
+    attributes: dict[str, Any]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.voxels:,} voxels in {self.seconds:.1f} s, "
+            f"{self.voxels / self.seconds:,.0f} voxels/s (predicted "
+            f"{self.plan.voxels_per_second:,.0f}), peak memory {self.peak_memory / 2**30:.2f} GiB "
+            f"(promised {self.plan.memory.total / 2**30:.2f})"
+        )
+
+
+def plan(
+    network: Network | str | Path,
+    volume_shape: Sequence[int],
+    *,
+    border: Border = "valid",
+    roi: Box | None = None,
+    ram: int | None = None,
+    threads: int | None = None,
+    dtype: OutputType = "float32",
+    input_itemsize: int = 4,
+) -> Plan:
+    """Find the fastest way to run a network over a volume.
+
+    Args:
+        network: a network, or its YAML file.
+        volume_shape: extents (z, y, x) of the input, in voxels.
+        border: ``valid`` or ``same``.
+        roi: region of the volume for which output is wanted.
+        ram: bytes that the whole process may take; by default what is available, less a margin.
+        threads: worker threads; by default all cores.
+        dtype: of the output.
+        input_itemsize: bytes of one stored input value.
+
+    Raises:
+        InvalidInput: the network or the shape cannot be used.
+        DoesNotFit: no plan stays within ``ram``.
+    """
+    network = network if isinstance(network, Network) else load_network(network)
+    if len(volume_shape) != 3 or min(volume_shape) < 1:
+        raise InvalidInput(
+            f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x"
+        )
+    job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
+    return _plan_job(network, job, ram, threads, dtype, input_itemsize)
+
+
+def infer(
+    source: str | Path | ArrayLike,
+    network: Network | str | Path,
+    out: str | Path | Any,
+    *,
+    weights: Weights | str | Path | None = None,
+    random_seed: int | None = None,
+    dataset: str | None = None,
+    border: Border = "valid",
+    pad: Pad = "reflect",
+    roi: Box | None = None,
+    ram: int | None = None,
+    threads: int | None = None,
+    dtype: OutputType = "float32",
+    plan: Plan | None = None,
+    overwrite: bool = False,
+    command: str = "",
+    progress: Progress = no_progress,
+) -> Report:
+    """Run a network over a volume, block by block.
+
+    Args:
+        source: an HDF5 file, ``file.h5:/dataset``, or anything with shape, dtype and slicing;
+            axes (z, y, x) or (f, z, y, x), integers or floats.
+        network: a network, or its YAML file.
+        out: an HDF5 file to make, or an array (f', z, y, x) to write into.
+        weights: parameters, or their file; by default the file that the network names.
+        random_seed: use random weights instead.
+        dataset: of a file with several.
+        border: ``valid`` or ``same``.
+        pad: what is seen beyond the edges with ``same``.
+        roi: voxels of the volume for which output is wanted.
+        ram: bytes that the process may take; by default what is available, less a margin.
+        threads: worker threads; by default all cores.
+        dtype: of the output; ``uint8`` stores 0..1 as 0..255.
+        plan: use this one instead of searching.
+        overwrite: replace an existing output file.
+        command: the command line, to be noted in the output.
+        progress: called after each block with the output voxels written and those wanted.
+
+    Raises:
+        InvalidInput: something given cannot be used as it is.
+        DoesNotFit: no plan stays within ``ram``.
+        RunFailed: the output could not be written to its end.
+    """
+    network = network if isinstance(network, Network) else load_network(network)
+    if not isinstance(weights, Weights):
+        weights = weights_for(network, weights, random_seed)
+    volume = open_volume(source, dataset)
+    _check_features(volume, network)
+    job = make_job(network, volume.size, border, pad, roi)
+    plan = _given_or_found(plan, network, job, ram, threads, dtype, volume.itemsize)
+    output = _open_output(out, network.out_features, job.output, dtype, overwrite)
+    try:
+        with peak_memory() as peak:
+            start = time.perf_counter()
+            runner = _runner(plan, weights)
+            run_volume(volume, job, runner, output, dtype, progress)
+            seconds = time.perf_counter() - start
+        attributes = _provenance(plan, weights, job, source, command, dtype)
+        attributes |= {"seconds": seconds, "peak_memory_bytes": peak.highest}
+        output.finish(attributes)
+    except MemoryError as error:
+        output.abandon()
+        raise RunFailed(
+            f"memory ran out ({error}) although the plan promises "
+            f"{plan.memory.total / 2**30:.2f} GiB; give a smaller --ram, or free memory"
+        ) from error
+    except BaseException:
+        output.abandon()
+        raise
+    return Report(plan, job.output.volume, seconds, peak.highest, attributes)
+
+
+class Inferer:
+    """A network made ready to run over patches, or volumes in memory.
+
+    Calling it with an array (z, y, x) or (f, z, y, x) gives the dense output (f', z', y', x')
+    as float32. The primitives prepared for one size of array are kept for the next of that size.
+
+    Example:
+        >>> inferer = znni.Inferer("networks/boundaries.yaml")
+        >>> probability = inferer(volume)
+
+    Raises:
+        InvalidInput: network, weights, plan or array cannot be used as given.
+        DoesNotFit: no plan stays within ``ram``.
+    """
+
+    def __init__(
+        self,
+        network: Network | str | Path,
+        weights: Weights | str | Path | None = None,
+        plan: Plan | None = None,
+        *,
+        border: Border = "valid",
+        pad: Pad = "reflect",
+        ram: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.network = network if isinstance(network, Network) else load_network(network)
+        self.weights = (
+            weights if isinstance(weights, Weights) else weights_for(self.network, weights, None)
+        )
+        self.plan = plan
+        self._border: Border = border
+        self._pad: Pad = pad
+        self._ram = ram
+        self._threads = threads
+        self._runner: PatchRunner | None = None
+        self._planned_for: Vec3 | None = None
+
+    def __call__(self, array: ArrayLike) -> Float32:
+        """The dense output of an array."""
+        volume = ArrayVolume(array)
+        _check_features(volume, self.network)
+        job = make_job(self.network, volume.size, self._border, self._pad, None)
+        dense = np.empty((self.network.out_features, *job.output), np.float32)
+        output = ArrayOutput(dense, self.network.out_features, job.output)
+        run_volume(volume, job, self._runner_for(job, volume), output, "float32", no_progress)
+        return dense
+
+    def _runner_for(self, job: Job, volume: Volume) -> PatchRunner:
+        if self._runner is None or (self.plan is None and self._planned_for != job.output):
+            self._runner = None  # what it keeps is freed before the next one is built
+            chosen = _given_or_found(
+                self.plan,
+                self.network,
+                job,
+                self._ram,
+                self._threads,
+                "float32",
+                volume.itemsize,
+            )
+            self._runner = _runner(chosen, self.weights)
+            self._planned_for = job.output
+        return self._runner
+
+
+def _plan_job(
+    network: Network,
+    job: Job,
+    ram: int | None,
+    threads: int | None,
+    dtype: OutputType,
+    input_itemsize: int,
+) -> Plan:
+    machine = detect_machine(ram, threads)
+    overhead = Overhead(
+        PROCESS_BYTES, bytes_per_input_voxel(input_itemsize), bytes_per_output_voxel(dtype)
+    )
+    start = time.perf_counter()
+    found = fastest_plan(network, job.output, machine, catalogue(machine), overhead)
+    log.info("planned in %.1f s: patch %s", time.perf_counter() - start, found.patch)
+    return found
+
+
+def _given_or_found(
+    given: Plan | None,
+    network: Network,
+    job: Job,
+    ram: int | None,
+    threads: int | None,
+    dtype: OutputType,
+    input_itemsize: int,
+) -> Plan:
+    if given is None:
+        return _plan_job(network, job, ram, threads, dtype, input_itemsize)
+    if given.network != network:
+        raise InvalidInput(
+            f"the plan is for network {given.network.name}, as it was then, not for this "
+            f"{network.name}; plan again with znni plan"
+        )
+    allowed = detect_machine(ram, threads).host.memory
+    if given.memory.total > allowed:
+        raise InvalidInput(
+            f"the plan takes {given.memory.total / 2**30:.2f} GiB and "
+            f"{allowed / 2**30:.2f} GiB are allowed; plan again with znni plan --ram"
+        )
+    if threads not in (None, given.machine.host.threads):
+        raise InvalidInput(
+            f"the plan is for {given.machine.host.threads} threads, not {threads}; leave "
+            f"--threads out, or plan again with znni plan --threads {threads}"
+        )
+    return given
+
+
+def _runner(plan: Plan, weights: Weights) -> PatchRunner:
+    return PatchRunner(plan, catalogue(plan.machine), weights)
+
+
+def _open_output(
+    out: str | Path | Any, features: int, size: Vec3, dtype: OutputType, overwrite: bool
+) -> Output:
+    if not isinstance(out, str | Path):
+        return ArrayOutput(out, features, size)
+    from znni.volumes.hdf5 import Hdf5Output
+
+    return Hdf5Output(Path(out), features, size, dtype, overwrite=overwrite)
+
+
+def _check_features(volume: Volume, network: Network) -> None:
+    if volume.features != network.in_features:
+        raise InvalidInput(
+            f"the volume has {volume.features} maps and network {network.name} takes "
+            f"{network.in_features}; axes are (z, y, x), or (f, z, y, x) for several maps"
+        )
+
+
+def _provenance(
+    plan: Plan,
+    weights: Weights,
+    job: Job,
+    source: object,
+    command: str,
+    dtype: OutputType,
+) -> dict[str, Any]:
+    """How an output came to be, for its attributes."""
+    return {
+        "znni_version": __version__,
+        "command": command,
+        "source": str(source) if isinstance(source, str | Path) else type(source).__name__,
+        "network": plan.network.name,
+        "plan": plan.to_json(),
+        "weights": weights.source,
+        "weights_sha256": weights.sha256,
+        "voxel_offset": tuple(job.center),
+        "scale": 1 / 255 if dtype == "uint8" else 1.0,
+        "predicted_seconds": plan.seconds,
+        "predicted_memory_bytes": plan.memory.total,
+    }

@@ -1,0 +1,277 @@
+"""The command line: ``znni infer``, ``znni plan``, ``znni info``."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from znni import __version__
+from znni.errors import InvalidInput, ZnniError
+from znni.options import Border, OutputType, Pad
+
+if TYPE_CHECKING:
+    from znni.network import Network
+    from znni.plans import Plan
+    from znni.shapes import Box
+
+INTERNAL_ERROR = 70
+
+app = typer.Typer(
+    name="znni",
+    help="Run 3D ConvNets over volumes larger than memory, as fast as this machine can.",
+    epilog="Add --debug to any command to see its log, and a traceback where it fails.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+Net = Annotated[Path, typer.Option("--net", help="Network file (YAML).")]
+Ram = Annotated[
+    str | None,
+    typer.Option(help="Memory the process may take, such as 8GiB. Default: what is available."),
+]
+Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
+Roi = Annotated[
+    str | None,
+    typer.Option(
+        metavar="Z0:Z1,Y0:Y1,X0:X1",
+        help="Only output for these voxels of the volume; an end left out means to the edge.",
+    ),
+]
+Dataset = Annotated[str | None, typer.Option(help="Dataset of a file that holds several.")]
+BorderChoice = Annotated[
+    Border,
+    typer.Option(help="valid: voxels with all their context; same: all, padded beyond the edges."),
+]
+Dtype = Annotated[OutputType, typer.Option(help="Type of the output; uint8 stores 0..1 as 0..255.")]
+
+
+@app.command()
+def infer(
+    volume: Annotated[str, typer.Argument(help="HDF5 file, or FILE.h5:/DATASET.")],
+    net: Net,
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights file. Default: the one the network names.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output file. Default: VOLUME-NETWORK.h5 in this folder.")
+    ] = None,
+    dataset: Dataset = None,
+    roi: Roi = None,
+    border: BorderChoice = "valid",
+    pad: Annotated[Pad, typer.Option(help="What is seen beyond the edges.")] = "reflect",
+    ram: Ram = None,
+    threads: Threads = None,
+    dtype: Dtype = "float32",
+    plan: Annotated[
+        Path | None, typer.Option(help="Run this plan, made by znni plan --out.")
+    ] = None,
+    random_weights: Annotated[
+        int | None, typer.Option(metavar="SEED", help="Random weights, to try a network out.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and stop.")] = False,
+) -> None:
+    """Run a network over a volume and write its dense output."""
+    from znni import api
+    from znni.plan_table import plan_table
+    from znni.plans import Plan
+    from znni.progress import show_progress
+    from znni.volumes.locate import open_volume, split_dataset
+
+    network = api.load_network(net)
+    source = open_volume(volume, dataset)
+    region = _parse_roi(roi, source.size) if roi else None
+    limits = {"ram": _parse_bytes(ram), "threads": threads}
+    given = Plan.from_json(_read(plan)) if plan else None
+    if dry_run:
+        found = given or api.plan(
+            network,
+            source.size,
+            border=border,
+            roi=region,
+            dtype=dtype,
+            input_itemsize=source.itemsize,
+            **limits,
+        )
+        typer.echo(plan_table(found))
+        return
+    out = out or Path(f"{split_dataset(volume)[0].stem}-{network.name}.h5")
+    with show_progress() as progress:
+        report = api.infer(
+            volume,
+            network,
+            out,
+            weights=weights,
+            random_seed=random_weights,
+            dataset=dataset,
+            border=border,
+            pad=pad,
+            roi=region,
+            dtype=dtype,
+            plan=given,
+            overwrite=overwrite,
+            command=shlex.join(["znni", *sys.argv[1:]]),
+            progress=progress,
+            **limits,
+        )
+    typer.echo(f"{out}: {report}")
+
+
+@app.command()
+def plan(
+    net: Net,
+    volume: Annotated[
+        str, typer.Option(help="Extents Z,Y,X, or a volume's file.", metavar="Z,Y,X|FILE")
+    ],
+    dataset: Dataset = None,
+    roi: Roi = None,
+    border: BorderChoice = "valid",
+    ram: Ram = None,
+    threads: Threads = None,
+    dtype: Dtype = "float32",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Also save the plan, for znni infer --plan.")
+    ] = None,
+) -> None:
+    """Find the fastest plan, and print what it will take, without running it."""
+    from znni import api
+    from znni.plan_table import plan_table
+    from znni.shapes import Vec3
+    from znni.volumes.locate import open_volume
+
+    if all(part.strip().isdigit() for part in volume.split(",")):
+        size, itemsize = Vec3(*_three_extents(volume)), 4
+    else:
+        source = open_volume(volume, dataset)
+        size, itemsize = source.size, source.itemsize
+    found = api.plan(
+        net,
+        size,
+        border=border,
+        roi=_parse_roi(roi, size) if roi else None,
+        ram=_parse_bytes(ram),
+        threads=threads,
+        dtype=dtype,
+        input_itemsize=itemsize,
+    )
+    if out:
+        _write(out, found)
+    typer.echo(found.to_json() if as_json else plan_table(found))
+
+
+@app.command()
+def info(
+    file: Annotated[str, typer.Argument(help="A network (YAML) or a volume (HDF5).")],
+) -> None:
+    """Describe a network or a volume."""
+    if Path(file).suffix in (".yaml", ".yml"):
+        from znni.network_file import load_network
+
+        typer.echo(_describe(load_network(file)))
+    else:
+        from znni.volumes.hdf5 import describe_hdf5
+        from znni.volumes.locate import split_dataset
+
+        typer.echo(describe_hdf5(*split_dataset(file)))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def _describe(network: Network) -> str:
+    from znni.network import Conv
+
+    lines = [str(network)]
+    for layer in network.layers:
+        if isinstance(layer, Conv):
+            what = f"conv {layer.kernel}, {layer.in_features} -> {layer.out_features} maps"
+            lines.append(f"  {layer.name:<8} {what}, {layer.activation}")
+        else:
+            lines.append(f"  {layer.name:<8} max-pool {layer.window}")
+    scaling = network.scaling
+    lines.append(f"  input    value * {scaling.scale:g} + {scaling.offset:g}")
+    lines.append(f"  weights  {network.weights or 'none named'}")
+    return "\n".join(lines)
+
+
+def _parse_bytes(text: str | None) -> int | None:
+    """``8GiB``, ``500MB`` or a plain number of bytes."""
+    if text is None:
+        return None
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except ValidationError:
+        raise InvalidInput(f"--ram {text} is not a size; write it as 8GiB or 500MB") from None
+
+
+def _three_extents(text: str) -> tuple[int, int, int]:
+    parts = [int(part) for part in text.split(",")]
+    if len(parts) != 3:
+        raise InvalidInput(f"--volume {text} has {len(parts)} extents; give three: Z,Y,X")
+    z, y, x = parts
+    return z, y, x
+
+
+def _parse_roi(text: str, size: tuple[int, int, int]) -> Box:
+    """``z0:z1,y0:y1,x0:x1``; an end left out is the volume's."""
+    from znni.shapes import Box, Vec3
+
+    try:
+        ends = [part.split(":") for part in text.split(",")]
+        starts = [int(start or 0) for start, _ in ends]
+        stops = [int(stop or extent) for (_, stop), extent in zip(ends, size, strict=True)]
+        return Box(Vec3(*starts), Vec3(*stops))
+    except (ValueError, TypeError):
+        raise InvalidInput(f"--roi {text} is not a region; write it as z0:z1,y0:y1,x0:x1") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _write(path: Path, found: Plan) -> None:
+    try:
+        path.write_text(found.to_json())
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def main() -> None:
+    """Run a command; what goes wrong is one line on stderr and an exit code.
+
+    ``--debug``, anywhere on the line, shows the log and lets a traceback through.
+    """
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    logging.basicConfig(level=logging.INFO if debug else logging.WARNING)
+    try:
+        app(arguments, standalone_mode=not debug)
+    except ZnniError as error:
+        _fail(str(error), error.exit_code, debug)
+    except Exception as error:
+        bug = f"{type(error).__name__}: {error}; a bug: add --debug and report what it shows"
+        _fail(bug, INTERNAL_ERROR, debug)
+
+
+def _fail(message: str, code: int, debug: bool) -> NoReturn:
+    if debug:
+        raise  # noqa: PLE0704  (only called while an exception is handled)
+    typer.echo(f"znni: error: {' '.join(message.split())}", err=True)
+    sys.exit(code)

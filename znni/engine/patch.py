@@ -1,0 +1,130 @@
+"""One patch through a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from znni.engine.recombine import place
+from znni.errors import InvalidInput
+from znni.network import Conv, Pool
+from znni.plans import Plan, Segment, Step
+from znni.primitive import Catalogue, Run
+from znni.shapes import Box, Shape5, Vec3, offsets
+from znni.weights import Float32, Weights
+
+ZERO = Vec3(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A segment with its steps made ready to run."""
+
+    segment: Segment
+    runs: tuple[Run, ...]
+
+
+class PatchRunner:
+    """Runs patch after patch through a plan, with all that can be prepared once prepared."""
+
+    def __init__(self, plan: Plan, catalogue: Catalogue, weights: Weights) -> None:
+        check_runnable(plan, catalogue)
+        self.plan = plan
+        self._stages = tuple(
+            _Stage(segment, tuple(_build(step, catalogue, weights) for step in segment.steps))
+            for segment in plan.segments
+        )
+
+    def __call__(self, x: Float32) -> Float32:
+        """The dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
+        dense = np.empty((self.plan.network.out_features, *self.plan.patch), np.float32)
+        self._descend(0, x[np.newaxis], (ZERO,), Vec3(1, 1, 1), dense)
+        return dense
+
+    def _descend(
+        self, level: int, stored: Float32, at: tuple[Vec3, ...], stride: Vec3, dense: Float32
+    ) -> None:
+        """Take a stored input, sub-batch by sub-batch, through the segments from ``level`` on.
+
+        ``at`` is each item's first position in the dense output; its voxels are ``stride`` apart.
+        """
+        stage = self._stages[level]
+        size = stage.segment.sub_batch
+        for first in range(0, len(stored), size):
+            items = slice(first, first + size)
+            for chosen in product(*map(offsets, stage.segment.plain_windows)):
+                self._pass(level, stored[items], at[items], stride, chosen, dense)
+
+    def _pass(
+        self,
+        level: int,
+        items: Float32,
+        at: tuple[Vec3, ...],
+        stride: Vec3,
+        chosen: tuple[Vec3, ...],
+        dense: Float32,
+    ) -> None:
+        """Run a segment once, with one offset chosen for each of its plain pools."""
+        segment, runs = self._stages[level].segment, self._stages[level].runs
+        start = segment.shift(chosen)
+        crop = Box(start, start + segment.steps[0].shape_in.size)
+        y = items[:, :, *crop.slices]
+        if not segment.reads_a_view:
+            y = np.ascontiguousarray(y)
+        remaining = iter(chosen)
+        for step, run in zip(segment.steps, runs, strict=True):
+            y = run(y)
+            if isinstance(step.layer, Pool):
+                window = step.layer.window
+                taken = [next(remaining)] if step.pools_plainly else list(offsets(window))
+                at = tuple(first + stride * offset for first in at for offset in taken)
+                stride *= window
+        if level + 1 < len(self._stages):
+            self._descend(level + 1, y, at, stride, dense)
+        else:
+            place(y, at, stride, dense)
+
+
+def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
+    """Check that this machine's primitives do what the plan says.
+
+    Raises:
+        InvalidInput: an unknown primitive, or shapes that it would not produce.
+    """
+    expected = Shape5.of(1, plan.network.in_features, plan.input_patch)
+    for segment in plan.segments:
+        first = segment.steps[0]
+        if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
+            raise InvalidInput(
+                f"the plan takes {segment.sub_batch} of {expected.n} items at layer "
+                f"{first.layer.name}; make the plan again with znni plan"
+            )
+        last_shift = segment.shift(tuple(window - 1 for window in segment.plain_windows))
+        if first.shape_in.size + last_shift != expected.size:
+            raise InvalidInput(
+                f"the plan's layer {first.layer.name} takes {first.shape_in} of {expected}; "
+                f"plan again with znni plan"
+            )
+        shape = first.shape_in
+        for step in segment.steps:
+            if step.primitive not in catalogue:
+                raise InvalidInput(
+                    f"the plan uses primitive {step.primitive!r}, which this machine does not "
+                    f"have; it has {', '.join(sorted(catalogue))}; plan again with znni plan"
+                )
+            made = catalogue[step.primitive].out_shape(step.layer, shape)
+            if step.shape_in != shape or step.shape_out != made:
+                raise InvalidInput(
+                    f"the plan's layer {step.layer.name} does not take {step.shape_in} to "
+                    f"{step.shape_out} by {step.primitive}; plan again with znni plan"
+                )
+            shape = step.shape_out
+        expected = shape
+
+
+def _build(step: Step, catalogue: Catalogue, weights: Weights) -> Run:
+    layer = step.layer
+    parameters = weights[layer.name] if isinstance(layer, Conv) else None
+    return catalogue[step.primitive].build(layer, step.shape_in, parameters)

@@ -1,0 +1,101 @@
+"""A whole volume through a plan: read ahead, compute, write behind, one block each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.engine.patch import PatchRunner
+from znni.engine.tiles import Job, Tile, read_input, tiles
+from znni.options import OutputType
+from znni.volume import Output, Volume
+from znni.weights import Float32
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+def no_progress(_done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+def run_volume(
+    volume: Volume,
+    job: Job,
+    runner: PatchRunner,
+    output: Output,
+    dtype: OutputType,
+    progress: Progress,
+) -> None:
+    """Compute a job patch by patch and write each output voxel once.
+
+    While one patch is computed the next block is read and the last one written. An error in any
+    of the three stops all and is raised as itself; what was written stays written.
+
+    Args:
+        volume: the input.
+        job: which output is wanted.
+        runner: computes a patch.
+        output: takes the results.
+        dtype: of the values written.
+        progress: called after each patch with the output voxels written and those wanted.
+    """
+    network = runner.plan.network
+    todo = list(tiles(job.output, runner.plan.patch))
+
+    def read(tile: Tile) -> Float32:
+        return read_input(volume, job, tile, network.field_of_view, network.scaling)
+
+    done = 0
+
+    def write(tile: Tile, dense: Float32) -> None:
+        nonlocal done
+        wanted = dense[:, *tile.written_in_patch.slices]
+        output.write(tile.written, convert(wanted, dtype))
+        done += tile.written.size.volume
+        progress(done, job.output.volume)
+
+    _in_step(todo, read, runner, write)
+
+
+def _in_step(
+    todo: Sequence[Tile],
+    read: Callable[[Tile], Float32],
+    compute: Callable[[Float32], Float32],
+    write: Callable[[Tile, Float32], None],
+) -> None:
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
+        upcoming = reader.submit(read, todo[0])
+        writing: Future[None] | None = None
+        for index, tile in enumerate(todo):
+            block = upcoming.result()
+            if index + 1 < len(todo):
+                upcoming = reader.submit(read, todo[index + 1])
+            dense = compute(block)
+            if writing:
+                writing.result()
+            writing = writer.submit(write, tile, dense)
+        if writing:
+            writing.result()
+
+
+def convert(values: Float32, dtype: OutputType) -> NDArray[Any]:
+    """Values as they are stored: uint8 maps 0..1 to 0..255, and what lies outside to the ends."""
+    if dtype == "uint8":
+        scaled = values * np.float32(255)
+        np.rint(scaled, out=scaled)
+        return scaled.clip(0, 255, out=scaled).astype(np.uint8)
+    return values.astype(dtype, copy=False)
+
+
+def bytes_per_input_voxel(itemsize: int) -> int:
+    """Host bytes of a block read ahead: as stored, a copy where it is padded, and as float32."""
+    return 2 * itemsize + 4
+
+
+def bytes_per_output_voxel(dtype: OutputType) -> int:
+    """Host bytes of a block computed, one being written, and its conversion."""
+    return 2 * 4 + (0 if dtype == "float32" else 4 + np.dtype(dtype).itemsize)

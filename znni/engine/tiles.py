@@ -1,0 +1,169 @@
+"""Which boxes of a volume are read, computed and written, and reading beyond its edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.errors import InvalidInput
+from znni.network import InputScaling, Network
+from znni.options import Border, Pad
+from znni.shapes import Box, Vec3
+from znni.volume import Volume
+from znni.weights import Float32
+
+
+@dataclass(frozen=True)
+class Job:
+    """The output asked for, in coordinates of the input volume.
+
+    Attributes:
+        volume: extents of the input volume.
+        origin: where the field of view of the first output voxel starts; negative where it
+            begins beyond the volume's edge.
+        output: extents of the output.
+        center: the input voxel that the first output voxel stands for: the middle of its field
+            of view, the lower of the two middles where its extent is even.
+        pad: what is seen beyond the volume's edges.
+    """
+
+    volume: Vec3
+    origin: Vec3
+    output: Vec3
+    center: Vec3
+    pad: Pad
+
+
+def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Box | None) -> Job:
+    """The output of a whole volume, or of a region of it.
+
+    Args:
+        network: its field of view decides how much border is lost.
+        volume: extents of the input.
+        border: ``valid`` gives the voxels whose whole field of view lies in the volume;
+            ``same`` gives all, padding beyond the edges.
+        pad: ``reflect`` (without repeating the edge voxel), ``edge``, or ``constant`` (the
+            network sees zeros).
+        roi: voxels of the input volume for which output is wanted; the context around them is
+            read from the volume, so the result is that part of the whole volume's output.
+
+    Raises:
+        InvalidInput: nothing would be computed, or ``roi`` asks for voxels that have no output.
+    """
+    view = network.field_of_view
+    before = (view - 1) // 2
+    if border == "valid":
+        if not view.within(volume):
+            raise InvalidInput(
+                f"the volume is {volume} voxels, smaller than network {network.name}'s field of "
+                f"view {view}; use a larger volume, or --border same to pad it"
+            )
+        possible = Box(before, before + volume - view + 1)
+    else:
+        possible = Box(Vec3(0, 0, 0), volume)
+    wanted = roi or possible
+    if not wanted.within(possible) or min(wanted.size) < 1:
+        hint = "; --border same gives output up to the edges" if border == "valid" else ""
+        raise InvalidInput(
+            f"--roi {wanted} is not within {possible}, the voxels of this {volume} volume "
+            f"that have output{hint}"
+        )
+    return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One patch's place in a job, in output coordinates.
+
+    Attributes:
+        computed: the box that the patch computes; beyond the output where that is smaller than
+            the patch.
+        written: the part of it that this tile, and no other, writes.
+    """
+
+    computed: Box
+    written: Box
+
+    @property
+    def written_in_patch(self) -> Box:
+        """``written`` relative to the patch."""
+        start = self.written.start - self.computed.start
+        return Box(start, start + self.written.size)
+
+
+def tiles(output: Vec3, patch: Vec3) -> Iterator[Tile]:
+    """Patches that cover an output, x fastest; the written boxes partition it.
+
+    The last patch along an axis is shifted back to end where the output does.
+    """
+    ends = (output - patch).maximum(Vec3(0, 0, 0))
+    for index in product(*map(range, output.ceil_div(patch))):
+        start = Vec3(*index) * patch
+        computed = start.minimum(ends)
+        yield Tile(
+            computed=Box(computed, computed + patch),
+            written=Box(start, (start + patch).minimum(output)),
+        )
+
+
+def read_input(volume: Volume, job: Job, tile: Tile, view: Vec3, scaling: InputScaling) -> Float32:
+    """What the network sees for a tile: float32 (f, z, y, x), scaled, padded beyond the edges.
+
+    Raises:
+        InvalidInput: a value that is NaN or infinite, which would spread over its neighbours.
+    """
+    box = Box(tile.computed.start, tile.computed.stop + view - 1).shifted(job.origin)
+    sources = [
+        _source(start, stop, extent, job.pad)
+        for start, stop, extent in zip(box.start, box.stop, job.volume, strict=True)
+    ]
+    start = Vec3(*(int(source.min()) for source in sources))
+    stop = Vec3(*(int(source.max()) + 1 for source in sources))
+    raw = volume.read(Box(start, stop))
+    _check_finite(raw, start)
+    for axis, source in enumerate(sources):
+        if source.size != stop[axis] - start[axis] or np.any(np.diff(source) != 1):
+            raw = raw.take(source - start[axis], axis=axis + 1)
+    values = raw.astype(np.float32)
+    values *= np.float32(scaling.scale)
+    values += np.float32(scaling.offset)
+    if job.pad == "constant":
+        _blank_outside(values, box, job.volume)
+    return values
+
+
+def _source(start: int, stop: int, extent: int, pad: Pad) -> NDArray[np.int64]:
+    """For each position of an axis, in the volume or beyond, the index of the voxel seen there."""
+    position = np.arange(start, stop)
+    if pad != "reflect" or extent == 1:
+        return position.clip(0, extent - 1)
+    period = 2 * (extent - 1)
+    return (extent - 1) - np.abs((extent - 1) - position % period)
+
+
+def _blank_outside(values: Float32, box: Box, volume: Vec3) -> None:
+    inside = [
+        slice(max(-start, 0), min(stop, extent) - start)
+        for start, stop, extent in zip(box.start, box.stop, volume, strict=True)
+    ]
+    for axis, kept in enumerate(inside, start=1):
+        along = np.moveaxis(values, axis, 0)
+        along[: kept.start] = 0
+        along[kept.stop :] = 0
+
+
+def _check_finite(raw: NDArray[np.generic], start: Vec3) -> None:
+    if not np.issubdtype(raw.dtype, np.inexact):
+        return
+    finite = np.isfinite(raw)
+    if not finite.all():
+        first = np.argwhere(~finite)[0]
+        at = start + Vec3(*map(int, first[1:]))
+        raise InvalidInput(
+            f"the volume holds {raw[tuple(first)]} at voxel z={at.z}, y={at.y}, x={at.x}; "
+            f"replace NaN and infinite values before running a network over it"
+        )

@@ -1,0 +1,245 @@
+"""Plans as values: made by the planner, run by the engine, stored as JSON, printed as a table.
+
+A plan computes one patch at a time. Its segments nest, depth first: each takes its input in
+sub-batches, runs its steps on one, and hands the result to the next segment before it takes
+the next. After a pool the fragments are independent, so that the deep, wide part of a network
+need only ever hold a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from pydantic import TypeAdapter, ValidationError
+
+from znni.cost import Cost
+from znni.errors import InvalidInput
+from znni.machine import Machine
+from znni.network import Conv, Layer, Network, Pool
+from znni.shapes import Shape5, Vec3
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer by one primitive.
+
+    Attributes:
+        layer: what is computed.
+        primitive: its name in the catalogue.
+        shape_in: of one call's input.
+        shape_out: of its output.
+        cost: of one call.
+        seconds: predicted for one call.
+    """
+
+    layer: Layer
+    primitive: str
+    shape_in: Shape5
+    shape_out: Shape5
+    cost: Cost
+    seconds: float
+
+    @property
+    def pools_plainly(self) -> bool:
+        """Whether this is pooling that gives one fragment, not all of them."""
+        return isinstance(self.layer, Pool) and self.shape_out.n == self.shape_in.n
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of layers on one device, for a few items of its input batch at a time.
+
+    A plain pool within it gives one of its window's fragments; the segment then runs once for
+    each, on its input shifted by one voxel (a pool at the head of a segment thus yields single
+    fragments of a stored input).
+
+    Attributes:
+        device: ``cpu`` or ``gpu``.
+        sub_batch: items of the input batch taken at a time; divides the batch.
+        steps: in order.
+    """
+
+    device: str
+    sub_batch: int
+    steps: tuple[Step, ...]
+
+    @property
+    def plain_windows(self) -> tuple[Vec3, ...]:
+        """The windows of the pools that give one fragment a run."""
+        return tuple(
+            step.layer.window
+            for step in self.steps
+            if step.pools_plainly and isinstance(step.layer, Pool)
+        )
+
+    @property
+    def shifts(self) -> int:
+        """How often the segment runs on one sub-batch: once per combination of pool offsets."""
+        return prod(window.volume for window in self.plain_windows)
+
+    def shift(self, chosen: tuple[Vec3, ...]) -> Vec3:
+        """Where in its stored input the segment starts, for an offset of each plain pool."""
+        start, stride, remaining = Vec3(0, 0, 0), Vec3(1, 1, 1), iter(chosen)
+        for step in self.steps:
+            if isinstance(step.layer, Pool):
+                if step.pools_plainly:
+                    start += stride * next(remaining)
+                stride *= step.layer.window
+        return start
+
+    @property
+    def reads_a_view(self) -> bool:
+        """Whether the first step may read its stored input in place.
+
+        Slices of the batch are contiguous and pools take any strides; a convolution of a
+        shifted crop needs a copy.
+        """
+        return self.shifts == 1 or isinstance(self.steps[0].layer, Pool)
+
+
+@dataclass(frozen=True)
+class PlanMemory:
+    """Peak bytes on the host, by purpose.
+
+    Attributes:
+        process: the interpreter, its libraries and compiled code.
+        weights: the network's parameters.
+        resident: what the primitives keep between patches.
+        working: the layers' arrays and workspace at their highest.
+        blocks: input read ahead, and output on its way to the volume.
+    """
+
+    process: int
+    weights: int
+    resident: int
+    working: int
+    blocks: int
+
+    @property
+    def total(self) -> int:
+        """The most that the run will take."""
+        return self.process + self.weights + self.resident + self.working + self.blocks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a network is run over a volume.
+
+    Attributes:
+        network: what is computed.
+        machine: what it was planned for.
+        output: extents of the output wanted.
+        patch: output voxels of one patch; the last along an axis may overlap its neighbour.
+        segments: the layers, first to last.
+        memory: peak bytes on the host.
+    """
+
+    network: Network
+    machine: Machine
+    output: Vec3
+    patch: Vec3
+    segments: tuple[Segment, ...]
+    memory: PlanMemory
+
+    @property
+    def input_patch(self) -> Vec3:
+        """Input voxels of one patch."""
+        return self.patch + self.network.field_of_view - 1
+
+    @property
+    def patches(self) -> int:
+        """Patches that cover the output."""
+        return self.output.ceil_div(self.patch).volume
+
+    def runs(self) -> Iterator[tuple[Segment, int]]:
+        """Each segment with the number of times that it runs for one patch."""
+        return segment_runs(self.segments)
+
+    @property
+    def patch_seconds(self) -> float:
+        """Predicted time of one patch."""
+        return sum(n * step.seconds for segment, n in self.runs() for step in segment.steps)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time of the whole output."""
+        return self.patches * self.patch_seconds
+
+    @property
+    def voxels_per_second(self) -> float:
+        """Predicted output voxels per second of the whole job."""
+        return self.output.volume / self.seconds
+
+    @property
+    def wasted_work(self) -> float:
+        """Share of the multiplications spent on patch borders and overlap, from 0 to 1.
+
+        Against one pass over an endless volume, where each layer computes every position once.
+        """
+        dense = computed = 0.0
+        for segment, n in self.runs():
+            for step in segment.steps:
+                if isinstance(step.layer, Conv):
+                    multiplications = step.layer.parameters
+                    size = step.shape_out
+                    computed += n * size.n * size.size.volume * multiplications
+                    dense += multiplications
+        return 1 - dense * self.output.volume / (computed * self.patches)
+
+    def to_json(self) -> str:
+        """The plan as JSON text, for ``from_json``."""
+        return _adapter().dump_json(self, indent=1).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Plan:
+        """Read back a plan.
+
+        Raises:
+            InvalidInput: not a plan's JSON, or one whose shapes do not chain.
+        """
+        try:
+            plan = _adapter().validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the top"
+            raise InvalidInput(f"not a plan: at {where}: {first['msg']}") from None
+        steps = [step for segment in plan.segments for step in segment.steps]
+        if tuple(step.layer for step in steps) != plan.network.layers:
+            raise InvalidInput("not a plan: its steps are not its network's layers")
+        return plan
+
+
+def segment_runs(segments: tuple[Segment, ...]) -> Iterator[tuple[Segment, int]]:
+    """Each segment with the number of times that it runs when the first one's input is one item."""
+    count, batch = 1, 1
+    for segment in segments:
+        count *= batch // segment.sub_batch * segment.shifts
+        batch = segment.steps[-1].shape_out.n
+        yield segment, count
+
+
+def held_beside(segments: tuple[Segment, ...], patch_input: Shape5) -> Iterator[tuple[Step, int]]:
+    """Each step with the bytes alive during it beside its own working memory.
+
+    A segment's input is held while the segments after it run. A step's ``working`` counts its
+    input, so an input that is a view of one held is taken off.
+    """
+    held, stored = 0, patch_input.nbytes
+    for segment in segments:
+        held += stored
+        for index, step in enumerate(segment.steps):
+            viewed = step.shape_in.nbytes if index == 0 and segment.reads_a_view else 0
+            yield step, held - viewed
+        stored = segment.steps[-1].shape_out.nbytes
+
+
+def working_peak(segments: tuple[Segment, ...], patch_input: Shape5) -> tuple[int, Step]:
+    """Peak bytes of the layers' arrays and workspace, and the step where it occurs."""
+    live = [(held + s.cost.memory.working, s) for s, held in held_beside(segments, patch_input)]
+    return max(live, key=lambda item: item[0])
+
+
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)

@@ -1,0 +1,225 @@
+"""Direct convolution: sums of shifted rows, blocked for registers and cache.
+
+A band of output rows is computed at a time. The input rows under it are copied end to end, so
+that a position's neighbours lie at fixed offsets and a register tile runs across row ends, over
+a few positions that are dropped. Nothing depends on how the input is laid out in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from znni.arrays import empty_aligned
+from znni.cost import Cost, Memory
+from znni.machine import Device
+from znni.network import Conv, Layer
+from znni.primitive import Run, convolved
+from znni.primitives.cpu.activation import CODES, activate, softmax_over_maps
+from znni.primitives.cpu.flat_view import flat_view
+from znni.primitives.cpu.register_tile import add_tile, registers, tile_width
+from znni.primitives.cpu.workers import workers
+from znni.shapes import Shape5, Vec3
+from znni.weights import ConvWeights, Float32, conv_weights
+
+# Sums of a band, over all maps, stay in the second-level cache while input maps stream by.
+BAND_POSITIONS = 768
+# Input rows of as many maps as fit are copied at a time.
+PACKED_BYTES = 256 * 1024
+
+
+class Blocking(NamedTuple):
+    """How a layer is cut up.
+
+    Attributes:
+        maps: output maps in a register tile.
+        width: positions in a register tile.
+        groups: register tiles that hold all output maps.
+        rows: output rows in a band.
+        positions: positions of a band, with those that are dropped, in whole tiles.
+        features: input maps copied at a time.
+        packed: floats of the copied rows, with what the last tile reads beyond them.
+    """
+
+    maps: int
+    width: int
+    groups: int
+    rows: int
+    positions: int
+    features: int
+    packed: int
+
+    @classmethod
+    def of(cls, layer: Conv, shape: Shape5) -> Blocking:
+        """For a layer on an input of ``shape``."""
+        groups = -(-layer.out_features // registers().maps)
+        maps = -(-layer.out_features // groups)
+        width = tile_width(maps)
+        height = shape.y - layer.kernel.y + 1
+        bands = -(-height // max(1, BAND_POSITIONS // shape.x))
+        rows = -(-height // bands)
+        needed = (rows - 1) * shape.x + shape.x - layer.kernel.x + 1
+        positions = -(-needed // width) * width
+        map_size = layer.kernel.z * (rows + layer.kernel.y - 1) * shape.x
+        features = min(shape.f, max(1, PACKED_BYTES // (4 * map_size)))
+        packed = features * map_size + positions - needed
+        return cls(maps, width, groups, rows, positions, features, packed)
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Direct convolution on the CPU, with bias and activation fused."""
+
+    device: Device
+    name: str = "direct"
+    accuracy: float = 1e-5
+    efficiency: float = 0.6
+
+    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+        """Any convolution."""
+        return convolved(layer, shape)
+
+    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+        """No workspace but the band of each thread."""
+        out = self.out_shape(layer, shape)
+        if not isinstance(layer, Conv) or out is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        blocking = Blocking.of(layer, shape)
+        maps = blocking.maps * blocking.groups
+        taps = layer.in_features * layer.kernel.volume
+        bands = -(-out.y // blocking.rows)
+        tasks = out.n * out.z * bands
+        scratch = 4 * (blocking.packed + maps * blocking.positions)
+        read_again = layer.kernel.z * (blocking.rows + layer.kernel.y - 1) / blocking.rows
+        return Cost(
+            flops=2.0 * tasks * maps * blocking.positions * taps,
+            bytes_moved=shape.nbytes * read_again + 2 * out.nbytes,
+            memory=Memory(
+                resident=4 * maps * taps + 8 * blocking.features * layer.kernel.volume,
+                working=shape.nbytes + out.nbytes + self.device.threads * scratch,
+            ),
+        )
+
+    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Order the weights as the register tile reads them."""
+        out = self.out_shape(layer, shape)
+        if not isinstance(layer, Conv) or out is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        given = conv_weights(layer, weights)
+        blocking = Blocking.of(layer, shape)
+        tile_weights = _tile_weights(given.weight, blocking)
+        offsets = _tap_offsets(layer.kernel, shape, blocking)
+        convolve_band = _band_kernel(blocking.maps, blocking.width)
+        code, pool = CODES[layer.activation], workers(self.device.threads)
+        bands = [
+            (n, z, y)
+            for n in range(out.n)
+            for z in range(out.z)
+            for y in range(0, out.y, blocking.rows)
+        ]
+
+        def run(x: Float32) -> Float32:
+            view = flat_view(x)
+            y = np.empty(out, np.float32)
+            packed = empty_aligned((pool.threads, blocking.packed), np.float32)
+            sums_shape = (pool.threads, blocking.groups * blocking.maps, blocking.positions)
+            sums = empty_aligned(sums_shape, np.float32)
+
+            def task(worker: int, band: tuple[int, int, int]) -> None:
+                convolve_band(
+                    *view, tuple(shape), tuple(layer.kernel), y, band, blocking.rows,
+                    blocking.features, packed[worker], sums[worker], tile_weights, offsets,
+                    given.bias, code,
+                )  # fmt: skip
+
+            pool.for_each(task, bands)
+            if layer.activation == "softmax":
+                softmax_over_maps(y, pool)
+            return y
+
+        return run
+
+
+def primitives(device: Device) -> tuple[Direct, ...]:
+    """The direct convolution."""
+    return (Direct(device),)
+
+
+def _tile_weights(weight: Float32, blocking: Blocking) -> Float32:
+    """(out, in, z, y, x) as (groups, in * taps, maps), zero for maps that fill the last group."""
+    out_features = weight.shape[0]
+    padded = np.zeros((blocking.groups, weight[0].size, blocking.maps), np.float32)
+    for o in range(out_features):
+        padded[o // blocking.maps, :, o % blocking.maps] = weight[o].ravel()
+    return padded
+
+
+def _tap_offsets(kernel: Vec3, shape: Shape5, blocking: Blocking) -> NDArray[np.int64]:
+    """Where each tap of the copied maps lies, from the position that it contributes to."""
+    rows = blocking.rows + kernel.y - 1
+    size = (blocking.features, kernel.z, rows, shape.x)
+    index = np.arange(np.prod(size), dtype=np.int64).reshape(size)
+    return index[:, :, : kernel.y, : kernel.x].ravel()
+
+
+@njit(nogil=True, cache=True)  # type: ignore[misc]
+def _pack(memory, start, strides, corner, extent, height, packed):  # type: ignore[no-untyped-def]
+    """Copy maps and rows end to end: ``extent`` (f, z, y, x) from ``corner`` (f, z, y).
+
+    Each map's plane takes ``height`` rows, the last of which may be left as they are.
+    """
+    features, planes, rows, width = extent
+    for f in range(features):
+        for z in range(planes):
+            at = start + (corner[0] + f) * strides[1] + (corner[1] + z) * strides[2]
+            to = (f * planes + z) * height * width
+            for y in range(rows):
+                row = at + (corner[2] + y) * strides[3]
+                packed[to : to + width] = memory[row : row + width]
+                to += width
+
+
+@cache
+def _band_kernel(maps: int, width: int) -> Callable[..., None]:
+    """The compiled loop over one band, for one size of register tile."""
+
+    @njit(nogil=True, cache=True)  # type: ignore[misc]
+    def convolve_band(  # type: ignore[no-untyped-def]
+        memory, start, strides, shape, kernel, y, band, rows, features, packed, sums, weights,
+        offsets, bias, code,
+    ):  # fmt: skip
+        n, top, left = band
+        out_features, out_y, out_x = y.shape[1], y.shape[3], y.shape[4]
+        volume = kernel[0] * kernel[1] * kernel[2]
+        height = rows + kernel[1] - 1
+        rows = min(rows, out_y - left)
+        used = (rows - 1) * shape[4] + out_x
+        groups, positions = weights.shape[0], sums.shape[1]
+        flat_sums, flat_weights = sums.ravel(), weights.ravel()
+        flat_sums[:] = 0
+        for first in range(0, shape[1], features):
+            count = min(features, shape[1] - first)
+            corner = (first, top, left)
+            extent = (count, kernel[0], rows + kernel[1] - 1, shape[4])
+            _pack(memory, start + n * strides[0], strides, corner, extent, height, packed)
+            for group in range(groups):
+                row = group * maps * positions
+                taps = (group * shape[1] + first) * volume * maps
+                for at in range(0, used, width):
+                    add_tile(
+                        maps, width, flat_sums, row + at, positions,
+                        packed, at, offsets, count * volume, flat_weights, taps,
+                    )  # fmt: skip
+        for o in range(out_features):
+            for row in range(rows):
+                result = y[n, o, top, left + row]
+                result[:] = sums[o, row * shape[4] : row * shape[4] + out_x]
+                activate(result, bias[o], code)
+
+    return convolve_band

@@ -1,0 +1,60 @@
+"""How far a run has come: a bar on a terminal, a line a minute elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LINE_EVERY_SECONDS = 60
+
+
+@contextmanager
+def show_progress() -> Iterator[Callable[[int, int], None]]:
+    """Show progress on stderr within a ``with`` block.
+
+    Yields:
+        A function to call with the output voxels done and those wanted in all.
+    """
+    if not sys.stderr.isatty():
+        yield _line_a_minute()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    with bar:
+        task = bar.add_task("", total=None, rate="")
+        start = time.perf_counter()
+
+        def advance(done: int, total: int) -> None:
+            rate = done / (time.perf_counter() - start)
+            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} voxels/s")
+
+        yield advance
+
+
+def _line_a_minute() -> Callable[[int, int], None]:
+    start = last = time.perf_counter()
+
+    def advance(done: int, total: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last < LINE_EVERY_SECONDS:
+            return
+        last = now
+        rate = done / (now - start)
+        left = (total - done) / rate
+        sys.stderr.write(
+            f"{done / total:.0%} done, {rate:,.0f} voxels/s, {left / 60:.0f} min left\n"
+        )
+        sys.stderr.flush()
+
+    return advance
