@@ -1,4 +1,4 @@
-"""Primitives for tests of planner and engine: the reference's numbers at a price of one's choice."""
+"""Primitives for tests of planner and engine: the reference's numbers at any price."""
 
 from __future__ import annotations
 

@@ -180,9 +180,20 @@ def _pack(memory, start, strides, corner, extent, height, packed):  # type: igno
             at = start + (corner[0] + f) * strides[1] + (corner[1] + z) * strides[2]
             to = (f * planes + z) * height * width
             for y in range(rows):
-                row = at + (corner[2] + y) * strides[3]
-                packed[to : to + width] = memory[row : row + width]
-                to += width
+                source = memory[at + (corner[2] + y) * strides[3] :]
+                target = packed[to + y * width :]
+                for x in range(width):
+                    target[x] = source[x]
+
+
+@njit(nogil=True, cache=True)  # type: ignore[misc]
+def _finish(sums, rows, pitch, bias, code):  # type: ignore[no-untyped-def]
+    """Move the sums that count into the output's rows, through bias and activation."""
+    for y in range(rows.shape[0]):
+        row, total = rows[y], sums[y * pitch :]
+        for x in range(rows.shape[1]):
+            row[x] = total[x]
+        activate(row, bias, code)
 
 
 @cache
@@ -195,31 +206,29 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
         offsets, bias, code,
     ):  # fmt: skip
         n, top, left = band
-        out_features, out_y, out_x = y.shape[1], y.shape[3], y.shape[4]
         volume = kernel[0] * kernel[1] * kernel[2]
         height = rows + kernel[1] - 1
-        rows = min(rows, out_y - left)
-        used = (rows - 1) * shape[4] + out_x
-        groups, positions = weights.shape[0], sums.shape[1]
+        rows = min(rows, y.shape[3] - left)
+        used = (rows - 1) * shape[4] + y.shape[4]
+        positions = sums.shape[1]
         flat_sums, flat_weights = sums.ravel(), weights.ravel()
-        flat_sums[:] = 0
         for first in range(0, shape[1], features):
             count = min(features, shape[1] - first)
             corner = (first, top, left)
             extent = (count, kernel[0], rows + kernel[1] - 1, shape[4])
             _pack(memory, start + n * strides[0], strides, corner, extent, height, packed)
-            for group in range(groups):
-                row = group * maps * positions
+            for group in range(weights.shape[0]):
+                group_sums = sums[group * maps : (group + 1) * maps]
+                if first == 0:
+                    group_sums[:] = 0
                 taps = (group * shape[1] + first) * volume * maps
                 for at in range(0, used, width):
                     add_tile(
-                        maps, width, flat_sums, row + at, positions,
+                        maps, width, flat_sums, group * maps * positions + at, positions,
                         packed, at, offsets, count * volume, flat_weights, taps,
                     )  # fmt: skip
-        for o in range(out_features):
-            for row in range(rows):
-                result = y[n, o, top, left + row]
-                result[:] = sums[o, row * shape[4] : row * shape[4] + out_x]
-                activate(result, bias[o], code)
+                if first + count == shape[1]:
+                    for o in range(group * maps, min((group + 1) * maps, y.shape[1])):
+                        _finish(sums[o], y[n, o, top, left : left + rows], shape[4], bias[o], code)
 
     return convolve_band

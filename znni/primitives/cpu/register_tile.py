@@ -35,7 +35,7 @@ class Registers(NamedTuple):
 
 REGISTERS = {"avx512f": Registers(16, 24, 8), "avx2": Registers(8, 12, 4)}
 BASELINE = Registers(4, 12, 4)
-MOST_VECTORS = 8
+MOST_VECTORS = 6
 
 
 @cache

@@ -1,0 +1,85 @@
+"""The trained network of the demo: its files fit together, and it finds boundaries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from znni.network import Conv, Network
+from znni.network_file import load_network
+from znni.primitives import reference
+from znni.shapes import Vec3
+from znni.weights import Weights, load_weights, random_weights
+
+NETWORKS = Path(__file__).parent.parent / "networks"
+FRESH_SEED = 3000  # neither trained nor scored on
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return load_network(NETWORKS / "boundaries.yaml")
+
+
+@pytest.fixture(scope="module")
+def weights(network: Network) -> Weights:
+    assert network.weights is not None
+    return load_weights(network.weights, network)
+
+
+def scaled(network: Network, raw: NDArray[np.uint8]) -> NDArray[np.float64]:
+    return (raw * network.scaling.scale + network.scaling.offset)[np.newaxis]
+
+
+def test_output_belongs_to_the_voxel_in_the_middle(network: Network) -> None:
+    assert network.field_of_view == Vec3(35, 35, 35)  # odd: there is a middle
+    assert network.out_features == 1
+
+
+def test_demo_volume_is_the_only_dataset_and_chunked() -> None:
+    with h5py.File(NETWORKS / "cells.h5") as file:
+        assert list(file) == ["raw"]
+        raw = file["raw"]
+        assert (raw.shape, raw.dtype, raw.ndim) == ((96, 160, 160), np.uint8, 3)
+        assert raw.chunks == (32, 32, 32)
+
+
+def test_finds_boundaries_of_fresh_cells(
+    network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(NETWORKS)
+    from scores import score
+    from synthetic_cells import synthetic_cells
+
+    cells = synthetic_cells(FRESH_SEED, (71, 71, 71))
+    value: NDArray[np.floating] = scaled(network, cells.raw)[np.newaxis]
+    for layer in network.layers:  # strided: an output for every fourth voxel along each axis
+        if isinstance(layer, Conv):
+            value = reference.convolution(value, layer, weights[layer.name])
+        else:
+            value = reference.pooling(value, layer)
+    assert score(value[0, 0], cells.boundary[17:-17:4, 17:-17:4, 17:-17:4]).roc_auc > 0.9
+
+
+def test_scores_of_a_ranking_known_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(NETWORKS)
+    from scores import score
+
+    # Ranked: boundary, then one of each in a tie, then another one.
+    found = score(np.array([0.9, 0.5, 0.5, 0.1]), np.array([True, False, True, False]))
+    assert found == pytest.approx((7 / 8, 1 / 2 + 1 / 2 * 2 / 3, 4 / 5))
+
+
+X
+def test_dilation_agrees_with_the_definition_of_dense(name: str) -> None:
+    pytest.importorskip("torch", reason="the dilated network runs in PyTorch (pip install torch)")
+    from dilated import dense_dilated
+
+    network = load_network(NETWORKS / f"{name}.yaml")
+    weights = random_weights(network, seed=5)
+    x = np.random.default_rng(6).standard_normal((1, *(network.field_of_view + Vec3(0, 1, 2))))
+    expected = reference.dense(network, weights, x)
+    np.testing.assert_allclose(dense_dilated(network, weights, x), expected, rtol=1e-9, atol=1e-12)

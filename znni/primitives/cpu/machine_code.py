@@ -1,0 +1,140 @@
+"""LLVM IR to callable machine code, compiled once per machine and kept on disk.
+
+A compiled kernel is stored under the hash of everything that it depends on: its IR, the
+versions of LLVM, the processor and its features. So a changed generator, an upgrade or another
+processor simply asks for another file, and nothing is ever stale. Files appear whole or not at
+all, so that many processes can share the directory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+
+_log = logging.getLogger(__name__)
+
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled function.
+
+    Calling it releases the interpreter lock. Arguments are ints: numbers, or addresses.
+
+    Attributes:
+        address: where it starts: another kernel may call it.
+    """
+
+    address: int
+    _function: Any
+    _engine: Any  # owns the code
+
+    def __call__(self, *arguments: int) -> None:
+        """Run it."""
+        self._function(*arguments)
+
+
+def compiled(name: str, source: str, arguments: int) -> Kernel:
+    """The function of that name in LLVM IR, from the disk or compiled now.
+
+    Args:
+        name: of the function.
+        source: a module of LLVM IR.
+        arguments: how many 64-bit arguments it takes.
+    """
+    file = cache_directory() / f"{name}-{_key(source)}.o"
+    code = _stored(file)
+    if code is None:
+        code = _compile(source)
+        _keep(file, code)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = engine.get_function_address(name)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(address)
+    return Kernel(address, function, engine)
+
+
+def cache_directory() -> Path:
+    """The user's directory for compiled kernels, by the platform's convention."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "znni" / "kernels"
+
+
+def has_wide_registers() -> bool:
+    """Whether the processor has 32 vector registers of 16 floats (AVX-512)."""
+    return bool(llvm.get_host_cpu_features().get("avx512f"))
+
+
+@cache
+def _target_machine() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    # LLVM would by default split vectors of 512 bits on some processors that have them.
+    features = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features, opt=3, codemodel="jitdefault", jit=True
+    )
+
+
+@cache
+def _environment() -> str:
+    features = sorted(llvm.get_host_cpu_features().items())
+    return (
+        f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()} "
+        f"{llvm.get_host_cpu_name()} {features}"
+    )
+
+
+def _key(source: str) -> str:
+    return sha256(f"{_environment()}\n{source}".encode()).hexdigest()[:32]
+
+
+def _compile(source: str) -> bytes:
+    module = llvm.parse_assembly(source)
+    module.verify()
+    target = _target_machine()
+    # Every loop below is written as it is to run: unrolled and vectorised by hand.
+    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+    tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
+    passes = llvm.create_pass_builder(target, tuning)
+    passes.getModulePassManager().run(module, passes)
+    return bytes(target.emit_object(module))
+
+
+def _stored(file: Path) -> bytes | None:
+    """The machine code in a file, or None where it is absent or damaged."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return code if sha256(code).digest() == digest else None
+
+
+def _keep(file: Path, code: bytes) -> None:
+    """Store machine code. A directory that cannot be written costs time at the next start only."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as partial:
+            partial.write(sha256(code).digest() + code)
+        Path(partial.name).replace(file)
+    except OSError as error:
+        _log.info("compiled kernels are not kept: %s", error)
