@@ -1,7 +1,7 @@
 """Synthetic microscopy of packed cells, with the truth of where their boundaries are.
 
 Each volume draws its own anatomy and its own microscope: size and shape of the cells, thickness
-and contrast of the membranes (dark or bright), organelles whose rims look like membranes, section
+and contrast of the membranes, dark organelles whose rims look like membranes, section
 thickness, blur, uneven illumination, shot noise and read-out noise. Equal seeds give equal volumes.
 
 Run as a script, it writes the volume of the demo: ``python networks/synthetic_cells.py``.
@@ -21,7 +21,7 @@ Field = NDArray[np.float32]
 Size = tuple[int, int, int]
 
 DEMO_FILE = Path(__file__).with_name("cells.h5")
-DEMO_SEED = 2000
+DEMO_SEED = 2007
 DEMO_SIZE: Size = (96, 160, 160)
 
 
@@ -65,13 +65,13 @@ class Tissue:
         """One kind of tissue out of many."""
         isotropic = random.random() < 0.4
         return cls(
-            section=1.0 if isotropic else float(np.exp(random.uniform(0, np.log(10)))),
-            spacing=float(np.exp(random.uniform(np.log(18), np.log(44)))),
+            section=1.0 if isotropic else float(np.exp(random.uniform(0, np.log(12)))),
+            spacing=float(np.exp(random.uniform(np.log(18), np.log(64)))),
             elongation=int(random.integers(1, 8)),
-            membrane=random.uniform(2.2, 5),
+            membrane=random.uniform(2.2, 5.5),
             organelles=random.uniform(0, 0.12),
-            vesicles=random.uniform(0, 0.06),
-            texture=random.uniform(0.02, 0.12),
+            vesicles=random.uniform(0, 0.08),
+            texture=random.uniform(0.02, 0.2),
         )
 
 
@@ -80,7 +80,6 @@ class Microscope:
     """How the tissue is seen. The tissue's brightness runs from 0 to 1.
 
     Attributes:
-        bright_membranes: light on dark (fluorescence) instead of dark on light.
         blur: standard deviation along z and across it, in voxels.
         shading: amplitude of the uneven illumination.
         flicker: standard deviation of the sections' brightness.
@@ -89,7 +88,6 @@ class Microscope:
         gain: brightness 1 in grey levels.
     """
 
-    bright_membranes: bool
     blur: tuple[float, float]
     shading: float
     flicker: float
@@ -101,13 +99,12 @@ class Microscope:
     def draw(cls, random: np.random.Generator) -> Microscope:
         """One microscope out of many."""
         return cls(
-            bright_membranes=bool(random.random() < 0.3),
             blur=(random.uniform(0, 0.6), random.uniform(0.4, 1.3)),
             shading=random.uniform(0, 0.25),
             flicker=random.uniform(0, 0.04),
             photons=float(np.exp(random.uniform(np.log(25), np.log(250)))),
             readout=random.uniform(0.02, 0.08),
-            gain=random.uniform(170, 270),
+            gain=random.uniform(170, 300),
         )
 
 
@@ -157,9 +154,8 @@ def _pack(
     crowded = pairs[:, 1][np.diff(cell_of_seed[pairs, 0], axis=1)[:, 0] != 0]
     seeds, cell_of_seed = np.delete(seeds, crowded, 0), np.delete(cell_of_seed, crowded, 0)
 
-    where = np.stack(np.indices(size, dtype=np.float32), axis=-1) * np.float32(
-        [tissue.section, 1, 1]
-    )
+    scale = np.array([tissue.section, 1, 1], np.float32)
+    where = np.stack(np.indices(size, dtype=np.float32), axis=-1) * scale
     for axis in range(3):
         where[..., axis] += 0.15 * tissue.spacing * _smooth(random, size, tissue.section, 32)
         where[..., axis] += 0.7 * _smooth(random, size, tissue.section, 8)
@@ -211,10 +207,9 @@ def _add_organelles(
 def _photograph(
     random: np.random.Generator, brightness: Field, section: float, microscope: Microscope
 ) -> NDArray[np.uint8]:
-    """The tissue as grey levels: inverted or not, blurred, shaded and with noise."""
-    image = 0.9 - brightness if microscope.bright_membranes else brightness
+    """The tissue as grey levels: blurred, shaded and with noise."""
     along, across = microscope.blur
-    image = gaussian_filter(image, (along / section, across, across))
+    image = gaussian_filter(brightness, (along / section, across, across))
     image *= 1 + microscope.shading * _smooth(random, image.shape, section, 60)
     image += random.normal(0, microscope.flicker, (len(image), 1, 1))
     image = random.poisson(np.maximum(image, 0.02) * microscope.photons) / microscope.photons

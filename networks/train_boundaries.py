@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from scipy.ndimage import gaussian_filter
 from scores import Scores, score
-from synthetic_cells import Cells, Size, synthetic_cells
+from synthetic_cells import Cells, Size, Tissue, synthetic_cells
 from torch.nn import functional
 
 from znni.network import Conv, Network
@@ -31,13 +31,13 @@ from znni.network_file import load_network
 from znni.weights import load_weights, random_weights
 
 NETWORK_FILE = Path(__file__).with_name("boundaries.yaml")
-TRAINING_SEEDS = range(40)
-HELD_OUT_SEEDS = range(1000, 1010)
+TRAINING_SEEDS = range(48)
+HELD_OUT_SEEDS = range(1000, 1032)
 VOLUME_SIZE: Size = (96, 96, 96)
 OUTPUTS = 8  # per patch and axis
-BATCH = 6  # patches
-STEPS = 1000
-LEARNING_RATE = 4e-3
+BATCH = 2  # patches
+STEPS = 2000
+LEARNING_RATE = 2e-3
 SEED = 1
 
 Parameters = dict[str, torch.Tensor]
@@ -81,13 +81,15 @@ def batches(network: Network, cells: list[Cells]) -> Iterator[tuple[torch.Tensor
         for _ in range(BATCH):
             source = cells[random.integers(len(cells))]
             size = view + stride * (OUTPUTS - 1)
-            start = random.integers(0, np.array(source.raw.shape) - size + 1)
+            start = [
+                random.integers(n - m + 1) for n, m in zip(source.raw.shape, size, strict=True)
+            ]
             patch = tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
             seen = tuple(
                 slice(v // 2, v // 2 + p * OUTPUTS, p) for v, p in zip(view, stride, strict=True)
             )
             axes = [0, *random.permutation([1, 2])]
-            flips = tuple(np.flatnonzero(random.random(3) < 0.5))
+            flips = [axis for axis in range(3) if random.random() < 0.5]
             raw = np.flip(source.raw[patch].transpose(axes), flips)
             truth = np.flip(source.boundary[patch].transpose(axes), flips)[seen]
             x = raw * np.float32(network.scaling.scale) + np.float32(network.scaling.offset)
@@ -96,7 +98,7 @@ def batches(network: Network, cells: list[Cells]) -> Iterator[tuple[torch.Tensor
         yield _tensor(inputs), _tensor(truths)
 
 
-def _tensor(arrays: list[NDArray[np.generic]]) -> torch.Tensor:
+def _tensor(arrays: Sequence[NDArray[np.floating] | NDArray[np.bool_]]) -> torch.Tensor:
     return torch.from_numpy(np.stack(arrays)[:, np.newaxis].astype(np.float32))
 
 
@@ -126,7 +128,7 @@ def train(network: Network) -> Parameters:
         optimizer.step()
         schedule.step()
         mean_loss += 0.02 * (loss.item() - mean_loss)
-        if step % 100 == 0:
+        if step % 200 == 0:
             print(f"step {step}: loss {mean_loss:.3f}, {time.monotonic() - started:.0f} s")
     return {name: value.detach() for name, value in parameters.items()}
 
@@ -148,7 +150,11 @@ def evaluate(network: Network, parameters: Parameters) -> None:
         truth = cells.boundary[seen]
         ours.append(score(output, truth))
         thresholds.append(_best_threshold(cells.raw, seen, truth))
-        print(f"volume {seed}, {truth.mean():.0%} boundary: {ours[-1]}")
+        section = Tissue.draw(np.random.default_rng(seed)).section
+        print(
+            f"volume {seed}, sections {section:.1f} pixels thick, "
+            f"{truth.mean():.0%} boundary: {ours[-1]}"
+        )
         print(f"    best smoothed threshold: {thresholds[-1]}")
     print(f"mean, network:   {_mean(ours)}")
     print(f"mean, threshold: {_mean(thresholds)}")

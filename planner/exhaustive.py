@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from math import inf
+from typing import TypeAlias
 
 from planner.layers import Choice, Options, Slot, fastest_within, least_memory
 from planner.sizes import patch_sizes
-from planner.split import Part, splits
+from planner.split import bare_step, splits
 from znni.errors import DoesNotFit
 from znni.machine import Machine
 from znni.network import Conv, Network
 from znni.plans import Plan, PlanMemory, Segment, held_beside, segment_runs, working_peak
 from znni.primitive import Catalogue
 from znni.shapes import Shape5, Vec3
+
+Segments: TypeAlias = tuple[Segment, ...]
 
 # The bound on a layer's speed comes from a sample of shapes; a shape outside it may be a little
 # faster per voxel, so the bound is relaxed by this much before it rules a patch out.
@@ -97,9 +99,11 @@ class _Search:
         rates = []
         for batch in SAMPLE_BATCHES:
             for extent in SAMPLE_EXTENTS:
-                shape = Shape5.of(batch, conv.in_features, conv.kernel + extent - 1)
-                if options := self.options(conv, shape, batch):
-                    rates.append(options[0].seconds / (batch * extent**3))
+                size = Vec3.of(extent)
+                shape = Shape5.of(batch, conv.in_features, size + conv.kernel - 1)
+                asked = bare_step(conv, shape, Shape5.of(batch, conv.out_features, size))
+                if options := self.options(asked):
+                    rates.append(options[0].seconds / (batch * size.volume))
         return BOUND_SLACK * min(rates, default=inf)
 
     def lower_bound(self, patch: Vec3) -> float:
@@ -117,31 +121,29 @@ class _Search:
 
     def fastest_for(self, patch: Vec3, seconds_limit: float) -> Plan | None:
         """The fastest plan with this patch, if one fits and beats the limit."""
-        patches = self.output.ceil_div(patch).volume
-        beside = self._beside(patch)
-        allowed = self.machine.host.memory - beside.total
-        if self._least_layer_memory(patch) > allowed:
-            return None
-        best: tuple[Sequence[Part], Choice] | None = None
-        limit = seconds_limit / patches
-        for parts in self._splits(patch):
-            slots = self._slots(patch, parts)
-            choice = fastest_within(slots, allowed, limit) if slots else None
-            if choice:
-                best, limit = (parts, choice), choice.seconds
+        allowed = self.machine.host.memory - self._beside(patch).total
+        limit = seconds_limit / self.output.ceil_div(patch).volume
+        patch_input = self._patch_input(patch)
+        best: tuple[Segments, Choice] | None = None
+        for segments in splits(self.network, patch_input.size):
+            if working_peak(segments, patch_input)[0] <= allowed:
+                slots = self._slots(segments, patch_input)
+                choice = fastest_within(slots, allowed, limit) if slots else None
+                if choice:
+                    best, limit = (segments, choice), choice.seconds
         return best and self._plan(patch, *best)
 
     def does_not_fit(self) -> DoesNotFit:
         """The error that says how much the smallest patch would take, and where."""
         patch = self.network.total_pooling
+        patch_input = self._patch_input(patch)
         candidates = [
-            (parts, least_memory(slots))
-            for parts in self._splits(patch)
-            if (slots := self._slots(patch, parts))
+            (segments, least_memory(slots))
+            for segments in splits(self.network, patch_input.size)
+            if (slots := self._slots(segments, patch_input))
         ]
-        parts, choice = min(candidates, key=lambda c: c[1].resident + c[1].peak)
-        plan = self._plan(patch, parts, choice)
-        _, step = working_peak(plan.segments, self._patch_input(patch))
+        plan = self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
+        _, step = working_peak(plan.segments, patch_input)
         host = self.machine.host
         return DoesNotFit(
             needed=plan.memory.total,
@@ -151,23 +153,16 @@ class _Search:
             patch=patch,
         )
 
-    def _splits(self, patch: Vec3) -> list[tuple[Part, ...]]:
-        return list(splits(self.network, self._patch_input(patch).size))
-
-    def _slots(self, patch: Vec3, parts: Sequence[Part]) -> list[Slot]:
-        """Each call's options, runs and company; empty where a call has no primitive."""
-        options = [
-            [self.options(c.layer, c.shape_in, c.n_out) for c in part.calls] for part in parts
-        ]
-        if not all(all(part) for part in options):
-            return []
-        segments = tuple(
-            Segment("cpu", part.sub_batch, tuple(choices[0] for choices in part_options))
-            for part, part_options in zip(parts, options, strict=True)
-        )
+    def _slots(self, segments: Segments, patch_input: Shape5) -> list[Slot]:
+        """Each step's options, runs and company; empty where a step has no primitive."""
         runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
-        held = [beside for _, beside in held_beside(segments, self._patch_input(patch))]
-        return [Slot(*slot) for slot in zip(chain(*options), runs, held, strict=True)]
+        slots = []
+        for (step, held), n in zip(held_beside(segments, patch_input), runs, strict=True):
+            options = self.options(step)
+            if not options:
+                return []
+            slots.append(Slot(options, n, held))
+        return slots
 
     def _patch_input(self, patch: Vec3) -> Shape5:
         size = patch + self.network.field_of_view - 1
@@ -185,19 +180,11 @@ class _Search:
             blocks=voxels_in * self.overhead.voxel_in + voxels_out * self.overhead.voxel_out,
         )
 
-    def _least_layer_memory(self, patch: Vec3) -> int:
-        """Bytes that the first convolution alone needs, whatever computes it."""
-        shape = self._patch_input(patch)
-        first = self.network.layers[0]
-        if not isinstance(first, Conv):
-            return shape.nbytes
-        size = shape.size - first.kernel + 1
-        return shape.nbytes + Shape5.of(1, first.out_features, size).nbytes
-
-    def _plan(self, patch: Vec3, parts: Sequence[Part], choice: Choice) -> Plan:
-        steps = iter(choice.steps)
+    def _plan(self, patch: Vec3, segments: Segments, choice: Choice) -> Plan:
+        chosen = iter(choice.steps)
         segments = tuple(
-            Segment("cpu", part.sub_batch, tuple(islice(steps, len(part.calls)))) for part in parts
+            replace(segment, steps=tuple(islice(chosen, len(segment.steps))))
+            for segment in segments
         )
         working, _ = working_peak(segments, self._patch_input(patch))
         memory = replace(self._beside(patch), resident=choice.resident, working=working)

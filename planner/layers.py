@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.costs import model_seconds
 from znni.network import Layer
@@ -13,33 +13,31 @@ from znni.shapes import Shape5
 
 
 class Options:
-    """All steps that compute a layer on a shape and are not worse than another in every way."""
+    """All steps that do what a step without a primitive asks, none worse than another in all."""
 
     def __init__(self, primitives: Iterable[Primitive]) -> None:
         self._primitives = tuple(primitives)
-        self._known: dict[tuple[Layer, Shape5, int], tuple[Step, ...]] = {}
+        self._known: dict[tuple[Layer, Shape5, Shape5], tuple[Step, ...]] = {}
 
-    def __call__(self, layer: Layer, shape: Shape5, n_out: int) -> tuple[Step, ...]:
+    def __call__(self, step: Step) -> tuple[Step, ...]:
         """Steps on the Pareto front of seconds, resident and working memory, fastest first.
 
         Args:
-            layer: what to compute.
-            shape: of the input.
-            n_out: batch of the output, which tells plain pooling from fragments.
+            step: its layer and shapes are what is asked.
         """
-        key = (layer, shape, n_out)
+        key = (step.layer, step.shape_in, step.shape_out)
         if key not in self._known:
-            self._known[key] = _pareto(self._steps(layer, shape, n_out))
+            self._known[key] = _pareto(self._every(step))
         return self._known[key]
 
-    def _steps(self, layer: Layer, shape: Shape5, n_out: int) -> list[Step]:
+    def _every(self, asked: Step) -> list[Step]:
         steps = []
+        layer, shape = asked.layer, asked.shape_in
         for primitive in self._primitives:
-            shape_out = primitive.out_shape(layer, shape)
-            if shape_out is not None and shape_out.n == n_out:
+            if primitive.out_shape(layer, shape) == asked.shape_out:
                 cost = primitive.cost(layer, shape)
                 seconds = model_seconds(primitive, cost)
-                steps.append(Step(layer, primitive.name, shape, shape_out, cost, seconds))
+                steps.append(replace(asked, primitive=primitive.name, cost=cost, seconds=seconds))
         return steps
 
 

@@ -3,79 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
+from znni.cost import Cost, Memory
 from znni.network import Conv, Layer, Network, Pool
+from znni.plans import Segment, Step
 from znni.shapes import Shape5, Vec3, fragments, valid_convolution
 
-
-@dataclass(frozen=True)
-class Call:
-    """A layer's shapes in a plan: one call's input and its output's batch."""
-
-    layer: Layer
-    shape_in: Shape5
-    n_out: int
+UNDECIDED = "undecided"
 
 
-@dataclass(frozen=True)
-class Part:
-    """The calls of one segment, and the sub-batch that they run on."""
-
-    sub_batch: int
-    calls: tuple[Call, ...]
-
-    def then(self, call: Call) -> Part:
-        """This part with one more call."""
-        return Part(self.sub_batch, (*self.calls, call))
-
-
-def splits(network: Network, patch_input: Vec3) -> Iterator[tuple[Part, ...]]:
+def splits(network: Network, patch_input: Vec3) -> Iterator[tuple[Segment, ...]]:
     """Every division of the network at its pools, the undivided one first.
 
     At a pool the fragments may stay in the segment; or a new segment starts there that takes a
     few of the stored parents at a time; or one that makes a single fragment of one parent at a
     time.
+
+    The steps have no primitive yet: they cost nothing but their input and output, which no
+    primitive can do without.
     """
     start = Shape5.of(1, network.in_features, patch_input)
-    return _extend((), Part(1, ()), network.layers, start)
+    return _extend((), Segment("cpu", 1, ()), network.layers, start)
 
 
 def _extend(
-    done: tuple[Part, ...], part: Part, layers: tuple[Layer, ...], shape: Shape5
-) -> Iterator[tuple[Part, ...]]:
+    done: tuple[Segment, ...], opened: Segment, layers: tuple[Layer, ...], shape: Shape5
+) -> Iterator[tuple[Segment, ...]]:
+    """Every way to go on with the layers left, from segments done and one still open."""
     if not layers:
-        yield (*done, part)
+        yield (*done, opened)
         return
     layer, rest = layers[0], layers[1:]
     if isinstance(layer, Conv):
         size = valid_convolution(shape.size, layer.kernel)
-        if size is None:
-            return
-        after = Shape5.of(shape.n, layer.out_features, size)
-        yield from _extend(done, part.then(Call(layer, shape, shape.n)), rest, after)
+        if size is not None:
+            step = bare_step(layer, shape, Shape5.of(shape.n, layer.out_features, size))
+            yield from _extend(done, _then(opened, step), rest, step.shape_out)
         return
-    size = fragments(shape.size, layer.window)
+    for before, segment, step in _pool_steps(done, opened, layer, shape):
+        yield from _extend(before, _then(segment, step), rest, step.shape_out)
+
+
+def _pool_steps(
+    done: tuple[Segment, ...], opened: Segment, pool: Pool, shape: Shape5
+) -> Iterator[tuple[tuple[Segment, ...], Segment, Step]]:
+    """The segments closed before a pool, the one that it is in, and its step, for every choice."""
+    size = fragments(shape.size, pool.window)
     if size is None:
         return
-    for before, opened, call in _pool_calls(done, part, layer, shape):
-        after = Shape5.of(call.n_out, shape.f, size)
-        yield from _extend(before, opened.then(call), rest, after)
-
-
-def _pool_calls(
-    done: tuple[Part, ...], part: Part, pool: Pool, shape: Shape5
-) -> Iterator[tuple[tuple[Part, ...], Part, Call]]:
-    """The parts closed before a pool, the part that it is in, and its call, for every choice."""
-    per_parent = pool.window.volume
-    yield done, part, Call(pool, shape, shape.n * per_parent)
-    if per_parent == 1:
+    each = pool.window.volume
+    yield done, opened, bare_step(pool, shape, Shape5.of(shape.n * each, shape.f, size))
+    if each == 1:
         return
-    closed = (*done, part) if part.calls else done
-    if part.calls:
-        for parents in range(1, shape.n):
-            if shape.n % parents == 0:
-                some = shape._replace(n=parents)
-                yield closed, Part(parents, ()), Call(pool, some, parents * per_parent)
+    closed = (*done, opened) if opened.steps else done
+    if opened.steps:
+        for parents in (n for n in range(1, shape.n) if shape.n % n == 0):
+            some = bare_step(
+                pool, shape._replace(n=parents), Shape5.of(parents * each, shape.f, size)
+            )
+            yield closed, Segment("cpu", parents, ()), some
     crop = Shape5.of(1, shape.f, shape.size - pool.window + 1)
-    yield closed, Part(1, ()), Call(pool, crop, 1)
+    yield closed, Segment("cpu", 1, ()), bare_step(pool, crop, Shape5.of(1, shape.f, size))
+
+
+def bare_step(layer: Layer, shape: Shape5, shape_out: Shape5) -> Step:
+    """A step that asks for a layer: no primitive, no cost but its input and output."""
+    least = Memory(resident=0, working=shape.nbytes + shape_out.nbytes)
+    return Step(layer, UNDECIDED, shape, shape_out, Cost(0, 0, least), seconds=0.0)
+
+
+def _then(segment: Segment, step: Step) -> Segment:
+    return replace(segment, steps=(*segment.steps, step))

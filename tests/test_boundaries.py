@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from znni.network import Conv, Network
+from znni.network import Conv, Network, Pool
 from znni.network_file import load_network
 from znni.primitives import reference
 from znni.shapes import Vec3
 from znni.weights import Weights, load_weights, random_weights
 
 NETWORKS = Path(__file__).parent.parent / "networks"
-FRESH_SEED = 3000  # neither trained nor scored on
+FRESH_SEEDS = range(3000, 3005)  # neither trained nor scored on
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +54,19 @@ def test_finds_boundaries_of_fresh_cells(
     from scores import score
     from synthetic_cells import synthetic_cells
 
-    cells = synthetic_cells(FRESH_SEED, (71, 71, 71))
-    value: NDArray[np.floating] = scaled(network, cells.raw)[np.newaxis]
-    for layer in network.layers:  # strided: an output for every fourth voxel along each axis
-        if isinstance(layer, Conv):
-            value = reference.convolution(value, layer, weights[layer.name])
-        else:
-            value = reference.pooling(value, layer)
-    assert score(value[0, 0], cells.boundary[17:-17:4, 17:-17:4, 17:-17:4]).roc_auc > 0.9
+    areas = []
+    for seed in FRESH_SEEDS:
+        cells = synthetic_cells(seed, (59, 59, 59))
+        value: NDArray[np.floating] = scaled(network, cells.raw)[np.newaxis]
+        for layer in network.layers:  # strided: an output for every fourth voxel along each axis
+            if isinstance(layer, Conv):
+                value = reference.convolution(value, layer, weights[layer.name])
+            else:
+                value = reference.pooling(value, layer)
+        truth = cells.boundary[17:-17:4, 17:-17:4, 17:-17:4]
+        areas.append(score(value[0, 0], truth).roc_auc)
+    # 0.87 here, for two of the five have thick sections; networks/README.md has the real score.
+    assert np.mean(areas) > 0.85
 
 
 def test_scores_of_a_ranking_known_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +78,29 @@ def test_scores_of_a_ranking_known_by_hand(monkeypatch: pytest.MonkeyPatch) -> N
     assert found == pytest.approx((7 / 8, 1 / 2 + 1 / 2 * 2 / 3, 4 / 5))
 
 
-X
-def test_dilation_agrees_with_the_definition_of_dense(name: str) -> None:
+ODD = Network(
+    "odd extents, two maps in",
+    2,
+    (
+        Conv("first", 2, 3, Vec3(2, 3, 1), "leaky_relu"),
+        Pool("second", Vec3(2, 1, 3)),
+        Conv("third", 3, 4, Vec3(1, 2, 3), "elu"),
+        Pool("fourth", Vec3(3, 2, 1)),
+        Conv("fifth", 4, 5, Vec3(2, 1, 2), "tanh"),
+        Conv("sixth", 5, 3, Vec3(1, 1, 2), "softmax"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "of", [load_network(NETWORKS / "boundaries.yaml"), ODD], ids=lambda of: of.name
+)
+def test_dilation_agrees_with_the_definition_of_dense(of: Network) -> None:
     pytest.importorskip("torch", reason="the dilated network runs in PyTorch (pip install torch)")
     from dilated import dense_dilated
 
-    network = load_network(NETWORKS / f"{name}.yaml")
-    weights = random_weights(network, seed=5)
-    x = np.random.default_rng(6).standard_normal((1, *(network.field_of_view + Vec3(0, 1, 2))))
-    expected = reference.dense(network, weights, x)
-    np.testing.assert_allclose(dense_dilated(network, weights, x), expected, rtol=1e-9, atol=1e-12)
+    weights = random_weights(of, seed=5)
+    size = of.field_of_view + Vec3(0, 1, 2)
+    x = np.random.default_rng(6).standard_normal((of.in_features, *size))
+    expected = reference.dense(of, weights, x)
+    np.testing.assert_allclose(dense_dilated(of, weights, x), expected, rtol=1e-9, atol=1e-12)

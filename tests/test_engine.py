@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import fake_catalogue, machine
@@ -16,7 +18,7 @@ from znni.engine.pipeline import convert, no_progress, run_volume
 from znni.engine.tiles import make_job, tiles
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Activation, Conv, InputScaling, Layer, Network, Pool
-from znni.plans import Plan, PlanMemory, Segment
+from znni.plans import Plan, PlanMemory
 from znni.primitives.reference import dense
 from znni.shapes import Box, Vec3
 from znni.volumes.array import ArrayOutput, ArrayVolume
@@ -63,15 +65,10 @@ def networks(draw: st.DrawFn) -> Network:
 def any_plan(draw: st.DrawFn, network: Network, output: Vec3, patch: Vec3) -> Plan:
     """A plan with the patch given, cut into segments at random."""
     every = list(splits(network, patch + network.field_of_view - 1))
-    parts = draw(st.sampled_from(every))
     options = Options(fake_catalogue().values())
     segments = tuple(
-        Segment(
-            "cpu",
-            part.sub_batch,
-            tuple(options(c.layer, c.shape_in, c.n_out)[0] for c in part.calls),
-        )
-        for part in parts
+        replace(segment, steps=tuple(options(step)[0] for step in segment.steps))
+        for segment in draw(st.sampled_from(every))
     )
     memory = PlanMemory(0, 0, 0, 0, 0)
     return Plan(network, machine(), output, patch, segments, memory)

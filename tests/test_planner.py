@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.exhaustive import Overhead, fastest_plan
-from planner.layers import Slot, fastest_within, least_memory
+from planner.layers import Options, Slot, fastest_within, least_memory
 from planner.sizes import axis_sizes, patch_sizes
 from planner.split import splits
 from znni.cost import Cost, Memory
 from znni.errors import DoesNotFit
 from znni.network import Conv, Network, Pool
-from znni.plans import Step, held_beside, segment_runs
+from znni.plans import Segment, Step, held_beside, segment_runs
 from znni.primitive import convolved
 from znni.shapes import Shape5, Vec3
 
@@ -95,8 +95,8 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives() -> None:
         for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
             size = patch + NETWORK.field_of_view - 1
             patches = output.ceil_div(patch).volume
-            for parts in splits(NETWORK, size):
-                best = min(best, patches * fastest_of_split(parts, size, memory))
+            for segments in splits(NETWORK, size):
+                best = min(best, patches * fastest_of_split(segments, size, memory))
         if best == inf:
             with pytest.raises(DoesNotFit):
                 fastest_plan(NETWORK, output, machine(memory), CHOICES, NO_OVERHEAD)
@@ -106,22 +106,13 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives() -> None:
         assert plan.memory.total <= memory
 
 
-def fastest_of_split(parts, size: Vec3, memory: int) -> float:  # type: ignore[no-untyped-def]
+def fastest_of_split(segments: tuple[Segment, ...], size: Vec3, memory: int) -> float:
     """The fastest way to run given segments, every combination of primitives tried."""
-    from planner.layers import Options
-    from znni.plans import Segment
-
     options = Options(CHOICES.values())
-    every = [[options(c.layer, c.shape_in, c.n_out) for c in part.calls] for part in parts]
-    segments = tuple(
-        Segment("cpu", part.sub_batch, tuple(choice[0] for choice in choices))
-        for part, choices in zip(parts, every, strict=True)
-    )
     runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
-    held = [beside for _, beside in held_beside(segments, Shape5.of(1, 1, size))]
-    flat = [choice for part in every for choice in part]
-    allowed = memory - 4 * NETWORK.parameters
-    return by_brute_force([Slot(*s) for s in zip(flat, runs, held, strict=True)], allowed)
+    held = held_beside(segments, Shape5.of(1, 1, size))
+    slots = [Slot(options(s), n, beside) for (s, beside), n in zip(held, runs, strict=True)]
+    return by_brute_force(slots, memory - 4 * NETWORK.parameters)
 
 
 def test_too_little_memory_names_what_would_do() -> None:

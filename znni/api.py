@@ -23,17 +23,18 @@ from znni.engine.pipeline import (
     run_volume,
 )
 from znni.engine.tiles import Job, make_job
-from znni.errors import InvalidInput, RunFailed
+from znni.errors import InvalidInput
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Border, OutputType, Pad
+from znni.plan_table import size as in_units
 from znni.plans import Plan
 from znni.primitive import catalogue
 from znni.shapes import Box, Vec3
 from znni.volume import Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
-from znni.volumes.locate import open_volume
+from znni.volumes.locate import open_volume, split_dataset
 from znni.weights import Float32, Weights, load_weights, random_weights, weights_for
 
 __all__ = [
@@ -158,7 +159,9 @@ def infer(
     Raises:
         InvalidInput: something given cannot be used as it is.
         DoesNotFit: no plan stays within ``ram``.
-        RunFailed: the output could not be written to its end.
+        RunFailed: the volume could not be read, or the output written, to its end.
+
+    Any error after the output is opened carries a note of what is left of it.
     """
     network = network if isinstance(network, Network) else load_network(network)
     if not isinstance(weights, Weights):
@@ -166,9 +169,9 @@ def infer(
     volume = open_volume(source, dataset)
     _check_features(volume, network)
     job = make_job(network, volume.size, border, pad, roi)
-    plan = _given_or_found(plan, network, job, ram, threads, dtype, volume.itemsize)
-    output = _open_output(out, network.out_features, job.output, dtype, overwrite)
+    output = _open_output(out, source, network.out_features, job.output, dtype, overwrite)
     try:
+        plan = _given_or_found(plan, network, job, ram, threads, dtype, volume.itemsize)
         with peak_memory() as peak:
             start = time.perf_counter()
             runner = _runner(plan, weights)
@@ -177,14 +180,8 @@ def infer(
         attributes = _provenance(plan, weights, job, source, command, dtype)
         attributes |= {"seconds": seconds, "peak_memory_bytes": peak.highest}
         output.finish(attributes)
-    except MemoryError as error:
-        output.abandon()
-        raise RunFailed(
-            f"memory ran out ({error}) although the plan promises "
-            f"{plan.memory.total / 2**30:.2f} GiB; give a smaller --ram, or free memory"
-        ) from error
-    except BaseException:
-        output.abandon()
+    except BaseException as error:
+        error.add_note(output.abandon())
         raise
     return Report(plan, job.output.volume, seconds, peak.highest, attributes)
 
@@ -283,6 +280,17 @@ def _given_or_found(
 ) -> Plan:
     if given is None:
         return _plan_job(network, job, ram, threads, dtype, input_itemsize)
+    return checked_plan(given, network, ram, threads)
+
+
+def checked_plan(
+    given: Plan, network: Network, ram: int | None = None, threads: int | None = None
+) -> Plan:
+    """A plan made earlier, for the network and within the limits of now.
+
+    Raises:
+        InvalidInput: it is for another network, or takes more memory or other threads.
+    """
     if given.network != network:
         raise InvalidInput(
             f"the plan is for network {given.network.name}, as it was then, not for this "
@@ -291,8 +299,8 @@ def _given_or_found(
     allowed = detect_machine(ram, threads).host.memory
     if given.memory.total > allowed:
         raise InvalidInput(
-            f"the plan takes {given.memory.total / 2**30:.2f} GiB and "
-            f"{allowed / 2**30:.2f} GiB are allowed; plan again with znni plan --ram"
+            f"the plan takes {in_units(given.memory.total)} and {in_units(allowed)} are allowed; "
+            f"plan again with znni plan --ram"
         )
     if threads not in (None, given.machine.host.threads):
         raise InvalidInput(
@@ -307,13 +315,30 @@ def _runner(plan: Plan, weights: Weights) -> PatchRunner:
 
 
 def _open_output(
-    out: str | Path | Any, features: int, size: Vec3, dtype: OutputType, overwrite: bool
+    out: str | Path | Any,
+    source: object,
+    features: int,
+    size: Vec3,
+    dtype: OutputType,
+    overwrite: bool,
 ) -> Output:
     if not isinstance(out, str | Path):
-        return ArrayOutput(out, features, size)
+        if isinstance(source, np.ndarray) and np.may_share_memory(source, out):
+            raise InvalidInput("the output array shares memory with the input; give another")
+        return ArrayOutput(out, features, size, dtype)
     from znni.volumes.hdf5 import Hdf5Output
 
-    return Hdf5Output(Path(out), features, size, dtype, overwrite=overwrite)
+    out = Path(out)
+    if isinstance(source, str | Path) and _same_file(out, split_dataset(str(source))[0]):
+        raise InvalidInput(f"{out}: is the input; name another output")
+    return Hdf5Output(out, features, size, dtype, overwrite=overwrite)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # there is none yet
+        return False
 
 
 def _check_features(volume: Volume, network: Network) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import logging
 import shlex
+import signal
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -25,7 +29,6 @@ app = typer.Typer(
     name="znni",
     help="Run 3D ConvNets over volumes larger than memory, as fast as this machine can.",
     epilog="Add --debug to any command to see its log, and a traceback where it fails.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -82,7 +85,6 @@ def infer(
     """Run a network over a volume and write its dense output."""
     from znni import api
     from znni.plan_table import plan_table
-    from znni.plans import Plan
     from znni.progress import show_progress
     from znni.volumes.locate import open_volume, split_dataset
 
@@ -90,9 +92,12 @@ def infer(
     source = open_volume(volume, dataset)
     region = _parse_roi(roi, source.size) if roi else None
     limits = {"ram": _parse_bytes(ram), "threads": threads}
-    given = Plan.from_json(_read(plan)) if plan else None
+    given = _read_plan(plan) if plan else None
+    if dry_run and given:
+        typer.echo(plan_table(api.checked_plan(given, network, **limits)))
+        return
     if dry_run:
-        found = given or api.plan(
+        found = api.plan(
             network,
             source.size,
             border=border,
@@ -148,7 +153,7 @@ def plan(
     from znni.shapes import Vec3
     from znni.volumes.locate import open_volume
 
-    if all(part.strip().isdigit() for part in volume.split(",")):
+    if all(part.strip().isdecimal() for part in volume.split(",")):
         size, itemsize = Vec3(*_three_extents(volume)), 4
     else:
         source = open_volume(volume, dataset)
@@ -214,7 +219,7 @@ def _parse_bytes(text: str | None) -> int | None:
 
     try:
         return int(TypeAdapter(ByteSize).validate_python(text))
-    except ValidationError:
+    except (ValidationError, OverflowError):
         raise InvalidInput(f"--ram {text} is not a size; write it as 8GiB or 500MB") from None
 
 
@@ -239,11 +244,15 @@ def _parse_roi(text: str, size: tuple[int, int, int]) -> Box:
         raise InvalidInput(f"--roi {text} is not a region; write it as z0:z1,y0:y1,x0:x1") from None
 
 
-def _read(path: Path) -> bytes:
+def _read_plan(path: Path) -> Plan:
+    from znni.plans import Plan
+
     try:
-        return path.read_bytes()
+        return Plan.from_json(path.read_bytes())
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}; make one with znni plan --out") from None
 
 
 def _write(path: Path, found: Plan) -> None:
@@ -251,6 +260,32 @@ def _write(path: Path, found: Plan) -> None:
         path.write_text(found.to_json())
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
+
+
+class _Stopped(BaseException):
+    """A signal asked the command to stop. No ``except Exception`` on the way holds it up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def _stopping_on_signals() -> Iterator[None]:
+    """Let Ctrl-C and a request to terminate raise ``_Stopped``."""
+
+    def stop(number: int, _frame: object) -> NoReturn:
+        raise _Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as of a job in the background
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main() -> None:
@@ -262,16 +297,26 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     logging.basicConfig(level=logging.INFO if debug else logging.WARNING)
     try:
-        app(arguments, standalone_mode=not debug)
-    except ZnniError as error:
-        _fail(str(error), error.exit_code, debug)
+        with _stopping_on_signals():
+            app(arguments or ["--help"], standalone_mode=False)
+    except (ZnniError, _Stopped) as error:
+        _fail(str(error), error.exit_code, error, debug)
+    except typer.TyperException as error:  # an option or argument not understood
+        _fail(
+            f"{error.format_message().rstrip('.')}; see znni --help", error.exit_code, error, debug
+        )
+    except MemoryError as error:
+        _fail(f"memory ran out: {error}; free some, or give less with --ram", 1, error, debug)
+    except OSError as error:
+        _fail(str(error), 1, error, debug)
     except Exception as error:
         bug = f"{type(error).__name__}: {error}; a bug: add --debug and report what it shows"
-        _fail(bug, INTERNAL_ERROR, debug)
+        _fail(bug, INTERNAL_ERROR, error, debug)
 
 
-def _fail(message: str, code: int, debug: bool) -> NoReturn:
+def _fail(message: str, code: int, error: BaseException, debug: bool) -> NoReturn:
     if debug:
-        raise  # noqa: PLE0704  (only called while an exception is handled)
-    typer.echo(f"znni: error: {' '.join(message.split())}", err=True)
+        traceback.print_exception(error)
+    whole = "; ".join([message, *getattr(error, "__notes__", [])])
+    typer.echo(f"znni: error: {' '.join(whole.split())}", err=True)
     sys.exit(code)

@@ -6,6 +6,8 @@ the message alone and exits with the class's ``exit_code``.
 
 from __future__ import annotations
 
+from math import ceil
+
 
 class ZnniError(Exception):
     """An error that a user can cause and mend."""
@@ -43,9 +45,9 @@ class DoesNotFit(ZnniError):
         size = "x".join(map(str, patch))
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
-            f"{needed / 2**30:.3f} GiB on the {device}, at layer {layer}, and "
-            f"{allowed / 2**30:.3f} GiB are allowed; allow at least that much with --ram, "
-            f"or use a smaller network"
+            f"{needed / 2**20:,.1f} MiB on the {device}, at layer {layer}, and "
+            f"{allowed / 2**20:,.1f} MiB are allowed; give --ram {ceil(needed / 2**20)}MiB "
+            f"or more, or use a smaller network"
         )
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from math import isfinite
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from znni.errors import InvalidInput
 from znni.network import Activation, Conv, InputScaling, Layer, Network, Pool
 from znni.shapes import Vec3
+
+LARGEST = 2**20  # of a count or an extent: far above any network's, far below any overflow
+DEEPEST = 8  # levels of mappings and lists; a network has five
+UNKNOWN_KEY = ("extra_forbidden", "invalid_key")  # pydantic's names; the second: not a string
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 def _extents(value: object) -> Vec3:
@@ -25,22 +31,34 @@ def _extents(value: object) -> Vec3:
     if (
         not isinstance(three, list | tuple)
         or len(three) != 3
-        or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in three)
+        or any(isinstance(v, bool) or not isinstance(v, int) for v in three)
+        or not all(1 <= v <= LARGEST for v in three)
     ):
-        raise ValueError("give a positive integer, or three of them as [z, y, x]")
-    return Vec3(*three)
+        raise ValueError(f"give an integer from 1 to {LARGEST}, or three of them as [z, y, x]")
+    return Vec3(*map(int, three))
 
 
 def _finite(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -FLOAT32_MAX <= value <= FLOAT32_MAX
+    ):
         raise ValueError("give a finite number")
     return float(value)
 
 
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not value or "/" in value:
+        raise ValueError("give a name: letters and the like as a string, without /")
+    return str(value)
+
+
 Extents = Annotated[Vec3, BeforeValidator(_extents)]
 Finite = Annotated[float, BeforeValidator(_finite)]
-Count = Annotated[int, Field(strict=True, ge=1)]
-Name = Annotated[str, Field(strict=True, min_length=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
+Name = Annotated[str, BeforeValidator(_name)]
+FileName = Annotated[str, Field(strict=True, min_length=1)]
 
 
 class _Entry(BaseModel):
@@ -72,7 +90,7 @@ class _NetworkFile(_Entry):
     name: Name
     in_features: Count = 1
     layers: Annotated[list[_LayerEntry], Field(min_length=1)]
-    weights: Name | None = None
+    weights: FileName | None = None
     input: _InputEntry = _InputEntry()
 
 
@@ -91,7 +109,7 @@ def load_network(path: str | Path) -> Network:
     try:
         entries = _NetworkFile.model_validate(document)
     except ValidationError as error:
-        raise _explain(path, document, error.errors()[0]) from None
+        raise _explain(path, document, _first_cause(error.errors())) from None
     for index, entry in enumerate(entries.layers):
         if (entry.conv is None) == (entry.pool is None):
             line = _line(document, ("layers", index))
@@ -136,40 +154,58 @@ def _read_yaml(path: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: cannot be read as a YAML text file: {error}") from None
     try:
+        _check_depth(path, text)
         document = YAML(typ="rt").load(text)
+    except InvalidInput:
+        raise
     except MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise InvalidInput(f"{path}{line}: not valid YAML: {error.problem}") from None
-    except (YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # the parser lets errors of its own code out, of many kinds
         raise InvalidInput(f"{path}: not valid YAML: {error}") from None
     if not isinstance(document, Mapping):
         raise InvalidInput(f"{path}, line 1: a network is a mapping with name: and layers:")
     return document
 
 
+def _check_depth(path: Path, text: str) -> None:
+    """Refuse deep nesting before it is read: the parser takes exponential time for some."""
+    depth = 0
+    for event in YAML(typ="rt").parse(text):
+        if isinstance(event, CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            line = event.start_mark.line + 1
+            raise InvalidInput(f"{path}, line {line}: more than {DEEPEST} levels; unnest it")
+
+
 def _line(document: Any, location: Sequence[str | int]) -> int:
     """The line, from 1, of the innermost part of ``location`` that the document has."""
     node, line = document, 1
     for key in location:
-        if isinstance(node, Mapping) and key in node:
-            line = node.lc.key(key)[0] + 1  # type: ignore[attr-defined]
-        elif isinstance(node, list) and isinstance(key, int) and key < len(node):
-            line = node.lc.item(key)[0] + 1  # type: ignore[attr-defined]
-        else:
+        try:
+            node, line = node[key], node.lc.data[key][0] + 1
+        except (AttributeError, IndexError, KeyError, TypeError):  # missing, or merged by <<
             break
-        node = node[key]
     return line
 
 
+def _first_cause(errors: list[ErrorDetails]) -> ErrorDetails:
+    """A key misspelt is unknown and leaves another missing: the unknown one is told first."""
+    return min(errors, key=lambda error: error["type"] not in UNKNOWN_KEY)
+
+
 def _explain(path: Path, document: Any, error: ErrorDetails) -> InvalidInput:
-    """The first of pydantic's complaints, in our words and with its line."""
+    """One of pydantic's complaints, in our words and with its line."""
     location = error["loc"]
     *parents, last = location
     where = f"{path}, line {_line(document, location)}"
     dotted = ".".join(str(part) for part in parents) or "the network"
     match error["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "invalid_key":
             known = _known_keys(parents)
             close = get_close_matches(str(last), known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
@@ -181,7 +217,7 @@ def _explain(path: Path, document: Any, error: ErrorDetails) -> InvalidInput:
             problem = f"unknown activation {found!r}; choose one of {', '.join(known)}"
         case _:
             reason = error["msg"].removeprefix("Value error, ")
-            problem = f"{'.'.join(map(str, location))} is {error['input']!r}: {reason}"
+            problem = f"{'.'.join(map(str, location))} is {short_repr(error['input'])}: {reason}"
     return InvalidInput(f"{where}: {problem}")
 
 

@@ -5,7 +5,7 @@ All sizes are in voxels and ordered z, y, x. Nothing here needs more than the st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
@@ -22,37 +22,38 @@ class Vec3(NamedTuple):
         """Three equal extents from an int, or the three given."""
         return cls(value, value, value) if isinstance(value, int) else cls(*value)
 
-    def _with(self, other: int | Vec3, operate: Callable[[int, int], int]) -> Vec3:
-        z, y, x = (other, other, other) if isinstance(other, int) else other
-        return Vec3(operate(self.z, z), operate(self.y, y), operate(self.x, x))
-
     # A vector adds per axis; that a tuple's + and * mean something else is the price of being one.
     def __add__(self, other: int | Vec3) -> Vec3:  # type: ignore[override]
-        return self._with(other, int.__add__)
+        z, y, x = _three(other)
+        return Vec3(self.z + z, self.y + y, self.x + x)
 
     def __sub__(self, other: int | Vec3) -> Vec3:
-        return self._with(other, int.__sub__)
+        z, y, x = _three(other)
+        return Vec3(self.z - z, self.y - y, self.x - x)
 
     def __mul__(self, other: int | Vec3) -> Vec3:  # type: ignore[override]
-        return self._with(other, int.__mul__)
+        z, y, x = _three(other)
+        return Vec3(self.z * z, self.y * y, self.x * x)
 
     def __floordiv__(self, other: int | Vec3) -> Vec3:
-        return self._with(other, int.__floordiv__)
+        z, y, x = _three(other)
+        return Vec3(self.z // z, self.y // y, self.x // x)
 
     def __mod__(self, other: int | Vec3) -> Vec3:
-        return self._with(other, int.__mod__)
+        z, y, x = _three(other)
+        return Vec3(self.z % z, self.y % y, self.x % x)
 
     def ceil_div(self, other: int | Vec3) -> Vec3:
         """Division rounded up, per axis."""
-        return self._with(other, lambda a, b: -(-a // b))
+        return (self + other - 1) // other
 
     def minimum(self, other: int | Vec3) -> Vec3:
         """The smaller of the two, per axis."""
-        return self._with(other, min)
+        return Vec3(*map(min, self, _three(other)))
 
     def maximum(self, other: int | Vec3) -> Vec3:
         """The larger of the two, per axis."""
-        return self._with(other, max)
+        return Vec3(*map(max, self, _three(other)))
 
     def within(self, other: Vec3) -> bool:
         """Whether no axis exceeds the other's."""
@@ -65,6 +66,10 @@ class Vec3(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.z}x{self.y}x{self.x}"
+
+
+def _three(value: int | Vec3) -> tuple[int, int, int]:
+    return (value, value, value) if isinstance(value, int) else value
 
 
 class Shape5(NamedTuple):

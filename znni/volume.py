@@ -43,5 +43,9 @@ class Output(Protocol):
     def finish(self, attributes: dict[str, Any]) -> None:
         """All boxes are written: make the output a whole one, and say how it came to be."""
 
-    def abandon(self) -> None:
-        """The run stops part-way: keep what is written, but never as a whole output."""
+    def abandon(self) -> str:
+        """The run stops part-way: keep what is written, but never as a whole output.
+
+        Returns:
+            What is left of it.
+        """

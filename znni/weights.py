@@ -58,7 +58,13 @@ class Weights:
 
 
 def random_weights(network: Network, seed: int) -> Weights:
-    """He-scaled normal weights and small biases, for timing and tests (He et al. 2015, eq. 10)."""
+    """He-scaled normal weights and small biases, for timing and tests (He et al. 2015, eq. 10).
+
+    Raises:
+        InvalidInput: the seed is negative.
+    """
+    if seed < 0:
+        raise InvalidInput(f"{seed} is no seed for random weights; give 0 or larger")
     generator = np.random.default_rng(seed)
     layers = {}
     for conv in network.convolutions:
@@ -107,8 +113,10 @@ def weights_for(network: Network, path: str | Path | None, random_seed: int | No
     """The weights asked for: random ones, a given file, or the file that the network names.
 
     Raises:
-        InvalidInput: none of the three.
+        InvalidInput: none of the three, or both of the first two.
     """
+    if random_seed is not None and path is not None:
+        raise InvalidInput(f"both random weights and the weights {path} are asked for; give one")
     if random_seed is not None:
         return random_weights(network, random_seed)
     path = path or network.weights
@@ -130,13 +138,10 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
 
                 return dict(load_file(path))
             case ".npz":
-                with np.load(path, allow_pickle=False) as archive:
+                with path.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
                     return {name: archive[name] for name in archive.files}
             case ".h5" | ".hdf5":
-                import h5py
-
-                with h5py.File(path, "r") as file:
-                    return {n: d[()] for n, d in file.items() if isinstance(d, h5py.Dataset)}
+                return _read_hdf5(path)
     except Exception as error:  # each format has errors of its own; all mean the same here
         raise InvalidInput(f"{path}: cannot be read as {path.suffix} weights: {error}") from error
     raise InvalidInput(
@@ -144,10 +149,24 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     )
 
 
+def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
+    import h5py
+
+    found: dict[str, NDArray[np.generic]] = {}
+
+    def keep(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[()]
+
+    with h5py.File(path, "r") as file:
+        file.visititems(keep)
+    return found
+
+
 def _checked(path: Path, name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> Float32:
     if array.shape != shape:
         raise InvalidInput(f"{path}: {name} has shape {array.shape}; the network needs {shape}")
-    if array.dtype not in (np.float16, np.float32, np.float64):
+    if array.dtype.kind != "f":
         raise InvalidInput(
             f"{path}: {name} is {array.dtype}; save it as float32 (float16 and float64 will do)"
         )

@@ -83,12 +83,17 @@ def _in_step(
 
 
 def convert(values: Float32, dtype: OutputType) -> NDArray[Any]:
-    """Values as they are stored: uint8 maps 0..1 to 0..255, and what lies outside to the ends."""
+    """Values as they are stored.
+
+    ``uint8`` maps 0..1 to 0..255, and what lies outside to the ends; ``float16`` is infinite
+    beyond 65504.
+    """
     if dtype == "uint8":
         scaled = values * np.float32(255)
         np.rint(scaled, out=scaled)
         return scaled.clip(0, 255, out=scaled).astype(np.uint8)
-    return values.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False)
 
 
 def bytes_per_input_voxel(itemsize: int) -> int:

@@ -114,7 +114,8 @@ def read_input(volume: Volume, job: Job, tile: Tile, view: Vec3, scaling: InputS
     """What the network sees for a tile: float32 (f, z, y, x), scaled, padded beyond the edges.
 
     Raises:
-        InvalidInput: a value that is NaN or infinite, which would spread over its neighbours.
+        InvalidInput: a value that is NaN, or infinite as float32: it would spread over its
+            neighbours.
     """
     box = Box(tile.computed.start, tile.computed.stop + view - 1).shifted(job.origin)
     sources = [
@@ -124,13 +125,14 @@ def read_input(volume: Volume, job: Job, tile: Tile, view: Vec3, scaling: InputS
     start = Vec3(*(int(source.min()) for source in sources))
     stop = Vec3(*(int(source.max()) + 1 for source in sources))
     raw = volume.read(Box(start, stop))
-    _check_finite(raw, start)
     for axis, source in enumerate(sources):
         if source.size != stop[axis] - start[axis] or np.any(np.diff(source) != 1):
             raw = raw.take(source - start[axis], axis=axis + 1)
-    values = raw.astype(np.float32)
-    values *= np.float32(scaling.scale)
-    values += np.float32(scaling.offset)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+        values = raw.astype(np.float32)
+        values *= np.float32(scaling.scale)
+        values += np.float32(scaling.offset)
+    _check_finite(values, raw, sources)
     if job.pad == "constant":
         _blank_outside(values, box, job.volume)
     return values
@@ -156,14 +158,14 @@ def _blank_outside(values: Float32, box: Box, volume: Vec3) -> None:
         along[kept.stop :] = 0
 
 
-def _check_finite(raw: NDArray[np.generic], start: Vec3) -> None:
-    if not np.issubdtype(raw.dtype, np.inexact):
+def _check_finite(
+    values: Float32, raw: NDArray[np.generic], sources: list[NDArray[np.int64]]
+) -> None:
+    if np.isfinite(values.min()) and np.isfinite(values.max()):  # NaN is both
         return
-    finite = np.isfinite(raw)
-    if not finite.all():
-        first = np.argwhere(~finite)[0]
-        at = start + Vec3(*map(int, first[1:]))
-        raise InvalidInput(
-            f"the volume holds {raw[tuple(first)]} at voxel z={at.z}, y={at.y}, x={at.x}; "
-            f"replace NaN and infinite values before running a network over it"
-        )
+    first = tuple(np.argwhere(~np.isfinite(values))[0])
+    z, y, x = (source[index] for source, index in zip(sources, first[1:], strict=True))
+    raise InvalidInput(
+        f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}; replace what is NaN, "
+        f"or infinite as float32, before running a network over it"
+    )

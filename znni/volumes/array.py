@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from znni.errors import InvalidInput
 from znni.shapes import Box, Vec3
@@ -28,21 +28,23 @@ class ArrayLike(Protocol):
 class ArrayVolume:
     """A volume of shape (z, y, x) or (f, z, y, x) of integers or floats.
 
+    Attributes:
+        name: for messages.
+
     Raises:
         InvalidInput: another number of axes, an empty one, or values that are not numbers.
     """
 
     def __init__(self, array: ArrayLike, name: str = "the array") -> None:
-        shape = tuple(int(extent) for extent in array.shape)
+        self.name = name
+        shape = _shape(array, name)
         if len(shape) not in (3, 4):
             raise InvalidInput(
                 f"{name} has shape {shape}; a volume has axes (z, y, x) or (f, z, y, x)"
             )
         if min(shape) < 1:
             raise InvalidInput(f"{name} has shape {shape} and holds no voxels")
-        dtype = np.dtype(array.dtype)
-        if dtype.kind not in "buif":
-            raise InvalidInput(f"{name} holds {dtype}; a volume holds integers or floats")
+        dtype = _number_type(array, name)
         self._array = array
         self._has_features = len(shape) == 4
         self.features = shape[0] if self._has_features else 1
@@ -56,13 +58,43 @@ class ArrayVolume:
         return np.asarray(self._array[box.slices])[np.newaxis]
 
 
-class ArrayOutput:
-    """An array (f', z, y, x) that output is written into."""
+def _shape(array: ArrayLike, name: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(extent) for extent in array.shape or ())
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidInput(
+            f"{name} is a {type(array).__name__} without a known shape; give a NumPy array, "
+            f"or another with shape, dtype and slicing"
+        ) from None
 
-    def __init__(self, array: Any, features: int, size: Vec3) -> None:
-        shape = (features, *size)
-        if tuple(array.shape) != shape:
-            raise InvalidInput(f"the output array has shape {tuple(array.shape)}; it needs {shape}")
+
+def _number_type(array: ArrayLike, name: str) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(array.dtype)
+    except (AttributeError, TypeError) as error:
+        raise InvalidInput(
+            f"{name} holds values of a type that NumPy does not know ({error}); convert it"
+        ) from None
+    if dtype.kind not in "buif":
+        raise InvalidInput(f"{name} holds {dtype}; a volume holds integers or floats; convert it")
+    return dtype
+
+
+class ArrayOutput:
+    """An array (f', z, y, x) that output is written into.
+
+    Raises:
+        InvalidInput: it has another shape, or cannot hold values of the output's type.
+    """
+
+    def __init__(
+        self, array: Any, features: int, size: Vec3, dtype: DTypeLike = np.float32
+    ) -> None:
+        name, needed = "the output array", (features, *size)
+        if (shape := _shape(array, name)) != needed:
+            raise InvalidInput(f"{name} has shape {shape}; it needs {needed}")
+        if not np.can_cast(dtype, (held := _number_type(array, name)), "same_kind"):
+            raise InvalidInput(f"{name} holds {held}, and the output is {np.dtype(dtype)}")
         self._array = array
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
@@ -72,5 +104,6 @@ class ArrayOutput:
     def finish(self, attributes: dict[str, Any]) -> None:
         """Nothing to do: the array is the caller's."""
 
-    def abandon(self) -> None:
+    def abandon(self) -> str:
         """Nothing to do: the array is the caller's."""
+        return "the output array is incomplete"

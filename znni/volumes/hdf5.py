@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +12,52 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.errors import InvalidInput, RunFailed
+from znni.plan_table import size as in_units
 from znni.shapes import Box, Vec3
 from znni.volumes.array import ArrayVolume
+from znni.volumes.partial_file import PartialFile, partial_name
 
 OUTPUT_DATASET = "main"
 CHUNK = 64
 
 
-def open_hdf5(path: Path, dataset: str | None) -> ArrayVolume:
+class Hdf5Volume(ArrayVolume):
+    """A dataset of an HDF5 file.
+
+    Raises:
+        RunFailed: a part of it cannot be read, as of a truncated or damaged file.
+    """
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """The values (f, z, y, x) of a box within the volume."""
+        try:
+            return super().read(box)
+        except (OSError, RuntimeError) as error:
+            raise RunFailed(
+                f"{self.name}: cannot be read at {box}: {error}; check or copy the file again"
+            ) from None
+
+
+def open_hdf5(path: Path, dataset: str | None) -> Hdf5Volume:
     """The volume in a file: the dataset named, or the only one with three or four axes.
 
     Raises:
         InvalidInput: no such file or dataset, not HDF5, or several volumes to choose from.
     """
     file = _open_to_read(path)
-    name = dataset or _only_volume(file, path)
-    found = file.get(name)
-    if not isinstance(found, h5py.Dataset):
-        raise InvalidInput(
-            f"{path}: has no dataset {name!r}; it has {_listing(_datasets(file)) or 'none'}"
-        )
-    return ArrayVolume(found, f"{path}:{found.name}")
+    found = _named(file, path, dataset) if dataset else _only_volume(file, path)
+    return Hdf5Volume(found, f"{path}:{found.name}")
 
 
 def describe_hdf5(path: Path, dataset: str | None) -> str:
     """The datasets of a file with shape, type and chunks, and how an output came to be."""
+    file = _open_to_read(path)
     lines = [str(path)]
-    for found in _datasets(_open_to_read(path)):
-        if dataset is None or found.name.strip("/") == dataset.strip("/"):
-            lines.append(f"  {found.name}  {found.shape} {found.dtype}, chunks {found.chunks}")
-            lines.extend(
-                f"    {name}: {value}" for name, value in found.attrs.items() if name != "plan"
-            )
+    for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
+        lines.append(f"  {found.name}  {found.shape} {found.dtype}, chunks {found.chunks}")
+        lines.extend(
+            f"    {name}: {value}" for name, value in found.attrs.items() if name != "plan"
+        )
     return "\n".join(lines)
 
 
@@ -52,7 +67,9 @@ def _open_to_read(path: Path) -> h5py.File:
     try:
         return h5py.File(path, "r")
     except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read as HDF5: {error}") from None
+        raise InvalidInput(
+            f"{path}: cannot be read as HDF5: {error}; give an HDF5 file, whole and readable"
+        ) from None
 
 
 def _datasets(file: h5py.File) -> list[h5py.Dataset]:
@@ -66,7 +83,16 @@ def _datasets(file: h5py.File) -> list[h5py.Dataset]:
     return found
 
 
-def _only_volume(file: h5py.File, path: Path) -> str:
+def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
+    found = file.get(dataset)
+    if not isinstance(found, h5py.Dataset):
+        raise InvalidInput(
+            f"{path}: has no dataset {dataset!r}; it has {_listing(_datasets(file)) or 'none'}"
+        )
+    return found
+
+
+def _only_volume(file: h5py.File, path: Path) -> h5py.Dataset:
     datasets = _datasets(file)
     volumes = [d for d in datasets if len(d.shape or ()) in (3, 4)]
     if not volumes:
@@ -78,7 +104,7 @@ def _only_volume(file: h5py.File, path: Path) -> str:
         raise InvalidInput(
             f"{path}: has several volumes; name one with --dataset: {_listing(volumes)}"
         )
-    return str(volumes[0].name)
+    return volumes[0]
 
 
 def _listing(datasets: list[h5py.Dataset]) -> str:
@@ -88,8 +114,9 @@ def _listing(datasets: list[h5py.Dataset]) -> str:
 class Hdf5Output:
     """A new file with the output in its dataset ``/main``.
 
-    It is written under a name of its own, ending in ``.partial``, and takes the name asked for
-    only once it is whole.
+    It is a ``PartialFile``: it takes the name asked for only once it is whole. All chunks have
+    their place from the start, so that an unfinished file can be read, however the run ended;
+    what is not written reads as zeros.
 
     Raises:
         InvalidInput: the file exists and may not be overwritten, or cannot be made there.
@@ -99,45 +126,80 @@ class Hdf5Output:
     def __init__(
         self, path: Path, features: int, size: Vec3, dtype: DTypeLike, *, overwrite: bool
     ) -> None:
-        self.path = path
-        self.partial = path.with_name(path.name + ".partial")
-        if path.exists() and not overwrite:
-            raise InvalidInput(f"{path}: exists; give --overwrite to replace it")
-        if not path.parent.is_dir():
-            raise InvalidInput(f"{path}: the folder {path.parent} does not exist; make it first")
         shape = (features, *size)
-        needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        free = shutil.disk_usage(path.parent).free
-        if needed > free:
-            raise InvalidInput(
-                f"{path}: the output takes {needed / 2**30:.2f} GiB and the disk has "
-                f"{free / 2**30:.2f} GiB free; make room, write elsewhere, or use a smaller --dtype"
-            )
         try:
-            self._file = h5py.File(self.partial, "w")
-            self._dataset = self._file.create_dataset(
-                OUTPUT_DATASET, shape, dtype, chunks=(1, *size.minimum(Vec3.of(CHUNK)))
-            )
+            _check_place(path, overwrite=overwrite)
+            _check_room(path, prod(shape) * np.dtype(dtype).itemsize)
+            self._disk = PartialFile(path)
         except OSError as error:
-            raise InvalidInput(f"{path}: cannot be written there: {error}") from None
+            raise InvalidInput(f"{path}: cannot be written there: {error.strerror}") from None
+        self._blocks = 0
+        self._file = h5py.File(self._disk, "w")
+        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        self._dataset = self._file.create_dataset(
+            OUTPUT_DATASET,
+            shape,
+            dtype,
+            chunks=(1, *size.minimum(Vec3.of(CHUNK))),
+            fill_time="never",
+            dcpl=early,
+        )
+        self._file.flush()
+        if self._disk.failure:
+            self.abandon()
+            raise InvalidInput(f"{path}: cannot be written there: {self._disk.failure.strerror}")
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box, and see them to the disk."""
-        try:
-            self._dataset[(slice(None), *box.slices)] = values
-            self._file.flush()
-        except OSError as error:
-            raise RunFailed(f"{self.partial}: cannot be written: {error}") from None
+        """Store the values (f', z, y, x) of a box, and hand them to the system."""
+        self._dataset[(slice(None), *box.slices)] = values
+        self._file.flush()
+        if self._disk.failure:
+            raise self._failed(self._disk.failure)
+        self._blocks += 1
 
     def finish(self, attributes: dict[str, Any]) -> None:
         """Note how the output came to be, and give the file its name."""
-        try:
-            self._dataset.attrs.update(attributes)
-            self._file.close()
-            self.partial.replace(self.path)
-        except OSError as error:
-            raise RunFailed(f"{self.partial}: cannot be finished: {error}") from None
-
-    def abandon(self) -> None:
-        """Close the unfinished file where it is."""
+        self._dataset.attrs.update(attributes)
         self._file.close()
+        try:
+            self._disk.complete()
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def abandon(self) -> str:
+        """Close the unfinished file; it stays if it holds a block."""
+        self._file.close()
+        self._disk.close()
+        if not self._blocks:
+            self._disk.partial.unlink(missing_ok=True)
+            return f"{self._disk.path} was not made"
+        finished = f"{self._blocks} finished block{'s' if self._blocks > 1 else ''}"
+        return f"{self._disk.path} was not made; {self._disk.partial} holds {finished}"
+
+    def _failed(self, error: OSError) -> RunFailed:
+        return RunFailed(
+            f"{self._disk.partial}: cannot be written: {error.strerror}; make room or write "
+            f"elsewhere"
+        )
+
+
+def _check_place(path: Path, *, overwrite: bool) -> None:
+    if path.is_dir():
+        raise InvalidInput(f"{path}: is a folder; name a file in it")
+    if path.exists() and not overwrite:
+        raise InvalidInput(f"{path}: exists; give --overwrite to replace it")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def _check_room(path: Path, needed: int) -> None:
+    free = shutil.disk_usage(path.parent).free
+    left_over = partial_name(path)
+    if left_over.exists():  # of an earlier run; its room is used again
+        free += left_over.stat().st_blocks * 512
+    if needed > free:
+        raise InvalidInput(
+            f"{path}: the output takes {in_units(needed)} and the disk has {in_units(free)} "
+            f"free; make room, write elsewhere, or use a smaller --dtype"
+        )

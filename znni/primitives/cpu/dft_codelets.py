@@ -15,7 +15,7 @@ import cmath
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 
@@ -70,7 +70,7 @@ class Codelet:
     steps: tuple[Operation, ...]
     outputs: tuple[Real, ...]
 
-    @property
+    @cached_property
     def flops(self) -> int:
         """Additions and multiplications."""
         used = self._used()
@@ -239,10 +239,7 @@ def _real(program: _Program, x: Sequence[Real]) -> list[Complex]:
             frequency = k + q * part
             if 2 * frequency <= length:
                 out[frequency] = real, imaginary
-    # The other halves of the same butterflies give the frequencies that are still missing.
-        for q, (real, imaginary) in enumerate(_butterfly(program, turned, -1)):
-            frequency = k + q * part
-            if 2 * frequency > length:
+            else:
                 out[length - frequency] = real, _negative(imaginary)
     return out
 

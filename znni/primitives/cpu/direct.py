@@ -79,7 +79,7 @@ class Direct:
     device: Device
     name: str = "direct"
     accuracy: float = 1e-5
-    efficiency: float = 0.6
+    efficiency: float = 0.9
 
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
@@ -168,7 +168,7 @@ def _tap_offsets(kernel: Vec3, shape: Shape5, blocking: Blocking) -> NDArray[np.
     return index[:, :, : kernel.y, : kernel.x].ravel()
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@njit(nogil=True, cache=True)
 def _pack(memory, start, strides, corner, extent, height, packed):  # type: ignore[no-untyped-def]
     """Copy maps and rows end to end: ``extent`` (f, z, y, x) from ``corner`` (f, z, y).
 
@@ -186,7 +186,7 @@ def _pack(memory, start, strides, corner, extent, height, packed):  # type: igno
                     target[x] = source[x]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@njit(nogil=True, cache=True)
 def _finish(sums, rows, pitch, bias, code):  # type: ignore[no-untyped-def]
     """Move the sums that count into the output's rows, through bias and activation."""
     for y in range(rows.shape[0]):
@@ -200,7 +200,7 @@ def _finish(sums, rows, pitch, bias, code):  # type: ignore[no-untyped-def]
 def _band_kernel(maps: int, width: int) -> Callable[..., None]:
     """The compiled loop over one band, for one size of register tile."""
 
-    @njit(nogil=True, cache=True)  # type: ignore[misc]
+    @njit(nogil=True, cache=True)
     def convolve_band(  # type: ignore[no-untyped-def]
         memory, start, strides, shape, kernel, y, band, rows, features, packed, sums, weights,
         offsets, bias, code,
@@ -223,7 +223,7 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                     group_sums[:] = 0
                 taps = (group * shape[1] + first) * volume * maps
                 for at in range(0, used, width):
-                    add_tile(
+                    add_tile(  # type: ignore[call-arg]  # numba passes the context
                         maps, width, flat_sums, group * maps * positions + at, positions,
                         packed, at, offsets, count * volume, flat_weights, taps,
                     )  # fmt: skip

@@ -78,17 +78,17 @@ def cache_directory() -> Path:
     return base / "znni" / "kernels"
 
 
+@cache
 def has_wide_registers() -> bool:
     """Whether the processor has 32 vector registers of 16 floats (AVX-512)."""
     return bool(llvm.get_host_cpu_features().get("avx512f"))
 
 
-@cache
 def _target_machine() -> Any:
+    """A new one each time: an engine owns the one that it is given."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    # LLVM would by default split vectors of 512 bits on some processors that have them.
-    features = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
+    features = llvm.get_host_cpu_features().flatten()
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=features, opt=3, codemodel="jitdefault", jit=True
     )

@@ -52,26 +52,26 @@ def tile_width(maps: int) -> int:
     return kind.lanes * min(kind.sums // maps, MOST_VECTORS)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[misc]
+@intrinsic(prefer_literal=True)
 def add_tile(
     _context: Any,
     maps: Any,
     width: Any,
     sums: Any,
-    sums_start: Any,
-    sums_pitch: Any,
+    _sums_start: Any,
+    _sums_pitch: Any,
     inputs: Any,
-    inputs_start: Any,
+    _inputs_start: Any,
     offsets: Any,
-    taps: Any,
+    _taps: Any,
     weights: Any,
-    weights_start: Any,
+    _weights_start: Any,
 ) -> Any:
     """Add a convolution's taps to a tile of sums, ``maps`` rows of ``width`` positions.
 
     ``sums[sums_start + m * sums_pitch + i] += weights[weights_start + t * maps + m]
-    * inputs[inputs_start + offsets[t] + i]``, summed over the taps t, for all m and i.
-    ``maps`` and ``width`` are compile-time constants; nothing checks bounds.
+    * inputs[inputs_start + offsets[t] + i]``, summed over all taps t, for every m and i. ``maps``
+    and ``width`` are compile-time constants, the arrays one-dimensional; nothing checks bounds.
     """
     rows, vectors = maps.literal_value, width.literal_value // registers().lanes
     signature = types.void(
@@ -91,7 +91,7 @@ def add_tile(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = registers().lanes
         vector, index = ir.VectorType(FLOAT, lanes), ir.IntType(64)
-        multiply_add = cgutils.get_or_insert_function(
+        multiply_add = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
             builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{lanes}f32"
         )
 
@@ -117,7 +117,10 @@ def add_tile(
             for row in range(rows)
         ]
         # LLVM turns these stack slots, only ever loaded and stored whole, into registers.
-        slots = [[cgutils.alloca_once(builder, vector) for _ in row] for row in targets]
+        slots = [
+            [cgutils.alloca_once(builder, vector) for _ in row]  # type: ignore[no-untyped-call]
+            for row in targets
+        ]
         pairs = list(zip(chain(*slots), chain(*targets), strict=True))
         for slot, target in pairs:
             builder.store(builder.load(target, align=4), slot)

@@ -118,6 +118,10 @@ class Emitter:
         """The product of two indices."""
         return self._build.mul(left, self.index(right))
 
+    def quotient(self, left: Value, right: Value | int) -> Value:
+        """The quotient of two indices, neither negative, rounded down."""
+        return self._build.udiv(left, self.index(right))
+
     def smaller(self, left: Value | int, right: Value | int) -> Value:
         """The smaller of two indices."""
         left, right = self.index(left), self.index(right)
@@ -137,13 +141,6 @@ class Emitter:
         """The address of an element."""
         return self._build.gep(floats, [self.index(index)])
 
-    def local(self, floats: int) -> Value:
-        """The address of that many floats on the stack."""
-        entry = ir.IRBuilder(self._entry)
-        array = entry.alloca(ir.ArrayType(_FLOAT, floats))
-        array.align = VECTOR_BYTES
-        return entry.bitcast(array, _FLOAT.as_pointer())
-
     def load(self, address: Value) -> Value:
         """16 floats from any address."""
         value = self._build.load(self._build.bitcast(address, _VECTOR.as_pointer()))
@@ -162,12 +159,10 @@ class Emitter:
         one = self._module.add_metadata([ir.Constant(_INT32, 1)])
         stored.set_metadata("nontemporal", one)
 
-    def store_first(self, vector: Value, address: Value, count: Value) -> None:
-        """The first ``count`` of 16 floats (none where it is 0 or less; all where 16 or more)."""
+    def store_lanes(self, vector: Value, address: Value, start: Value, stop: Value) -> None:
+        """Lanes from ``start`` up to but not including ``stop``; either may be out of range."""
         build = self._build
-        narrow = build.trunc(count, _INT32)
-        lanes = ir.Constant(ir.VectorType(_INT32, LANES), list(range(LANES)))
-        mask = build.icmp_signed("<", lanes, self._splat(narrow))
+        mask = build.and_(self._below(stop), build.not_(self._below(start)))
         pointer = _VECTOR.as_pointer()
         store = self._intrinsic(
             f"llvm.masked.store.v{LANES}f32.p0",
@@ -176,17 +171,21 @@ class Emitter:
         alignment = ir.Constant(_INT32, FLOAT_BYTES)
         build.call(store, [vector, build.bitcast(address, pointer), alignment, mask])
 
-    def prefetch(self, address: Value) -> None:
-        """Ask for the cache line of an address that will be read soon."""
+    def prefetch(self, address: Value, near: bool) -> None:
+        """Ask for a cache line that will be read: soon (to the nearest cache), or later."""
         byte = ir.IntType(8).as_pointer()
         signature = ir.FunctionType(ir.VoidType(), [byte, _INT32, _INT32, _INT32])
-        read, keep, data = (ir.Constant(_INT32, value) for value in (0, 3, 1))
+        read, keep, data = (ir.Constant(_INT32, value) for value in (0, 3 if near else 2, 1))
         target = self._build.bitcast(address, byte)
         self._build.call(self._intrinsic("llvm.prefetch.p0", signature), [target, read, keep, data])
 
     def copy_float(self, source: Value, target: Value) -> None:
         """One float from one address to another."""
         self._build.store(self._build.load(source), target)
+
+    def zero_float(self, target: Value) -> None:
+        """Zero to an address."""
+        self._build.store(ir.Constant(_FLOAT, 0.0), target)
 
     # Arithmetic of vectors
 
@@ -219,10 +218,10 @@ class Emitter:
         return self._build.fneg(value)
 
     def multiply_add(self, left: Value, right: Value, addend: Value) -> Value:
-        """``left * right + addend``, rounded once."""
+        """``left * right + addend``, fused where the processor can."""
         signature = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-        fma = self._intrinsic(f"llvm.fma.v{LANES}f32", signature)
-        return self._build.call(fma, [left, right, addend])
+        intrinsic = self._intrinsic(f"llvm.fmuladd.v{LANES}f32", signature)
+        return self._build.call(intrinsic, [left, right, addend])
 
     def at_least(self, value: Value, floor: Value) -> Value:
         """The larger of the two, lane by lane; NaN where the value is NaN."""
@@ -230,10 +229,14 @@ class Emitter:
         return self._build.select(below, floor, value)
 
     def variable(self, value: Value) -> Variable:
-        """A vector that a loop changes."""
-        return Variable(self._build, ir.IRBuilder(self._entry).alloca(_VECTOR), value)
+        """A vector or an index that a loop changes."""
+        return Variable(self._build, ir.IRBuilder(self._entry).alloca(value.type), value)
 
     # Between lanes
+
+    def first(self, vector: Value, count: Value) -> Value:
+        """The first ``count`` lanes, and zeros."""
+        return self._build.select(self._below(count), vector, self.constant(0.0))
 
     def gather_quads(self, addresses: Sequence[Value]) -> Value:
         """Four floats from each of four addresses, side by side."""
@@ -242,8 +245,8 @@ class Emitter:
             part = self._build.load(self._build.bitcast(address, _QUAD.as_pointer()))
             part.align = FLOAT_BYTES
             parts.append(part)
-        halves = [self._shuffle(a, b, list(range(8))) for a, b in (parts[:2], parts[2:])]
-        return self._shuffle(*halves, list(range(LANES)))
+        low, high = (self._shuffle(a, b, list(range(8))) for a, b in (parts[:2], parts[2:]))
+        return self._shuffle(low, high, list(range(LANES)))
 
     def gather(self, addresses: Sequence[Value]) -> Value:
         """One float from each of 16 addresses."""
@@ -287,6 +290,12 @@ class Emitter:
         across = [self.transpose_quads([part[i] for part in within]) for i in range(4)]
         return [across[lane % 4][lane // 4] for lane in range(LANES)]
 
+    def _below(self, count: Value) -> Value:
+        """Which lanes have numbers below an index."""
+        lanes = ir.Constant(ir.VectorType(_INT32, LANES), list(range(LANES)))
+        limit = self._splat(self._build.trunc(count, _INT32))
+        return self._build.icmp_signed("<", lanes, limit)
+
     def _by_quads(self, left: Value, right: Value, pick: list[int]) -> Value:
         """The same choice of lanes within every quarter of two vectors."""
         return self._shuffle(left, right, [i + quad for quad in range(0, LANES, 4) for i in pick])
@@ -306,7 +315,7 @@ class Emitter:
 
 
 class Variable:
-    """A vector that changes as a loop runs; the optimiser keeps it in a register."""
+    """A vector or index that changes as a loop runs; the optimiser keeps it in a register."""
 
     def __init__(self, build: Value, address: Value, value: Value) -> None:
         self._build, self._address = build, address

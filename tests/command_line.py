@@ -1,0 +1,100 @@
+"""Runs ``znni`` in this process, over a small network and volume in a folder of their own."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.cli import main
+from znni.network_file import load_network
+from znni.weights import random_weights
+
+NET = """\
+name: tiny
+input: {scale: 0.01, offset: -1}
+weights: tiny.npz
+layers:
+  - conv: {features: 3, kernel: [2, 3, 3], activation: relu}
+  - pool: {window: [1, 2, 2]}
+  - conv: {features: 2, kernel: [1, 2, 3], activation: sigmoid}
+"""
+VOLUME = (7, 20, 23)
+OUTPUT = (2, 6, 15, 16)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def znni(*arguments: object) -> Outcome:
+    out, err = StringIO(), StringIO()
+    code = 0
+    with (
+        patch.object(sys, "argv", ["znni", *map(str, arguments)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def succeeds(*arguments: object) -> str:
+    outcome = znni(*arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    return outcome.out
+
+
+def refused(*arguments: object, code: int = 2) -> str:
+    """The one line on stderr of a command that must fail."""
+    outcome = znni(*arguments)
+    assert outcome.code == code, outcome.err
+    return one_line(outcome.err)
+
+
+def one_line(err: str) -> str:
+    """What an error says, if it says it in one line and no traceback."""
+    assert err.startswith("znni: error: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    return err.removeprefix("znni: error: ").rstrip()
+
+
+def voxels(shape: tuple[int, ...] = VOLUME, dtype: str = "uint8") -> NDArray[Any]:
+    return np.random.default_rng(1).integers(0, 200, shape).astype(dtype)
+
+
+def write_case(folder: Path) -> None:
+    """``tiny.yaml``, its weights and ``volume.h5`` in a folder."""
+    (folder / "tiny.yaml").write_text(NET)
+    network = load_network(folder / "tiny.yaml")
+    weights = random_weights(network, seed=2)
+    arrays = {}
+    for conv in network.convolutions:
+        arrays[f"{conv.name}.weight"] = weights[conv.name].weight
+        arrays[f"{conv.name}.bias"] = weights[conv.name].bias
+    np.savez(folder / "tiny.npz", **arrays)  # type: ignore[arg-type]
+    with h5py.File(folder / "volume.h5", "w") as file:
+        file.create_dataset("raw", data=voxels(), chunks=(4, 8, 8))
+
+
+def read_main(path: Path | str) -> NDArray[Any]:
+    with h5py.File(path, "r") as file:
+        values: NDArray[Any] = file["main"][()]
+        return values

@@ -1,0 +1,27 @@
+"""What all tests share: a small machine, reproducible examples, and no GPU tests without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+from znni.machine import Machine, detect_machine
+
+# The same examples on every run: a failure on one machine is a failure on the next.
+settings.register_profile("reproducible", derandomize=True, deadline=None)
+settings.load_profile("reproducible")
+
+
+@pytest.fixture(scope="session")
+def machine() -> Machine:
+    """This machine, held to two threads and 4 GiB."""
+    return detect_machine(ram=4 << 30, threads=2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if detect_machine().gpus:
+        return
+    without_gpu = pytest.mark.skip(reason="needs an NVIDIA GPU, and there is none here")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(without_gpu)

@@ -1,0 +1,61 @@
+"""A ``znni`` command that something happens to after its first block, for tests of what is left.
+
+Run as ``python stopped_run.py FATE ARGUMENTS...``: ``wait`` takes its time over every patch and
+prints a line for every block, so that it can be killed; ``limit`` is allowed no larger file from
+then on; ``fill`` finds its disk filled up by somebody else.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fakes import Fake, fake_catalogue
+
+import znni.api
+from znni.cli import main
+from znni.network import Layer
+from znni.primitive import Run, convolved
+from znni.shapes import Shape5
+from znni.volumes.hdf5 import Hdf5Output
+from znni.weights import ConvWeights, Float32
+
+PATCH_SECONDS = 0.1
+
+
+class Slow(Fake):
+    """Takes its time."""
+
+    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+        run = super().build(layer, shape, weights)
+
+        def slowly(x: Float32) -> Float32:
+            time.sleep(PATCH_SECONDS)
+            return run(x)
+
+        return slowly
+
+
+class Fated(Hdf5Output):
+    """Meets its fate after its first block."""
+
+    def write(self, *block: Any) -> None:
+        super().write(*block)
+        print("block", flush=True)
+        if fate == "limit":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
+        elif fate == "fill":
+            with suppress(OSError), Path("disk/filler").open("wb", 0) as filler:
+                while True:
+                    filler.write(bytes(1024))
+
+
+if __name__ == "__main__":
+    fate = sys.argv.pop(1)
+    znni.api.catalogue = lambda _: fake_catalogue(Slow("conv", convolved))  # type: ignore[assignment]
+    sys.modules["znni.volumes.hdf5"].Hdf5Output = Fated  # type: ignore[attr-defined]
+    main()

@@ -1,0 +1,377 @@
+"""Whatever is wrong: one line that says so, an exit code, and no output that looks whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import command_line
+import h5py
+import numpy as np
+import pytest
+from command_line import read_main, succeeds, voxels, write_case, znni
+from fakes import fake_catalogue
+
+from znni.volumes.partial_file import PartialFile
+
+NOBODY = 65534  # the user that owns nothing
+INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A good case, run by primitives that cost no time to plan for."""
+    write_case(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("znni.api.catalogue", lambda _machine: fake_catalogue())
+    return tmp_path
+
+
+def refused(*arguments: object, code: int = 2) -> str:
+    """The one line of a command that must fail, and must leave every whole file as it was."""
+    before = contents()
+    message = command_line.refused(*arguments, code=code)
+    assert contents() == before
+    return message
+
+
+def contents() -> dict[Path, bytes]:
+    files = (path for path in Path().iterdir() if path.is_file())
+    return {path: path.read_bytes() for path in files if path.suffix != ".partial"}
+
+
+def rewrite(path: str, old: str, new: str) -> None:
+    text = Path(path).read_text()
+    assert old in text
+    Path(path).write_text(text.replace(old, new, 1))
+
+
+def write_volume(values: object, name: str = "raw", **options: object) -> None:
+    with h5py.File("volume.h5", "w") as file:
+        file.create_dataset(name, data=values, **options)
+
+
+def change_weights(**changes: np.ndarray | None) -> None:
+    arrays = dict(np.load("tiny.npz")) | {k.replace("_", "."): v for k, v in changes.items()}
+    np.savez("tiny.npz", **{name: a for name, a in arrays.items() if a is not None})
+
+
+def several_datasets() -> None:
+    with h5py.File("volume.h5", "a") as file:
+        file["more/labels"] = np.zeros((3, 4, 5), np.int16)
+        file["list"] = np.zeros(3)
+
+
+def only_two_axes() -> None:
+    write_volume(np.zeros((5, 6)))
+
+
+def truncate(path: str, share: float) -> None:
+    os.truncate(path, int(Path(path).stat().st_size * share))
+
+
+VOLUMES: dict[str, tuple[Callable[[], object], list[str]]] = {
+    "missing": (lambda: Path("volume.h5").unlink(), ["volume.h5: no such file"]),
+    "not HDF5": (lambda: Path("volume.h5").write_text("text"), ["cannot be read as HDF5"]),
+    "empty file": (lambda: Path("volume.h5").write_text(""), ["cannot be read as HDF5"]),
+    "cut short": (lambda: truncate("volume.h5", 0.5), ["cannot be read as HDF5", "truncated"]),
+    "no dataset": (lambda: h5py.File("volume.h5", "w").close(), ["no dataset", "none at all"]),
+    "several": (several_datasets, ["/raw (7, 20, 23) uint8", "/more/labels", "--dataset"]),
+    "two axes": (only_two_axes, ["no dataset with axes (z, y, x)", "/raw (5, 6) float64"]),
+    "five axes": (lambda: write_volume(np.zeros((1,) * 5)), ["no dataset with axes"]),
+    "no voxels": (lambda: write_volume(np.zeros((5, 0, 5))), ["(5, 0, 5)", "no voxels"]),
+    "complex": (lambda: write_volume(voxels(dtype="complex64")), ["complex64", "integers"]),
+    "strings": (lambda: write_volume(np.full((3, 3, 3), "a", "S3")), ["holds |S3"]),
+    "compound": (lambda: write_volume(np.zeros((3, 3, 3), "i4,f4")), ["integers or floats"]),
+    "text": (
+        lambda: write_volume(np.full((3, 3, 3), "a", object), dtype=h5py.string_dtype()),
+        ["holds object"],
+    ),
+    "small": (lambda: write_volume(voxels((7, 4, 23))), ["7x4x23", "field of view 2x6x8", "same"]),
+    "two maps": (lambda: write_volume(voxels((2, 7, 20, 23))), ["2 maps", "takes 1"]),
+}
+
+
+@pytest.mark.parametrize("name", VOLUMES)
+def test_volumes(name: str) -> None:
+    spoil, said = VOLUMES[name]
+    spoil()
+    message = refused(*INFER)
+    for part in said:
+        assert part in message
+
+
+def test_a_volume_of_an_empty_dataspace() -> None:
+    write_volume(h5py.Empty("f4"))
+    assert "/raw None float32" in refused(*INFER)
+    assert "()" in refused(*INFER, "--dataset", "raw")
+
+
+@pytest.mark.parametrize(
+    ("volume", "dataset", "said"),
+    [
+        ("volume.h5", "row", "no dataset 'row'; it has /raw (7, 20, 23) uint8"),
+        ("volume.h5:/rat", None, "no dataset '/rat'"),
+        ("volume.h5:/raw", "other", "give one"),
+        ("volume.h5", "/", "no dataset"),
+        (".", None, "cannot be read as HDF5"),
+    ],
+)
+def test_datasets(volume: str, dataset: str | None, said: str) -> None:
+    options = ("--dataset", dataset) if dataset else ()
+    message = refused("infer", volume, "--net", "tiny.yaml", "--out", "out.h5", *options)
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("kernel: [2, 3, 3]", "kernal: [2, 3, 3]", "line 5: unknown key 'kernal'"),
+        ("features: 3", "features: 4", "conv1.weight has shape (3, 1, 2, 3, 3)"),
+        ("weights: tiny.npz", "", "--random-weights"),
+        ("tiny.npz", "other.npz", "other.npz: no such weights file"),
+    ],
+)
+def test_networks(old: str, new: str, said: str) -> None:
+    rewrite("tiny.yaml", old, new)
+    assert said in refused(*INFER)
+
+
+def test_a_field_of_view_larger_than_the_volume() -> None:
+    rewrite("tiny.yaml", "[2, 3, 3]", "[9, 3, 3]")
+    rewrite("tiny.yaml", "weights: tiny.npz", "")
+    message = refused(*INFER, "--random-weights", 1)
+    assert "7x20x23 voxels, smaller than network tiny's field of view 9x6x8" in message
+
+
+def test_weights() -> None:
+    change_weights(conv1_bias=np.full(3, np.nan, np.float32))
+    assert "conv1.bias has 3 values that are NaN" in refused(*INFER)
+    change_weights(conv1_bias=None)
+    assert "lacks 'conv1.bias'" in refused(*INFER)
+    change_weights(conv1_bias=np.zeros(3), conv9_bias=np.zeros(3))
+    assert "holds 'conv9.bias'" in refused(*INFER)
+    Path("tiny.npz").write_bytes(b"")
+    assert "tiny.npz: cannot be read" in refused(*INFER)
+    assert "both" in refused(*INFER, "--random-weights", 1, "--weights", "tiny.npz")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--roi", "0:4"), "--roi 0:4 is not a region; write it as z0:z1,y0:y1,x0:x1"),
+        (("--roi", "0:4,a:4,0:4"), "is not a region"),
+        (("--roi", "0:4:2,0:4,0:4"), "is not a region"),
+        (("--roi", "1:4,2:5,2:99"), "--roi 1:4,2:5,2:99 is not within 0:6,2:17,3:19"),
+        (("--roi", "-3:4,2:5,3:9"), "is not within"),
+        (("--roi", "4:4,2:5,3:9"), "is not within"),
+        (("--roi", "4:2,2:5,3:9", "--border", "same"), "is not within 0:7,0:20,0:23"),
+        (("--ram", "lots"), "--ram lots is not a size; write it as 8GiB or 500MB"),
+        (("--ram", "-1GiB"), "--ram -1GiB is not a size"),
+        (("--ram", "9" * 400 + "GiB"), "is not a size"),
+        (("--ram", "0"), "0 bytes of RAM hold nothing"),
+        (("--threads", "0"), "0 threads cannot compute; give at least 1"),
+        (("--threads", "two"), "--threads"),
+        (("--dtype", "int8"), "--dtype"),
+        (("--border", "none"), "--border"),
+        (("--pad", "wrap"), "--pad"),
+        (("--nonesuch",), "--nonesuch"),
+        (("--random-weights", "-1"), "-1 is no seed"),
+        (("--plan", "none.json"), "none.json: cannot be read"),
+        (("--net", "none.yaml"), "none.yaml: no such network file"),
+    ],
+)
+def test_options(options: tuple[str, ...], said: str) -> None:
+    assert said in refused(*INFER, *options)
+
+
+@pytest.mark.parametrize("command", [(), ("infer",), ("plan",), ("info",), ("nonesuch",)])
+def test_commands_that_lack_something(command: tuple[str, ...]) -> None:
+    if command:
+        assert "znni --help" in refused(*command)
+    else:
+        assert "Commands" in succeeds()
+
+
+@pytest.mark.parametrize(
+    ("volume", "said"),
+    [
+        ("5,6", "has 2 extents; give three"),
+        ("0,6,7", "(0, 6, 7)"),
+        ("²,3,4", "no such file"),
+        ("1e3,5,5", "no such file"),
+        ("5,5,5", "field of view"),
+        ("", "cannot be read"),
+    ],
+)
+def test_extents_to_plan_for(volume: str, said: str) -> None:
+    assert said in refused("plan", "--net", "tiny.yaml", "--volume", volume)
+
+
+def test_info() -> None:
+    assert "no such file" in refused("info", "none.h5")
+    assert "no such network file" in refused("info", "none.yaml")
+    assert "cannot be read as HDF5" in refused("info", "tiny.npz")
+    assert "no dataset 'rat'" in refused("info", "volume.h5:rat")
+
+
+def test_an_output_that_exists() -> None:
+    Path("out.h5").write_text("precious")
+    assert "out.h5: exists; give --overwrite" in refused(*INFER)
+    assert Path("out.h5").read_text() == "precious"
+    succeeds(*INFER, "--overwrite")
+    assert read_main("out.h5").shape == (2, 6, 15, 16)
+    assert not list(Path().glob("*.partial"))
+
+
+def test_a_failure_leaves_the_output_that_it_should_replace() -> None:
+    Path("out.h5").write_text("precious")
+    write_volume(np.full((7, 20, 23), np.nan, np.float32))
+    assert "out.h5 was not made" in refused(*INFER, "--overwrite")
+    assert Path("out.h5").read_text() == "precious"
+    assert not list(Path().glob("*.partial"))
+
+
+def test_the_input_as_output(folder: Path) -> None:
+    before = Path("volume.h5").read_bytes()
+    Path("link.h5").symlink_to("volume.h5")
+    Path("kept.h5.partial").write_bytes(before)
+    for source, out in (
+        ("volume.h5", "volume.h5"),
+        ("volume.h5:/raw", folder / "volume.h5"),
+        ("link.h5", "volume.h5"),
+        ("volume.h5", "link.h5"),
+    ):
+        message = refused("infer", source, "--net", "tiny.yaml", "--out", out, "--overwrite")
+        assert f"{out}: is the input" in message
+    message = refused("infer", "kept.h5.partial", "--net", "tiny.yaml", "--out", "kept.h5")
+    assert "kept.h5.partial: is in use" in message
+    assert Path("volume.h5").read_bytes() == before
+    assert Path("kept.h5.partial").read_bytes() == before
+
+
+def test_places_that_cannot_be_written(folder: Path) -> None:
+    infer = INFER[:-1]
+    assert "there is no folder none" in refused(*infer, "none/out.h5")
+    assert "there is no folder tiny.yaml" in refused(*infer, "tiny.yaml/out.h5")
+    assert "cannot be written there: File name too long" in refused(*infer, "x" * 999)
+    (folder / "taken").mkdir()
+    assert "taken: is a folder" in refused(*infer, "taken", "--overwrite")
+    plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--out")
+    assert "none/plan.json: cannot be written" in refused(*plan, "none/plan.json")
+
+
+def test_a_folder_without_permission(folder: Path) -> None:
+    (folder / "locked").mkdir(mode=0o555)
+    folder.chmod(0o755)
+    refused(*INFER, "--ram", "1", code=3)  # loads what needs to be loaded
+    with without_privileges():
+        message = refused(*INFER[:-1], "locked/out.h5")
+    assert "locked/out.h5: cannot be written there: Permission denied" in message
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may write anywhere: be somebody else for a while."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_second_run_into_the_same_file() -> None:
+    with PartialFile(Path("out.h5")):
+        assert "out.h5.partial: is in use" in refused(*INFER)
+        assert Path("out.h5.partial").exists()
+    Path("out.h5.partial").unlink()
+
+
+def test_a_disk_too_small_for_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage:
+        free = 2**10
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: Usage)
+    message = refused(*INFER)
+    assert "the output takes 11 KiB and the disk has 1 KiB free" in message
+    assert not list(Path().glob("*.partial"))
+
+
+def test_memory_for_no_patch_and_the_least_that_will_do() -> None:
+    message = refused(*INFER, "--ram", "1MB", code=3)
+    found = re.search(r"--ram (\w+)", message)
+    assert found, message
+    assert "2 output voxels" in message
+    assert not list(Path().glob("*.partial"))
+    succeeds(*INFER, "--ram", found[1])
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "\xff", '{"network": 3}'])
+def test_a_plan_that_is_none(text: str) -> None:
+    Path("plan.json").write_text(text, encoding="latin-1")
+    assert "plan.json: not a plan" in refused(*INFER, "--plan", "plan.json")
+
+
+def test_a_plan_of_another_network_or_machine() -> None:
+    make = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
+    succeeds(*make)
+    assert "1 MiB are allowed" in refused(*INFER, "--plan", "plan.json", "--ram", "1MiB")
+    assert "--threads 77" in refused(*INFER, "--plan", "plan.json", "--threads", 77)
+    rewrite("tiny.yaml", "sigmoid", "tanh")
+    message = refused(*INFER, "--plan", "plan.json")
+    assert "the plan is for network tiny, as it was then" in message
+    assert "as it was then" in refused(*INFER, "--plan", "plan.json", "--dry-run")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_voxel_that_is_no_number(value: float) -> None:
+    values = voxels(dtype="float64")
+    values[2, 3, 4] = value
+    write_volume(values)
+    message = refused(*INFER)
+    assert "z=2, y=3, x=4" in message
+    assert str(value) in message
+
+
+def test_a_chunk_that_cannot_be_read() -> None:
+    """The first block is written, the last chunk is damaged: what is finished is told."""
+    write_volume(voxels((40, 20, 23)), chunks=(4, 20, 23), compression="gzip")
+    with h5py.File("volume.h5") as file:
+        chunk = file["raw"].id.get_chunk_info(9)
+    with Path("volume.h5").open("r+b") as raw:
+        raw.seek(chunk.byte_offset)
+        raw.write(b"\0" * chunk.size)
+    message = refused(*INFER, "--ram", "512.4MiB", code=4)
+    assert "volume.h5:/raw: cannot be read at " in message
+    assert "out.h5 was not made; out.h5.partial holds" in message
+    blocks = int(re.findall(r"(\d+) finished blocks?", message)[0])
+    assert blocks >= 1
+    partial = read_main("out.h5.partial")
+    assert partial[:, 0].all()
+    assert not partial[:, -1].any()
+
+
+def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_machine: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("znni.api.catalogue", broken)
+    assert "ZeroDivisionError: oh; a bug: add --debug" in refused(*INFER, code=70)
+    outcome = znni(*INFER, "--debug")
+    assert outcome.code == 70
+    assert "Traceback" in outcome.err
+    assert "in broken" in outcome.err
+
+
+def test_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(_machine: object) -> None:
+        raise MemoryError("Unable to allocate 9 PiB")
+
+    monkeypatch.setattr("znni.api.catalogue", greedy)
+    assert "memory ran out: Unable to allocate 9 PiB" in refused(*INFER, code=1)

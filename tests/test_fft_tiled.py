@@ -1,0 +1,262 @@
+"""Tiled FFT convolution: its codelets, its geometry, its kernels on disk, and the whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from znni.machine import detect_machine
+from znni.network import Activation, Conv
+from znni.primitives import reference
+from znni.primitives.cpu import machine_code, tile_transform
+from znni.primitives.cpu.dft_codelets import Codelet, complex_dft, inverse_real_dft, real_dft
+from znni.primitives.cpu.fft_tiled import FftTiled, primitives
+from znni.primitives.cpu.overlap_save import LENGTHS, inner_extents, tile_extents, tiles_of
+from znni.shapes import Shape5, Vec3
+from znni.weights import ConvWeights, Float32
+
+Numbers = NDArray[np.float64]
+
+DEVICE = detect_machine(threads=2).host
+lengths = pytest.mark.parametrize("length", [1, 2, 3, 5, 6, 7, 10, 15, *LENGTHS])
+
+
+class Floats:
+    """The arithmetic of float64 numbers, counting what it does."""
+
+    def __init__(self) -> None:
+        self.operations = 0
+
+    def _counted(self, value: float) -> float:
+        self.operations += 1
+        return value
+
+    def constant(self, value: float) -> float:
+        return value
+
+    def add(self, left: float, right: float) -> float:
+        return self._counted(left + right)
+
+    def subtract(self, left: float, right: float) -> float:
+        return self._counted(left - right)
+
+    def scale(self, value: float, factor: float) -> float:
+        return self._counted(value * factor)
+
+    def negate(self, value: float) -> float:
+        return -value
+
+
+def evaluated(codelet: Codelet, inputs: Numbers) -> Numbers:
+    """The codelet's outputs; its operations are those it declares."""
+    arithmetic, outputs = Floats(), np.full(len(codelet.outputs), np.nan)
+    codelet.evaluate(arithmetic, inputs.__getitem__, outputs.__setitem__)
+    assert arithmetic.operations == codelet.flops
+    return outputs
+
+
+def complex_transform(length: int, sign: Any) -> Callable[[NDArray[np.complex128]], Any]:
+    return lambda x: evaluated(complex_dft(length, sign), x.view(np.float64)).view(np.complex128)
+
+
+def random_complex(length: int) -> NDArray[np.complex128]:
+    rng = np.random.default_rng(length)
+    return rng.standard_normal(length) + 1j * rng.standard_normal(length)
+
+
+@lengths
+def test_complex_codelets_are_the_transform(length: int) -> None:
+    x = random_complex(length)
+    np.testing.assert_allclose(complex_transform(length, -1)(x), np.fft.fft(x), atol=1e-12)
+    backward = complex_transform(length, 1)(x)
+    np.testing.assert_allclose(backward, length * np.fft.ifft(x), atol=1e-12)
+
+
+@lengths
+def test_real_codelets_are_the_transform_and_its_inverse(length: int) -> None:
+    x = np.random.default_rng(length).standard_normal(length)
+    spectrum = evaluated(real_dft(length), x)
+    np.testing.assert_allclose(spectrum.view(np.complex128), np.fft.rfft(x), atol=1e-12)
+    back = evaluated(inverse_real_dft(length), spectrum)
+    np.testing.assert_allclose(back, length * x, atol=1e-11)
+
+
+@lengths
+def test_codelets_are_linear(length: int) -> None:
+    transform, x = complex_transform(length, -1), random_complex(length)
+    y = x[::-1].copy()
+    combined = transform(2 * x + 3j * y)
+    np.testing.assert_allclose(combined, 2 * transform(x) + 3j * transform(y), atol=1e-11)
+
+
+@lengths
+def test_an_impulse_becomes_one_wave_and_a_shift_turns_it(length: int) -> None:
+    waves = [complex_transform(length, -1)(row) for row in np.eye(length, dtype=np.complex128)]
+    np.testing.assert_allclose(waves[0], np.ones(length), atol=1e-14)
+    turn = np.exp(-2j * np.pi * np.arange(length) / length)
+    for wave, shifted in pairwise(waves):
+        np.testing.assert_allclose(shifted, wave * turn, atol=1e-12)
+
+
+def test_codelets_need_few_operations() -> None:
+    # Split radix takes 168 and 456 real operations; the real transform about half of them.
+    assert complex_dft(16, -1).flops <= 1.05 * 168
+    assert complex_dft(32, -1).flops <= 1.1 * 456
+    assert real_dft(16).flops <= 0.5 * complex_dft(16, -1).flops
+
+
+@given(
+    largest=st.sampled_from(LENGTHS),
+    size=st.tuples(*[st.integers(1, 60)] * 3),
+    kernel=st.tuples(*[st.integers(1, 9)] * 3),
+)
+def test_tiles_write_every_output_once_and_stay_inside(
+    largest: int, size: tuple[int, int, int], kernel: tuple[int, int, int]
+) -> None:
+    voxels, taps = Vec3(*size).maximum(Vec3(*kernel)), Vec3(*kernel)
+    tile = tile_extents(largest, voxels, taps)
+    if tile is None:
+        return
+    assert largest in tile
+    read, written = inner_extents(tile, voxels, taps)
+    times_written = np.zeros(voxels - taps + 1, int)
+    for corner, skip in tiles_of(tile, voxels, taps):
+        assert (corner + read).within(voxels)
+        start, stop = corner + skip, corner + written
+        times_written[tuple(map(slice, start, stop))] += 1
+    assert (times_written == 1).all()
+
+
+def test_an_axis_takes_the_smallest_extent_that_needs_no_more_tiles() -> None:
+    # 18 outputs need two tiles of 14 (extent 16), which two of 10 (extent 12) do as well.
+    assert tile_extents(16, Vec3(30, 20, 30), Vec3(3, 3, 3)) == Vec3(16, 12, 16)
+    assert tile_extents(16, Vec3(30, 30, 30), Vec3(1, 3, 3)) == Vec3(1, 16, 16)
+    assert tile_extents(16, Vec3(10, 10, 10), Vec3(3, 3, 3)) is None
+    assert tile_extents(8, Vec3(30, 30, 30), Vec3(3, 9, 3)) is None
+
+
+def convolved(
+    primitive: FftTiled, shape: Shape5, kernel: Vec3, out_features: int, activation: Activation
+) -> tuple[Float32, Any]:
+    """The primitive's output and the reference, of random input, weights and bias."""
+    rng = np.random.default_rng(sum(shape))
+    layer = Conv("layer", shape.f, out_features, kernel, activation)
+    weight = rng.standard_normal(layer.weight_shape, dtype=np.float32)
+    weights = ConvWeights(weight, rng.standard_normal(out_features, dtype=np.float32))
+    x = rng.standard_normal(shape, dtype=np.float32)
+    y = primitive.build(layer, shape, weights)(x)
+    return y, reference.convolution(x, layer, weights)
+
+
+@pytest.mark.parametrize(
+    ("tile", "shape", "kernel", "out_features", "activation"),
+    [
+        (8, Shape5(1, 1, 8, 8, 8), Vec3(3, 3, 3), 1, "identity"),
+        (8, Shape5(2, 3, 11, 9, 13), Vec3(3, 2, 4), 5, "relu"),
+        (8, Shape5(3, 17, 7, 9, 5), Vec3(2, 4, 3), 33, "leaky_relu"),
+        (12, Shape5(2, 5, 7, 13, 25), Vec3(1, 5, 2), 3, "sigmoid"),
+        (12, Shape5(1, 4, 3, 4, 21), Vec3(1, 1, 6), 7, "relu"),
+        (16, Shape5(1, 2, 9, 27, 21), Vec3(5, 4, 1), 18, "elu"),
+        (20, Shape5(1, 7, 19, 35, 18), Vec3(4, 5, 6), 17, "softmax"),
+        (24, Shape5(1, 3, 24, 13, 22), Vec3(9, 1, 7), 20, "tanh"),
+        (32, Shape5(1, 2, 29, 27, 31), Vec3(9, 8, 7), 2, "identity"),
+    ],
+)
+@pytest.mark.parametrize("resident", [True, False])
+def test_convolution(
+    tile: int,
+    shape: Shape5,
+    kernel: Vec3,
+    out_features: int,
+    activation: Activation,
+    resident: bool,
+) -> None:
+    primitive = FftTiled(DEVICE, tile, resident, efficiency=1)
+    y, expected = convolved(primitive, shape, kernel, out_features, activation)
+    assert abs(y - expected).max() <= primitive.accuracy * abs(expected).max()
+
+
+def test_many_maps_stay_accurate() -> None:
+    primitive = FftTiled(DEVICE, 16, resident=True, efficiency=1)
+    y, expected = convolved(primitive, Shape5(1, 80, 16, 16, 18), Vec3(5, 5, 5), 80, "identity")
+    assert abs(y - expected).max() <= 2e-6 * abs(expected).max()
+
+
+def test_several_batches_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    primitive, shape = FftTiled(DEVICE, 8, resident=True, efficiency=1), Shape5(2, 3, 15, 16, 17)
+    arguments = primitive, shape, Vec3(3, 3, 3), 4, "relu"
+    whole, _ = convolved(*arguments)  # type: ignore[arg-type]
+    monkeypatch.setattr("znni.primitives.cpu.tile_batches.BATCH_TILES", 5)
+    parts, _ = convolved(*arguments)  # type: ignore[arg-type]
+    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_one_catalogue_entry_for_every_extent_that_differs() -> None:
+    layer, shape = Conv("layer", 4, 4, Vec3(3, 3, 3), "relu"), Shape5(1, 4, 10, 10, 10)
+    applicable = [p.name for p in primitives(DEVICE) if p.out_shape(layer, shape)]
+    assert applicable == [
+        "fft_tiled_8",
+        "fft_tiled_8_transient",
+        "fft_tiled_12",
+        "fft_tiled_12_transient",
+    ]
+    pointwise = Conv("layer", 4, 4, Vec3(1, 1, 1), "relu")
+    assert not any(p.out_shape(pointwise, shape) for p in primitives(DEVICE))
+
+
+def test_few_output_maps_cost_few_operations() -> None:
+    primitive, shape = FftTiled(DEVICE, 16, resident=True, efficiency=1), Shape5(1, 80, 58, 58, 58)
+    few, many = (
+        primitive.cost(Conv("layer", 80, maps, Vec3(3, 3, 3), "relu"), shape) for maps in (3, 80)
+    )
+    assert few.flops < 0.3 * many.flops
+    assert few.memory.resident < 0.3 * many.memory.resident
+
+
+SCRIPT = """
+from znni.primitives.cpu import machine_code
+from znni.primitives.cpu.tile_transform import forward_rows
+compiled = []
+original = machine_code._compile
+machine_code._compile = lambda source: compiled.append(source) or original(source)
+forward_rows(8)
+print(len(compiled))
+"""
+
+
+def compiled_in_a_new_process(cache: Path) -> int:
+    """How many kernels a process compiles that needs one."""
+    environment = {"XDG_CACHE_HOME": str(cache), "HOME": str(cache), "LOCALAPPDATA": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+def test_kernels_on_disk_are_used_by_the_next_process_unless_damaged(tmp_path: Path) -> None:
+    assert compiled_in_a_new_process(tmp_path) == 1
+    assert compiled_in_a_new_process(tmp_path) == 0
+    (file,) = tmp_path.rglob("*.o")
+    file.write_bytes(file.read_bytes()[:-1])
+    assert compiled_in_a_new_process(tmp_path) == 1
+    assert compiled_in_a_new_process(tmp_path) == 0
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("not a directory")
+    monkeypatch.setattr(machine_code, "cache_directory", lambda: occupied / "kernels")
+    kernel = tile_transform.forward_rows.__wrapped__(4)
+    assert kernel.address

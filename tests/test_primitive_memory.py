@@ -1,0 +1,82 @@
+"""Declared memory is a promise: never exceeded, and never much more than is really used."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import gc
+
+import psutil
+import pytest
+from layers import CONVOLUTION, POOLING, Case, case_for, primitives_for
+
+from znni.arrays import peak_memory
+from znni.cost import Memory
+from znni.network import Conv, Layer, Pool
+from znni.primitive import Primitive
+from znni.shapes import Shape5, Vec3
+
+# What the allocator, the interpreter and huge pages (2 MiB each) may add or hide, once.
+SLACK = 3 * 2**20
+
+# Extents and map numbers are different primes, so that no term of a formula hides behind another.
+CONVOLUTIONS = [
+    (Conv("hidden", 13, 17, Vec3(3, 2, 5), "relu"), Shape5(3, 13, 37, 43, 53)),
+    (Conv("first", 1, 19, Vec3(2, 3, 2), "softmax"), Shape5(1, 1, 71, 79, 83)),
+    (Conv("last", 29, 3, Vec3(5, 3, 2), "relu"), Shape5(2, 29, 31, 43, 47)),
+    (Conv("many maps", 97, 89, Vec3(3, 5, 5), "relu"), Shape5(1, 97, 13, 17, 31)),
+]
+POOLINGS = [
+    (Pool("pool", Vec3(2, 3, 2)), Shape5(3, 17, 59, 62, 83)),
+    (Pool("plane", Vec3(1, 2, 3)), Shape5(1, 13, 61, 97, 101)),
+]
+
+
+def cases(layers: list[tuple[Layer, Shape5]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("layer", "shape"), layers, ids=[la.name for la, _ in layers])
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system, so that using it again counts."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def measure(primitive: Primitive, case: Case) -> Memory:
+    """What building and running really take."""
+    give_back_freed_memory()
+    before = psutil.Process().memory_info().rss
+    run = primitive.build(case.layer, case.shape, case.weights)
+    give_back_freed_memory()
+    resident = psutil.Process().memory_info().rss - before
+    with peak_memory() as peak:
+        y = run(case.x)
+    assert y.shape == primitive.out_shape(case.layer, case.shape)
+    return Memory(resident=resident, working=peak.added + case.x.nbytes)
+
+
+def assert_kept(declared: int, measured: int) -> None:
+    assert measured <= declared + SLACK
+    assert declared <= 1.15 * measured + SLACK
+
+
+def check(primitive: Primitive, layer: Layer, shape: Shape5) -> None:
+    case = case_for(primitive, layer, shape)
+    case.run(primitive)  # compile, start threads, let libraries make their buffers
+    declared, measured = primitive.cost(layer, case.shape).memory, measure(primitive, case)
+    assert_kept(declared.resident, measured.resident)
+    assert_kept(declared.working, measured.working)
+
+
+@cases(CONVOLUTIONS)
+@pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
+def test_convolution_keeps_to_its_memory(primitive: Primitive, layer: Layer, shape: Shape5) -> None:
+    check(primitive, layer, shape)
+
+
+@cases(POOLINGS)
+@pytest.mark.parametrize("primitive", primitives_for(*POOLING))
+def test_pooling_keeps_to_its_memory(primitive: Primitive, layer: Layer, shape: Shape5) -> None:
+    check(primitive, layer, shape)

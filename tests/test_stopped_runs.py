@@ -1,0 +1,140 @@
+"""A run that is stopped, by whatever it is, leaves its finished blocks, and no whole output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from command_line import one_line, read_main, voxels, write_case
+from numpy.typing import NDArray
+
+from znni.network_file import load_network
+from znni.primitives.reference import dense
+from znni.weights import load_weights
+
+SCRIPT = Path(__file__).with_name("stopped_run.py")
+SHAPE = (40, 20, 23)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_case(tmp_path)
+    with h5py.File(tmp_path / "volume.h5", "w") as file:
+        file["raw"] = voxels(SHAPE)
+    return tmp_path
+
+
+@contextmanager
+def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess.Popen[str]]:
+    """A run that has written its first block."""
+    command = [sys.executable, SCRIPT, fate, "infer", "volume.h5", "--net", "tiny.yaml"]
+    options = ["--out", out, "--ram", "512.3MiB"]
+    with subprocess.Popen(
+        [*command, *options],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "block\n"
+        yield process
+        if process.poll() is None:
+            process.kill()
+
+
+def check_finished_blocks(partial: Path, folder: Path) -> None:
+    """What is not zero is right, and the first slice is there."""
+    network = load_network(folder / "tiny.yaml")
+    weights = load_weights(folder / "tiny.npz", network)
+    scaling = network.scaling
+    x: NDArray[np.floating] = voxels(SHAPE)[np.newaxis] * scaling.scale + scaling.offset
+    expected = dense(network, weights, x)
+    found = read_main(partial)
+    assert found.shape == expected.shape
+    written = found != 0
+    assert written[:, 0, 0, 0].all()
+    assert not written.all()
+    np.testing.assert_allclose(found[written], expected[written], rtol=1e-4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal(number: signal.Signals, folder: Path) -> None:
+    with started("wait", folder) as process:
+        process.send_signal(number)
+        _, err = process.communicate()
+    assert process.returncode == 128 + number
+    message = one_line(err)
+    assert message.startswith(f"stopped by {number.name}; out.h5 was not made; out.h5.partial")
+    assert "finished block" in message
+    assert not (folder / "out.h5").exists()
+    check_finished_blocks(folder / "out.h5.partial", folder)
+
+
+def test_killed_outright(folder: Path) -> None:
+    with started("wait", folder) as process:
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (folder / "out.h5").exists()
+    check_finished_blocks(folder / "out.h5.partial", folder)
+
+
+def check_write_failure(process: subprocess.Popen[str], reason: str) -> None:
+    _, err = process.communicate()
+    message = one_line(err)
+    assert process.returncode == 4
+    assert f"out.h5.partial: cannot be written: {reason}; " in message
+    assert "was not made; " in message
+    assert "finished block" in message
+
+
+def test_a_file_that_may_not_grow(folder: Path) -> None:
+    with started("limit", folder) as process:
+        check_write_failure(process, "File too large")
+    assert not (folder / "out.h5").exists()
+    check_finished_blocks(folder / "out.h5.partial", folder)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", disk]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small disk")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_disk_that_fills_up(folder: Path) -> None:
+    with small_disk(folder) as disk:
+        with started("fill", folder, "disk/out.h5") as process:
+            check_write_failure(process, "No space left on device")
+        assert not (disk / "out.h5").exists()
+        check_finished_blocks(disk / "out.h5.partial", folder)
+
+
+def test_help_and_import_load_nothing_heavy() -> None:
+    code = """
+import sys, znni
+sys.argv = ["znni", "--help"]
+from znni.cli import main
+main()
+heavy = {"numpy", "numba", "h5py", "cupy", "pyfftw", "scipy", "psutil", "torch", "pydantic"}
+sys.exit(f"loaded: {heavy & sys.modules.keys()}" if heavy & sys.modules.keys() else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "infer" in done.stdout

@@ -1,0 +1,97 @@
+"""The one pool of threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
+
+from znni.primitives.cpu.even_slices import even_slices
+from znni.primitives.cpu.workers import Workers, workers
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_item_is_done_once(threads: int) -> None:
+    done: list[int] = []
+    workers(threads).for_each(lambda _worker, item: done.append(item), range(100))
+    assert Counter(done) == Counter(range(100))
+
+
+def test_no_items_are_no_work() -> None:
+    workers(2).for_each(lambda _worker, _item: pytest.fail("called"), [])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_worker_does_one_task_at_a_time(threads: int) -> None:
+    busy = [threading.Lock() for _ in range(threads)]
+
+    def task(worker: int, _item: int) -> None:
+        assert busy[worker].acquire(blocking=False)
+        time.sleep(0.001)
+        busy[worker].release()
+
+    workers(threads).for_each(task, range(30))
+
+
+def test_all_threads_take_part_and_the_caller_is_worker_0() -> None:
+    together = threading.Barrier(3, timeout=10)
+    names: dict[int, str] = {}
+
+    def task(worker: int, _item: int) -> None:
+        together.wait()  # passes only if three tasks run at the same time
+        names[worker] = threading.current_thread().name
+
+    workers(3).for_each(task, range(3))
+    assert set(names) == {0, 1, 2}
+    assert names[0] == threading.current_thread().name
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_exception_reaches_the_caller_and_stops_the_rest(threads: int) -> None:
+    done: list[int] = []
+
+    def task(_worker: int, item: int) -> None:
+        if item == 5:
+            raise ValueError("item 5")
+        done.append(item)
+        time.sleep(0.001)
+
+    with pytest.raises(ValueError, match="item 5"):
+        workers(threads).for_each(task, range(10_000))
+    assert len(done) < 10_000
+    again: list[int] = []
+    workers(threads).for_each(lambda _worker, item: again.append(item), range(10))
+    assert sorted(again) == list(range(10))
+
+
+def test_blas_has_one_thread_inside_and_its_own_number_again_outside() -> None:
+    np.ones((2, 2)) @ np.ones((2, 2))
+
+    def blas_threads() -> list[int]:
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before, inside = blas_threads(), list[int]()
+    workers(2).for_each(lambda _worker, _item: inside.extend(blas_threads()), range(4))
+    assert set(inside) == {1}
+    assert blas_threads() == before
+
+
+def test_a_process_has_one_pool_of_each_size() -> None:
+    assert workers(2) is workers(2)
+    assert isinstance(workers(2), Workers)
+    assert workers(2).threads == 2
+
+
+@given(total=st.integers(1, 200), count=st.integers(1, 50))
+def test_even_slices_make_up_the_range(total: int, count: int) -> None:
+    slices = list(even_slices(total, count))
+    assert [i for part in slices for i in range(total)[part]] == list(range(total))
+    lengths = {part.stop - part.start for part in slices}
+    assert len(slices) == min(count, total)
+    assert max(lengths) - min(lengths) <= 1

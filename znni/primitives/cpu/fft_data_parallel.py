@@ -1,0 +1,150 @@
+"""Convolution by whole-image FFT, all threads sharing each step.
+
+After the data-parallel algorithm of ZNNi (section IV-A2), which takes the least memory where a
+layer has fewer input maps than output maps: the spectra of all inputs are held, the outputs are
+made a few maps at a time, and no more than those few are ever held transformed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from znni.cost import Cost, Memory
+from znni.machine import Device
+from znni.network import Conv, Layer
+from znni.primitive import Run, convolved
+from znni.primitives.cpu.activation import softmax_over_maps
+from znni.primitives.cpu.fft_layer import Blocking, FftLayer, Scratch
+from znni.primitives.cpu.mapped_memory import empty_mapped
+from znni.primitives.cpu.pruned_fft import Complex64
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, Float32, conv_weights
+
+# Maps that are transformed, or made, at a time: few, for the memory; more, for fewer barriers.
+GROUP = 4
+
+
+@dataclass(frozen=True)
+class FftDataParallel:
+    """Whole-image FFT convolution, parallel within each step."""
+
+    device: Device
+    name: str = "fft_data_parallel"
+    accuracy: float = 2e-5
+    efficiency: float = 0.3
+
+    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+        """Any convolution."""
+        return convolved(layer, shape)
+
+    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+        """Memory S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
+
+        n~ = N_z N_y (N_x + 2) is a spectrum, h = n_z N_y (N_x + 2) and h' = n'_z N_y (N_x + 2) are
+        half-transformed maps, of which g <= 4 inputs or g' <= 4 outputs are held at a time.
+        """
+        blocking = self._blocking(layer, shape)
+        out = blocking.out
+        spectra = blocking.spectra_bytes(blocking.all_vectors)
+        half_in = shape.n * min(GROUP, shape.f) * blocking.half_bytes
+        half_out = out.n * min(GROUP, out.f) * blocking.half_bytes * out.z // shape.z
+        transient = blocking.transient_bytes
+        first_stage = half_in + transient
+        second_stage = half_out + out.nbytes + blocking.scratch_bytes
+        kernels_read = len(blocking.blocks) * 4 * out.f * shape.f * blocking.layer.kernel.volume
+        return Cost(
+            flops=blocking.flops,
+            bytes_moved=(
+                shape.nbytes
+                + 2.0 * blocking.half_bytes * (shape.n * shape.f + out.n * out.f)
+                + (1.0 + len(blocking.groups)) * spectra
+                + 2.0 * out.nbytes
+                + kernels_read
+            ),
+            memory=Memory(
+                resident=blocking.resident_bytes,
+                working=shape.nbytes + spectra + max(first_stage, second_stage),
+            ),
+        )
+
+    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Plan the transforms, and compile."""
+        blocking = self._blocking(layer, shape)
+        return _Run(blocking, FftLayer(blocking, conv_weights(blocking.layer, weights)))
+
+    def _blocking(self, layer: Layer, shape: Shape5) -> Blocking:
+        if not isinstance(layer, Conv) or self.out_shape(layer, shape) is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        return Blocking(layer, shape, self.device.threads, GROUP)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """All inputs forward, then the outputs, a group of maps after another."""
+
+    blocking: Blocking
+    steps: FftLayer
+
+    def __call__(self, x: Float32) -> Float32:
+        spectra = self.blocking.empty_spectra(self.blocking.all_vectors)
+        self._transform_inputs(x, spectra)
+        y = np.empty(self.blocking.out, np.float32)
+        self._transform_outputs(spectra, y)
+        if self.blocking.layer.activation == "softmax":
+            softmax_over_maps(y, self.blocking.workers)
+        return y
+
+    def _transform_inputs(self, x: Float32, spectra: Float32) -> None:
+        blocking, steps, shape = self.blocking, self.steps, self.blocking.shape
+        half = self._empty_half(shape)
+
+        for first in range(0, shape.f, GROUP):
+            maps = range(min(GROUP, shape.f - first))
+
+            def planes(worker: int, item: tuple[int, int, int], first: int = first) -> None:
+                n, j, slab = item
+                steps.forward_planes(worker, x[n, first + j], half[n, j], slab)
+
+            def lines(worker: int, block: int, first: int = first, maps: int = len(maps)) -> None:
+                vectors = spectra[block : block + blocking.vectors]
+                for n in range(shape.n):
+                    steps.forward_block(worker, half[n, :maps], block, vectors, first, n)
+
+            slabs = product(range(shape.n), maps, blocking.forward_slabs)
+            blocking.workers.for_each(planes, slabs)
+            blocking.workers.for_each(lines, blocking.blocks)
+
+    def _transform_outputs(self, spectra: Float32, y: Float32) -> None:
+        blocking, steps, out = self.blocking, self.steps, self.blocking.out
+        half = self._empty_half(out)
+        scratch = [Scratch(blocking) for _ in range(blocking.threads)]
+
+        for group in blocking.groups:
+            maps = range(min(GROUP, out.f - group))
+
+            def lines(worker: int, block: int, group: int = group, maps: int = len(maps)) -> None:
+                vectors = spectra[block : block + blocking.vectors]
+                sums = steps.products(scratch[worker], vectors, block, group)
+                for n in range(out.n):
+                    steps.inverse_block(worker, sums, n, half[n, :maps], block)
+
+            def planes(worker: int, item: tuple[int, int, int], group: int = group) -> None:
+                n, o, slab = item
+                steps.inverse_planes(worker, half[n, o], group + o, y[n, group + o], slab)
+
+            blocking.workers.for_each(lines, blocking.blocks)
+            slabs = product(range(out.n), maps, blocking.inverse_slabs)
+            blocking.workers.for_each(planes, slabs)
+
+    def _empty_half(self, shape: Shape5) -> Complex64:
+        """Memory for a group of half-transformed maps (S, maps, z, plane)."""
+        maps = min(GROUP, shape.f)
+        return empty_mapped((shape.n, maps, shape.z, self.blocking.pruned.plane), np.complex64)
+
+
+def primitives(device: Device) -> tuple[FftDataParallel, ...]:
+    """The data-parallel FFT convolution."""
+    return (FftDataParallel(device),)

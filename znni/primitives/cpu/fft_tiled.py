@@ -1,0 +1,98 @@
+"""Convolution by overlap-save: small Fourier transforms of tiles that stay in cache.
+
+A tile of T voxels along an axis gives T - k + 1 outputs. The spectra of a batch of tiles lie
+frequency by frequency, so that a layer is a matrix product at each, the kernels' spectra being
+read once for the whole batch; the product is made in place, and the inverse transform computes
+only what is valid. The kernels' spectra are made once and kept between calls, or, to save
+memory, made in each call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from znni.cost import Cost, Memory
+from znni.machine import Device
+from znni.network import Conv, Layer
+from znni.primitive import Run, convolved
+from znni.primitives.cpu.overlap_save import tile_extents
+from znni.primitives.cpu.tile_batches import TileBatches
+from znni.shapes import Shape5
+from znni.weights import ConvWeights
+
+# Tiles, and the share of a core's nominal operations per second that each sustains where the
+# memory's bandwidth is not the limit: large ones outgrow the second cache, and their spectra
+# leave room for fewer in a batch.
+EFFICIENCY = {8: 0.8, 12: 0.85, 16: 0.8, 20: 0.75, 24: 0.65, 32: 0.45, 40: 0.35}
+
+
+@dataclass(frozen=True)
+class FftTiled:
+    """Overlap-save convolution with tiles of up to ``tile`` voxels along each axis.
+
+    Attributes:
+        device: where it runs.
+        tile: the largest extent of a tile along an axis.
+        resident: whether the kernels' spectra are kept between calls.
+        efficiency: share of the device's nominal operations per second.
+    """
+
+    device: Device
+    tile: int
+    resident: bool
+    efficiency: float
+    accuracy: float = 2e-5
+
+    @property
+    def name(self) -> str:
+        """``fft_tiled_16`` or ``fft_tiled_16_transient``, by its tile."""
+        return f"fft_tiled_{self.tile}" + "_transient" * (not self.resident)
+
+    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+        """None for a kernel that fills a tile, or images that a smaller tile does as well."""
+        return convolved(layer, shape) if self._batches(layer, shape) else None
+
+    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+        """Operations of the codelets and the products; every pass over the spectra counted."""
+        batches = self._applicable(layer, shape)
+        kernels = batches.kernel_bytes
+        working = batches.working_bytes(self.device.threads)
+        if self.resident:
+            return Cost(batches.flops, batches.bytes_moved, Memory(kernels, working))
+        return Cost(
+            flops=batches.flops + batches.kernel_flops,
+            bytes_moved=batches.bytes_moved + kernels,
+            memory=Memory(0, working + kernels),
+        )
+
+    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
+        if weights is None:
+            raise TypeError(f"convolution {layer.name} needs weights")
+        from znni.primitives.cpu.tiled_convolution import TiledConvolution
+
+        return TiledConvolution(
+            self._applicable(layer, shape), weights, self.device.threads, self.resident
+        )
+
+    def _applicable(self, layer: Layer, shape: Shape5) -> TileBatches:
+        batches = self._batches(layer, shape)
+        if batches is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        return batches
+
+    def _batches(self, layer: Layer, shape: Shape5) -> TileBatches | None:
+        out = convolved(layer, shape)
+        if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
+            return None
+        tile = tile_extents(self.tile, shape.size, layer.kernel)
+        return tile and TileBatches(layer, shape, out, tile)
+
+
+def primitives(device: Device) -> tuple[FftTiled, ...]:
+    """Every tile, with kernels' spectra kept and made anew."""
+    return tuple(
+        FftTiled(device, tile, resident, efficiency)
+        for tile, efficiency in EFFICIENCY.items()
+        for resident in (True, False)
+    )

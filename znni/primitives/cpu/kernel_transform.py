@@ -1,0 +1,188 @@
+"""Spectra of a layer's kernels on the frequencies of a tile, as small matrix products.
+
+A kernel has few taps along an axis, so each axis is a product of a (taps x frequencies) matrix
+with what the axes before have left, which is far less work than the transform of a tile of
+zeros with a kernel in one corner. The spectra are conjugated, because the layer is a
+cross-correlation, and divided by the tile's voxels, because the tiles' inverse transform is not.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from znni.arrays import empty_aligned
+from znni.primitives.cpu.machine_code import Kernel
+from znni.primitives.cpu.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.tile_transform import NUMBER, frequencies, half
+from znni.primitives.cpu.workers import Workers
+from znni.shapes import Vec3
+from znni.weights import Float32
+
+FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
+
+
+def spectrum_shape(tile: Vec3, out_features: int, in_features: int) -> tuple[int, ...]:
+    """Shape of the kernels' spectra: (frequency, group of output maps, input map, part, lane)."""
+    groups = -(-out_features // LANES)
+    return frequencies(tile), groups, in_features, 2, LANES
+
+
+def scratch_floats(kernel: Vec3) -> int:
+    """Floats of scratch of one worker."""
+    taps = kernel.volume * LANES
+    return taps + (kernel.z * kernel.y + kernel.z) * NUMBER
+
+
+def transform_flops(tile: Vec3, kernel: Vec3) -> int:
+    """Operations for the kernels between one input map and 16 output maps."""
+    along_x = 4 * kernel.volume
+    along_y = 8 * kernel.z * kernel.y * tile.y
+    along_z = 8 * kernel.z * tile.y * tile.z
+    return LANES * half(tile.x) * (along_x + along_y + along_z)
+
+
+def transform_kernels(weight: Float32, tile: Vec3, spectra: Float32, workers: Workers) -> None:
+    """Transform all kernels of a layer.
+
+    Args:
+        weight: (out, in, z, y, x), C-contiguous.
+        tile: extents.
+        spectra: of ``spectrum_shape``, on a cache line; overwritten.
+        workers: who do it.
+    """
+    out_features, in_features = weight.shape[:2]
+    kernel = Vec3(*weight.shape[2:])
+    groups = spectra.shape[1]
+    run = _transform()
+    scratch = empty_aligned((workers.threads, scratch_floats(kernel)), np.float32)
+    tables = [
+        _roots(taps, length, count)
+        for taps, length, count in zip(kernel, tile, (tile.z, tile.y, half(tile.x)), strict=True)
+    ]
+    tables[2] /= tile.volume
+
+    def task(worker: int, item: tuple[int, int]) -> None:
+        group, c = item
+        first = group * LANES
+        run(
+            weight[first, c].ctypes.data,
+            in_features * kernel.volume,
+            min(LANES, out_features - first),
+            *kernel,
+            tile.z,
+            tile.y,
+            half(tile.x),
+            *(table.ctypes.data for table in tables),
+            spectra[0, group, c].ctypes.data,
+            groups * in_features * NUMBER,
+            scratch[worker].ctypes.data,
+        )
+
+    workers.for_each(task, [(group, c) for c in range(in_features) for group in range(groups)])
+
+
+def _roots(taps: int, length: int, count: int) -> Float32:
+    """exp(+2 pi i t f / length) as (frequency f, tap t, part)."""
+    angles = 2 * np.pi / length * (np.outer(np.arange(count), np.arange(taps)) % length)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
+
+
+@cache
+def _transform() -> Kernel:
+    """All frequencies of the kernels between one input map and up to 16 output maps."""
+    emit = Emitter(
+        "transform_kernels",
+        weight=FLOATS,
+        map_stride=INDEX,
+        maps=INDEX,
+        taps_z=INDEX,
+        taps_y=INDEX,
+        taps_x=INDEX,
+        tile_z=INDEX,
+        tile_y=INDEX,
+        half_x=INDEX,
+        roots_z=FLOATS,
+        roots_y=FLOATS,
+        roots_x=FLOATS,
+        spectra=FLOATS,
+        frequency_stride=INDEX,
+        scratch=FLOATS,
+    )
+    taps_z, taps_y, taps_x = emit["taps_z"], emit["taps_y"], emit["taps_x"]
+    tile_z, tile_y = emit["tile_z"], emit["tile_y"]
+    rows = emit.times(taps_z, taps_y)
+    volume = emit.times(rows, taps_x)
+    taps = emit["scratch"]
+    along_x = emit.at(taps, emit.times(volume, LANES))
+    along_y = emit.at(along_x, emit.times(rows, NUMBER))
+
+    last = emit.minus(emit["maps"], 1)
+    offsets = [emit.times(emit.smaller(i, last), emit["map_stride"]) for i in range(LANES)]
+    with emit.loop(volume) as tap:
+        source = emit.at(emit["weight"], tap)
+        values = emit.gather([emit.at(source, offset) for offset in offsets])
+        emit.store(emit.first(values, emit["maps"]), emit.at(taps, emit.times(tap, LANES)))
+
+    with emit.loop(emit["half_x"]) as fx:
+        roots = _row(emit, emit["roots_x"], fx, taps_x)
+        with emit.loop(rows) as row:
+            source = emit.at(taps, emit.times(emit.times(row, taps_x), LANES))
+            total = _real_product(emit, source, roots, taps_x)
+            _put(emit, total, emit.at(along_x, emit.times(row, NUMBER)))
+        with emit.loop(tile_y) as fy:
+            roots = _row(emit, emit["roots_y"], fy, taps_y)
+            with emit.loop(taps_z) as z:
+                source = emit.at(along_x, emit.times(emit.times(z, taps_y), NUMBER))
+                total = _product(emit, source, roots, taps_y)
+                _put(emit, total, emit.at(along_y, emit.times(z, NUMBER)))
+            column = emit.plus(emit.times(fy, emit["half_x"]), fx)
+            first = emit.times(column, tile_z)
+            with emit.loop(tile_z) as fz:
+                roots = _row(emit, emit["roots_z"], fz, taps_z)
+                real, imaginary = _product(emit, along_y, roots, taps_z)
+                offset = emit.times(emit.plus(first, fz), emit["frequency_stride"])
+                target = emit.at(emit["spectra"], offset)
+                emit.stream(real, target)
+                emit.stream(imaginary, emit.at(target, LANES))
+    return emit.compile()
+
+
+def _row(emit: Emitter, roots: Value, frequency: Value, taps: Value) -> Value:
+    return emit.at(roots, emit.times(emit.times(frequency, taps), 2))
+
+
+def _real_product(emit: Emitter, source: Value, roots: Value, taps: Value) -> tuple[Value, Value]:
+    """Sum over taps of real vector times root."""
+    real, imaginary = (emit.variable(emit.constant(0.0)) for _ in range(2))
+    with emit.loop(taps) as tap:
+        value = emit.load(emit.at(source, emit.times(tap, LANES)))
+        cosine, sine = _root(emit, roots, tap)
+        real.set(emit.multiply_add(value, cosine, real.get()))
+        imaginary.set(emit.multiply_add(value, sine, imaginary.get()))
+    return real.get(), imaginary.get()
+
+
+def _product(emit: Emitter, source: Value, roots: Value, taps: Value) -> tuple[Value, Value]:
+    """Sum over taps of complex vector times root."""
+    real, imaginary = (emit.variable(emit.constant(0.0)) for _ in range(2))
+    with emit.loop(taps) as tap:
+        address = emit.at(source, emit.times(tap, NUMBER))
+        re, im = emit.load(address), emit.load(emit.at(address, LANES))
+        cosine, sine = _root(emit, roots, tap)
+        real.set(emit.multiply_add(re, cosine, real.get()))
+        real.set(emit.multiply_add(emit.negate(im), sine, real.get()))
+        imaginary.set(emit.multiply_add(re, sine, imaginary.get()))
+        imaginary.set(emit.multiply_add(im, cosine, imaginary.get()))
+    return real.get(), imaginary.get()
+
+
+def _root(emit: Emitter, roots: Value, tap: Value) -> tuple[Value, Value]:
+    address = emit.at(roots, emit.times(tap, 2))
+    return emit.broadcast(address), emit.broadcast(emit.at(address, 1))
+
+
+def _put(emit: Emitter, number: tuple[Value, Value], target: Value) -> None:
+    emit.store(number[0], target)
+    emit.store(number[1], emit.at(target, LANES))

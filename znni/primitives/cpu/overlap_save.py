@@ -1,0 +1,110 @@
+"""Overlap-save: which tiles of which extents cover a valid convolution's output.
+
+A tile of T voxels holds T - k + 1 valid outputs along an axis with a kernel of k. Tiles lie
+side by side in the output and overlap in the input; the last one is shifted back inside.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.shapes import Vec3
+
+# Extents that tiles can have: short sums of small factors, and whole quarters of a vector.
+LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40, 48)
+
+# Start, and what is skipped along z, y and x.
+TABLE_COLUMNS = 4
+
+
+def tile_extents(largest: int, size: Vec3, kernel: Vec3) -> Vec3 | None:
+    """Extents of the tiles for a layer on images of ``size``.
+
+    Along each axis the smallest length that needs no more tiles than ``largest`` would. Along z
+    and y no transform at all, a length of 1, where the kernel has one tap.
+
+    Returns:
+        The extents, or None where no tile can be larger than the kernel, or where all are
+        smaller than ``largest``: then a smaller ``largest`` does the same.
+    """
+    extents = [
+        1 if taps == 1 and axis != "x" else _extent(largest, voxels, taps)
+        for axis, voxels, taps in zip("zyx", size, kernel, strict=True)
+    ]
+    if None in extents or largest not in extents:
+        return None
+    return Vec3(*(extent for extent in extents if extent is not None))
+
+
+def _extent(largest: int, voxels: int, taps: int) -> int | None:
+    valid = voxels - taps + 1
+    if largest <= taps:
+        return None
+    fewest = _tiles(valid, largest - taps + 1)
+    return next(
+        length for length in LENGTHS if length > taps and _tiles(valid, length - taps + 1) == fewest
+    )
+
+
+def inner_extents(tile: Vec3, size: Vec3, kernel: Vec3) -> tuple[Vec3, Vec3]:
+    """Voxels that a tile reads and that it writes: fewer than it holds where the image ends."""
+    read = tile.minimum(size)
+    return read, read - kernel + 1
+
+
+class Tile(NamedTuple):
+    """Where a tile lies.
+
+    Attributes:
+        corner: its first voxel, the same in the input and in the output.
+        skip: its first outputs along each axis that the tile before it has written already.
+    """
+
+    corner: Vec3
+    skip: Vec3
+
+
+def tiles_of(tile: Vec3, size: Vec3, kernel: Vec3) -> list[Tile]:
+    """The tiles of an image, z slowest; together they write every output exactly once."""
+    _, step = inner_extents(tile, size, kernel)
+    axes = [
+        [(min(start, total - by), max(start + by - total, 0)) for start in range(0, total, by)]
+        for total, by in zip(size - kernel + 1, step, strict=True)
+    ]
+    return [
+        Tile(Vec3(z, y, x), Vec3(skip_z, skip_y, skip_x))
+        for (z, skip_z), (y, skip_y), (x, skip_x) in product(*axes)
+    ]
+
+
+def tile_count(tile: Vec3, size: Vec3, kernel: Vec3) -> int:
+    """How many tiles cover the output of one image."""
+    _, step = inner_extents(tile, size, kernel)
+    return (size - kernel + 1).ceil_div(step).volume
+
+
+def tile_table(tiles: list[Tile], images: int, strides: tuple[int, ...]) -> NDArray[np.int64]:
+    """The tiles of all images for the kernels, image slowest.
+
+    Args:
+        tiles: of one image.
+        images: how many.
+        strides: elements from one image, plane, row and voxel to the next.
+
+    Returns:
+        (tile, column): where the tile starts, in elements from the first voxel of all, and what
+        it skips along z, y and x.
+    """
+    table = np.empty((images, len(tiles), TABLE_COLUMNS), np.int64)
+    within = np.array([tile.corner for tile in tiles]) @ np.array(strides[1:])
+    table[:, :, 0] = np.arange(images)[:, np.newaxis] * strides[0] + within
+    table[:, :, 1:] = [tile.skip for tile in tiles]
+    return table.reshape(-1, TABLE_COLUMNS)
+
+
+def _tiles(voxels: int, step: int) -> int:
+    return -(-voxels // step)

@@ -1,0 +1,154 @@
+"""How a layer's tiles are worked on in batches: sizes, memory and operations, all arithmetic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from znni.arrays import ALIGNMENT
+from znni.network import Conv
+from znni.primitives.cpu import frequency_product, kernel_transform, tile_transform
+from znni.primitives.cpu.overlap_save import TABLE_COLUMNS, inner_extents, tile_count
+from znni.primitives.cpu.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.tile_transform import NUMBER, frequencies
+from znni.shapes import Shape5, Vec3
+
+# The spectra of a batch of tiles: enough tiles to read the kernels' spectra rarely, and not so
+# many that their spectra are what fills the memory.
+BATCH_TILES = 64
+BATCH_BYTES = 256 * 2**20
+
+INDEX_BYTES = 8
+
+
+@dataclass(frozen=True)
+class TileBatches:
+    """The work of one call.
+
+    Attributes:
+        layer: the convolution.
+        shape: of its input.
+        out: shape of its output.
+        tile: extents of a tile.
+    """
+
+    layer: Conv
+    shape: Shape5
+    out: Shape5
+    tile: Vec3
+
+    @property
+    def read(self) -> Vec3:
+        """Voxels that a tile reads."""
+        return inner_extents(self.tile, self.shape.size, self.layer.kernel)[0]
+
+    @property
+    def written(self) -> Vec3:
+        """Voxels that a tile writes."""
+        return inner_extents(self.tile, self.shape.size, self.layer.kernel)[1]
+
+    @property
+    def in_groups(self) -> int:
+        """Groups of 16 input maps."""
+        return -(-self.layer.in_features // LANES)
+
+    @property
+    def out_groups(self) -> int:
+        """Groups of 16 output maps."""
+        return -(-self.layer.out_features // LANES)
+
+    @cached_property
+    def tiles(self) -> int:
+        """Tiles of all images."""
+        return self.shape.n * tile_count(self.tile, self.shape.size, self.layer.kernel)
+
+    @cached_property
+    def batch(self) -> int:
+        """Tiles at a time: batches are as equal as they can be."""
+        tile_bytes = frequencies(self.tile) * self.tile_stride * FLOAT_BYTES
+        most = max(1, min(BATCH_TILES, BATCH_BYTES // tile_bytes))
+        return math.ceil(self.tiles / math.ceil(self.tiles / most))
+
+    @property
+    def batches(self) -> int:
+        """How many times the kernels' spectra are read."""
+        return math.ceil(self.tiles / self.batch)
+
+    # Layout of the spectra: (frequency, tile, group, part, lane)
+
+    @property
+    def tile_stride(self) -> int:
+        """Floats from one tile to the next, at one frequency."""
+        return max(self.in_groups, self.out_groups) * NUMBER
+
+    @property
+    def frequency_stride(self) -> int:
+        """Floats from one frequency to the next.
+
+        An odd multiple of 128 bytes, lest the frequencies meet in a few sets of the cache.
+        """
+        return (self.batch * self.tile_stride // NUMBER | 1) * NUMBER
+
+    @property
+    def spectra_floats(self) -> int:
+        """Floats of the spectra of a batch."""
+        return frequencies(self.tile) * self.frequency_stride
+
+    @property
+    def scratch_floats(self) -> int:
+        """Floats of scratch of one worker, whatever the stage: whole cache lines."""
+        floats = max(
+            tile_transform.scratch_floats(self.tile),
+            frequency_product.scratch_floats(self.batch, self.layer.in_features),
+        )
+        return frequency_product.whole_vectors(floats)
+
+    # Cost
+
+    @property
+    def kernel_bytes(self) -> int:
+        """Bytes of the kernels' spectra."""
+        shape = kernel_transform.spectrum_shape(
+            self.tile, self.layer.out_features, self.layer.in_features
+        )
+        return math.prod(shape) * FLOAT_BYTES + ALIGNMENT
+
+    def working_bytes(self, threads: int) -> int:
+        """Peak bytes of a call whose kernels' spectra are there already."""
+        scratch = threads * self.scratch_floats * FLOAT_BYTES
+        spectra = self.spectra_floats * FLOAT_BYTES
+        tables = 2 * self.tiles * TABLE_COLUMNS * INDEX_BYTES
+        return self.shape.nbytes + self.out.nbytes + spectra + scratch + tables + 2 * ALIGNMENT
+
+    @property
+    def flops(self) -> int:
+        """Operations of a call whose kernels' spectra are there already."""
+        inner = self.read, self.written
+        forward, inverse = (
+            tile_transform.transform_flops(self.tile, extents, inverse=extents is inner[1])
+            for extents in inner
+        )
+        product = frequency_product.product_flops(
+            self.tiles, self.layer.in_features, self.layer.out_features
+        )
+        transforms = self.in_groups * forward + self.out_groups * inverse
+        return self.tiles * transforms + frequencies(self.tile) * product
+
+    @property
+    def kernel_flops(self) -> int:
+        """Operations of the kernels' transforms."""
+        kernels = self.layer.in_features * self.out_groups
+        return kernels * kernel_transform.transform_flops(self.tile, self.layer.kernel)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of all passes: each tile is read, and its spectra written and read twice."""
+        voxels = self.tiles * FLOAT_BYTES
+        images = voxels * (
+            self.layer.in_features * self.read.volume
+            + 2 * self.layer.out_features * self.written.volume
+        )
+        passes = 2 * (self.in_groups + self.out_groups)
+        spectra = voxels * frequencies(self.tile) * passes * NUMBER
+        return images + spectra + self.batches * self.kernel_bytes

@@ -1,0 +1,125 @@
+"""Loops over tiles, planes and columns: the order in which a tile's axes are transformed.
+
+The kernels of the axes are arguments, given by their addresses, so that two drivers serve tiles
+of all extents. Along x and y the work goes plane by plane, so that a plane stays in the nearest
+cache from one pass to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+from znni.primitives.cpu.machine_code import Kernel
+from znni.primitives.cpu.overlap_save import TABLE_COLUMNS
+from znni.primitives.cpu.simd import Argument, Emitter, Value
+from znni.primitives.cpu.tile_transform import NUMBER, zero
+
+FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
+
+# Of both drivers: the forward one leaves bias and floor alone.
+DRIVER_ARGUMENTS = {
+    "rows": INDEX,
+    "columns_y": INDEX,
+    "columns_z": INDEX,
+    "image": FLOATS,
+    "map_stride": INDEX,
+    "z_stride": INDEX,
+    "y_stride": INDEX,
+    "maps": INDEX,
+    "table": INDICES,
+    "first": INDEX,
+    "stop": INDEX,
+    "inner_z": INDEX,
+    "inner_y": INDEX,
+    "inner_x": INDEX,
+    "tile_z": INDEX,
+    "tile_y": INDEX,
+    "half_x": INDEX,
+    "plane_stride": INDEX,
+    "scratch": FLOATS,
+    "spectra": FLOATS,
+    "tile_stride": INDEX,
+    "frequency_stride": INDEX,
+    "bias": FLOATS,
+    "floor": FLOATS,
+}
+
+
+@cache
+def forward_driver() -> Kernel:
+    """Transform tiles of one group of 16 maps from an image to their spectra."""
+    emit = Emitter("forward_tiles", **DRIVER_ARGUMENTS)
+    driver = _Driver(emit)
+    staging = emit.at(emit["scratch"], emit.times(emit["tile_z"], emit["plane_stride"]))
+    with driver.tiles() as ([corner, *_], spectrum):
+        with emit.loop(emit["inner_z"]) as z:
+            plane, image = driver.plane(z), emit.at(corner, emit.times(z, emit["z_stride"]))
+            rows = [emit["inner_y"], emit["inner_x"], emit["tile_y"]]
+            emit.call(emit["rows"], [image, *driver.image, *rows, plane, staging])
+            driver.transform_y(plane)
+        with emit.loop(emit["tile_z"], emit["inner_z"]) as z:
+            zero(emit, driver.plane(z), emit.times(emit["tile_y"], driver.row_stride))
+        driver.transform_z(*driver.scratch, *spectrum)
+    return emit.compile()
+
+
+@cache
+def inverse_driver() -> Kernel:
+    """Transform the spectra of tiles back, into an image of one group of 16 maps."""
+    emit = Emitter("inverse_tiles", **DRIVER_ARGUMENTS)
+    driver = _Driver(emit)
+    with driver.tiles() as ([corner, skip_z, *skip], spectrum):
+        driver.transform_z(*spectrum, *driver.scratch)
+        with emit.loop(emit["inner_z"], skip_z) as z:
+            plane, image = driver.plane(z), emit.at(corner, emit.times(z, emit["z_stride"]))
+            driver.transform_y(plane)
+            rows = [*skip, emit["inner_y"], emit["inner_x"], emit["bias"], emit["floor"]]
+            emit.call(emit["rows"], [plane, image, *driver.image, *rows])
+    return emit.compile()
+
+
+class _Driver:
+    """What the two directions share."""
+
+    def __init__(self, emit: Emitter) -> None:
+        self._emit = emit
+        self._number = emit.index(NUMBER)
+        self.row_stride = emit.times(emit["half_x"], self._number)
+        self.image = [emit["map_stride"], emit["y_stride"], emit["maps"]]
+        self.scratch = emit["scratch"], emit["plane_stride"]
+
+    @contextmanager
+    def tiles(self) -> Iterator[tuple[list[Value], tuple[Value, Value]]]:
+        """For every tile, its row of the table, and its spectrum with the frequencies' stride.
+
+        In place of the row's first column stands the address of the tile's first voxel.
+        """
+        emit = self._emit
+        with emit.loop(emit["stop"], emit["first"]) as tile:
+            row = emit.times(tile, TABLE_COLUMNS)
+            start, *skip = (
+                emit.index_at(emit["table"], emit.plus(row, i)) for i in range(TABLE_COLUMNS)
+            )
+            corner = emit.at(emit["image"], start)
+            spectrum = emit.at(emit["spectra"], emit.times(tile, emit["tile_stride"]))
+            yield [corner, *skip], (spectrum, emit["frequency_stride"])
+
+    def plane(self, z: Value) -> Value:
+        """The scratch's plane at z."""
+        return self._emit.at(self._emit["scratch"], self._emit.times(z, self._emit["plane_stride"]))
+
+    def transform_y(self, plane: Value) -> None:
+        """All columns of a plane, in place."""
+        side = plane, self.row_stride
+        self._emit.call(self._emit["columns_y"], [*side, *side, self._emit["half_x"], self._number])
+
+    def transform_z(
+        self, source: Value, source_stride: Value, target: Value, stride: Value
+    ) -> None:
+        """All columns along z, between scratch and spectrum."""
+        emit = self._emit
+        count = emit.times(emit["tile_y"], emit["half_x"])
+        step = emit.times(emit["tile_z"], emit["frequency_stride"])
+        emit.call(emit["columns_z"], [source, source_stride, target, stride, count, step])

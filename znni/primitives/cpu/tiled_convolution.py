@@ -1,0 +1,211 @@
+"""One layer's overlap-save convolution, ready to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.arrays import empty_aligned
+from znni.primitives.cpu.activation import CODES, activate, softmax_over_maps
+from znni.primitives.cpu.frequency_product import FEW_ROWS, frequency_product, whole_vectors
+from znni.primitives.cpu.kernel_transform import spectrum_shape, transform_kernels
+from znni.primitives.cpu.machine_code import Kernel
+from znni.primitives.cpu.overlap_save import tile_table, tiles_of
+from znni.primitives.cpu.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.tile_batches import TileBatches
+from znni.primitives.cpu.tile_drivers import forward_driver, inverse_driver
+from znni.primitives.cpu.tile_transform import (
+    NUMBER,
+    columns,
+    forward_rows,
+    frequencies,
+    half,
+    inverse_rows,
+    plane_stride,
+)
+from znni.primitives.cpu.workers import workers
+from znni.shapes import Vec3
+from znni.weights import ConvWeights, Float32
+
+# Voxels of tiles that a worker transforms at a time, and shares of a product per worker: large
+# enough that handing out tasks costs nothing, small enough that all workers end together.
+TASK_VOXELS = 8192
+SHARES_PER_WORKER = 16
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """The kernels that transform tiles one way, and the voxels of a tile that they touch."""
+
+    driver: Kernel
+    rows: Kernel
+    columns_y: Kernel
+    columns_z: Kernel
+    inner: Vec3
+
+
+@dataclass(frozen=True)
+class _Image:
+    """Where an array's tiles are.
+
+    Attributes:
+        array: (n, f, z, y, x).
+        table: of its tiles, as ``tile_table`` has it.
+    """
+
+    array: Float32
+    table: NDArray[np.int64]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one image, map, plane, row and voxel to the next."""
+        return tuple(stride // FLOAT_BYTES for stride in self.array.strides)
+
+
+class TiledConvolution:
+    """Runs a layer: forward transforms, products and inverse transforms, batch after batch.
+
+    Args:
+        batches: the layer's tiles.
+        weights: of the layer.
+        threads: workers.
+        resident: transform the kernels now and keep their spectra, or anew in each call.
+    """
+
+    def __init__(
+        self, batches: TileBatches, weights: ConvWeights, threads: int, resident: bool
+    ) -> None:
+        self._batches = batches
+        self._weight = np.ascontiguousarray(weights.weight)
+        self._workers = workers(threads)
+        layer, tile = batches.layer, batches.tile
+        self._forward = _Direction(
+            forward_driver(),
+            forward_rows(tile.x),
+            columns(tile.y, -1, streaming=False, ahead=False),
+            columns(tile.z, -1, streaming=True, ahead=False),
+            batches.read,
+        )
+        self._inverse = _Direction(
+            inverse_driver(),
+            inverse_rows(tile.x),
+            columns(tile.y, 1, streaming=False, ahead=False),
+            columns(tile.z, 1, streaming=False, ahead=True),
+            batches.written,
+        )
+        self._product = frequency_product(batches.out_groups, batches.batch < FEW_ROWS)
+        self._tiles = tiles_of(tile, batches.shape.size, layer.kernel)
+        self._bias = np.zeros(whole_vectors(layer.out_features), np.float32)
+        self._bias[: layer.out_features] = weights.bias
+        self._floor = np.full(LANES, 0 if layer.activation == "relu" else -np.inf, np.float32)
+        self._kernels = self._kernel_spectra() if resident else None
+
+    def __call__(self, x: Float32) -> Float32:
+        """The output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        batches = self._batches
+        kernels = self._kernel_spectra() if self._kernels is None else self._kernels
+        y: Float32 = np.empty(batches.out, np.float32)
+        spectra: Float32 = empty_aligned((batches.spectra_floats,), np.float32)
+        scratch = empty_aligned((self._workers.threads, batches.scratch_floats), np.float32)
+        addresses = [part.ctypes.data for part in scratch]
+        source, target = self._image(x), self._image(y)
+        for first in range(0, batches.tiles, batches.batch):
+            tiles = range(first, min(first + batches.batch, batches.tiles))
+            self._transform(self._forward, source, tiles, spectra, addresses)
+            self._multiply(kernels, len(tiles), spectra, addresses)
+            self._transform(self._inverse, target, tiles, spectra, addresses)
+        self._activate(y)
+        return y
+
+    def _kernel_spectra(self) -> Float32:
+        layer, tile = self._batches.layer, self._batches.tile
+        shape = spectrum_shape(tile, layer.out_features, layer.in_features)
+        spectra: Float32 = empty_aligned(shape, np.float32)
+        transform_kernels(self._weight, tile, spectra, self._workers)
+        return spectra
+
+    def _image(self, array: Float32) -> _Image:
+        image, _, *voxels = (stride // FLOAT_BYTES for stride in array.strides)
+        return _Image(array, tile_table(self._tiles, array.shape[0], (image, *voxels)))
+
+    def _transform(
+        self,
+        direction: _Direction,
+        image: _Image,
+        tiles: range,
+        spectra: Float32,
+        scratch: list[int],
+    ) -> None:
+        """Transform a batch of tiles from an image, or back into one."""
+        batches, tile = self._batches, self._batches.tile
+        features, strides = image.array.shape[1], image.strides
+        first_voxel, first_spectrum = image.array.ctypes.data, spectra.ctypes.data
+        first_tile = image.table[tiles.start].ctypes.data
+        bias, floor = self._bias.ctypes.data, self._floor.ctypes.data
+        kernels = (direction.rows, direction.columns_y, direction.columns_z)
+
+        def task(worker: int, item: tuple[int, int]) -> None:
+            start, feature = item
+            group = feature // LANES
+            direction.driver(
+                *(kernel.address for kernel in kernels),
+                first_voxel + feature * strides[1] * FLOAT_BYTES,
+                *strides[1:4],
+                min(LANES, features - feature),
+                first_tile,
+                start,
+                min(start + step, len(tiles)),
+                *direction.inner,
+                tile.z,
+                tile.y,
+                half(tile.x),
+                plane_stride(tile),
+                scratch[worker],
+                first_spectrum + group * NUMBER * FLOAT_BYTES,
+                batches.tile_stride,
+                batches.frequency_stride,
+                bias + feature * FLOAT_BYTES,
+                floor,
+            )
+
+        step = max(1, TASK_VOXELS // tile.volume)
+        starts = range(0, len(tiles), step)
+        features_of_groups = range(0, features, LANES)
+        self._workers.for_each(task, [(s, f) for s in starts for f in features_of_groups])
+
+    def _multiply(self, kernels: Float32, rows: int, spectra: Float32, scratch: list[int]) -> None:
+        """Multiply a batch's spectra by the kernels', in place."""
+        batches = self._batches
+        count = frequencies(batches.tile)
+        share = -(-count // (self._workers.threads * SHARES_PER_WORKER))
+        first_spectrum, first_kernel = spectra.ctypes.data, kernels.ctypes.data
+
+        def task(worker: int, first: int) -> None:
+            self._product(
+                first_spectrum,
+                batches.frequency_stride,
+                rows,
+                batches.tile_stride,
+                first_kernel,
+                batches.layer.in_features,
+                first,
+                min(first + share, count),
+                scratch[worker],
+            )
+
+        self._workers.for_each(task, range(0, count, share))
+
+    def _activate(self, y: Float32) -> None:
+        """What the inverse transform's bias and lower bound have not done yet."""
+        activation = self._batches.layer.activation
+        if activation == "softmax":
+            softmax_over_maps(y, self._workers)
+        elif activation not in ("identity", "relu"):
+            code, no_bias = CODES[activation], np.float32(0)
+
+            def task(_worker: int, item: tuple[int, int]) -> None:
+                activate(y[item].reshape(-1), no_bias, code)
+
+            self._workers.for_each(task, list(np.ndindex(y.shape[:2])))
