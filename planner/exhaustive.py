@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
@@ -12,8 +13,8 @@ from planner.sizes import patch_sizes
 from planner.split import bare_step, splits
 from znni.errors import DoesNotFit
 from znni.machine import Machine
-from znni.network import Conv, Network
-from znni.plans import Plan, PlanMemory, Segment, held_beside, segment_runs, working_peak
+from znni.network import Conv, Layer, Network
+from znni.plans import Plan, PlanMemory, Segment, Step, held_beside, segment_runs, working_peak
 from znni.primitive import Catalogue
 from znni.shapes import Shape5, Vec3
 
@@ -21,8 +22,8 @@ Segments: TypeAlias = tuple[Segment, ...]
 
 # The bound on a layer's speed comes from a sample of shapes; a shape outside it may be a little
 # faster per voxel, so the bound is relaxed by this much before it rules a patch out.
-BOUND_SLACK = 0.7
-SAMPLE_EXTENTS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+BOUND_SLACK = 0.9
+SAMPLE_EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512)
 SAMPLE_BATCHES = (1, 8, 64, 512)
 
 
@@ -92,45 +93,51 @@ class _Search:
         self.machine = machine
         self.overhead = overhead
         self.options = Options(catalogue.values())
-        self.rates = {conv: self._least_seconds_per_voxel(conv) for conv in network.convolutions}
+        self.rates = [
+            self._least_seconds_per_voxel(layer, features)
+            for layer, features in _features_in(network)
+        ]
 
-    def _least_seconds_per_voxel(self, conv: Conv) -> float:
-        """The fastest that any primitive computes the layer, per output voxel of one item."""
+    def _least_seconds_per_voxel(self, layer: Layer, features: int) -> float:
+        """The fastest that any primitive computes the layer, per voxel and item of its output."""
         rates = []
         for batch in SAMPLE_BATCHES:
             for extent in SAMPLE_EXTENTS:
-                size = Vec3.of(extent)
-                shape = Shape5.of(batch, conv.in_features, size + conv.kernel - 1)
-                asked = bare_step(conv, shape, Shape5.of(batch, conv.out_features, size))
+                asked = _sample(layer, features, batch, Vec3.of(extent))
                 if options := self.options(asked):
-                    rates.append(options[0].seconds / (batch * size.volume))
+                    out = options[0].shape_out
+                    rates.append(options[0].seconds / (out.n * out.size.volume))
         return BOUND_SLACK * min(rates, default=inf)
 
     def lower_bound(self, patch: Vec3) -> float:
-        """Seconds that no plan with this patch can beat."""
-        seconds = 0.0
+        """Seconds of the whole output that no plan with this patch can beat."""
+        return sum(self._layer_bounds(patch)) * self.output.ceil_div(patch).volume
+
+    def _layer_bounds(self, patch: Vec3) -> list[float]:
+        """Seconds of each layer in one patch that no primitive can beat."""
+        bounds = []
         size, batch = patch + self.network.field_of_view - 1, 1
-        for layer in self.network.layers:
+        for layer, rate in zip(self.network.layers, self.rates, strict=True):
             if isinstance(layer, Conv):
                 size = size - layer.kernel + 1
-                seconds += batch * size.volume * self.rates[layer]
             else:
                 size //= layer.window
                 batch *= layer.window.volume
-        return seconds * self.output.ceil_div(patch).volume
+            bounds.append(batch * size.volume * rate)
+        return bounds
 
     def fastest_for(self, patch: Vec3, seconds_limit: float) -> Plan | None:
         """The fastest plan with this patch, if one fits and beats the limit."""
         allowed = self.machine.host.memory - self._beside(patch).total
         limit = seconds_limit / self.output.ceil_div(patch).volume
         patch_input = self._patch_input(patch)
+        bounds = self._layer_bounds(patch)
         best: tuple[Segments, Choice] | None = None
-        for segments in splits(self.network, patch_input.size):
-            if working_peak(segments, patch_input)[0] <= allowed:
-                slots = self._slots(segments, patch_input)
-                choice = fastest_within(slots, allowed, limit) if slots else None
-                if choice:
-                    best, limit = (segments, choice), choice.seconds
+        for segments in splits(self.network, patch_input.size, allowed):
+            slots = self._slots(segments, patch_input, bounds, limit)
+            choice = fastest_within(slots, allowed, limit) if slots else None
+            if choice:
+                best, limit = (segments, choice), choice.seconds
         return best and self._plan(patch, *best)
 
     def does_not_fit(self) -> DoesNotFit:
@@ -140,7 +147,7 @@ class _Search:
         candidates = [
             (segments, least_memory(slots))
             for segments in splits(self.network, patch_input.size)
-            if (slots := self._slots(segments, patch_input))
+            if (slots := self._slots(segments, patch_input, self._layer_bounds(patch), inf))
         ]
         plan = self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
         _, step = working_peak(plan.segments, patch_input)
@@ -153,13 +160,25 @@ class _Search:
             patch=patch,
         )
 
-    def _slots(self, segments: Segments, patch_input: Shape5) -> list[Slot]:
-        """Each step's options, runs and company; empty where a step has no primitive."""
+    def _slots(
+        self, segments: Segments, patch_input: Shape5, bounds: list[float], limit: float
+    ) -> list[Slot]:
+        """Each step's options, runs and company.
+
+        Empty where a step has no primitive, or as soon as the fastest primitives of the steps
+        so far and the bounds of the rest together reach the limit.
+        """
         runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
+        seconds = sum(bounds)
         slots = []
-        for (step, held), n in zip(held_beside(segments, patch_input), runs, strict=True):
+        for (step, held), n, bound in zip(
+            held_beside(segments, patch_input), runs, bounds, strict=True
+        ):
             options = self.options(step)
             if not options:
+                return []
+            seconds += n * options[0].seconds - bound
+            if seconds >= limit:
                 return []
             slots.append(Slot(options, n, held))
         return slots
@@ -189,3 +208,20 @@ class _Search:
         working, _ = working_peak(segments, self._patch_input(patch))
         memory = replace(self._beside(patch), resident=choice.resident, working=working)
         return Plan(self.network, self.machine, self.output, patch, segments, memory)
+
+
+def _features_in(network: Network) -> Iterator[tuple[Layer, int]]:
+    """Each layer with its input maps."""
+    features = network.in_features
+    for layer in network.layers:
+        yield layer, features
+        features = layer.out_features if isinstance(layer, Conv) else features
+
+
+def _sample(layer: Layer, features: int, batch: int, size: Vec3) -> Step:
+    """A step that asks for a layer's output of ``size`` voxels for a batch of inputs."""
+    if isinstance(layer, Conv):
+        shape = Shape5.of(batch, features, size + layer.kernel - 1)
+        return bare_step(layer, shape, Shape5.of(batch, layer.out_features, size))
+    shape = Shape5.of(batch, features, (size + 1) * layer.window - 1)
+    return bare_step(layer, shape, Shape5.of(batch * layer.window.volume, features, size))

@@ -89,6 +89,8 @@ def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) 
     for slot in reversed(slots):
         fastest_rest.append(fastest_rest[-1] + slot.runs * slot.options[0].seconds)
     fastest_rest.reverse()
+    if fastest_rest[0] >= seconds_limit:
+        return None
 
     partial = [Choice(0.0, 0, 0, ())]
     for index, slot in enumerate(slots):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def give_back_freed_memory() -> None:
         trim(0)
 
 
-def assert_close(result: NDArray[np.generic], expected: NDArray[np.generic]) -> None:
+def assert_close(result: NDArray[Any], expected: NDArray[Any]) -> None:
     error = np.abs(result - expected).max()
     assert error <= 2e-6 * np.abs(expected).max()
 

@@ -21,7 +21,7 @@ from znni.primitives.reference import dense
 from znni.weights import load_weights
 
 SCRIPT = Path(__file__).with_name("stopped_run.py")
-SHAPE = (40, 20, 23)
+SHAPE = (140, 20, 23)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess.Popen[str]]:
     """A run that has written its first block."""
     command = [sys.executable, SCRIPT, fate, "infer", "volume.h5", "--net", "tiny.yaml"]
-    options = ["--out", out, "--ram", "512.3MiB"]
+    options = ["--out", out, "--ram", "512.5MiB"]
     with subprocess.Popen(
         [*command, *options],
         cwd=folder,
@@ -109,7 +109,7 @@ def test_a_file_that_may_not_grow(folder: Path) -> None:
 def small_disk(folder: Path) -> Iterator[Path]:
     disk = folder / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", disk]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", disk]
     if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount a small disk")
     try:

@@ -205,15 +205,17 @@ def new_output(path: Path) -> Hdf5Output:
 def test_an_output_is_chunked_described_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.h5"
     output = new_output(path)
+    long = "x" * 200_000  # above the 64 KiB of a plain HDF5 attribute
+    output.describe({"plan": long, "voxel_offset": (1, 2, 3), "seconds": 0.0})
     first, second = Box(Vec3(0, 0, 0), Vec3(3, 5, 9)), Box(Vec3(0, 5, 0), Vec3(3, 70, 9))
     output.write(first, np.full((2, *first.size), 1, np.float32))
     assert not path.exists()
     with h5py.File(tmp_path / "out.h5.partial", locking=False) as partial:
         assert (partial["main"][:, :, :5] == 1).all()
         assert not partial["main"][:, :, 5:].any()
+        assert partial["main"].attrs["plan"] == long
     output.write(second, np.full((2, *second.size), 2, np.float32))
-    long = "x" * 200_000  # above the 64 KiB of a plain HDF5 attribute
-    output.finish({"plan": long, "voxel_offset": (1, 2, 3), "seconds": 0.5})
+    output.finish({"seconds": 0.5})
     assert sorted(tmp_path.iterdir()) == [path]
     with h5py.File(path) as file:
         main = file["main"]

@@ -172,18 +172,19 @@ def infer(
     output = _open_output(out, source, network.out_features, job.output, dtype, overwrite)
     try:
         plan = _given_or_found(plan, network, job, ram, threads, dtype, volume.itemsize)
+        attributes = _provenance(plan, weights, job, source, command, dtype)
+        output.describe(attributes)
         with peak_memory() as peak:
             start = time.perf_counter()
             runner = _runner(plan, weights)
             run_volume(volume, job, runner, output, dtype, progress)
             seconds = time.perf_counter() - start
-        attributes = _provenance(plan, weights, job, source, command, dtype)
-        attributes |= {"seconds": seconds, "peak_memory_bytes": peak.highest}
-        output.finish(attributes)
+        measured = {"seconds": seconds, "peak_memory_bytes": peak.highest}
+        output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon())
         raise
-    return Report(plan, job.output.volume, seconds, peak.highest, attributes)
+    return Report(plan, job.output.volume, seconds, peak.highest, attributes | measured)
 
 
 class Inferer:
@@ -370,4 +371,6 @@ def _provenance(
         "scale": 1 / 255 if dtype == "uint8" else 1.0,
         "predicted_seconds": plan.seconds,
         "predicted_memory_bytes": plan.memory.total,
+        "seconds": 0.0,  # these two are known at the end
+        "peak_memory_bytes": 0,
     }

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import logging
 import shlex
-import signal
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -17,6 +14,7 @@ import typer
 from znni import __version__
 from znni.errors import InvalidInput, ZnniError
 from znni.options import Border, OutputType, Pad
+from znni.stopping import Stopped, stopping_on_signals
 
 if TYPE_CHECKING:
     from znni.network import Network
@@ -262,32 +260,6 @@ def _write(path: Path, found: Plan) -> None:
         raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
 
 
-class _Stopped(BaseException):
-    """A signal asked the command to stop. No ``except Exception`` on the way holds it up."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.exit_code = 128 + number
-
-
-@contextmanager
-def _stopping_on_signals() -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate raise ``_Stopped``."""
-
-    def stop(number: int, _frame: object) -> NoReturn:
-        raise _Stopped(number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as of a job in the background
-            signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def main() -> None:
     """Run a command; what goes wrong is one line on stderr and an exit code.
 
@@ -297,9 +269,9 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     logging.basicConfig(level=logging.INFO if debug else logging.WARNING)
     try:
-        with _stopping_on_signals():
+        with stopping_on_signals():
             app(arguments or ["--help"], standalone_mode=False)
-    except (ZnniError, _Stopped) as error:
+    except (ZnniError, Stopped) as error:
         _fail(str(error), error.exit_code, error, debug)
     except typer.TyperException as error:  # an option or argument not understood
         _fail(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
+from znni import control_groups
 from znni.errors import InvalidInput
 
 # A share of what the system calls available is left to it: page cache, other processes.
@@ -83,21 +85,17 @@ def detect_machine(ram: int | None = None, threads: int | None = None) -> Machin
 
 
 def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that the process may use, within the time that a container gives it."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min(cores, max(1, ceil(control_groups.processors() or cores)))
 
 
 def _available_memory() -> int:
-    """Bytes available, within the control group's limit where a container sets one."""
+    """Bytes available, within the limit that a container sets."""
     available = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-    except (OSError, ValueError):  # no control group, or "max": no limit
-        return available
-    return min(available, max(limit - used, 0))
+    left = control_groups.memory_left()
+    return available if left is None else min(available, left)
 
 
 def _processor_name() -> str:

@@ -37,11 +37,14 @@ class Volume(Protocol):
 class Output(Protocol):
     """Where dense output goes, in boxes, each voxel once."""
 
+    def describe(self, attributes: dict[str, Any]) -> None:
+        """Note how the output comes to be, before the first box is written."""
+
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
 
-    def finish(self, attributes: dict[str, Any]) -> None:
-        """All boxes are written: make the output a whole one, and say how it came to be."""
+    def finish(self, measured: dict[str, Any]) -> None:
+        """All boxes are written: bring attributes up to date, and make the output a whole one."""
 
     def abandon(self) -> str:
         """The run stops part-way: keep what is written, but never as a whole output.

@@ -101,7 +101,10 @@ class ArrayOutput:
         """Store the values (f', z, y, x) of a box."""
         self._array[(slice(None), *box.slices)] = values
 
-    def finish(self, attributes: dict[str, Any]) -> None:
+    def describe(self, attributes: dict[str, Any]) -> None:
+        """Nothing to do: an array has no attributes."""
+
+    def finish(self, measured: dict[str, Any]) -> None:
         """Nothing to do: the array is the caller's."""
 
     def abandon(self) -> str:

@@ -114,9 +114,9 @@ def _listing(datasets: list[h5py.Dataset]) -> str:
 class Hdf5Output:
     """A new file with the output in its dataset ``/main``.
 
-    It is a ``PartialFile``: it takes the name asked for only once it is whole. All chunks have
-    their place from the start, so that an unfinished file can be read, however the run ended;
-    what is not written reads as zeros.
+    It is a ``PartialFile``: it takes the name asked for only once it is whole. All chunks and
+    attributes have their place from the start, so that an unfinished file can be read, however
+    the run ended; what is not written reads as zeros.
 
     Raises:
         InvalidInput: the file exists and may not be overwritten, or cannot be made there.
@@ -150,17 +150,21 @@ class Hdf5Output:
             self.abandon()
             raise InvalidInput(f"{path}: cannot be written there: {self._disk.failure.strerror}")
 
+    def describe(self, attributes: dict[str, Any]) -> None:
+        """Note how the output comes to be. From here on the file's structure stays as it is."""
+        self._dataset.attrs.update(attributes)
+        self._flush()
+
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box, and hand them to the system."""
         self._dataset[(slice(None), *box.slices)] = values
-        self._file.flush()
-        if self._disk.failure:
-            raise self._failed(self._disk.failure)
+        self._flush()
         self._blocks += 1
 
-    def finish(self, attributes: dict[str, Any]) -> None:
-        """Note how the output came to be, and give the file its name."""
-        self._dataset.attrs.update(attributes)
+    def finish(self, measured: dict[str, Any]) -> None:
+        """Bring attributes up to date, and give the file its name."""
+        for name, value in measured.items():
+            self._dataset.attrs.modify(name, value)
         self._file.close()
         try:
             self._disk.complete()
@@ -176,6 +180,11 @@ class Hdf5Output:
             return f"{self._disk.path} was not made"
         finished = f"{self._blocks} finished block{'s' if self._blocks > 1 else ''}"
         return f"{self._disk.path} was not made; {self._disk.partial} holds {finished}"
+
+    def _flush(self) -> None:
+        self._file.flush()
+        if self._disk.failure:
+            raise self._failed(self._disk.failure)
 
     def _failed(self, error: OSError) -> RunFailed:
         return RunFailed(

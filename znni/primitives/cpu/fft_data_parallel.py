@@ -44,15 +44,14 @@ class FftDataParallel:
         """Memory S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
 
         n~ = N_z N_y (N_x + 2) is a spectrum, h = n_z N_y (N_x + 2) and h' = n'_z N_y (N_x + 2) are
-        half-transformed maps, of which g <= 4 inputs or g' <= 4 outputs are held at a time.
+        half-transformed maps, of which g <= 4 inputs or g' <= 4 outputs are held at a time; T is
+        the number of threads. With SciPy, one transform's result per thread more.
         """
         blocking = self._blocking(layer, shape)
         out = blocking.out
         spectra = blocking.spectra_bytes(blocking.all_vectors)
         half_in = shape.n * min(GROUP, shape.f) * blocking.half_bytes
         half_out = out.n * min(GROUP, out.f) * blocking.half_bytes * out.z // shape.z
-        transient = blocking.transient_bytes
-        first_stage = half_in + transient
         second_stage = half_out + out.nbytes + blocking.scratch_bytes
         kernels_read = len(blocking.blocks) * 4 * out.f * shape.f * blocking.layer.kernel.volume
         return Cost(
@@ -66,7 +65,9 @@ class FftDataParallel:
             ),
             memory=Memory(
                 resident=blocking.resident_bytes,
-                working=shape.nbytes + spectra + max(first_stage, second_stage),
+                working=(
+                    shape.nbytes + spectra + blocking.transient_bytes + max(half_in, second_stage)
+                ),
             ),
         )
 

@@ -145,11 +145,11 @@ class Blocking:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of all workers' ``Scratch``, and what transforms allocate meanwhile."""
+        """Bytes of all workers' ``Scratch``."""
         maps = min(self.group, self.out.f)
         kernels = maps * self.shape.f * self.layer.kernel.z * self.vectors * NUMBER_BYTES
         sums = maps * self.shape.n * self.pruned.size.z * self.vectors * NUMBER_BYTES
-        return self.threads * (kernels + sums) + self.transient_bytes
+        return self.threads * (kernels + sums)
 
     @property
     def transient_bytes(self) -> int:

@@ -46,6 +46,7 @@ class FftTaskParallel:
 
         A half-transformed map takes h = n_z N_y (N_x + 2), which is less than the paper's n~; one
         block of a map's spectrum b, at most a few hundredths of n~; T is the number of threads.
+        With SciPy, one transform's result per thread more.
         """
         blocking = self._blocking(layer, shape)
         out = blocking.out
@@ -59,7 +60,9 @@ class FftTaskParallel:
             bytes_moved=shape.nbytes + 2.0 * (half_in + half) + 2 * out.nbytes + kernels_read,
             memory=Memory(
                 resident=blocking.resident_bytes,
-                working=shape.nbytes + half + max(second_stage, out.nbytes),
+                working=(
+                    shape.nbytes + half + blocking.transient_bytes + max(second_stage, out.nbytes)
+                ),
             ),
         )
 

@@ -1,0 +1,215 @@
+"""The library: plan, infer into an array, and an inferer that is called again and again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from command_line import VOLUME, read_main, voxels, write_case
+from fakes import fake_catalogue
+from numpy.typing import NDArray
+
+import znni
+from znni.api import Report
+from znni.errors import DoesNotFit, InvalidInput
+from znni.network import Network
+from znni.plans import Plan
+from znni.primitives.reference import dense
+from znni.shapes import Box, Vec3
+from znni.weights import Weights
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    write_case(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    if "real" not in request.node.name:
+        monkeypatch.setattr("znni.api.catalogue", lambda _machine: fake_catalogue())
+    return tmp_path
+
+
+@pytest.fixture
+def network() -> Network:
+    return znni.load_network("tiny.yaml")
+
+
+@pytest.fixture
+def weights(network: Network) -> Weights:
+    return znni.load_weights("tiny.npz", network)
+
+
+def expected(network: Network, weights: Weights, volume: NDArray[Any]) -> NDArray[Any]:
+    scaled = volume.reshape(-1, *volume.shape[-3:]) * network.scaling.scale
+    return dense(network, weights, scaled + network.scaling.offset)
+
+
+def test_names() -> None:
+    assert set(znni.__all__) <= set(dir(znni)) | set(znni.__all__)
+    for name in znni.__all__:
+        assert getattr(znni, name).__doc__
+    with pytest.raises(AttributeError, match="nonesuch"):
+        _ = znni.nonesuch
+
+
+def test_real_inferer_and_infer_agree(network: Network, weights: Weights) -> None:
+    volume = voxels()
+    out = np.empty((2, 6, 15, 16), np.float32)
+    report = znni.infer(volume, network, out, weights=weights, threads=2)
+    inferer = znni.Inferer(network, weights, threads=2)
+    np.testing.assert_array_equal(inferer(volume), out)
+    np.testing.assert_allclose(out, expected(network, weights, volume), atol=1e-5)
+    assert report.voxels == 6 * 15 * 16
+    assert report.peak_memory <= report.plan.memory.total
+
+
+def test_infer_into_a_file_or_an_array(network: Network, weights: Weights) -> None:
+    done: list[tuple[int, int]] = []
+    report = znni.infer(
+        "volume.h5", "tiny.yaml", "out.h5", progress=lambda *shares: done.append(shares)
+    )
+    assert isinstance(report, Report)
+    assert done[-1] == (1440, 1440)
+    assert report.attributes["weights_sha256"] == weights.sha256
+    assert report.attributes["seconds"] == report.seconds > 0
+    assert "1,440 voxels in" in str(report)
+    with h5py.File("volume.h5") as file:
+        out = np.zeros((2, 6, 15, 16))
+        znni.infer(file["raw"], network, out, weights="tiny.npz")
+    np.testing.assert_array_equal(out.astype(np.float32), read_main("out.h5"))
+    np.testing.assert_allclose(out, expected(network, weights, voxels()), atol=1e-5)
+
+
+def test_infer_into_what_does_not_fit(network: Network) -> None:
+    volume = voxels()
+    for out, said in (
+        (np.zeros((1, 6, 15, 16), np.float32), r"it needs \(2, 6, 15, 16\)"),
+        (np.zeros((2, 6, 15, 16), np.int32), "holds int32"),
+        ([], "a list"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            znni.infer(volume, network, out)
+    shared = np.zeros((2, *VOLUME), np.float32)
+    with pytest.raises(InvalidInput, match="shares memory with the input"):
+        znni.infer(shared[0], network, shared, border="same")
+
+
+def test_an_error_says_what_is_left(network: Network) -> None:
+    def stop(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        znni.infer("volume.h5", network, "out.h5", progress=stop)
+    assert stopped.value.__notes__ == ["out.h5 was not made; out.h5.partial holds 1 finished block"]
+    assert not Path("out.h5").exists()
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        znni.infer(voxels(), network, np.empty((2, 6, 15, 16), np.float32), progress=stop)
+    assert stopped.value.__notes__ == ["the output array is incomplete"]
+
+
+def test_plan(network: Network) -> None:
+    plan = znni.plan("tiny.yaml", VOLUME)
+    assert isinstance(plan, Plan)
+    assert plan.network == network
+    assert plan.output == (6, 15, 16)
+    assert znni.plan(network, VOLUME, border="same").output == VOLUME
+    region = Box(Vec3(1, 2, 3), Vec3(2, 4, 6))
+    assert znni.plan(network, np.array(VOLUME), roi=region).output == (1, 2, 3)  # type: ignore[arg-type]
+    least = znni.plan(network, VOLUME, dtype="uint8", input_itemsize=1)
+    assert least.memory.blocks != plan.memory.blocks
+    with pytest.raises(DoesNotFit):
+        znni.plan(network, VOLUME, ram=1)
+    for shape in ((5, 6), (1, 2, 3, 4), (0, 9, 9), (-9, 9, 9), (1, 1, 1)):
+        with pytest.raises(InvalidInput):
+            znni.plan(network, shape)
+
+
+def test_an_inferer_takes_arrays_of_any_kind_and_size(network: Network, weights: Weights) -> None:
+    inferer = znni.Inferer("tiny.yaml")
+    for shape, dtype in (
+        (VOLUME, "uint8"),
+        (VOLUME, ">f4"),
+        ((1, *VOLUME), "float64"),
+        ((2, 6, 8), "int16"),
+        ((9, 9, 30), "bool"),
+        (VOLUME, "uint8"),
+    ):
+        volume = voxels(shape, dtype)
+        before = volume.copy()
+        found = inferer(volume)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected(network, weights, volume), atol=1e-5)
+        np.testing.assert_array_equal(volume, before)
+    with h5py.File("volume.h5") as file:
+        np.testing.assert_array_equal(inferer(file["raw"]), inferer(voxels()))
+    turned = np.asfortranarray(voxels())[::-1, :, ::-1]
+    np.testing.assert_allclose(inferer(turned), expected(network, weights, turned), atol=1e-5)
+
+
+def test_an_inferer_prepares_a_size_once(
+    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
+) -> None:
+    planned: list[Any] = []
+    original = znni.api.fastest_plan
+    monkeypatch.setattr(znni.api, "fastest_plan", lambda *a: planned.append(a) or original(*a))
+    inferer = znni.Inferer(network, weights)
+    inferer(voxels())
+    inferer(voxels())
+    assert len(planned) == 1
+    inferer(voxels((9, 20, 23)))
+    assert len(planned) == 2
+
+
+def test_an_inferer_with_a_plan_runs_it_on_any_size(network: Network, weights: Weights) -> None:
+    plan = znni.plan(network, (4, 10, 12))
+    inferer = znni.Inferer(network, weights, plan)
+    for shape in (VOLUME, (4, 10, 12), (2, 6, 8)):
+        volume = voxels(shape)
+        np.testing.assert_allclose(inferer(volume), expected(network, weights, volume), atol=1e-5)
+    other = Network("other", 1, network.layers, network.scaling)
+    with pytest.raises(InvalidInput, match="the plan is for network tiny"):
+        znni.Inferer(other, weights, plan)(voxels())
+
+
+def test_an_inferer_pads(network: Network, weights: Weights) -> None:
+    inferer = znni.Inferer(network, weights, border="same", pad="edge")
+    found = inferer(voxels())
+    assert found.shape == (2, *VOLUME)
+    np.testing.assert_allclose(
+        found[:, :6, 2:17, 3:19], expected(network, weights, voxels()), atol=1e-5
+    )
+
+
+def test_an_inferer_refuses(network: Network, weights: Weights) -> None:
+    inferer = znni.Inferer(network, weights)
+    for array, said in (
+        (voxels((2, *VOLUME)), "2 maps"),
+        (voxels((2, 2, 2)), "field of view"),
+        (np.full(VOLUME, np.nan), "holds nan at voxel z=0, y=0, x=0"),
+        (voxels().tolist(), "a list"),
+        (voxels(dtype="complex64"), "complex64"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            inferer(array)
+    np.testing.assert_allclose(inferer(voxels()), expected(network, weights, voxels()), atol=1e-5)
+    with pytest.raises(InvalidInput, match="--random-weights"):
+        znni.Inferer(Network("none", 1, network.layers))
+
+
+def test_the_library_is_quiet_and_random_weights_are_repeatable(network: Network) -> None:
+    code = """
+import numpy as np, znni
+network = znni.load_network("tiny.yaml")
+out = np.empty((2, 6, 15, 16), np.float32)
+znni.infer("volume.h5", network, out, random_seed=3)
+again = znni.Inferer(network, znni.random_weights(network, 3))(
+    np.random.default_rng(1).integers(0, 200, (7, 20, 23)).astype("uint8"))
+assert (out == again).all()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert network.name == "tiny"

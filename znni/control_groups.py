@@ -1,0 +1,73 @@
+"""What Linux control groups allow this process: a container's share of memory and processors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+MEMBERSHIP = Path("/proc/self/cgroup")
+GROUPS = Path("/sys/fs/cgroup")
+
+# Limit, use, and the cached file contents counted in it, which give way: versions 2 and 1.
+MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def memory_left() -> int | None:
+    """Bytes that the process may still take, or None without a limit."""
+    left = []
+    for folder in _folders("memory"):
+        for limit_file, used_file, cached_name in MEMORY_FILES:
+            limit, used = _number(folder / limit_file), _number(folder / used_file)
+            if limit is not None and used is not None:
+                left.append(max(limit - used + _statistic(folder, cached_name), 0))
+    return min(left, default=None)
+
+
+def processors() -> float | None:
+    """Processors' worth of time that the process may use, or None without a limit."""
+    allowed = []
+    for folder in _folders("cpu"):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        pair = (
+            (int(quota), int(period))
+            if quota.isdecimal() and period.isdecimal()
+            else (_number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us"))
+        )
+        if pair[0] and pair[1]:
+            allowed.append(pair[0] / pair[1])
+    return min(allowed, default=None)
+
+
+def _folders(controller: str) -> Iterator[Path]:
+    """The process's groups, innermost first, in version 2 and in version 1 of the controller."""
+    for line in _text(MEMBERSHIP).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = GROUPS / controller if controllers else GROUPS
+        group = root / path.lstrip("/")
+        yield group
+        while group != root:
+            group = group.parent
+            yield group
+
+
+def _statistic(folder: Path, name: str) -> int:
+    lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
+    return next((int(words[1]) for words in lines if words[0] == name), 0)
+
+
+def _number(path: Path) -> int | None:
+    """The file's number; None where there is none, or a word such as ``max`` for no limit."""
+    text = _text(path)
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,38 @@
+"""Signals that ask a command to stop, as exceptions that let it clean up."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+
+class Stopped(BaseException):
+    """A signal asked the command to stop. No ``except Exception`` on the way holds it up.
+
+    Attributes:
+        exit_code: what a shell makes of a death by that signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[None]:
+    """Let Ctrl-C and a request to terminate raise ``Stopped`` in the main thread."""
+
+    def stop(number: int, _frame: object) -> NoReturn:
+        raise Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as of a job in the background
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
