@@ -9,6 +9,7 @@ import numpy as np
 
 from bench.accuracy import sampled_error
 from bench.peers import torch_convolutions
+from znni.arena import Arena
 from znni.arrays import peak_memory
 from znni.machine import Machine
 from znni.network import Conv, Network
@@ -45,12 +46,14 @@ def compare_layer(
     x = generator.standard_normal(shape, dtype=np.float32)
     rows: dict[str, dict[str, Any]] = {}
     runs: dict[str, Callable[[], Float32]] = {}
+    working = [0]
     for primitive in catalogue(machine).values():
         out = primitive.out_shape(conv, shape)
         if only in primitive.name and out is not None:
             cost = primitive.cost(conv, shape)
             build = primitive.build(conv, shape, weights)
             runs[primitive.name] = lambda run=build: run(x)  # type: ignore[misc]
+            working.append(cost.memory.working)
             rows[primitive.name] = {
                 "model_seconds": model_seconds(primitive, cost),
                 "declared_mib": cost.memory.working / 2**20,
@@ -58,7 +61,9 @@ def compare_layer(
     for name, peer in torch_convolutions(weights, x, machine.host.threads).items():
         runs[name] = peer
         rows[name] = {}
-    timings = interleaved(runs, repeats=repeats)
+    arena = Arena(max(working))
+    with arena.in_use():
+        timings = interleaved(runs, repeats=repeats)
     size = shape.size - conv.kernel + 1
     voxels = shape.n * size.volume
     direct_flops = 2 * conv.in_features * conv.kernel.volume * conv.out_features * voxels

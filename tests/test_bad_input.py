@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -318,6 +319,26 @@ def test_a_plan_that_is_none(text: str) -> None:
     assert "plan.json: not a plan" in refused(*INFER, "--plan", "plan.json")
 
 
+@pytest.mark.parametrize(
+    ("part", "broken"),
+    [
+        ('"patch": [', '"patch": [0, 1, 1], "x": ['),
+        ('"output": [', '"output": [-1, 1, 1], "x": ['),
+        ('"sub_batch": 1', '"sub_batch": 0'),
+        ('"sub_batch": 1', '"sub_batch": 7'),
+        ('"seconds": ', '"seconds": 1e999, "x": '),
+        ('"primitive": "', '"primitive": "no'),
+        ('"name": "conv1"', '"name": "conv7"'),
+    ],
+)
+def test_a_plan_that_was_tampered_with(part: str, broken: str) -> None:
+    succeeds("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
+    text = Path("plan.json").read_text().replace("\n", "").replace('": ', '":').replace('":', '": ')
+    assert part in text
+    Path("plan.json").write_text(text.replace(part, broken, 1))
+    assert "plan" in refused(*INFER, "--plan", "plan.json")
+
+
 def test_a_plan_of_another_network_or_machine() -> None:
     make = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
     succeeds(*make)
@@ -367,6 +388,18 @@ def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.code == 70
     assert "Traceback" in outcome.err
     assert "in broken" in outcome.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_before_the_first_block(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("znni.api.catalogue", lambda _: signal.raise_signal(number))
+    message = refused(*INFER, code=128 + number)
+    assert message == f"stopped by {number.name}; out.h5 was not made"
+    assert not Path("out.h5.partial").exists()
+    assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
 
 
 def test_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from znni.network import Network
 from znni.network_file import load_network
 from znni.plans import Plan
 from znni.primitives.reference import dense
+from znni.progress import show_progress
 from znni.weights import Weights, load_weights
 
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
@@ -253,3 +255,33 @@ def test_one_letter_wrong() -> None:
     said = refused(*INFER, "--dtpye", "uint8")
     assert "No such option: --dtpye" in said
     assert "--dtype" in said
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with show_progress() as progress:
+        progress(500, 1000)
+        progress(1000, 1000)
+    assert "100%" in terminal.getvalue()
+    assert "voxels/s" in terminal.getvalue()
+
+
+def test_progress_elsewhere_is_a_line_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 10.0, 61.0, 90.0, 122.0])
+    monkeypatch.setattr("znni.progress.time.perf_counter", lambda: next(clock))
+    with show_progress() as progress:
+        for done in (100, 610, 800, 1220):
+            progress(done, 2440)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "25% done, 10 voxels/s, 3 min left",
+        "50% done, 10 voxels/s, 2 min left",
+    ]

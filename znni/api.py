@@ -14,7 +14,7 @@ import numpy as np
 from planner.exhaustive import Overhead, fastest_plan
 from znni import __version__
 from znni.arrays import peak_memory
-from znni.engine.patch import PatchRunner
+from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import (
     Progress,
     bytes_per_input_voxel,
@@ -290,7 +290,8 @@ def checked_plan(
     """A plan made earlier, for the network and within the limits of now.
 
     Raises:
-        InvalidInput: it is for another network, or takes more memory or other threads.
+        InvalidInput: it is for another network, takes more memory or other threads, or uses what
+            this machine does not have.
     """
     if given.network != network:
         raise InvalidInput(
@@ -308,6 +309,7 @@ def checked_plan(
             f"the plan is for {given.machine.host.threads} threads, not {threads}; leave "
             f"--threads out, or plan again with znni plan --threads {threads}"
         )
+    check_runnable(given, catalogue(given.machine))
     return given
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -208,6 +208,9 @@ class Plan:
         steps = [step for segment in plan.segments for step in segment.steps]
         if tuple(step.layer for step in steps) != plan.network.layers:
             raise InvalidInput("not a plan: its steps are not its network's layers")
+        sizes = (*plan.output, *plan.patch, *(segment.sub_batch for segment in plan.segments))
+        if min(sizes) < 1 or not all(0 < step.seconds < inf for step in steps):
+            raise InvalidInput("not a plan: its sizes and its time are not all positive")
         return plan
 
 

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 
+from znni.arena import Arena
 from znni.engine.recombine import place
 from znni.errors import InvalidInput
 from znni.network import Conv, Pool
@@ -32,6 +33,7 @@ class PatchRunner:
     def __init__(self, plan: Plan, catalogue: Catalogue, weights: Weights) -> None:
         check_runnable(plan, catalogue)
         self.plan = plan
+        self._arena = Arena(plan.memory.working)
         self._stages = tuple(
             _Stage(segment, tuple(_build(step, catalogue, weights) for step in segment.steps))
             for segment in plan.segments
@@ -40,7 +42,8 @@ class PatchRunner:
     def __call__(self, x: Float32) -> Float32:
         """The dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
         dense = np.empty((self.plan.network.out_features, *self.plan.patch), np.float32)
-        self._descend(0, x[np.newaxis], (ZERO,), Vec3(1, 1, 1), dense)
+        with self._arena.in_use():
+            self._descend(0, x[np.newaxis], (ZERO,), Vec3(1, 1, 1), dense)
         return dense
 
     def _descend(

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from znni.arrays import empty_aligned
+from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
@@ -126,10 +126,10 @@ class Direct:
 
         def run(x: Float32) -> Float32:
             view = flat_view(x)
-            y = np.empty(out, np.float32)
-            packed = empty_aligned((pool.threads, blocking.packed), np.float32)
+            y = new_output(out)
+            packed = workspace((pool.threads, blocking.packed), np.float32)
             sums_shape = (pool.threads, blocking.groups * blocking.maps, blocking.positions)
-            sums = empty_aligned(sums_shape, np.float32)
+            sums = workspace(sums_shape, np.float32)
 
             def task(worker: int, band: tuple[int, int, int]) -> None:
                 convolve_band(

@@ -12,13 +12,13 @@ from itertools import product
 
 import numpy as np
 
+from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.activation import softmax_over_maps
 from znni.primitives.cpu.fft_layer import Blocking, FftLayer, Scratch
-from znni.primitives.cpu.mapped_memory import empty_mapped
 from znni.primitives.cpu.pruned_fft import Complex64
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32, conv_weights
@@ -92,7 +92,7 @@ class _Run:
     def __call__(self, x: Float32) -> Float32:
         spectra = self.blocking.empty_spectra(self.blocking.all_vectors)
         self._transform_inputs(x, spectra)
-        y = np.empty(self.blocking.out, np.float32)
+        y = new_output(self.blocking.out)
         self._transform_outputs(spectra, y)
         if self.blocking.layer.activation == "softmax":
             softmax_over_maps(y, self.blocking.workers)
@@ -143,7 +143,7 @@ class _Run:
     def _empty_half(self, shape: Shape5) -> Complex64:
         """Memory for a group of half-transformed maps (S, maps, z, plane)."""
         maps = min(GROUP, shape.f)
-        return empty_mapped((shape.n, maps, shape.z, self.blocking.pruned.plane), np.complex64)
+        return workspace((shape.n, maps, shape.z, self.blocking.pruned.plane), np.complex64)
 
 
 def primitives(device: Device) -> tuple[FftDataParallel, ...]:

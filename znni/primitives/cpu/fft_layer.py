@@ -16,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
+from znni.arena import workspace
 from znni.network import Conv
 from znni.primitives.cpu.activation import CODES, activate
 from znni.primitives.cpu.fused_product import (
@@ -25,7 +26,6 @@ from znni.primitives.cpu.fused_product import (
     pack,
     unpack,
 )
-from znni.primitives.cpu.mapped_memory import empty_mapped
 from znni.primitives.cpu.pruned_fft import (
     Complex64,
     PrunedShape,
@@ -127,7 +127,7 @@ class Blocking:
     def empty_spectra(self, vectors: int) -> Float32:
         """Memory for the input maps' spectra at so many vectors."""
         planes = self.pruned.size.z
-        return empty_mapped((vectors, self.shape.f, planes, self.shape.n, 2, LANES), np.float32)
+        return workspace((vectors, self.shape.f, planes, self.shape.n, 2, LANES), np.float32)
 
     @property
     def half_bytes(self) -> int:
@@ -184,8 +184,8 @@ class Scratch:
         shape, floats = blocking.shape, blocking.vectors * NUMBER_FLOATS
         planes, taps = blocking.pruned.size.z, blocking.layer.kernel.z
         maps = min(blocking.group, blocking.out.f)
-        self.kernels: Float32 = empty_mapped((maps * shape.f * taps * floats,), np.float32)
-        self.sums: Float32 = empty_mapped((maps * shape.n * planes * floats,), np.float32)
+        self.kernels: Float32 = workspace((maps * shape.f * taps * floats,), np.float32)
+        self.sums: Float32 = workspace((maps * shape.n * planes * floats,), np.float32)
 
 
 class FftLayer:

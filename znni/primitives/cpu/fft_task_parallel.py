@@ -13,13 +13,13 @@ from itertools import product
 
 import numpy as np
 
+from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.activation import softmax_over_maps
 from znni.primitives.cpu.fft_layer import Blocking, FftLayer, Scratch
-from znni.primitives.cpu.mapped_memory import empty_mapped
 from znni.primitives.cpu.pruned_fft import Complex64
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32, conv_weights
@@ -87,10 +87,10 @@ class _Run:
     def __call__(self, x: Float32) -> Float32:
         shape, out = self.blocking.shape, self.blocking.out
         maps = max(shape.n * shape.f, out.n * out.f)
-        half: Complex64 = empty_mapped((maps, shape.z, self.blocking.pruned.plane), np.complex64)
+        half: Complex64 = workspace((maps, shape.z, self.blocking.pruned.plane), np.complex64)
         self._transform_inputs(x, half)
         self._multiply(half)
-        y = np.empty(out, np.float32)
+        y = new_output(out)
         self._transform_outputs(half, y)
         if self.blocking.layer.activation == "softmax":
             softmax_over_maps(y, self.blocking.workers)

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from znni.arrays import empty_aligned
+from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
@@ -80,7 +80,7 @@ class Lowered:
         pool = workers(self.device.threads)
 
         def run(x: Float32) -> Float32:
-            y = np.empty(out, np.float32)
+            y = new_output(out)
             convolve(prepared, block, x, y, pool)
             if conv.activation == "softmax":
                 softmax_over_maps(y, pool)
@@ -124,9 +124,9 @@ def _convolve_whole(
     """One image after the other, each step shared out over the threads."""
     split, matrix = prepared.split, prepared.matrix
     positions = block.positions(split).volume
-    lowered = empty_aligned((matrix.shape[1], positions), np.float32)
+    lowered = workspace((matrix.shape[1], positions), np.float32)
     result_shape = (matrix.shape[0], positions)
-    result = None if _product_is_output(split) else empty_aligned(result_shape, np.float32)
+    result = None if _product_is_output(split) else workspace(result_shape, np.float32)
     for source, target in zip(x, y, strict=True):
         multiplied = target.reshape(result_shape) if result is None else result
         _convolve_image(prepared, block, source, lowered, multiplied, target, pool)
@@ -168,7 +168,7 @@ def _convolve_in_blocks(
     split, taps = prepared.split, prepared.split.lifted.volume
     lowered_size = block.lowered_nbytes(prepared.layer, split) // 4
     product_size = block.product_nbytes(split) // 4
-    scratch = empty_aligned((pool.threads, lowered_size + product_size), np.float32)
+    scratch = workspace((pool.threads, lowered_size + product_size), np.float32)
     out = Shape5(*y.shape)
     views = [flat_view(image) for image in x]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
+from znni.arena import new_output, workspace
 from znni.arrays import empty_aligned
 from znni.primitives.cpu.activation import CODES, activate, softmax_over_maps
 from znni.primitives.cpu.frequency_product import FEW_ROWS, frequency_product, whole_vectors
@@ -100,15 +102,15 @@ class TiledConvolution:
         self._bias = np.zeros(whole_vectors(layer.out_features), np.float32)
         self._bias[: layer.out_features] = weights.bias
         self._floor = np.full(LANES, 0 if layer.activation == "relu" else -np.inf, np.float32)
-        self._kernels = self._kernel_spectra() if resident else None
+        self._kernels = self._kernel_spectra(empty_aligned) if resident else None
 
     def __call__(self, x: Float32) -> Float32:
         """The output (n, f', z, y, x) for an input (n, f, z, y, x)."""
         batches = self._batches
-        kernels = self._kernel_spectra() if self._kernels is None else self._kernels
-        y: Float32 = np.empty(batches.out, np.float32)
-        spectra: Float32 = empty_aligned((batches.spectra_floats,), np.float32)
-        scratch = empty_aligned((self._workers.threads, batches.scratch_floats), np.float32)
+        kernels = self._kernel_spectra(workspace) if self._kernels is None else self._kernels
+        y = new_output(batches.out)
+        spectra = workspace((batches.spectra_floats,), np.float32)
+        scratch = workspace((self._workers.threads, batches.scratch_floats), np.float32)
         addresses = [part.ctypes.data for part in scratch]
         source, target = self._image(x), self._image(y)
         for first in range(0, batches.tiles, batches.batch):
@@ -119,10 +121,10 @@ class TiledConvolution:
         self._activate(y)
         return y
 
-    def _kernel_spectra(self) -> Float32:
+    def _kernel_spectra(self, allocate: Callable[[tuple[int, ...], DTypeLike], Float32]) -> Float32:
         layer, tile = self._batches.layer, self._batches.tile
         shape = spectrum_shape(tile, layer.out_features, layer.in_features)
-        spectra: Float32 = empty_aligned(shape, np.float32)
+        spectra = allocate(shape, np.float32)
         transform_kernels(self._weight, tile, spectra, self._workers)
         return spectra
 
