@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from znni.machine import detect_machine
 from znni.network import Activation, Conv
 from znni.primitives import reference
-from znni.primitives.cpu import machine_code, tile_transform
-from znni.primitives.cpu.dft_codelets import Codelet, complex_dft, inverse_real_dft, real_dft
+from znni.primitives.cpu.common import machine_code, tile_transform
 from znni.primitives.cpu.fft_tiled import FftTiled, primitives
-from znni.primitives.cpu.overlap_save import LENGTHS, inner_extents, tile_extents, tiles_of
+from znni.primitives.cpu.tiled.dft_codelets import Codelet, complex_dft, inverse_real_dft, real_dft
+from znni.primitives.cpu.tiled.overlap_save import LENGTHS, inner_extents, tile_extents, tiles_of
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32
 
@@ -196,7 +196,7 @@ def test_several_batches_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) ->
     primitive, shape = FftTiled(DEVICE, 8, resident=True, efficiency=1), Shape5(2, 3, 15, 16, 17)
     arguments = primitive, shape, Vec3(3, 3, 3), 4, "relu"
     whole, _ = convolved(*arguments)  # type: ignore[arg-type]
-    monkeypatch.setattr("znni.primitives.cpu.tile_batches.BATCH_TILES", 5)
+    monkeypatch.setattr("znni.primitives.cpu.tiled.tile_batches.BATCH_TILES", 5)
     parts, _ = convolved(*arguments)  # type: ignore[arg-type]
     np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
 
@@ -224,8 +224,8 @@ def test_few_output_maps_cost_few_operations() -> None:
 
 
 SCRIPT = """
-from znni.primitives.cpu import machine_code
-from znni.primitives.cpu.tile_transform import forward_rows
+from znni.primitives.cpu.common import machine_code
+from znni.primitives.cpu.tiled.tile_transform import forward_rows
 compiled = []
 original = machine_code._compile
 machine_code._compile = lambda source: compiled.append(source) or original(source)

@@ -16,10 +16,12 @@ from znni.machine import Device
 from znni.network import Conv
 from znni.primitive import Primitive
 from znni.primitives import reference
-from znni.primitives.cpu import fft_data_parallel, fft_layer, fft_task_parallel, pruned_fft
-from znni.primitives.cpu.fft_layer import Blocking, FftLayer, Scratch
-from znni.primitives.cpu.fused_product import pack, unpack
-from znni.primitives.cpu.pruned_fft import (
+from znni.primitives.cpu import fft_data_parallel, fft_task_parallel
+from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.whole_image import fft_layer, pruned_fft
+from znni.primitives.cpu.whole_image.fft_layer import Blocking, FftLayer, Scratch
+from znni.primitives.cpu.whole_image.fused_product import pack, unpack
+from znni.primitives.cpu.whole_image.pruned_fft import (
     Backend,
     FftwBackend,
     PrunedShape,
@@ -27,7 +29,6 @@ from znni.primitives.cpu.pruned_fft import (
     ScipyBackend,
     fast_size,
 )
-from znni.primitives.cpu.simd import LANES
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32
 

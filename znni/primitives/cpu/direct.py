@@ -21,10 +21,10 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
 from znni.primitive import Run, convolved
-from znni.primitives.cpu.activation import CODES, activate, softmax_over_maps
-from znni.primitives.cpu.flat_view import flat_view
+from znni.primitives.cpu.common.activation import CODES, activate, softmax_over_maps
+from znni.primitives.cpu.common.flat_view import flat_view
+from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.register_tile import add_tile, registers, tile_width
-from znni.primitives.cpu.workers import workers
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32, conv_weights
 

@@ -15,15 +15,15 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
 from znni.primitive import Run, convolved
-from znni.primitives.cpu.overlap_save import tile_extents
-from znni.primitives.cpu.tile_batches import TileBatches
+from znni.primitives.cpu.tiled.overlap_save import tile_extents
+from znni.primitives.cpu.tiled.tile_batches import TileBatches
 from znni.shapes import Shape5
 from znni.weights import ConvWeights
 
 # Tiles, and the share of a core's nominal operations per second that each sustains where the
 # memory's bandwidth is not the limit: large ones outgrow the second cache, and their spectra
 # leave room for fewer in a batch.
-EFFICIENCY = {8: 0.8, 12: 0.85, 16: 0.8, 20: 0.75, 24: 0.65, 32: 0.45, 40: 0.35}
+EFFICIENCY = {8: 0.82, 12: 0.87, 16: 0.9, 20: 0.85, 24: 0.78, 32: 0.7, 40: 0.54}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class FftTiled:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
         if weights is None:
             raise TypeError(f"convolution {layer.name} needs weights")
-        from znni.primitives.cpu.tiled_convolution import TiledConvolution
+        from znni.primitives.cpu.tiled.tiled_convolution import TiledConvolution
 
         return TiledConvolution(
             self._applicable(layer, shape), weights, self.device.threads, self.resident

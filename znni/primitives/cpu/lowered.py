@@ -12,11 +12,11 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
 from znni.primitive import Run, convolved
-from znni.primitives.cpu.activation import softmax_over_maps
-from znni.primitives.cpu.even_slices import even_slices
-from znni.primitives.cpu.flat_view import flat_view
+from znni.primitives.cpu.common.activation import softmax_over_maps
+from znni.primitives.cpu.common.even_slices import even_slices
+from znni.primitives.cpu.common.flat_view import flat_view
+from znni.primitives.cpu.common.workers import Workers, workers
 from znni.primitives.cpu.lowering import Block, LoweredLayer, Split, bounded_block
-from znni.primitives.cpu.workers import Workers, workers
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32, conv_weights
 

@@ -15,8 +15,8 @@ import numpy as np
 from numba import njit
 
 from znni.network import Conv
-from znni.primitives.cpu.activation import CODES, activate
-from znni.primitives.cpu.flat_view import FlatView
+from znni.primitives.cpu.common.activation import CODES, activate
+from znni.primitives.cpu.common.flat_view import FlatView
 from znni.shapes import Shape5, Vec3
 from znni.weights import Float32
 

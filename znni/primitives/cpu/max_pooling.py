@@ -9,8 +9,8 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Layer, Pool
 from znni.primitive import Run, pooled
+from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.window_maxima import scratch_nbytes, window_maxima
-from znni.primitives.cpu.workers import workers
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32
 

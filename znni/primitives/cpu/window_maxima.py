@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from znni.primitives.cpu.even_slices import even_slices
-from znni.primitives.cpu.flat_view import flat_view
-from znni.primitives.cpu.workers import Workers
+from znni.primitives.cpu.common.even_slices import even_slices
+from znni.primitives.cpu.common.flat_view import flat_view
+from znni.primitives.cpu.common.workers import Workers
 from znni.shapes import Shape5, Vec3
 from znni.weights import Float32
 

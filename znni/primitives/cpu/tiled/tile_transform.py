@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-from znni.primitives.cpu.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.cpu.machine_code import Kernel
-from znni.primitives.cpu.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.tiled.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.shapes import Vec3
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX

@@ -8,10 +8,10 @@ from functools import cached_property
 
 from znni.arrays import ALIGNMENT
 from znni.network import Conv
-from znni.primitives.cpu import frequency_product, kernel_transform, tile_transform
-from znni.primitives.cpu.overlap_save import TABLE_COLUMNS, inner_extents, tile_count
-from znni.primitives.cpu.simd import FLOAT_BYTES, LANES
-from znni.primitives.cpu.tile_transform import NUMBER, frequencies
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.tiled import frequency_product, kernel_transform, tile_transform
+from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS, inner_extents, tile_count
+from znni.primitives.cpu.tiled.tile_transform import NUMBER, frequencies
 from znni.shapes import Shape5, Vec3
 
 # The spectra of a batch of tiles: enough tiles to read the kernels' spectra rarely, and not so

@@ -18,22 +18,22 @@ import numpy as np
 
 from znni.arena import workspace
 from znni.network import Conv
-from znni.primitives.cpu.activation import CODES, activate
-from znni.primitives.cpu.fused_product import (
+from znni.primitives.cpu.common.activation import CODES, activate
+from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.common.workers import Workers, workers
+from znni.primitives.cpu.whole_image.fused_product import (
     NUMBER_BYTES,
     NUMBER_FLOATS,
     Accumulator,
     pack,
     unpack,
 )
-from znni.primitives.cpu.pruned_fft import (
+from znni.primitives.cpu.whole_image.pruned_fft import (
     Complex64,
     PrunedShape,
     PrunedTransforms,
     backend,
 )
-from znni.primitives.cpu.simd import LANES
-from znni.primitives.cpu.workers import Workers, workers
 from znni.shapes import Shape5, valid_convolution
 from znni.weights import ConvWeights, Float32
 

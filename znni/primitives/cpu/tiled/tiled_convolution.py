@@ -10,15 +10,16 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.arena import new_output, workspace
 from znni.arrays import empty_aligned
-from znni.primitives.cpu.activation import CODES, activate, softmax_over_maps
-from znni.primitives.cpu.frequency_product import FEW_ROWS, frequency_product, whole_vectors
-from znni.primitives.cpu.kernel_transform import spectrum_shape, transform_kernels
-from znni.primitives.cpu.machine_code import Kernel
-from znni.primitives.cpu.overlap_save import tile_table, tiles_of
-from znni.primitives.cpu.simd import FLOAT_BYTES, LANES
-from znni.primitives.cpu.tile_batches import TileBatches
-from znni.primitives.cpu.tile_drivers import forward_driver, inverse_driver
-from znni.primitives.cpu.tile_transform import (
+from znni.primitives.cpu.common.activation import CODES, activate, softmax_over_maps
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.tiled.frequency_product import FEW_ROWS, frequency_product, whole_vectors
+from znni.primitives.cpu.tiled.kernel_transform import spectrum_shape, transform_kernels
+from znni.primitives.cpu.tiled.overlap_save import tile_table, tiles_of
+from znni.primitives.cpu.tiled.tile_batches import TileBatches
+from znni.primitives.cpu.tiled.tile_drivers import forward_driver, inverse_driver
+from znni.primitives.cpu.tiled.tile_transform import (
     NUMBER,
     columns,
     forward_rows,
@@ -27,7 +28,6 @@ from znni.primitives.cpu.tile_transform import (
     inverse_rows,
     plane_stride,
 )
-from znni.primitives.cpu.workers import workers
 from znni.shapes import Vec3
 from znni.weights import ConvWeights, Float32
 

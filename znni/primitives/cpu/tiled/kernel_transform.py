@@ -13,10 +13,10 @@ from functools import cache
 import numpy as np
 
 from znni.arrays import empty_aligned
-from znni.primitives.cpu.machine_code import Kernel
-from znni.primitives.cpu.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.tile_transform import NUMBER, frequencies, half
-from znni.primitives.cpu.workers import Workers
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.workers import Workers
+from znni.primitives.cpu.tiled.tile_transform import NUMBER, frequencies, half
 from znni.shapes import Vec3
 from znni.weights import Float32
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from znni.primitives.cpu.machine_code import Kernel, has_wide_registers
-from znni.primitives.cpu.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.tile_transform import NUMBER
+from znni.primitives.cpu.common.machine_code import Kernel, has_wide_registers
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.tiled.tile_transform import NUMBER
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 

@@ -12,9 +12,9 @@ from functools import cache
 
 from numba import njit
 
-from znni.primitives.cpu.machine_code import Kernel
-from znni.primitives.cpu.pruned_fft import Complex64
-from znni.primitives.cpu.simd import LANES, VECTOR_BYTES, Argument, Emitter, Value
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.simd import LANES, VECTOR_BYTES, Argument, Emitter, Value
+from znni.primitives.cpu.whole_image.pruned_fft import Complex64
 from znni.weights import Float32
 
 # One vector of complex numbers.

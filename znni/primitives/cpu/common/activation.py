@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from znni.network import Activation
-from znni.primitives.cpu.workers import Workers
+from znni.primitives.cpu.common.workers import Workers
 from znni.weights import Float32
 
 # Codes for compiled kernels. Softmax needs all maps of a voxel: it adds the bias here, and

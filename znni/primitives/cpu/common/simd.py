@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from llvmlite import ir
 
-from znni.primitives.cpu.machine_code import Kernel, compiled
+from znni.primitives.cpu.common.machine_code import Kernel, compiled
 
 LANES = 16
 FLOAT_BYTES = 4

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from znni.primitives.cpu.machine_code import Kernel
-from znni.primitives.cpu.overlap_save import TABLE_COLUMNS
-from znni.primitives.cpu.simd import Argument, Emitter, Value
-from znni.primitives.cpu.tile_transform import NUMBER, zero
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.simd import Argument, Emitter, Value
+from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS
+from znni.primitives.cpu.tiled.tile_transform import NUMBER, zero
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 

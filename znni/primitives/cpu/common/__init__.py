@@ -1,0 +1,1 @@
+"""What several primitives stand on: threads, activations, vector code."""

@@ -1,0 +1,1 @@
+"""The parts of the tiled FFT convolution (``fft_tiled``)."""
