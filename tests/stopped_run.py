@@ -16,7 +16,7 @@ from typing import Any
 
 from fakes import Fake, fake_catalogue
 
-import znni.api
+import znni.planning
 from znni.cli import main
 from znni.network import Layer
 from znni.primitive import Run, convolved
@@ -56,6 +56,6 @@ class Fated(Hdf5Output):
 
 if __name__ == "__main__":
     fate = sys.argv.pop(1)
-    znni.api.catalogue = lambda _: fake_catalogue(Slow("conv", convolved))  # type: ignore[assignment]
+    znni.planning.catalogue = lambda _: fake_catalogue(Slow("conv", convolved))  # type: ignore[assignment]
     sys.modules["znni.volumes.hdf5"].Hdf5Output = Fated  # type: ignore[attr-defined]
     main()

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     write_case(tmp_path)
     monkeypatch.chdir(tmp_path)
     if "real" not in request.node.name:
-        monkeypatch.setattr("znni.api.catalogue", lambda _machine: fake_catalogue())
+        monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
     return tmp_path
 
 
@@ -154,8 +154,8 @@ def test_an_inferer_prepares_a_size_once(
     monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
 ) -> None:
     planned: list[Any] = []
-    original = znni.api.fastest_plan
-    monkeypatch.setattr(znni.api, "fastest_plan", lambda *a: planned.append(a) or original(*a))
+    original = znni.planning.fastest_plan
+    monkeypatch.setattr(znni.planning, "fastest_plan", lambda *a: planned.append(a) or original(*a))
     inferer = znni.Inferer(network, weights)
     inferer(voxels())
     inferer(voxels())

@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A good case, run by primitives that cost no time to plan for."""
     write_case(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.api.catalogue", lambda _machine: fake_catalogue())
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
     return tmp_path
 
 
@@ -382,7 +382,7 @@ def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_machine: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("znni.api.catalogue", broken)
+    monkeypatch.setattr("znni.planning.catalogue", broken)
     assert "ZeroDivisionError: oh; a bug: add --debug" in refused(*INFER, code=70)
     outcome = znni(*INFER, "--debug")
     assert outcome.code == 70
@@ -395,7 +395,7 @@ def test_stopped_before_the_first_block(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("znni.api.catalogue", lambda _: signal.raise_signal(number))
+    monkeypatch.setattr("znni.planning.catalogue", lambda _: signal.raise_signal(number))
     message = refused(*INFER, code=128 + number)
     assert message == f"stopped by {number.name}; out.h5 was not made"
     assert not Path("out.h5.partial").exists()
@@ -406,5 +406,5 @@ def test_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def greedy(_machine: object) -> None:
         raise MemoryError("Unable to allocate 9 PiB")
 
-    monkeypatch.setattr("znni.api.catalogue", greedy)
+    monkeypatch.setattr("znni.planning.catalogue", greedy)
     assert "memory ran out: Unable to allocate 9 PiB" in refused(*INFER, code=1)

@@ -36,7 +36,7 @@ def folder(
     write_case(tmp_path)
     monkeypatch.chdir(tmp_path)
     if "real" not in request.node.name:
-        monkeypatch.setattr("znni.api.catalogue", lambda _machine: fake_catalogue())
+        monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
     yield tmp_path
     assert not list(tmp_path.glob("*.partial"))
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from znni.machine import detect_machine
 from znni.network import Activation, Conv
 from znni.primitives import reference
-from znni.primitives.cpu.common import machine_code, tile_transform
+from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.fft_tiled import FftTiled, primitives
+from znni.primitives.cpu.tiled import tile_transform
 from znni.primitives.cpu.tiled.dft_codelets import Codelet, complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.tiled.overlap_save import LENGTHS, inner_extents, tile_extents, tiles_of
 from znni.shapes import Shape5, Vec3

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from znni.arrays import ALIGNMENT
+from znni.arrays import ALIGNMENT, empty_aligned
 from znni.weights import Float32
 
 SMALL = 64 * 1024  # bytes below which malloc serves as well
@@ -44,7 +44,7 @@ def _allocate(arena: Arena | None, shape: tuple[int, ...], dtype: DTypeLike) -> 
     nbytes = prod(shape) * np.dtype(dtype).itemsize
     memory: object
     if nbytes < SMALL:
-        memory = np.empty(nbytes, np.uint8)
+        memory = empty_aligned((nbytes,), np.uint8)
     elif arena:
         memory = arena.take(nbytes)
     else:

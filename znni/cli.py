@@ -81,7 +81,7 @@ def infer(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and stop.")] = False,
 ) -> None:
     """Run a network over a volume and write its dense output."""
-    from znni import api
+    from znni import api, planning
     from znni.plan_table import plan_table
     from znni.progress import show_progress
     from znni.volumes.locate import open_volume, split_dataset
@@ -92,10 +92,10 @@ def infer(
     limits = {"ram": _parse_bytes(ram), "threads": threads}
     given = _read_plan(plan) if plan else None
     if dry_run and given:
-        typer.echo(plan_table(api.checked_plan(given, network, **limits)))
+        typer.echo(plan_table(planning.checked_plan(given, network, **limits)))
         return
     if dry_run:
-        found = api.plan(
+        found = planning.plan(
             network,
             source.size,
             border=border,
@@ -146,7 +146,7 @@ def plan(
     ] = None,
 ) -> None:
     """Find the fastest plan, and print what it will take, without running it."""
-    from znni import api
+    from znni import planning
     from znni.plan_table import plan_table
     from znni.shapes import Vec3
     from znni.volumes.locate import open_volume
@@ -156,7 +156,7 @@ def plan(
     else:
         source = open_volume(volume, dataset)
         size, itemsize = source.size, source.itemsize
-    found = api.plan(
+    found = planning.plan(
         net,
         size,
         border=border,

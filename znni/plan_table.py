@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from znni.plans import Plan, Step
+from znni.units import duration, in_units
 
 HEADER = ("layer", "primitive", "input", "output", "runs", "working", "resident", "Gflop", "s")
 
@@ -38,8 +39,8 @@ def _row(step: Step, runs: int) -> tuple[str, ...]:
         str(step.shape_in),
         str(step.shape_out),
         f"{runs}",
-        size(step.cost.memory.working),
-        size(step.cost.memory.resident),
+        in_units(step.cost.memory.working),
+        in_units(step.cost.memory.resident),
         f"{runs * step.cost.flops / 1e9:.1f}",
         f"{runs * step.seconds:.3f}",
     )
@@ -51,32 +52,14 @@ def totals(plan: Plan) -> list[str]:
     return [
         f"network       {plan.network}",
         f"machine       {plan.machine.host.name}, {plan.machine.host.threads} threads, "
-        f"{size(plan.machine.host.memory)} allowed",
+        f"{in_units(plan.machine.host.memory)} allowed",
         f"patch         {plan.patch} output voxels from {plan.input_patch}; "
         f"{plan.patches} cover {plan.output}",
-        f"peak memory   {size(memory.total)}: process {size(memory.process)}, weights "
-        f"{size(memory.weights)}, resident {size(memory.resident)}, working "
-        f"{size(memory.working)}, blocks {size(memory.blocks)}",
+        f"peak memory   {in_units(memory.total)}: process {in_units(memory.process)}, weights "
+        f"{in_units(memory.weights)}, resident {in_units(memory.resident)}, working "
+        f"{in_units(memory.working)}, blocks {in_units(memory.blocks)}",
         f"throughput    {plan.voxels_per_second:,.0f} voxels/s predicted, "
         f"{plan.wasted_work:.0%} of the work on borders",
         f"time          {duration(plan.seconds)} predicted "
         "(a model of flops and bytes, not yet measured on this machine)",
     ]
-
-
-def size(nbytes: float) -> str:
-    """Bytes in the unit that reads best."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.2f} GiB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

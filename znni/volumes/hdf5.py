@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.errors import InvalidInput, RunFailed
-from znni.plan_table import size as in_units
 from znni.shapes import Box, Vec3
+from znni.units import in_units
 from znni.volumes.array import ArrayVolume
 from znni.volumes.partial_file import PartialFile, partial_name
 
