@@ -9,6 +9,7 @@ import pytest
 from fakes import fake_catalogue, machine
 from hypothesis import given
 from hypothesis import strategies as st
+from random_networks import chain, networks
 
 from planner.exhaustive import Overhead, fastest_plan
 from planner.layers import Options
@@ -17,7 +18,7 @@ from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import convert, no_progress, run_volume
 from znni.engine.tiles import make_job, tiles
 from znni.errors import DoesNotFit, InvalidInput
-from znni.network import Activation, Conv, InputScaling, Layer, Network, Pool
+from znni.network import Network
 from znni.plans import Plan, PlanMemory
 from znni.primitives.reference import dense
 from znni.shapes import Box, Vec3
@@ -25,41 +26,6 @@ from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.weights import Float32, random_weights
 
 NO_OVERHEAD = Overhead(process=0, voxel_in=0, voxel_out=0)
-
-
-def chain(*layers: int | tuple[str, int | tuple[int, int, int]], features: int = 2) -> Network:
-    """A network from pairs such as ("conv", 3) and ("pool", (1, 2, 2))."""
-    made: list[Layer] = []
-    maps = 1
-    for index, (kind, extent) in enumerate(layers):  # type: ignore[misc]
-        if kind == "conv":
-            made.append(Conv(f"l{index}", maps, features, Vec3.of(extent), "tanh"))
-            maps = features
-        else:
-            made.append(Pool(f"l{index}", Vec3.of(extent)))
-    return Network("test", 1, tuple(made))
-
-
-extents = st.tuples(*[st.integers(1, 3)] * 3)
-
-
-@st.composite
-def networks(draw: st.DrawFn) -> Network:
-    kinds = draw(st.lists(st.sampled_from(["conv", "pool"]), min_size=0, max_size=3))
-    kinds = ["conv", *kinds] if draw(st.booleans()) else [*kinds, "conv"]
-    layers: list[Layer] = []
-    maps = first = draw(st.integers(1, 2))
-    activations: list[Activation] = ["relu", "sigmoid", "tanh", "elu", "softmax", "identity"]
-    for index, kind in enumerate(kinds):
-        extent = Vec3(*draw(extents))
-        if kind == "conv":
-            features = draw(st.integers(1, 2))
-            activation = draw(st.sampled_from(activations))
-            layers.append(Conv(f"l{index}", maps, features, extent, activation))
-            maps = features
-        else:
-            layers.append(Pool(f"l{index}", extent))
-    return Network("random", first, tuple(layers), InputScaling(0.5, 0.25))
 
 
 def any_plan(draw: st.DrawFn, network: Network, output: Vec3, patch: Vec3) -> Plan:

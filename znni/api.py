@@ -21,6 +21,7 @@ from znni.options import Border, OutputType, Pad
 from znni.planning import checked_plan, plan, plan_job, prepare
 from znni.plans import Plan
 from znni.shapes import Box, Vec3
+from znni.units import duration, in_units
 from znni.volume import Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.locate import open_volume, split_dataset
@@ -45,6 +46,7 @@ class Report:
         plan: what was run.
         voxels: output voxels.
         seconds: wall time, from preparing the primitives to the last block written.
+        preparing: the part of it that went into compiling code and transforming kernels.
         peak_memory: the process's peak resident bytes.
         attributes: how the output came to be, as stored with it.
     """
@@ -52,15 +54,16 @@ class Report:
     plan: Plan
     voxels: int
     seconds: float
+    preparing: float
     peak_memory: int
     attributes: dict[str, Any]
 
     def __str__(self) -> str:
         return (
-            f"{self.voxels:,} voxels in {self.seconds:.1f} s, "
-            f"{self.voxels / self.seconds:,.0f} voxels/s (predicted "
-            f"{self.plan.voxels_per_second:,.0f}), peak memory {self.peak_memory / 2**30:.2f} GiB "
-            f"(promised {self.plan.memory.total / 2**30:.2f})"
+            f"{self.voxels:,} voxels in {duration(self.seconds)}, {duration(self.preparing)} of "
+            f"them to prepare: {self.voxels / self.seconds:,.0f} voxels/s "
+            f"({self.plan.voxels_per_second:,.0f} predicted once prepared), peak memory "
+            f"{in_units(self.peak_memory)} ({in_units(self.plan.memory.total)} promised)"
         )
 
 
@@ -125,6 +128,7 @@ def infer(
         with peak_memory() as peak:
             start = time.perf_counter()
             runner = prepare(plan, weights)
+            preparing = time.perf_counter() - start
             run_volume(volume, job, runner, output, dtype, progress)
             seconds = time.perf_counter() - start
         measured = {"seconds": seconds, "peak_memory_bytes": peak.highest}
@@ -132,7 +136,7 @@ def infer(
     except BaseException as error:
         error.add_note(output.abandon())
         raise
-    return Report(plan, job.output.volume, seconds, peak.highest, attributes | measured)
+    return Report(plan, job.output.volume, seconds, preparing, peak.highest, attributes | measured)
 
 
 class Inferer:
