@@ -30,7 +30,7 @@ def layer_command(
     batch: Annotated[int, typer.Option(help="Inputs times fragments.")] = 1,
     features: Annotated[int, typer.Option(help="Input maps.")] = 80,
     out_features: Annotated[int, typer.Option(help="Output maps.")] = 80,
-    only: Annotated[str, typer.Option(help="Only primitives whose name contains this.")] = "",
+    only: Annotated[list[str] | None, typer.Option(help="A primitive; repeat for more.")] = None,
     threads: Annotated[int | None, typer.Option(help="Worker threads.")] = None,
     repeats: Annotated[int, typer.Option(help="Counted rounds.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Save the JSON here.")] = None,
@@ -41,7 +41,7 @@ def layer_command(
     for extent in kernel:
         conv = layer(Vec3.of(extent), features, out_features)
         shape = Shape5.of(batch, features, Vec3.of(size))
-        rows += compare_layer(machine, conv, shape, only, repeats)
+        rows += compare_layer(machine, conv, shape, only or [], repeats)
     typer.echo(table(rows, layers.COLUMNS))
     if out:
         save(out, rows)

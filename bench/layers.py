@@ -35,9 +35,9 @@ COLUMNS = {
 
 
 def compare_layer(
-    machine: Machine, conv: Conv, shape: Shape5, only: str, repeats: int
+    machine: Machine, conv: Conv, shape: Shape5, only: list[str], repeats: int
 ) -> list[dict[str, Any]]:
-    """A row of measurements for each primitive whose name contains ``only``, and each peer."""
+    """A row of measurements for each primitive, or those named in ``only``, and each peer."""
     from planner.costs import model_seconds
 
     network = Network("layer", conv.in_features, (conv,))
@@ -49,7 +49,7 @@ def compare_layer(
     working = [0]
     for primitive in catalogue(machine).values():
         out = primitive.out_shape(conv, shape)
-        if only in primitive.name and out is not None:
+        if out is not None and (not only or primitive.name in only):
             cost = primitive.cost(conv, shape)
             build = primitive.build(conv, shape, weights)
             runs[primitive.name] = lambda run=build: run(x)  # type: ignore[misc]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from typing import TypeAlias
 
 from planner.layers import Choice, Options, Slot, fastest_within, least_memory
-from planner.sizes import patch_sizes
+from planner.sizes import patch_sizes, patch_sizes_near
 from planner.split import bare_step, splits
 from znni.errors import DoesNotFit
 from znni.machine import Machine
@@ -21,10 +21,15 @@ from znni.shapes import Shape5, Vec3
 Segments: TypeAlias = tuple[Segment, ...]
 
 # The bound on a layer's speed comes from a sample of shapes; a shape outside it may be a little
-# faster per voxel, so the bound is relaxed by this much before it rules a patch out.
+# faster per voxel, so the bound is relaxed by this much before it rules a patch out. In the
+# largest extent tiles of any size leave little over.
 BOUND_SLACK = 0.9
-SAMPLE_EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512)
+SAMPLE_EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 2048)
 SAMPLE_BATCHES = (1, 8, 64, 512)
+
+# Different steps that a search looks at: some seconds' worth. Only outputs of thousands of
+# voxels an axis need more; of those the patches that are likely best have been tried by then.
+MOST_STEPS = 4000
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,9 @@ def fastest_plan(
 
     Exhaustive over patch sizes fitted to the output, divisions of the network into nested
     segments, and primitives per layer. Patches are tried in the order of a lower bound on
-    their time, and none after the bound passes the best plan found.
+    their time, and none after the bound passes the best plan found. Where an output is so large
+    that many sizes differ by little, a spread of them is tried, and then all near the best;
+    and the search ends after ``MOST_STEPS``.
 
     Args:
         network: what to compute.
@@ -67,14 +74,11 @@ def fastest_plan(
         for layer in network.layers
     )
     patches = patch_sizes(output, network.total_pooling, isotropic=isotropic)
-    best: Plan | None = None
-    for bound, patch in sorted((search.lower_bound(p), p) for p in patches):
-        if best and bound >= best.seconds:
-            break
-        best = search.fastest_for(patch, best.seconds if best else inf) or best
+    best = search.fastest_of(patches, None)
     if best is None:
         raise search.does_not_fit()
-    return best
+    nearby = patch_sizes_near(best.patch, output, network.total_pooling)
+    return search.fastest_of(nearby, best) or best
 
 
 class _Search:
@@ -89,6 +93,7 @@ class _Search:
         overhead: Overhead,
     ) -> None:
         self.network = replace(network, weights=None)
+        self.view = network.field_of_view
         self.output = output
         self.machine = machine
         self.overhead = overhead
@@ -116,7 +121,7 @@ class _Search:
     def _layer_bounds(self, patch: Vec3) -> list[float]:
         """Seconds of each layer in one patch that no primitive can beat."""
         bounds = []
-        size, batch = patch + self.network.field_of_view - 1, 1
+        size, batch = patch + self.view - 1, 1
         for layer, rate in zip(self.network.layers, self.rates, strict=True):
             if isinstance(layer, Conv):
                 size = size - layer.kernel + 1
@@ -125,6 +130,19 @@ class _Search:
                 batch *= layer.window.volume
             bounds.append(batch * size.volume * rate)
         return bounds
+
+    def fastest_of(self, patches: Iterable[Vec3], best: Plan | None) -> Plan | None:
+        """The fastest plan with any of these patches, or the best so far.
+
+        Once there is one, the search ends after ``MOST_STEPS``; no patch left takes less time
+        than the bound of the next.
+        """
+        most = len(self.options) + MOST_STEPS
+        for bound, patch in sorted((self.lower_bound(p), p) for p in patches):
+            if best and (bound >= best.seconds or len(self.options) > most):
+                break
+            best = self.fastest_for(patch, best.seconds if best else inf) or best
+        return best
 
     def fastest_for(self, patch: Vec3, seconds_limit: float) -> Plan | None:
         """The fastest plan with this patch, if one fits and beats the limit."""
@@ -184,7 +202,7 @@ class _Search:
         return slots
 
     def _patch_input(self, patch: Vec3) -> Shape5:
-        size = patch + self.network.field_of_view - 1
+        size = patch + self.view - 1
         return Shape5.of(1, self.network.in_features, size)
 
     def _beside(self, patch: Vec3) -> PlanMemory:

@@ -30,6 +30,10 @@ class Options:
             self._known[key] = _pareto(self._every(step))
         return self._known[key]
 
+    def __len__(self) -> int:
+        """How many different steps were asked for, which is what a search spends its time on."""
+        return len(self._known)
+
     def _every(self, asked: Step) -> list[Step]:
         steps = []
         layer, shape = asked.layer, asked.shape_in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 from itertools import pairwise
 
 import numpy as np
@@ -87,3 +88,10 @@ def test_sizes_around_the_smallest_that_is_shared(size: int) -> None:
         array[:] = 5
         assert array.shape == (size,)
         assert array.flags.writeable
+
+
+def test_a_system_without_huge_pages_gives_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 9999, raising=False)  # as unknown to the kernel
+    array = new_output((SMALL,))
+    array[:] = 5
+    assert (array == 5).all()

@@ -10,13 +10,13 @@ from fakes import Fake, fake_catalogue, machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.exhaustive import Overhead, fastest_plan
+from planner.exhaustive import Overhead, _Search, fastest_plan
 from planner.layers import Options, Slot, fastest_within, least_memory
-from planner.sizes import axis_sizes, patch_sizes
+from planner.sizes import FINEST_STEP, axis_sizes, patch_sizes, patch_sizes_near, spread
 from planner.split import splits
 from znni.cost import Cost, Memory
 from znni.errors import DoesNotFit
-from znni.network import Conv, Network, Pool
+from znni.network import Conv, Layer, Network, Pool
 from znni.plans import Segment, Step, held_beside, segment_runs
 from znni.primitive import convolved
 from znni.shapes import Shape5, Vec3
@@ -45,6 +45,16 @@ CHOICES = fake_catalogue(
 def step(seconds: float, resident: int, working: int) -> Step:
     cost = Cost(1.0, 1.0, Memory(resident, working))
     return Step(CONV, "any", Shape5(1, 1, 3, 3, 3), Shape5(1, 2, 1, 1, 1), cost, seconds)
+
+
+class Tiled(Fake):
+    """Computes whole tiles of 22 voxels an axis only."""
+
+    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+        out = convolved(layer, shape)
+        assert out is not None
+        computed = out.n * out.f * (out.size.ceil_div(22) * 22).volume
+        return Cost(float(computed), 0.0, Memory(0, shape.nbytes + out.nbytes))
 
 
 @st.composite
@@ -136,6 +146,38 @@ def test_axis_sizes_are_the_smallest_for_their_number_of_patches(output: int, po
         assert size % pool == 0
         count = -(-output // size)
         assert size == pool or -(-output // (size - pool)) > count
+
+
+@given(st.lists(st.integers(1, 10**5), min_size=1, unique=True))
+def test_a_spread_of_sizes_leaves_none_far_from_one_kept(sizes: list[int]) -> None:
+    sizes.sort(reverse=True)
+    kept = spread(sizes)
+    assert {sizes[0], sizes[-1]} <= set(kept) <= set(sizes)
+    for size in sizes:
+        assert any(size <= other < size * (1 + FINEST_STEP) for other in kept)
+
+
+def test_sizes_near_a_patch_hold_it_and_the_ones_left_out_beside_it() -> None:
+    output, pooling = Vec3(4000, 4000, 4000), Vec3(8, 4, 4)
+    tried = set(patch_sizes(output, pooling, isotropic=False))
+    assert len(tried) < len(axis_sizes(4000, 8)) * len(axis_sizes(4000, 4)) ** 2 / 2
+    patch = Vec3(*(min(sizes, key=lambda s: abs(s - 160)) for sizes in zip(*tried, strict=True)))
+    near = set(patch_sizes_near(patch, output, pooling))
+    assert patch in near
+    assert patch + Vec3(8, 0, 0) in near
+    assert patch - Vec3(0, 4, 4) in near
+
+
+def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
+    """Tiles of 22 outputs, as in overlap-save, which few extents are a multiple of."""
+    by_tiles = Tiled("tiled", convolved, flops=1.0)
+    network = Network("one", 1, (CONV,))
+    for extent in (22, 44, 66, 220):
+        plan = fastest_plan(
+            network, Vec3.of(extent), machine(10**9), fake_catalogue(by_tiles), NO_OVERHEAD
+        )
+        search = _Search(network, Vec3.of(extent), machine(10**9), {"tiled": by_tiles}, NO_OVERHEAD)
+        assert search.lower_bound(plan.patch) <= plan.seconds
 
 
 def test_a_thin_volume_is_not_padded_to_a_cube() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
+from znni.primitives.cpu.common import workers as module
 from znni.primitives.cpu.common.even_slices import even_slices
 from znni.primitives.cpu.common.workers import Workers, workers
 
@@ -68,6 +70,35 @@ def test_an_exception_reaches_the_caller_and_stops_the_rest(threads: int) -> Non
     again: list[int] = []
     workers(threads).for_each(lambda _worker, item: again.append(item), range(10))
     assert sorted(again) == list(range(10))
+
+
+def test_signals_while_waiting_stop_the_rest_and_are_raised_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[int] = []
+    other_works = threading.Event()
+    signals, wait = [KeyboardInterrupt("first"), KeyboardInterrupt("second")], module.wait
+
+    def interrupted(futures: list[Future[None]]) -> object:
+        if signals:
+            raise signals.pop(0)
+        return wait(futures)
+
+    def task(worker: int, item: int) -> None:
+        if worker == 0:
+            other_works.wait(10)
+            raise signals.pop(0)
+        other_works.set()
+        time.sleep(0.01)
+        done.append(item)
+
+    monkeypatch.setattr(module, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        workers(2).for_each(task, range(1000))
+    finished = len(done)
+    assert 0 < finished < 1000
+    time.sleep(0.05)
+    assert len(done) == finished
 
 
 def test_blas_has_one_thread_inside_and_its_own_number_again_outside() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -63,7 +63,8 @@ def map_pages(nbytes: int) -> mmap.mmap:
     else:  # Windows
         pages = mmap.mmap(-1, nbytes)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # a kernel built without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
     return pages
 
 

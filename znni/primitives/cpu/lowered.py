@@ -98,7 +98,7 @@ class Lowered:
         whole = Block(out.f, out.size)
         splits = (Split.after(axes, layer.kernel) for axes in self.lifted_axes)
         split = min(splits, key=lambda split: whole.nbytes(layer, split))
-        return split, bounded_block(layer, out, split, BLOCK_BYTES) if self.blocked else whole
+        return split, bounded_block(layer, out.size, split, BLOCK_BYTES) if self.blocked else whole
 
 
 def primitives(device: Device) -> tuple[Lowered, ...]:

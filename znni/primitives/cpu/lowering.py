@@ -9,6 +9,7 @@ two loops with other extents.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from numba import njit
 from znni.network import Conv
 from znni.primitives.cpu.common.activation import CODES, activate
 from znni.primitives.cpu.common.flat_view import FlatView
-from znni.shapes import Shape5, Vec3
+from znni.shapes import Vec3
 from znni.weights import Float32
 
 
@@ -92,23 +93,24 @@ class Block(NamedTuple):
         return cuts
 
 
-def bounded_block(layer: Conv, out: Shape5, split: Split, limit: int) -> Block:
+@cache
+def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> Block:
     """A block of at most ``limit`` bytes, or the smallest there is, that wastes little.
 
-    It is halved until it fits, each time where the most memory is saved for the least added
-    work: positions on block borders that are multiplied twice, products too small to be fast,
-    and rows too short to be copied fast.
+    It is halved from all maps and voxels of the output, whose extents are ``size``, until it fits,
+    each time where the most memory is saved for the least added work: positions on block borders
+    that are multiplied twice, products too small to be fast, and rows too short to be copied fast.
     """
     overhead = 32  # elements' worth of time that each row or column of a product costs on top
 
     def price(block: Block) -> float:
-        blocks = out.size.ceil_div(block.size).volume * -(-out.f // block.maps)
+        blocks = size.ceil_div(block.size).volume * -(-layer.out_features // block.maps)
         positions = block.positions(split)
         rows = block.maps * split.lifted.volume + overhead
         columns = positions.z * positions.y * (positions.x + overhead) + overhead
         return blocks * rows * columns * block.nbytes(layer, split)
 
-    block = Block(out.f, out.size)
+    block = Block(layer.out_features, size)
     while block.nbytes(layer, split) > limit and (halves := block.halves()):
         block = min(halves, key=price)
     return block

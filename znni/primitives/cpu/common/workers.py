@@ -8,7 +8,7 @@ no two libraries' pools ever fight over the cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from threading import Lock
 from typing import TypeVar
@@ -49,14 +49,27 @@ class Workers:
                 stop = True
                 raise
 
+        others: list[Future[None]] = []
         with _threadpools().limit(limits=1, user_api="blas"):
-            others = [self._pool.submit(work, worker) for worker in range(1, self.threads)]
             try:
+                others.extend(self._pool.submit(work, i) for i in range(1, self.threads))
                 work(0)
-            finally:
                 wait(others)
+            except BaseException:  # a signal's, too, wherever it arrives
+                stop = True
+                _outwait(others)
+                raise
             for other in others:
                 other.result()
+
+
+def _outwait(others: Iterable[Future[None]]) -> None:
+    """Wait until none runs, signals or not: the memory that they write must outlive them."""
+    try:
+        wait(others)
+    except BaseException:
+        _outwait(others)
+        raise
 
 
 @cache
