@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -213,3 +214,33 @@ assert (out == again).all()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert network.name == "tiny"
+
+
+def test_misspelt_choices_are_refused(network: Network, weights: Weights) -> None:
+    for wrong in ({"border": "sme"}, {"pad": "refelct"}, {"dtype": "uint9"}, {"ram": "lots"}):
+        (value,) = wrong.values()
+        with pytest.raises(InvalidInput, match=re.escape(value)):
+            znni.infer(voxels(), network, "out.h5", weights=weights, **wrong)  # type: ignore[arg-type]
+        assert not Path("out.h5").exists()
+    with pytest.raises(InvalidInput, match="border is 'sme'"):
+        znni.plan(network, VOLUME, border="sme")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="give three slices"):
+        znni.plan(network, VOLUME, roi="1:2,3:4,5:6")  # type: ignore[arg-type]
+
+
+def test_a_region_as_slices_is_a_crop_of_the_whole(network: Network, weights: Weights) -> None:
+    whole = znni.Inferer(network, weights, border="same")(voxels())
+    region = np.s_[1:4, :, 5:]
+    size = znni.plan(network, VOLUME, roi=region, border="same").output
+    out = np.empty((2, *size), np.float32)
+    znni.infer(voxels(), network, out, weights=weights, roi=region, border="same", ram="4GiB")
+    np.testing.assert_allclose(out, whole[:, *region], atol=1e-5)
+
+
+def test_uint8_of_an_unbounded_output_warns(
+    network: Network, weights: Weights, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = np.empty((2, 6, 15, 16), np.uint8)
+    bounded = network.convolutions[-1].activation in ("sigmoid", "softmax")
+    znni.infer(voxels(), network, out, weights=weights, dtype="uint8")
+    assert ("clipped" in caplog.text) == (not bounded)

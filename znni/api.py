@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from znni import __version__
 from znni.arrays import peak_memory
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Progress, no_progress, run_volume
-from znni.engine.tiles import Job, make_job
+from znni.engine.tiles import Job, Region, make_job
 from znni.errors import InvalidInput
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Border, OutputType, Pad
+from znni.options import Border, OutputType, Pad, check_choices
 from znni.planning import checked_plan, plan, plan_job, prepare
 from znni.plans import Plan
-from znni.shapes import Box, Vec3
+from znni.shapes import Vec3
 from znni.units import duration, in_units
 from znni.volume import Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
@@ -36,6 +37,9 @@ __all__ = [
     "plan",
     "random_weights",
 ]
+
+
+log = logging.getLogger("znni")
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,8 @@ def infer(
     dataset: str | None = None,
     border: Border = "valid",
     pad: Pad = "reflect",
-    roi: Box | None = None,
-    ram: int | None = None,
+    roi: Region | None = None,
+    ram: int | str | None = None,
     threads: int | None = None,
     dtype: OutputType = "float32",
     plan: Plan | None = None,
@@ -98,8 +102,9 @@ def infer(
         dataset: of a file with several.
         border: ``valid`` or ``same``.
         pad: what is seen beyond the edges with ``same``.
-        roi: voxels of the volume for which output is wanted.
-        ram: bytes that the process may take; by default what is available, less a margin.
+        roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
+        ram: bytes that the process may take, or such as ``8GiB``; by default what is available,
+            less a margin.
         threads: worker threads; by default all cores.
         dtype: of the output; ``uint8`` stores 0..1 as 0..255.
         plan: use this one instead of searching.
@@ -119,8 +124,11 @@ def infer(
         weights = weights_for(network, weights, random_seed)
     volume = open_volume(source, dataset)
     _check_features(volume, network)
+    check_choices(border, pad, dtype)
     job = make_job(network, volume.size, border, pad, roi)
     output = _open_output(out, source, network.out_features, job.output, dtype, overwrite)
+    if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
+        log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
         plan = _given_or_found(plan, network, job, ram, threads, dtype, volume.itemsize)
         attributes = _provenance(plan, weights, job, source, command, dtype)
@@ -162,7 +170,7 @@ class Inferer:
         *,
         border: Border = "valid",
         pad: Pad = "reflect",
-        ram: int | None = None,
+        ram: int | str | None = None,
         threads: int | None = None,
     ) -> None:
         self.network = network if isinstance(network, Network) else load_network(network)
@@ -208,14 +216,14 @@ def _given_or_found(
     given: Plan | None,
     network: Network,
     job: Job,
-    ram: int | None,
+    ram: int | str | None,
     threads: int | None,
     dtype: OutputType,
     input_itemsize: int,
 ) -> Plan:
     if given is None:
         return plan_job(network, job, ram, threads, dtype, input_itemsize)
-    return checked_plan(given, network, ram, threads)
+    return replace(checked_plan(given, network, ram, threads), output=job.output)
 
 
 def _open_output(

@@ -19,7 +19,6 @@ from znni.stopping import Stopped, stopping_on_signals
 if TYPE_CHECKING:
     from znni.network import Network
     from znni.plans import Plan
-    from znni.shapes import Box
 
 INTERNAL_ERROR = 70
 
@@ -43,7 +42,7 @@ Roi = Annotated[
     str | None,
     typer.Option(
         metavar="Z0:Z1,Y0:Y1,X0:X1",
-        help="Only output for these voxels of the volume; an end left out means to the edge.",
+        help="Only output for these voxels of the volume; an end left out is that of the output.",
     ),
 ]
 Dataset = Annotated[str | None, typer.Option(help="Dataset of a file that holds several.")]
@@ -88,11 +87,10 @@ def infer(
 
     network = api.load_network(net)
     source = open_volume(volume, dataset)
-    region = _parse_roi(roi, source.size) if roi else None
-    limits = {"ram": _parse_bytes(ram), "threads": threads}
+    region = _parse_roi(roi) if roi else None
     given = _read_plan(plan) if plan else None
     if dry_run and given:
-        typer.echo(plan_table(planning.checked_plan(given, network, **limits)))
+        typer.echo(plan_table(planning.checked_plan(given, network, ram, threads)))
         return
     if dry_run:
         found = planning.plan(
@@ -102,7 +100,8 @@ def infer(
             roi=region,
             dtype=dtype,
             input_itemsize=source.itemsize,
-            **limits,
+            ram=ram,
+            threads=threads,
         )
         typer.echo(plan_table(found))
         return
@@ -123,7 +122,8 @@ def infer(
             overwrite=overwrite,
             command=shlex.join(["znni", *sys.argv[1:]]),
             progress=progress,
-            **limits,
+            ram=ram,
+            threads=threads,
         )
     typer.echo(f"{out}: {report}")
 
@@ -160,8 +160,8 @@ def plan(
         net,
         size,
         border=border,
-        roi=_parse_roi(roi, size) if roi else None,
-        ram=_parse_bytes(ram),
+        roi=_parse_roi(roi) if roi else None,
+        ram=ram,
         threads=threads,
         dtype=dtype,
         input_itemsize=itemsize,
@@ -209,18 +209,6 @@ def _describe(network: Network) -> str:
     return "\n".join(lines)
 
 
-def _parse_bytes(text: str | None) -> int | None:
-    """``8GiB``, ``500MB`` or a plain number of bytes."""
-    if text is None:
-        return None
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(text))
-    except (ValidationError, OverflowError):
-        raise InvalidInput(f"--ram {text} is not a size; write it as 8GiB or 500MB") from None
-
-
 def _three_extents(text: str) -> tuple[int, int, int]:
     parts = [int(part) for part in text.split(",")]
     if len(parts) != 3:
@@ -229,17 +217,14 @@ def _three_extents(text: str) -> tuple[int, int, int]:
     return z, y, x
 
 
-def _parse_roi(text: str, size: tuple[int, int, int]) -> Box:
-    """``z0:z1,y0:y1,x0:x1``; an end left out is the volume's."""
-    from znni.shapes import Box, Vec3
-
+def _parse_roi(text: str) -> tuple[slice, slice, slice]:
+    """``z0:z1,y0:y1,x0:x1``; ends may be left out."""
     try:
         ends = [part.split(":") for part in text.split(",")]
-        starts = [int(start or 0) for start, _ in ends]
-        stops = [int(stop or extent) for (_, stop), extent in zip(ends, size, strict=True)]
-        return Box(Vec3(*starts), Vec3(*stops))
-    except (ValueError, TypeError):
+        z, y, x = (slice(*(int(end) if end else None for end in (a, b))) for a, b in ends)
+    except ValueError:
         raise InvalidInput(f"--roi {text} is not a region; write it as z0:z1,y0:y1,x0:x1") from None
+    return z, y, x
 
 
 def _read_plan(path: Path) -> Plan:

@@ -54,20 +54,20 @@ class Machine:
     gpus: tuple[Device, ...] = ()
 
 
-def detect_machine(ram: int | None = None, threads: int | None = None) -> Machine:
+def detect_machine(ram: int | str | None = None, threads: int | None = None) -> Machine:
     """This machine.
 
     Args:
-        ram: bytes of host memory that a plan may use; by default what is available now, less
-            a margin.
+        ram: bytes of host memory that a plan may use, as a number or as ``8GiB``; by default
+            what is available now, less a margin.
         threads: worker threads; by default one for every core this process may use.
 
     Raises:
-        InvalidInput: ``ram`` or ``threads`` is not positive.
+        InvalidInput: ``ram`` is not a size, or it or ``threads`` is not positive.
     """
     cores = _usable_cores()
     threads = cores if threads is None else threads
-    ram = int(_available_memory() * AVAILABLE_SHARE) if ram is None else ram
+    ram = int(_available_memory() * AVAILABLE_SHARE) if ram is None else _bytes(ram)
     if threads < 1:
         raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (here: {cores})")
     if ram < 1:
@@ -82,6 +82,16 @@ def detect_machine(ram: int | None = None, threads: int | None = None) -> Machin
         bandwidth=busy * BANDWIDTH_PER_CORE,
     )
     return Machine(host)
+
+
+def _bytes(text: int | str) -> int:
+    """``8GiB``, ``500MB`` or a plain number of bytes."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text))
+    except (ValidationError, OverflowError):
+        raise InvalidInput(f"--ram {text} is not a size; write it as 8GiB or 500MB") from None
 
 
 def _usable_cores() -> int:

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
+
+from znni.errors import InvalidInput
 
 Border: TypeAlias = Literal["valid", "same"]
 Pad: TypeAlias = Literal["reflect", "edge", "constant"]
 OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
+
+
+def check_choices(border: Border, pad: Pad = "reflect", dtype: OutputType = "float32") -> None:
+    """Check names that a caller without a type checker may have misspelt.
+
+    Raises:
+        InvalidInput: one is not among its choices.
+    """
+    for name, value, choices in (
+        ("border", border, Border),
+        ("pad", pad, Pad),
+        ("dtype", dtype, OutputType),
+    ):
+        if value not in get_args(choices):
+            known = ", ".join(get_args(choices))
+            raise InvalidInput(f"{name} is {value!r}; choose one of {known}")

@@ -10,15 +10,15 @@ from pathlib import Path
 from planner.exhaustive import Overhead, fastest_plan
 from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
-from znni.engine.tiles import Job, make_job
+from znni.engine.tiles import Job, Region, make_job
 from znni.errors import InvalidInput
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Border, OutputType
+from znni.options import Border, OutputType, check_choices
 from znni.plans import Plan
 from znni.primitive import catalogue
-from znni.shapes import Box, Vec3
+from znni.shapes import Vec3
 from znni.units import in_units
 from znni.weights import Weights
 
@@ -33,8 +33,8 @@ def plan(
     volume_shape: Sequence[int],
     *,
     border: Border = "valid",
-    roi: Box | None = None,
-    ram: int | None = None,
+    roi: Region | None = None,
+    ram: int | str | None = None,
     threads: int | None = None,
     dtype: OutputType = "float32",
     input_itemsize: int = 4,
@@ -45,8 +45,9 @@ def plan(
         network: a network, or its YAML file.
         volume_shape: extents (z, y, x) of the input, in voxels.
         border: ``valid`` or ``same``.
-        roi: region of the volume for which output is wanted.
-        ram: bytes that the whole process may take; by default what is available, less a margin.
+        roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
+        ram: bytes that the process may take, or such as ``8GiB``; by default what is available,
+            less a margin.
         threads: worker threads; by default all cores.
         dtype: of the output.
         input_itemsize: bytes of one stored input value.
@@ -60,6 +61,7 @@ def plan(
         raise InvalidInput(
             f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x"
         )
+    check_choices(border, dtype=dtype)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
     return plan_job(network, job, ram, threads, dtype, input_itemsize)
 
@@ -67,7 +69,7 @@ def plan(
 def plan_job(
     network: Network,
     job: Job,
-    ram: int | None,
+    ram: int | str | None,
     threads: int | None,
     dtype: OutputType,
     input_itemsize: int,
@@ -84,7 +86,7 @@ def plan_job(
 
 
 def checked_plan(
-    given: Plan, network: Network, ram: int | None = None, threads: int | None = None
+    given: Plan, network: Network, ram: int | str | None = None, threads: int | None = None
 ) -> Plan:
     """A plan made earlier, for the network and within the limits of now.
 

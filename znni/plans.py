@@ -206,7 +206,10 @@ class Plan:
             where = ".".join(map(str, first["loc"])) or "the top"
             raise InvalidInput(f"not a plan: at {where}: {first['msg']}") from None
         steps = [step for segment in plan.segments for step in segment.steps]
-        if tuple(step.layer for step in steps) != plan.network.layers:
+        if (
+            not all(s.steps for s in plan.segments)
+            or tuple(step.layer for step in steps) != plan.network.layers
+        ):
             raise InvalidInput("not a plan: its steps are not its network's layers")
         sizes = (*plan.output, *plan.patch, *(segment.sub_batch for segment in plan.segments))
         if min(sizes) < 1 or not all(0 < step.seconds < inf for step in steps):

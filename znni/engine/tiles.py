@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.errors import InvalidInput
 from znni.network import InputScaling, Network
-from znni.options import Border, Pad
+from znni.options import Border, Pad, check_choices
 from znni.shapes import Box, Vec3
 from znni.volume import Volume
 from znni.weights import Float32
+
+Region: TypeAlias = Box | tuple[slice, slice, slice]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Job:
     pad: Pad
 
 
-def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Box | None) -> Job:
+def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Region | None) -> Job:
     """The output of a whole volume, or of a region of it.
 
     Args:
@@ -49,11 +52,13 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Box 
         pad: ``reflect`` (without repeating the edge voxel), ``edge``, or ``constant`` (the
             network sees zeros).
         roi: voxels of the input volume for which output is wanted; the context around them is
-            read from the volume, so the result is that part of the whole volume's output.
+            read from the volume, so the result is that part of the whole volume's output. An
+            end of a slice left out is that of the voxels that have output.
 
     Raises:
         InvalidInput: nothing would be computed, or ``roi`` asks for voxels that have no output.
     """
+    check_choices(border, pad)
     view = network.field_of_view
     before = (view - 1) // 2
     if border == "valid":
@@ -65,14 +70,29 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Box 
         possible = Box(before, before + volume - view + 1)
     else:
         possible = Box(Vec3(0, 0, 0), volume)
-    wanted = roi or possible
-    if not wanted.within(possible) or min(wanted.size) < 1:
+    wanted = _region(roi, possible) if roi else possible
+    if min(wanted.size) < 1:
+        raise InvalidInput(f"--roi {wanted} is empty; let each end lie beyond its start")
+    if not wanted.within(possible):
         hint = "; --border same gives output up to the edges" if border == "valid" else ""
         raise InvalidInput(
             f"--roi {wanted} is not within {possible}, the voxels of this {volume} volume "
             f"that have output{hint}"
         )
     return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)
+
+
+def _region(roi: Region, possible: Box) -> Box:
+    slices = roi.slices if isinstance(roi, Box) else roi
+    if len(slices) != 3 or not all(isinstance(s, slice) and s.step is None for s in slices):
+        raise InvalidInput(f"roi is {roi!r}; give three slices, as numpy.s_[z0:z1, y0:y1, x0:x1]")
+    starts = (
+        s.start if s.start is not None else a for s, a in zip(slices, possible.start, strict=True)
+    )
+    stops = (
+        s.stop if s.stop is not None else b for s, b in zip(slices, possible.stop, strict=True)
+    )
+    return Box(Vec3(*starts), Vec3(*stops))
 
 
 @dataclass(frozen=True)
