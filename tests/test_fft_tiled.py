@@ -131,7 +131,8 @@ def test_tiles_write_every_output_once_and_stay_inside(
     assert largest in tile
     read, written = inner_extents(tile, voxels, taps)
     times_written = np.zeros(voxels - taps + 1, int)
-    for corner, skip in tiles_of(tile, voxels, taps):
+    for place in tiles_of(tile, voxels, taps).tolist():
+        corner, skip = (Vec3(*axes) for axes in place)
         assert (corner + read).within(voxels)
         start, stop = corner + skip, corner + written
         times_written[tuple(map(slice, start, stop))] += 1

@@ -55,14 +55,14 @@ class FftTiled:
     def cost(self, layer: Layer, shape: Shape5) -> Cost:
         """Operations of the codelets and the products; every pass over the spectra counted."""
         batches = self._applicable(layer, shape)
-        kernels = batches.kernel_bytes
+        kernels, places = batches.kernel_bytes, batches.place_bytes
         working = batches.working_bytes(self.device.threads)
         if self.resident:
-            return Cost(batches.flops, batches.bytes_moved, Memory(kernels, working))
+            return Cost(batches.flops, batches.bytes_moved, Memory(places + kernels, working))
         return Cost(
             flops=batches.flops + batches.kernel_flops,
             bytes_moved=batches.bytes_moved + kernels,
-            memory=Memory(0, working + kernels),
+            memory=Memory(places, working + kernels),
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:

@@ -6,9 +6,6 @@ side by side in the output and overlap in the input; the last one is shifted bac
 
 from __future__ import annotations
 
-from itertools import product
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -56,29 +53,21 @@ def inner_extents(tile: Vec3, size: Vec3, kernel: Vec3) -> tuple[Vec3, Vec3]:
     return read, read - kernel + 1
 
 
-class Tile(NamedTuple):
-    """Where a tile lies.
+def tiles_of(tile: Vec3, size: Vec3, kernel: Vec3) -> NDArray[np.int64]:
+    """The tiles of an image, z slowest; together they write every output exactly once.
 
-    Attributes:
-        corner: its first voxel, the same in the input and in the output.
-        skip: its first outputs along each axis that the tile before it has written already.
+    Returns:
+        (tiles, 2, 3): each tile's first voxel, the same in the input and in the output, and how
+        many of its first outputs along each axis the tile before it has written already.
     """
-
-    corner: Vec3
-    skip: Vec3
-
-
-def tiles_of(tile: Vec3, size: Vec3, kernel: Vec3) -> list[Tile]:
-    """The tiles of an image, z slowest; together they write every output exactly once."""
     _, step = inner_extents(tile, size, kernel)
-    axes = [
-        [(min(start, total - by), max(start + by - total, 0)) for start in range(0, total, by)]
-        for total, by in zip(size - kernel + 1, step, strict=True)
-    ]
-    return [
-        Tile(Vec3(z, y, x), Vec3(skip_z, skip_y, skip_x))
-        for (z, skip_z), (y, skip_y), (x, skip_x) in product(*axes)
-    ]
+    corners, skips = [], []
+    for total, by in zip(size - kernel + 1, step, strict=True):
+        starts = np.arange(0, total, by)
+        corners.append(starts.clip(max=total - by))
+        skips.append(starts - corners[-1])
+    parts = [np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1) for axes in (corners, skips)]
+    return np.stack([part.reshape(-1, 3) for part in parts], axis=1)
 
 
 def tile_count(tile: Vec3, size: Vec3, kernel: Vec3) -> int:
@@ -87,11 +76,13 @@ def tile_count(tile: Vec3, size: Vec3, kernel: Vec3) -> int:
     return (size - kernel + 1).ceil_div(step).volume
 
 
-def tile_table(tiles: list[Tile], images: int, strides: tuple[int, ...]) -> NDArray[np.int64]:
+def tile_table(
+    tiles: NDArray[np.int64], images: int, strides: tuple[int, ...]
+) -> NDArray[np.int64]:
     """The tiles of all images for the kernels, image slowest.
 
     Args:
-        tiles: of one image.
+        tiles: of one image, as ``tiles_of`` has them.
         images: how many.
         strides: elements from one image, plane, row and voxel to the next.
 
@@ -100,9 +91,9 @@ def tile_table(tiles: list[Tile], images: int, strides: tuple[int, ...]) -> NDAr
         it skips along z, y and x.
     """
     table = np.empty((images, len(tiles), TABLE_COLUMNS), np.int64)
-    within = np.array([tile.corner for tile in tiles]) @ np.array(strides[1:])
+    within = tiles[:, 0] @ np.array(strides[1:])
     table[:, :, 0] = np.arange(images)[:, np.newaxis] * strides[0] + within
-    table[:, :, 1:] = [tile.skip for tile in tiles]
+    table[:, :, 1:] = tiles[:, 1]
     return table.reshape(-1, TABLE_COLUMNS)
 
 

@@ -20,6 +20,7 @@ BATCH_TILES = 64
 BATCH_BYTES = 256 * 2**20
 
 INDEX_BYTES = 8
+TILE_NUMBERS = 6
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,11 @@ class TileBatches:
             self.tile, self.layer.out_features, self.layer.in_features
         )
         return math.prod(shape) * FLOAT_BYTES + ALIGNMENT
+
+    @property
+    def place_bytes(self) -> int:
+        """Bytes of what says where one image's tiles lie."""
+        return self.tiles // self.shape.n * TILE_NUMBERS * INDEX_BYTES
 
     def working_bytes(self, threads: int) -> int:
         """Peak bytes of a call whose kernels' spectra are there already."""
