@@ -4,62 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.arena import new_output
-from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Layer, Pool
-from znni.primitive import Run, pooled
-from znni.primitives.cpu.common.workers import workers
-from znni.primitives.cpu.window_maxima import scratch_nbytes, window_maxima
+from znni.network import Layer
+from znni.primitive import pooled
+from znni.primitives.cpu.pooling import Pooling
 from znni.shapes import Shape5, Vec3
-from znni.weights import ConvWeights, Float32
 
 
 @dataclass(frozen=True)
-class MaxPooling:
+class MaxPooling(Pooling):
     """Max-pooling on the CPU. Voxels beyond the last whole window are dropped."""
 
-    device: Device
     name: str = "max_pooling"
-    accuracy: float = 0.0
-    efficiency: float = 0.02
 
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         """Any pooling whose window fits."""
         return pooled(layer, shape)
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
-        """One comparison for every voxel; a pass over the input and one over the output."""
-        pool, out = self._checked(layer, shape)
-        scratch = scratch_nbytes(shape, pool.window, self.device.threads)
-        return Cost(
-            flops=float(shape.elements),
-            bytes_moved=shape.nbytes + 2 * out.nbytes,
-            memory=Memory(resident=0, working=shape.nbytes + out.nbytes + scratch),
-        )
-
-    def build(
-        self,
-        layer: Layer,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
-    ) -> Run:
-        """Nothing to prepare."""
-        pool, out = self._checked(layer, shape)
-        threads = workers(self.device.threads)
-
-        def run(x: Float32) -> Float32:
-            y = new_output(out)
-            window_maxima(x, y, pool.window, Vec3(1, 1, 1), threads)
-            return y
-
-        return run
-
-    def _checked(self, layer: Layer, shape: Shape5) -> tuple[Pool, Shape5]:
-        out = self.out_shape(layer, shape)
-        if not isinstance(layer, Pool) or out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")
-        return layer, out
+    def offsets(self, window: Vec3) -> Vec3:  # noqa: ARG002 - the same for any
+        """The first one alone."""
+        return Vec3(1, 1, 1)
 
 
 def primitives(device: Device) -> tuple[MaxPooling, ...]:

@@ -1,0 +1,67 @@
+"""What plain max-pooling and max-pooling fragments have in common: all but their offsets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from znni.arena import new_output
+from znni.cost import Cost, Memory
+from znni.machine import Device
+from znni.network import Layer, Pool
+from znni.primitive import Run
+from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.window_maxima import scratch_nbytes, window_maxima
+from znni.shapes import Shape5, Vec3
+from znni.weights import ConvWeights, Float32
+
+
+@dataclass(frozen=True)
+class Pooling(ABC):
+    """Max-pooling on the CPU, at one or at all offsets of its window."""
+
+    device: Device
+    name: str
+    accuracy: float = 0.0
+    efficiency: float = 0.02
+
+    @abstractmethod
+    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+        """Shape of the output, or None where this pooling does not apply."""
+
+    @abstractmethod
+    def offsets(self, window: Vec3) -> Vec3:
+        """How many offsets of the window are pooled at, per axis."""
+
+    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+        """One comparison for every voxel; a pass over the input and one over the output."""
+        pool, out = self._checked(layer, shape)
+        scratch = scratch_nbytes(shape, pool.window, self.device.threads)
+        return Cost(
+            flops=float(shape.elements),
+            bytes_moved=shape.nbytes + 2 * out.nbytes,
+            memory=Memory(resident=0, working=shape.nbytes + out.nbytes + scratch),
+        )
+
+    def build(
+        self,
+        layer: Layer,
+        shape: Shape5,
+        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
+    ) -> Run:
+        """Nothing to prepare."""
+        pool, out = self._checked(layer, shape)
+        threads = workers(self.device.threads)
+
+        def run(x: Float32) -> Float32:
+            y = new_output(out)
+            window_maxima(x, y, pool.window, self.offsets(pool.window), threads)
+            return y
+
+        return run
+
+    def _checked(self, layer: Layer, shape: Shape5) -> tuple[Pool, Shape5]:
+        out = self.out_shape(layer, shape)
+        if not isinstance(layer, Pool) or out is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")
+        return layer, out
