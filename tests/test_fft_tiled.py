@@ -118,17 +118,18 @@ def test_codelets_need_few_operations() -> None:
 
 @given(
     largest=st.sampled_from(LENGTHS),
+    smaller=st.sampled_from((0, *LENGTHS)),
     size=st.tuples(*[st.integers(1, 60)] * 3),
     kernel=st.tuples(*[st.integers(1, 9)] * 3),
 )
 def test_tiles_write_every_output_once_and_stay_inside(
-    largest: int, size: tuple[int, int, int], kernel: tuple[int, int, int]
+    largest: int, smaller: int, size: tuple[int, int, int], kernel: tuple[int, int, int]
 ) -> None:
     voxels, taps = Vec3(*size).maximum(Vec3(*kernel)), Vec3(*kernel)
-    tile = tile_extents(largest, voxels, taps)
+    tile = tile_extents(largest, smaller, voxels, taps)
     if tile is None:
         return
-    assert largest in tile
+    assert smaller < max(tile) <= largest
     read, written = inner_extents(tile, voxels, taps)
     times_written = np.zeros(voxels - taps + 1, int)
     for place in tiles_of(tile, voxels, taps).tolist():
@@ -139,12 +140,15 @@ def test_tiles_write_every_output_once_and_stay_inside(
     assert (times_written == 1).all()
 
 
-def test_an_axis_takes_the_smallest_extent_that_needs_no_more_tiles() -> None:
-    # 18 outputs need two tiles of 14 (extent 16), which two of 10 (extent 12) do as well.
-    assert tile_extents(16, Vec3(30, 20, 30), Vec3(3, 3, 3)) == Vec3(16, 12, 16)
-    assert tile_extents(16, Vec3(30, 30, 30), Vec3(1, 3, 3)) == Vec3(1, 16, 16)
-    assert tile_extents(16, Vec3(10, 10, 10), Vec3(3, 3, 3)) is None
-    assert tile_extents(8, Vec3(30, 30, 30), Vec3(3, 9, 3)) is None
+def test_an_axis_takes_the_extent_whose_tiles_have_the_fewest_voxels() -> None:
+    # 28 outputs: two tiles of 16. 18 outputs: two of 12, not one of 16 and more.
+    assert tile_extents(16, 12, Vec3(30, 20, 30), Vec3(3, 3, 3)) == Vec3(16, 12, 16)
+    # 53 outputs of 5 taps: two tiles of 32 (64 voxels), not three of 24 (72).
+    assert tile_extents(32, 0, Vec3(57, 57, 57), Vec3(5, 5, 5)) == Vec3(32, 32, 32)
+    assert tile_extents(16, 12, Vec3(30, 30, 30), Vec3(1, 3, 3)) == Vec3(1, 16, 16)
+    # 8 outputs: one tile of 10, which a largest extent of 12 finds too.
+    assert tile_extents(16, 12, Vec3(10, 10, 10), Vec3(3, 3, 3)) is None
+    assert tile_extents(8, 0, Vec3(30, 30, 30), Vec3(3, 9, 3)) is None
 
 
 def convolved(

@@ -85,7 +85,8 @@ class FftTiled:
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
             return None
-        tile = tile_extents(self.tile, shape.size, layer.kernel)
+        smaller = max((tile for tile in EFFICIENCY if tile < self.tile), default=0)
+        tile = tile_extents(self.tile, smaller, shape.size, layer.kernel)
         return tile and TileBatches(layer, shape, out, tile)
 
 

@@ -70,7 +70,9 @@ class Emitter:
     # Control flow
 
     @contextmanager
-    def loop(self, stop: Value | int, start: Value | int = 0, step: int = 1) -> Iterator[Value]:
+    def loop(
+        self, stop: Value | int, start: Value | int = 0, step: Value | int = 1
+    ) -> Iterator[Value]:
         """Repeat what is emitted inside for start, start + step, ... below stop."""
         build = self._build
         start, stop = self.index(start), self.index(stop)
@@ -171,13 +173,14 @@ class Emitter:
         alignment = ir.Constant(_INT32, FLOAT_BYTES)
         build.call(store, [vector, build.bitcast(address, pointer), alignment, mask])
 
-    def prefetch(self, address: Value, near: bool) -> None:
-        """Ask for a cache line that will be read: soon (to the nearest cache), or later."""
+    def prefetch(self, address: Value, near: bool, written: bool = False) -> None:
+        """Ask for a cache line that will be read, or written: soon (nearest cache), or later."""
         byte = ir.IntType(8).as_pointer()
         signature = ir.FunctionType(ir.VoidType(), [byte, _INT32, _INT32, _INT32])
-        read, keep, data = (ir.Constant(_INT32, value) for value in (0, 3 if near else 2, 1))
+        locality = 3 if near else 2
+        use, keep, data = (ir.Constant(_INT32, value) for value in (int(written), locality, 1))
         target = self._build.bitcast(address, byte)
-        self._build.call(self._intrinsic("llvm.prefetch.p0", signature), [target, read, keep, data])
+        self._build.call(self._intrinsic("llvm.prefetch.p0", signature), [target, use, keep, data])
 
     def copy_float(self, source: Value, target: Value) -> None:
         """One float from one address to another."""

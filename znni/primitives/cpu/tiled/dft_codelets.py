@@ -70,6 +70,10 @@ class Codelet:
     steps: tuple[Operation, ...]
     outputs: tuple[Real, ...]
 
+    def first(self, outputs: int) -> Codelet:
+        """The same without the outputs from a number on, and what only they need."""
+        return Codelet(self.steps, self.outputs[:outputs])
+
     @cached_property
     def flops(self) -> int:
         """Additions and multiplications."""
@@ -210,8 +214,11 @@ class _Program:
 
 
 def _complex(program: _Program, x: Sequence[Complex], sign: int) -> list[Complex]:
-    """Decimation in time: the transforms of every radix-th input, combined."""
+    """By coprime factors; else decimation in time: transforms of every radix-th input, combined."""
     length = len(x)
+    factors = _coprime_factors(length)
+    if factors:
+        return _complex_by_factors(program, x, sign, factors)
     radix = _radix(length)
     if radix == length:
         return _butterfly(program, x, sign)
@@ -229,6 +236,9 @@ def _real(program: _Program, x: Sequence[Real]) -> list[Complex]:
     length = len(x)
     if length == 1:
         return [(x[0], None)]
+    factors = _coprime_factors(length)
+    if factors:
+        return _real_by_factors(program, x, factors)
     radix = _radix(length)
     part = length // radix
     parts = [_real(program, x[j::radix]) for j in range(radix)]
@@ -248,6 +258,9 @@ def _inverse_real(program: _Program, spectrum: Sequence[Complex], length: int) -
     """Decimation in frequency: the steps of ``_real`` backwards."""
     if length == 1:
         return [spectrum[0][0]]
+    factors = _coprime_factors(length)
+    if factors:
+        return _inverse_real_by_factors(program, spectrum, factors)
     radix = _radix(length)
     part = length // radix
     parts: list[list[Complex]] = [[] for _ in range(radix)]
@@ -260,6 +273,79 @@ def _inverse_real(program: _Program, spectrum: Sequence[Complex], length: int) -
     for j in range(radix):
         out[j::radix] = _inverse_real(program, parts[j], part)
     return out
+
+
+def _complex_by_factors(
+    program: _Program, x: Sequence[Complex], sign: int, factors: tuple[int, int]
+) -> list[Complex]:
+    """Good's prime factor algorithm: a two-dimensional transform without twiddle factors.
+
+    For coprime a and b, input b i + a j (modulo a b) is at (i, j) and output k at (k mod a,
+    k mod b): I. J. Good, "The interaction algorithm and practical Fourier analysis", 1958.
+    """
+    a, b = factors
+    rows = [_complex(program, [x[n] for n in row], sign) for row in _input_rows(a, b)]
+    columns = [_complex(program, [row[i] for row in rows], sign) for i in range(a)]
+    return [columns[k % a][k % b] for k in range(a * b)]
+
+
+def _real_by_factors(
+    program: _Program, x: Sequence[Real], factors: tuple[int, int]
+) -> list[Complex]:
+    """As ``_complex_by_factors``; conjugate columns are left out, and b is odd."""
+    a, b = factors
+    rows = [_real(program, [x[n] for n in row]) for row in _input_rows(a, b)]
+    columns: list[list[Complex]] = []
+    for i in range(a // 2 + 1):
+        if 2 * i % a == 0:
+            lower = _real(program, [row[i][0] for row in rows])
+            columns.append([_hermitian(lower, k, b) for k in range(b)])
+        else:
+            columns.append(_complex(program, [row[i] for row in rows], -1))
+    out = []
+    for k in range(a * b // 2 + 1):
+        if k % a <= a // 2:
+            out.append(columns[k % a][k % b])
+        else:
+            real, imaginary = columns[-k % a][-k % b]
+            out.append((real, _negative(imaginary)))
+    return out
+
+
+def _inverse_real_by_factors(
+    program: _Program, spectrum: Sequence[Complex], factors: tuple[int, int]
+) -> list[Real]:
+    """The steps of ``_real_by_factors`` backwards."""
+    a, b = factors
+    place = {(k % a, k % b): k for k in range(a * b)}
+    columns: list[list[Complex]] = []
+    for i in range(a // 2 + 1):
+        column = [_hermitian(spectrum, place[i, j], a * b) for j in range(b)]
+        if 2 * i % a == 0:
+            reals = _inverse_real(program, column[: b // 2 + 1], b)
+            columns.append([(real, None) for real in reals])
+        else:
+            columns.append(_complex(program, column, 1))
+    out: list[Real] = [None] * (a * b)
+    for j, row in enumerate(_input_rows(a, b)):
+        values = _inverse_real(program, [column[j] for column in columns], a)
+        for n, value in zip(row, values, strict=True):
+            out[n] = value
+    return out
+
+
+def _input_rows(a: int, b: int) -> list[list[int]]:
+    """Which inputs each transform of length a takes."""
+    return [[(b * i + a * j) % (a * b) for i in range(a)] for j in range(b)]
+
+
+def _coprime_factors(length: int) -> tuple[int, int] | None:
+    """The power of the smallest prime in a length, and the rest; None for a prime's power."""
+    prime = next((p for p in range(2, length + 1) if length % p == 0), 1)
+    power = prime
+    while prime > 1 and length % (power * prime) == 0:
+        power *= prime
+    return (power, length // power) if power < length else None
 
 
 def _hermitian(spectrum: Sequence[Complex], frequency: int, length: int) -> Complex:

@@ -16,7 +16,13 @@ from znni.arrays import empty_aligned
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.workers import Workers
-from znni.primitives.cpu.tiled.tile_transform import NUMBER, frequencies, half
+from znni.primitives.cpu.tiled.tile_transform import (
+    NUMBER,
+    frequencies,
+    half,
+    own_columns,
+    whole_rows,
+)
 from znni.shapes import Vec3
 from znni.weights import Float32
 
@@ -39,8 +45,8 @@ def transform_flops(tile: Vec3, kernel: Vec3) -> int:
     """Operations for the kernels between one input map and 16 output maps."""
     along_x = 4 * kernel.volume
     along_y = 8 * kernel.z * kernel.y * tile.y
-    along_z = 8 * kernel.z * tile.y * tile.z
-    return LANES * half(tile.x) * (along_x + along_y + along_z)
+    along_z = 8 * kernel.z * frequencies(tile)
+    return LANES * (half(tile.x) * (along_x + along_y) + along_z)
 
 
 def transform_kernels(weight: Float32, tile: Vec3, spectra: Float32, workers: Workers) -> None:
@@ -74,6 +80,8 @@ def transform_kernels(weight: Float32, tile: Vec3, spectra: Float32, workers: Wo
             tile.z,
             tile.y,
             half(tile.x),
+            whole_rows(tile),
+            own_columns(tile),
             *(table.ctypes.data for table in tables),
             spectra[0, group, c].ctypes.data,
             groups * in_features * NUMBER,
@@ -103,6 +111,8 @@ def _transform() -> Kernel:
         tile_z=INDEX,
         tile_y=INDEX,
         half_x=INDEX,
+        whole_rows=INDEX,
+        own_columns=INDEX,
         roots_z=FLOATS,
         roots_y=FLOATS,
         roots_x=FLOATS,
@@ -131,13 +141,17 @@ def _transform() -> Kernel:
             source = emit.at(taps, emit.times(emit.times(row, taps_x), LANES))
             total = _real_product(emit, source, roots, taps_x)
             _put(emit, total, emit.at(along_x, emit.times(row, NUMBER)))
-        with emit.loop(tile_y) as fy:
+        # The first and, of an even tile, the last column hold conjugates: see tile_transform.
+        apart = emit.plus(emit["own_columns"], 1)
+        place = emit.minus(fx, emit.times(emit.quotient(fx, apart), apart))
+        rows_here = emit.chosen(place, "==", emit.index(0), emit["whole_rows"], tile_y)
+        with emit.loop(rows_here) as fy:
             roots = _row(emit, emit["roots_y"], fy, taps_y)
             with emit.loop(taps_z) as z:
                 source = emit.at(along_x, emit.times(emit.times(z, taps_y), NUMBER))
                 total = _product(emit, source, roots, taps_y)
                 _put(emit, total, emit.at(along_y, emit.times(z, NUMBER)))
-            column = emit.plus(emit.times(fy, emit["half_x"]), fx)
+            column = _column(emit, fy, fx)
             first = emit.times(column, tile_z)
             with emit.loop(tile_z) as fz:
                 roots = _row(emit, emit["roots_z"], fz, taps_z)
@@ -147,6 +161,15 @@ def _transform() -> Kernel:
                 emit.stream(real, target)
                 emit.stream(imaginary, emit.at(target, LANES))
     return emit.compile()
+
+
+def _column(emit: Emitter, fy: Value, fx: Value) -> Value:
+    """Where a column lies in the spectrum."""
+    beyond = emit.minus(fy, emit["whole_rows"])
+    own = emit.plus(emit.times(beyond, emit["own_columns"]), emit.minus(fx, 1))
+    after_whole = emit.plus(emit.times(emit["whole_rows"], emit["half_x"]), own)
+    whole = emit.plus(emit.times(fy, emit["half_x"]), fx)
+    return emit.chosen(beyond, "<", emit.index(0), whole, after_whole)
 
 
 def _row(emit: Emitter, roots: Value, frequency: Value, taps: Value) -> Value:

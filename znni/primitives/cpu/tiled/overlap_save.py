@@ -6,45 +6,44 @@ side by side in the output and overlap in the input; the last one is shifted bac
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.shapes import Vec3
 
-# Extents that tiles can have: short sums of small factors, and whole quarters of a vector.
-LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40, 48)
+# Extents that tiles can have: products of small factors.
+LENGTHS = (4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40, 48)
 
 # Start, and what is skipped along z, y and x.
 TABLE_COLUMNS = 4
 
 
-def tile_extents(largest: int, size: Vec3, kernel: Vec3) -> Vec3 | None:
+def tile_extents(largest: int, smaller: int, size: Vec3, kernel: Vec3) -> Vec3 | None:
     """Extents of the tiles for a layer on images of ``size``.
 
-    Along each axis the smallest length that needs no more tiles than ``largest`` would. Along z
-    and y no transform at all, a length of 1, where the kernel has one tap.
+    Along each axis the length up to ``largest`` whose tiles have the fewest voxels together, of
+    those the largest. Along z and y no transform at all, a length of 1, where the kernel has
+    one tap.
 
     Returns:
-        The extents, or None where no tile can be larger than the kernel, or where all are
-        smaller than ``largest``: then a smaller ``largest`` does the same.
+        The extents, or None where no tile can be larger than the kernel, or where none is
+        larger than ``smaller``: then a ``largest`` of that does the same.
     """
     extents = [
         1 if taps == 1 and axis != "x" else _extent(largest, voxels, taps)
         for axis, voxels, taps in zip("zyx", size, kernel, strict=True)
     ]
-    if None in extents or largest not in extents:
-        return None
-    return Vec3(*(extent for extent in extents if extent is not None))
+    found = [extent for extent in extents if extent is not None]
+    return Vec3(*found) if len(found) == len(extents) and max(found) > smaller else None
 
 
+@cache
 def _extent(largest: int, voxels: int, taps: int) -> int | None:
     valid = voxels - taps + 1
-    if largest <= taps:
-        return None
-    fewest = _tiles(valid, largest - taps + 1)
-    return next(
-        length for length in LENGTHS if length > taps and _tiles(valid, length - taps + 1) == fewest
-    )
+    lengths = [length for length in LENGTHS if taps < length <= largest]
+    return min(lengths, key=lambda t: (_tiles(valid, t - taps + 1) * t, -t), default=None)
 
 
 def inner_extents(tile: Vec3, size: Vec3, kernel: Vec3) -> tuple[Vec3, Vec3]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from znni.primitives.cpu.common.machine_code import Kernel
-from znni.primitives.cpu.common.simd import Argument, Emitter, Value
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS
 from znni.primitives.cpu.tiled.tile_transform import NUMBER, zero
 
@@ -37,6 +37,8 @@ DRIVER_ARGUMENTS = {
     "tile_z": INDEX,
     "tile_y": INDEX,
     "half_x": INDEX,
+    "whole_rows": INDEX,
+    "own_columns": INDEX,
     "plane_stride": INDEX,
     "scratch": FLOATS,
     "spectra": FLOATS,
@@ -52,16 +54,15 @@ def forward_driver() -> Kernel:
     """Transform tiles of one group of 16 maps from an image to their spectra."""
     emit = Emitter("forward_tiles", **DRIVER_ARGUMENTS)
     driver = _Driver(emit)
-    staging = emit.at(emit["scratch"], emit.times(emit["tile_z"], emit["plane_stride"]))
     with driver.tiles() as ([corner, *_], spectrum):
         with emit.loop(emit["inner_z"]) as z:
             plane, image = driver.plane(z), emit.at(corner, emit.times(z, emit["z_stride"]))
             rows = [emit["inner_y"], emit["inner_x"], emit["tile_y"]]
-            emit.call(emit["rows"], [image, *driver.image, *rows, plane, staging])
+            emit.call(emit["rows"], [image, *driver.image, *rows, plane, driver.staging])
             driver.transform_y(plane)
         with emit.loop(emit["tile_z"], emit["inner_z"]) as z:
             zero(emit, driver.plane(z), emit.times(emit["tile_y"], driver.row_stride))
-        driver.transform_z(*driver.scratch, *spectrum)
+        driver.transform_z(*spectrum, forward=True)
     return emit.compile()
 
 
@@ -71,12 +72,13 @@ def inverse_driver() -> Kernel:
     emit = Emitter("inverse_tiles", **DRIVER_ARGUMENTS)
     driver = _Driver(emit)
     with driver.tiles() as ([corner, skip_z, *skip], spectrum):
-        driver.transform_z(*spectrum, *driver.scratch)
+        driver.transform_z(*spectrum, forward=False)
         with emit.loop(emit["inner_z"], skip_z) as z:
             plane, image = driver.plane(z), emit.at(corner, emit.times(z, emit["z_stride"]))
+            driver.mirror(plane)
             driver.transform_y(plane)
             rows = [*skip, emit["inner_y"], emit["inner_x"], emit["bias"], emit["floor"]]
-            emit.call(emit["rows"], [plane, image, *driver.image, *rows])
+            emit.call(emit["rows"], [plane, image, *driver.image, *rows, driver.staging])
     return emit.compile()
 
 
@@ -88,7 +90,8 @@ class _Driver:
         self._number = emit.index(NUMBER)
         self.row_stride = emit.times(emit["half_x"], self._number)
         self.image = [emit["map_stride"], emit["y_stride"], emit["maps"]]
-        self.scratch = emit["scratch"], emit["plane_stride"]
+        planes = emit.times(emit["tile_z"], emit["plane_stride"])
+        self.staging = emit.at(emit["scratch"], planes)
 
     @contextmanager
     def tiles(self) -> Iterator[tuple[list[Value], tuple[Value, Value]]]:
@@ -115,11 +118,39 @@ class _Driver:
         side = plane, self.row_stride
         self._emit.call(self._emit["columns_y"], [*side, *side, self._emit["half_x"], self._number])
 
-    def transform_z(
-        self, source: Value, source_stride: Value, target: Value, stride: Value
-    ) -> None:
-        """All columns along z, between scratch and spectrum."""
+    def transform_z(self, spectrum: Value, stride: Value, forward: bool) -> None:
+        """All columns along z, from scratch to spectrum or back."""
         emit = self._emit
-        count = emit.times(emit["tile_y"], emit["half_x"])
-        step = emit.times(emit["tile_z"], emit["frequency_stride"])
-        emit.call(emit["columns_z"], [source, source_stride, target, stride, count, step])
+        step = emit.times(emit["tile_z"], stride)
+
+        def transform(planes: Value, column: Value, count: Value) -> None:
+            sides = [
+                (planes, emit["plane_stride"]),
+                (emit.at(spectrum, emit.times(column, step)), stride),
+            ]
+            (source, target) = sides if forward else reversed(sides)
+            emit.call(emit["columns_z"], [*source, *target, count, step])
+
+        whole = emit.times(emit["whole_rows"], emit["half_x"])
+        transform(emit["scratch"], emit.index(0), whole)
+        with emit.loop(emit["tile_y"], emit["whole_rows"]) as fy:
+            own = emit.times(emit.minus(fy, emit["whole_rows"]), emit["own_columns"])
+            row = emit.at(emit["scratch"], emit.times(fy, self.row_stride))
+            planes = emit.at(row, self._number)
+            transform(planes, emit.plus(whole, own), emit["own_columns"])
+
+    def mirror(self, plane: Value) -> None:
+        """Complete a plane's columns by the conjugates of others."""
+        emit = self._emit
+        apart = emit.times(emit.plus(emit["own_columns"], 1), self._number)
+        with emit.loop(emit["tile_y"], emit["whole_rows"]) as fy:
+            source, target = (
+                emit.at(plane, emit.times(y, self.row_stride))
+                for y in (emit.minus(emit["tile_y"], fy), fy)
+            )
+            # At fx = 0 and, where there is such a frequency, in the middle of x.
+            with emit.loop(self.row_stride, step=apart) as at:
+                real, imaginary = emit.at(source, at), emit.at(emit.at(source, at), LANES)
+                emit.store(emit.load(real), emit.at(target, at))
+                conjugate = emit.negate(emit.load(imaginary))
+                emit.store(conjugate, emit.at(emit.at(target, at), LANES))

@@ -7,17 +7,28 @@ vectors, the real and the imaginary parts of 16 maps:
 - image rows: (y, x) of 16 maps, turned in registers into vectors across the maps;
 - plane: (y, fx, part, lane), with fx < x // 2 + 1;
 - tile scratch: (z, y, fx, part, lane), planes ``plane_stride`` apart;
-- spectrum: (fy, fx, fz, ...), frequencies ``frequency_stride`` apart: fz runs fastest, so that
+- spectrum: (column, fz, ...), frequencies ``frequency_stride`` apart: fz runs fastest, so that
   the numbers one pass along z writes lie close together.
+
+A column is a pair (fy, fx). The spectrum of a real tile is Hermitian: beyond the middle of x all
+columns, and beyond the middle of y those with fx = 0 and fx = x / 2, are conjugates of others.
+They are left out: first come all columns of the ``whole_rows`` of fy, then of each further row
+the ``own_columns`` between.
 """
 
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import Literal
 
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.tiled.dft_codelets import complex_dft, inverse_real_dft, real_dft
+from znni.primitives.cpu.tiled.dft_codelets import (
+    Codelet,
+    complex_dft,
+    inverse_real_dft,
+    real_dft,
+)
 from znni.shapes import Vec3
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
@@ -25,15 +36,29 @@ FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 # Real and imaginary parts of 16 maps.
 NUMBER = 2 * LANES
 
+# How far ahead rows of an image are asked for before they are read.
+ROWS_AHEAD = 2
+
 
 def half(length: int) -> int:
     """Frequencies along x: the others are conjugates."""
     return length // 2 + 1
 
 
+def whole_rows(tile: Vec3) -> int:
+    """Frequencies along y up to the middle."""
+    return tile.y // 2 + 1
+
+
+def own_columns(tile: Vec3) -> int:
+    """Columns of a row beyond the middle that are no conjugates: those from fx = 1 on."""
+    return (tile.x - 1) // 2
+
+
 def frequencies(tile: Vec3) -> int:
-    """Frequencies of a tile's spectrum."""
-    return tile.z * tile.y * half(tile.x)
+    """Frequencies of a tile's spectrum, without the conjugates."""
+    whole = whole_rows(tile)
+    return tile.z * (whole * half(tile.x) + (tile.y - whole) * own_columns(tile))
 
 
 def plane_stride(tile: Vec3) -> int:
@@ -46,9 +71,15 @@ def plane_stride(tile: Vec3) -> int:
 
 def scratch_floats(tile: Vec3) -> int:
     """Floats of scratch that the transform of a tile needs."""
-    return tile.z * plane_stride(tile) + LANES * tile.x
+    return tile.z * plane_stride(tile) + LANES * tile.x + LANES
 
 
+def outputs_computed(wanted: int, length: int) -> int:
+    """Outputs of an inverse transform that is asked for ``wanted``: a kernel for every four."""
+    return min(length, -(-wanted // 4) * 4)
+
+
+@cache
 def transform_flops(tile: Vec3, inner: Vec3, inverse: bool) -> int:
     """Operations of one tile's transform, 16 maps at once.
 
@@ -57,19 +88,35 @@ def transform_flops(tile: Vec3, inner: Vec3, inverse: bool) -> int:
         inner: extents of what is read (forward) or written (inverse).
         inverse: which of the two.
     """
-    row = (inverse_real_dft if inverse else real_dft)(tile.x).flops
-    rows = inner.z * inner.y * row
-    columns_y = inner.z * half(tile.x) * complex_dft(tile.y, 1).flops
-    columns_z = tile.y * half(tile.x) * complex_dft(tile.z, 1).flops
+    if inverse:
+        z, y, x = (outputs_computed(*axis) for axis in zip(inner, tile, strict=True))
+        row = _inverse_row(tile.x, x)
+        column_y, column_z = _column(tile.y, 1, y), _column(tile.z, 1, z)
+    else:
+        row = real_dft(tile.x)
+        column_y, column_z = complex_dft(tile.y, -1), complex_dft(tile.z, -1)
+    rows = inner.z * inner.y * row.flops
+    columns_y = inner.z * half(tile.x) * column_y.flops
+    columns_z = frequencies(tile) // tile.z * column_z.flops
     return LANES * (rows + columns_y + columns_z)
+
+
+@cache
+def _inverse_row(length: int, outputs: int) -> Codelet:
+    return inverse_real_dft(length).first(outputs)
+
+
+@cache
+def _column(length: int, sign: Literal[-1, 1], outputs: int) -> Codelet:
+    return complex_dft(length, sign).first(2 * outputs)
 
 
 @cache
 def forward_rows(length: int) -> Kernel:
     """Rows of an image of 16 maps to a plane of their spectra along x.
 
-    Where rows or voxels are missing (``inner`` less than the tile), zeros take their place.
-    Lanes beyond the last map repeat it.
+    Where rows, voxels or maps are missing (``inner`` less than the tile, fewer than 16 maps),
+    zeros take their place: then each row is copied to ``staging`` first.
     """
     emit = Emitter(
         f"forward_rows_{length}",
@@ -83,20 +130,23 @@ def forward_rows(length: int) -> Kernel:
         plane=FLOATS,
         staging=FLOATS,
     )
-    last = emit.minus(emit["maps"], 1)
-    offsets = [emit.times(emit.smaller(i, last), emit["map_stride"]) for i in range(LANES)]
+    missing_x, missing_maps = emit.minus(emit["inner_x"], length), emit.minus(emit["maps"], LANES)
+    staged = emit.smaller(missing_x, missing_maps), "<", emit.index(0)
+    staging = emit["staging"]
+    with emit.when(*staged):
+        zero(emit, staging, emit.index(LANES * length))
+    stride = emit.chosen(*staged, emit.index(length), emit["map_stride"])
     with emit.loop(emit["inner_y"]) as y:
         row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
-        lanes = [emit.at(row, offset) for offset in offsets]
-        partial = emit["inner_x"], "<", emit.index(length)
-        with emit.when(*partial):
-            for lane, source in enumerate(lanes):
-                _stage(emit, source, emit.at(emit["staging"], lane * length), length)
-        lanes = [
-            emit.chosen(*partial, emit.at(emit["staging"], lane * length), source)
-            for lane, source in enumerate(lanes)
-        ]
-        voxels = _load_transposed(emit, lanes, length)
+        with emit.when(*staged), emit.loop(emit["maps"]) as lane:
+            source = emit.at(row, emit.times(lane, emit["map_stride"]))
+            target = emit.at(staging, emit.times(lane, length))
+            with emit.loop(emit["inner_x"]) as x:
+                emit.copy_float(emit.at(source, x), emit.at(target, x))
+        ahead = emit.at(row, emit.times(emit["y_stride"], ROWS_AHEAD))
+        _ask_for(emit, ahead, length, written=False)
+        source = emit.chosen(*staged, staging, row)
+        voxels = _load_transposed(emit, source, stride, length)
         target = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         real_dft(length).evaluate(
             emit,
@@ -111,14 +161,18 @@ def forward_rows(length: int) -> Kernel:
 
 
 @cache
-def inverse_rows(length: int) -> Kernel:
+def inverse_rows(length: int, outputs: int) -> Kernel:
     """A plane of spectra along x to rows of an image of 16 maps, with bias and activation.
 
+    Args:
+        length: of the transform.
+        outputs: voxels computed, from the row's first on.
+
     Args of the kernel: ``bias`` and ``floor`` are 16 numbers each; a voxel becomes
-    max(value + bias, floor).
+    max(value + bias, floor). Fewer than 16 maps go by way of ``staging``.
     """
     emit = Emitter(
-        f"inverse_rows_{length}",
+        f"inverse_rows_{length}_{outputs}",
         plane=FLOATS,
         image=FLOATS,
         map_stride=INDEX,
@@ -130,37 +184,51 @@ def inverse_rows(length: int) -> Kernel:
         inner_x=INDEX,
         bias=FLOATS,
         floor=FLOATS,
+        staging=FLOATS,
     )
     bias, floor = emit.load(emit["bias"]), emit.load(emit["floor"])
+    staged = emit["maps"], "<", emit.index(LANES)
+    staging = emit["staging"]
+    stride = emit.chosen(*staged, emit.index(length), emit["map_stride"])
+    span = emit["skip_x"], emit["inner_x"]
     with emit.loop(emit["inner_y"], emit["skip_y"]) as y:
+        row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
+        _ask_for(emit, row, outputs, written=True)
         source = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         voxels: dict[int, Value] = {}
 
         def write(x: int, value: Value, voxels: dict[int, Value] = voxels) -> None:
             voxels[x] = emit.at_least(emit.add(value, bias), floor)
 
-        inverse_real_dft(length).evaluate(
+        _inverse_row(length, outputs).evaluate(
             emit, read=lambda i: emit.load(emit.at(source, i * LANES)), write=write
         )
-        row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
-        _store_transposed(emit, voxels, row, length)
+        _store_transposed(emit, voxels, emit.chosen(*staged, staging, row), stride, span)
+        with emit.when(*staged), emit.loop(emit["maps"]) as lane:
+            source = emit.at(staging, emit.times(lane, length))
+            target = emit.at(row, emit.times(lane, emit["map_stride"]))
+            for x in range(0, outputs, LANES):
+                _store_span(emit, emit.load(emit.at(source, x)), target, x, span)
     return emit.compile()
 
 
 @cache
-def columns(length: int, sign: int, streaming: bool, ahead: bool) -> Kernel:
+def columns(
+    length: int, sign: Literal[-1, 1], outputs: int, streaming: bool, ahead: bool
+) -> Kernel:
     """Complex transforms along one axis, of many columns side by side.
 
     Args:
         length: of the axis.
         sign: -1 forward, 1 inverse.
+        outputs: computed of each column, from its first on.
         streaming: store past the caches.
         ahead: ask for the next column while at work on this one.
     """
     direction = "forward" if sign < 0 else "inverse"
     kind = "_streaming" * streaming + "_ahead" * ahead
     emit = Emitter(
-        f"{direction}_columns_{length}{kind}",
+        f"{direction}_columns_{length}_{outputs}{kind}",
         source=FLOATS,
         source_stride=INDEX,
         target=FLOATS,
@@ -176,11 +244,20 @@ def columns(length: int, sign: int, streaming: bool, ahead: bool) -> Kernel:
         source = emit.at(emit["source"], emit.times(i, source_step))
         target = emit.at(emit["target"], emit.times(i, target_step))
         sources = [emit.at(source, emit.times(emit["source_stride"], j)) for j in range(length)]
-        targets = [emit.at(target, emit.times(emit["target_stride"], j)) for j in range(length)]
+        targets = [emit.at(target, emit.times(emit["target_stride"], j)) for j in range(outputs)]
         read = partial(_read_part, emit, sources, step if ahead else None)
         write = partial(_write_part, emit, targets, streaming)
-        complex_dft(length, -1 if sign < 0 else 1).evaluate(emit, read, write)
+        _column(length, sign, outputs).evaluate(emit, read, write)
     return emit.compile()
+
+
+def _ask_for(emit: Emitter, row: Value, length: int, written: bool) -> None:
+    """Ask for a row of each map: the processor itself sees no pattern in them."""
+    last = emit.minus(emit["maps"], 1)
+    for lane in range(LANES):
+        start = emit.at(row, emit.times(emit["map_stride"], emit.smaller(lane, last)))
+        for x in (*range(0, length - 1, LANES), length - 1):
+            emit.prefetch(emit.at(start, x), near=True, written=written)
 
 
 def _read_part(emit: Emitter, numbers: list[Value], ahead: Value | None, part: int) -> Value:
@@ -198,36 +275,37 @@ def _write_part(
     put(value, emit.at(numbers[part // 2], part % 2 * LANES))
 
 
-def _load_transposed(emit: Emitter, lanes: list[Value], length: int) -> list[Value]:
+def _load_transposed(emit: Emitter, row: Value, stride: Value, length: int) -> list[Value]:
     """The voxels of a row as vectors across 16 maps, from the rows of the maps."""
     voxels: list[Value] = []
+    lanes = [emit.at(row, emit.times(stride, i)) for i in range(LANES)]
     for x in range(0, length, 4):
-        addresses = [emit.at(lane, x) for lane in lanes]
+        # The last four may overlap those before them.
+        start = min(x, length - 4)
+        addresses = [emit.at(lane, start) for lane in lanes]
         rows = [emit.gather_quads(addresses[i::4]) for i in range(4)]
         # Quarter q of row i holds map i + 4q: the transpose puts the maps in order.
-        voxels += emit.transpose_within_quads(rows)
+        voxels += emit.transpose_within_quads(rows)[x - start :]
     return voxels
 
 
-def _store_transposed(emit: Emitter, voxels: dict[int, Value], row: Value, length: int) -> None:
-    """Voxels ``skip_x`` to ``inner_x`` of a row, from vectors across maps, to rows of the maps."""
-    last = emit.minus(emit["maps"], 1)
-    zero = emit.constant(0.0)
-    for x in range(0, length, LANES):
-        block = [voxels.get(i, zero) for i in range(x, x + LANES)]
-        start, stop = emit.minus(emit["skip_x"], x), emit.minus(emit["inner_x"], x)
+def _store_transposed(
+    emit: Emitter, voxels: dict[int, Value], row: Value, stride: Value, span: tuple[Value, Value]
+) -> None:
+    """The span of a row, from vectors across maps, to rows of the maps."""
+    nothing = emit.constant(0.0)
+    for x in range(0, len(voxels), LANES):
+        block = [voxels.get(i, nothing) for i in range(x, x + LANES)]
         for lane, values in enumerate(emit.transpose(block)):
-            end = emit.chosen(emit["maps"], ">", emit.index(lane), stop, emit.index(0))
-            offset = emit.times(emit.smaller(lane, last), emit["map_stride"])
-            emit.store_lanes(values, emit.at(row, emit.plus(offset, x)), start, end)
+            _store_span(emit, values, emit.at(row, emit.times(stride, lane)), x, span)
 
 
-def _stage(emit: Emitter, source: Value, target: Value, length: int) -> None:
-    """A row of ``inner_x`` voxels, lengthened by zeros."""
-    with emit.loop(emit["inner_x"]) as x:
-        emit.copy_float(emit.at(source, x), emit.at(target, x))
-    with emit.loop(length, emit["inner_x"]) as x:
-        emit.zero_float(emit.at(target, x))
+def _store_span(
+    emit: Emitter, values: Value, row: Value, x: int, span: tuple[Value, Value]
+) -> None:
+    """Of 16 voxels from x on, those from the span's first up to its last."""
+    start, stop = (emit.minus(end, x) for end in span)
+    emit.store_lanes(values, emit.at(row, x), start, stop)
 
 
 def zero(emit: Emitter, target: Value, floats: Value) -> None:

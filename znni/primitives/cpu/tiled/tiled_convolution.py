@@ -26,15 +26,18 @@ from znni.primitives.cpu.tiled.tile_transform import (
     frequencies,
     half,
     inverse_rows,
+    outputs_computed,
+    own_columns,
     plane_stride,
+    whole_rows,
 )
 from znni.shapes import Vec3
 from znni.weights import ConvWeights, Float32
 
-# Voxels of tiles that a worker transforms at a time, and shares of a product per worker: large
-# enough that handing out tasks costs nothing, small enough that all workers end together.
-TASK_VOXELS = 8192
+# Shares of a pass per worker, and the most voxels of tiles in one: neighbouring tiles have cache
+# lines in common, yet all workers must end together.
 SHARES_PER_WORKER = 16
+SHARE_VOXELS = 65536
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,16 @@ class TiledConvolution:
         self._forward = _Direction(
             forward_driver(),
             forward_rows(tile.x),
-            columns(tile.y, -1, streaming=False, ahead=False),
-            columns(tile.z, -1, streaming=True, ahead=False),
+            columns(tile.y, -1, tile.y, streaming=False, ahead=False),
+            columns(tile.z, -1, tile.z, streaming=True, ahead=False),
             batches.read,
         )
+        z, y, x = map(outputs_computed, batches.written, tile)
         self._inverse = _Direction(
             inverse_driver(),
-            inverse_rows(tile.x),
-            columns(tile.y, 1, streaming=False, ahead=False),
-            columns(tile.z, 1, streaming=False, ahead=True),
+            inverse_rows(tile.x, x),
+            columns(tile.y, 1, y, streaming=False, ahead=False),
+            columns(tile.z, 1, z, streaming=False, ahead=True),
             batches.written,
         )
         self._product = frequency_product(batches.out_groups, batches.batch < FEW_ROWS)
@@ -163,6 +167,8 @@ class TiledConvolution:
                 tile.z,
                 tile.y,
                 half(tile.x),
+                whole_rows(tile),
+                own_columns(tile),
                 plane_stride(tile),
                 scratch[worker],
                 first_spectrum + group * NUMBER * FLOAT_BYTES,
@@ -172,7 +178,9 @@ class TiledConvolution:
                 floor,
             )
 
-        step = max(1, TASK_VOXELS // tile.volume)
+        groups = -(-features // LANES)
+        share = len(tiles) * groups // (self._workers.threads * SHARES_PER_WORKER)
+        step = max(1, min(share, SHARE_VOXELS // tile.volume))
         starts = range(0, len(tiles), step)
         features_of_groups = range(0, features, LANES)
         self._workers.for_each(task, [(s, f) for s in starts for f in features_of_groups])
