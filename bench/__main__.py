@@ -1,72 +1,257 @@
-"""``python -m bench layer ...``: measure, print a table, save the JSON."""
+"""``python -m bench COMMAND``: measure, print a table, save the JSON; print and draw saved ones."""
 
 from __future__ import annotations
 
+import sys
+from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bench import layers, networks
-from bench.layers import compare_layer, layer
-from bench.networks import compare_network
-from bench.record import save, table
+from bench import scaling
+from bench.ceilings import Ceilings, measure_ceilings
+from bench.choices import judge_choice
+from bench.layers import Effort, compare_layer, layer
+from bench.network_peers import check_peers
+from bench.networks import Rivals, compare_network, plan_for
+from bench.plot import plot
+from bench.profile import profile
+from bench.record import Kind, load, save
+from bench.table import table
+from znni.errors import InvalidInput, ZnniError
 from znni.machine import detect_machine
+from znni.network import Conv, Network
 from znni.network_file import load_network
+from znni.planning import checked_plan
+from znni.plans import Plan
 from znni.shapes import Shape5, Vec3
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
+)
 
-
-@app.callback()
-def about() -> None:
-    """Side-by-side measurements."""
+Kernels = Annotated[list[int], typer.Option("--kernel", help="Kernel extent; repeatable.")]
+Batches = Annotated[list[int], typer.Option("--batch", help="Inputs times fragments; repeatable.")]
+Sizes = Annotated[list[int], typer.Option("--size", help="Input voxels per axis; repeatable.")]
+Features = Annotated[int, typer.Option(help="Input maps.")]
+OutFeatures = Annotated[int, typer.Option(help="Output maps.")]
+Only = Annotated[list[str] | None, typer.Option(help="A primitive; repeatable. Default: all.")]
+Nets = Annotated[list[Path], typer.Option("--net", help="Network file; repeatable.")]
+Volume = Annotated[int, typer.Option("--size", help="Voxels per axis of the volume planned for.")]
+Ram = Annotated[float, typer.Option(help="GiB that a plan may take.")]
+Patch = Annotated[int | None, typer.Option(help="Plan for an output of so many voxels per axis.")]
+PlanFile = Annotated[Path | None, typer.Option(help="Run this plan, made by znni plan --out.")]
+Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
+Repeats = Annotated[int, typer.Option(help="Counted rounds.")]
+Budget = Annotated[float, typer.Option(help="Seconds for the counted rounds of one contestant.")]
+Out = Annotated[Path | None, typer.Option(help="Save the JSON here.")]
 
 
 @app.command("layer")
 def layer_command(
-    kernel: Annotated[list[int], typer.Option(help="Kernel extent; repeat for several.")],
-    size: Annotated[int, typer.Option(help="Input voxels per axis.")] = 48,
-    batch: Annotated[int, typer.Option(help="Inputs times fragments.")] = 1,
-    features: Annotated[int, typer.Option(help="Input maps.")] = 80,
-    out_features: Annotated[int, typer.Option(help="Output maps.")] = 80,
-    only: Annotated[list[str] | None, typer.Option(help="A primitive; repeat for more.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Worker threads.")] = None,
-    repeats: Annotated[int, typer.Option(help="Counted rounds.")] = 5,
-    out: Annotated[Path | None, typer.Option(help="Save the JSON here.")] = None,
+    kernel: Kernels,
+    batch: Batches = [1],  # noqa: B006
+    size: Sizes = [64],  # noqa: B006
+    features: Features = 80,
+    out_features: OutFeatures = 80,
+    only: Only = None,
+    threads: Threads = None,
+    repeats: Repeats = 5,
+    budget: Budget = 60.0,
+    out: Out = None,
 ) -> None:
     """Every primitive on one convolution, beside PyTorch's."""
     machine = detect_machine(threads=threads)
-    rows = []
-    for extent in kernel:
-        conv = layer(Vec3.of(extent), features, out_features)
-        shape = Shape5.of(batch, features, Vec3.of(size))
-        rows += compare_layer(machine, conv, shape, only or [], repeats)
-    typer.echo(table(rows, layers.COLUMNS))
-    if out:
-        save(out, rows)
+    ceilings = _ceilings(machine.host.threads)
+    rows: list[dict[str, Any]] = []
+    for conv, shape in _layers(kernel, batch, size, features, out_features):
+        _progress(f"{conv.kernel} on {shape}")
+        found = compare_layer(machine, conv, shape, only or [], Effort(repeats, budget), ceilings)
+        typer.echo(table("layer", found))
+        rows += found
+        _save(out, "layer", rows, [ceilings])
+
+
+@app.command("choices")
+def choices_command(
+    kernel: Kernels,
+    batch: Batches = [1, 8, 64],  # noqa: B006
+    size: Sizes = [32],  # noqa: B006
+    features: Features = 80,
+    out_features: OutFeatures = 80,
+    only: Only = None,
+    threads: Threads = None,
+    repeats: Repeats = 3,
+    budget: Budget = 20.0,
+    out: Out = None,
+) -> None:
+    """Whether the planner's model picks the primitive that is fastest."""
+    machine = detect_machine(threads=threads)
+    ceilings = _ceilings(machine.host.threads)
+    rows: list[dict[str, Any]] = []
+    for conv, shape in _layers(kernel, batch, size, features, out_features):
+        _progress(f"{conv.kernel} on {shape}")
+        effort = Effort(repeats, budget)
+        rows.append(judge_choice(machine, conv, shape, only or [], effort, ceilings))
+        _save(out, "choices", rows, [ceilings])
+    typer.echo(table("choices", rows))
 
 
 @app.command("network")
 def network_command(
-    net: Annotated[list[Path], typer.Option(help="Network file; repeat for several.")],
-    size: Annotated[int, typer.Option(help="Voxels per axis of the volume planned for.")] = 512,
-    ram: Annotated[float, typer.Option(help="GiB that a plan may take.")] = 16.0,
-    peer_patch: Annotated[int, typer.Option(help="PyTorch's patch over total pooling.")] = 4,
-    threads: Annotated[int | None, typer.Option(help="Worker threads.")] = None,
-    repeats: Annotated[int, typer.Option(help="Counted rounds.")] = 3,
-    out: Annotated[Path | None, typer.Option(help="Save the JSON here.")] = None,
+    net: Nets,
+    size: Volume = 512,
+    ram: Ram = 16.0,
+    patch: Patch = None,
+    plan: PlanFile = None,
+    peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
+    peer_ram: Annotated[
+        float | None, typer.Option(help="GiB for a peer's patch. Default: --ram.")
+    ] = None,
+    threads: Threads = None,
+    repeats: Repeats = 3,
+    budget: Budget = 120.0,
+    out: Out = None,
 ) -> None:
-    """The best plan's patch for whole networks, beside PyTorch's."""
-    machine = detect_machine(ram=int(ram * 2**30), threads=threads)
-    rows = []
-    for path in net:
-        network = load_network(path)
-        rows += compare_network(network, machine, Vec3.of(size), peer_patch, repeats)
-        typer.echo(table(rows, networks.COLUMNS))
+    """The best plan's patch for whole networks, beside the peers at their best patches."""
+    names = check_peers(peer or [])
+    ceilings = _ceilings(detect_machine(threads=threads).host.threads)
+    rivals = Rivals(tuple(names), _bytes(peer_ram or ram))
+    rows: list[dict[str, Any]] = []
+    for network in map(load_network, net):
+        chosen = _plan(network, size, ram, threads, patch, plan)
+        found = compare_network(chosen, rivals, Effort(repeats, budget), _progress)
+        typer.echo(table("network", found))
+        rows += found
+        _save(out, "network", rows, [ceilings])
+
+
+@app.command("profile")
+def profile_command(
+    net: Nets,
+    size: Volume = 512,
+    ram: Ram = 16.0,
+    patch: Patch = None,
+    plan: PlanFile = None,
+    threads: Threads = None,
+    repeats: Repeats = 1,
+    out: Out = None,
+) -> None:
+    """Where a plan's patch spends its time, layer by layer."""
+    ceilings = _ceilings(detect_machine(threads=threads).host.threads)
+    rows: list[dict[str, Any]] = []
+    for network in map(load_network, net):
+        chosen = _plan(network, size, ram, threads, patch, plan)
+        found = profile(chosen, ceilings, repeats, _progress)
+        typer.echo(table("profile", found))
+        rows += found
+        _save(out, "profile", rows, [ceilings])
+
+
+@app.command("scaling")
+def scaling_command(
+    threads: Annotated[list[int], typer.Option(help="Worker threads; repeatable.")],
+    kernel: Kernels = [],  # noqa: B006
+    batch: Batches = [8],  # noqa: B006
+    size: Sizes = [48],  # noqa: B006
+    features: Features = 80,
+    out_features: OutFeatures = 80,
+    only: Only = None,
+    net: Annotated[list[Path] | None, typer.Option(help="Network file; repeatable.")] = None,
+    patch: Annotated[int, typer.Option(help="Output voxels per axis of a network's patch.")] = 64,
+    ram: Ram = 16.0,
+    repeats: Repeats = 5,
+    budget: Budget = 60.0,
+    out: Out = None,
+) -> None:
+    """Layers and networks with more and more threads."""
+    effort = Effort(repeats, budget)
+    layers = list(_layers(kernel, batch, size, features, out_features))
+    rows: list[dict[str, Any]] = []
+    ceilings = [_ceilings(count) for count in threads]
+    if layers:
+        rows += scaling.layer_rows(ceilings, layers, only or [], effort, _progress)
+        _save(out, "scaling", rows, ceilings)
+    for network in map(load_network, net or []):
+        rows += scaling.network_rows(threads, network, patch, _bytes(ram), effort, _progress)
+        _save(out, "scaling", rows, ceilings)
+    typer.echo(table("scaling", rows))
+
+
+@app.command("table")
+def table_command(results: Annotated[Path, typer.Argument(help="A saved JSON.")]) -> None:
+    """Print saved results as a Markdown table."""
+    record = load(results)
+    typer.echo(table(record.kind, record.rows))
+
+
+@app.command("plot")
+def plot_command(
+    results: Annotated[Path, typer.Argument(help="A saved JSON.")],
+    out: Annotated[Path, typer.Option(help="The picture, such as layers.png.")],
+) -> None:
+    """Draw saved results of layer, network or scaling."""
+    plot(load(results), out)
+
+
+def _layers(
+    kernels: list[int], batches: list[int], sizes: list[int], features: int, out_features: int
+) -> list[tuple[Conv, Shape5]]:
+    """Every combination, as layers and the shapes of their inputs."""
+    return [
+        (layer(Vec3.of(kernel), features, out_features), Shape5.of(batch, features, Vec3.of(size)))
+        for kernel, batch, size in product(kernels, batches, sizes)
+    ]
+
+
+def _plan(
+    network: Network,
+    size: int,
+    ram: float,
+    threads: int | None,
+    patch: int | None,
+    given: Path | None,
+) -> Plan:
+    if given is None:
+        _progress(f"planning {network.name}")
+        return plan_for(network, size, _bytes(ram), threads, patch)
+    try:
+        text = given.read_text()
+    except OSError as error:
+        raise InvalidInput(f"{given}: cannot be read: {error.strerror}") from None
+    return checked_plan(Plan.from_json(text), network, _bytes(ram), threads)
+
+
+def _bytes(gib: float) -> int:
+    return int(gib * 2**30)
+
+
+def _ceilings(threads: int) -> Ceilings:
+    ceilings = measure_ceilings(threads)
+    typer.echo(ceilings)
+    return ceilings
+
+
+def _progress(what: str) -> None:
+    typer.echo(f"... {what}", err=True)
+
+
+def _save(
+    out: Path | None, kind: Kind, rows: list[dict[str, Any]], ceilings: list[Ceilings]
+) -> None:
     if out:
-        save(out, rows)
+        save(out, kind, rows, ceilings)
+
+
+def main() -> None:
+    """Run a command; an error that a user can mend is one line."""
+    try:
+        app()
+    except ZnniError as error:
+        typer.echo(f"bench: error: {error}", err=True)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    app()
+    main()

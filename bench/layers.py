@@ -2,89 +2,232 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 from bench.accuracy import sampled_error
-from bench.peers import torch_convolutions
+from bench.ceilings import Ceilings
+from bench.child import Child, ChildFailed
+from bench.noise import normal
+from bench.rounds import Result, Stopwatch, run_rounds, speedups, stopwatch
+from bench.torch_layers import FP32, NAMES, TorchConvolution
+from bench.torch_settings import ENVIRONMENT, has_torch
+from planner.costs import model_seconds
 from znni.arena import Arena
 from znni.arrays import peak_memory
+from znni.cost import Cost
 from znni.machine import Machine
 from znni.network import Conv, Network
-from znni.primitive import catalogue
+from znni.primitive import Primitive, catalogue
 from znni.shapes import Shape5, Vec3
-from znni.timing import interleaved
-from znni.weights import Float32, random_weights
+from znni.units import in_units
+from znni.weights import ConvWeights, Float32, random_weights
 
-COLUMNS = {
-    "kernel": "",
-    "maps": "",
-    "input": "",
-    "name": "",
-    "seconds": ".4f",
-    "spread": ".0%",
-    "kvoxels_per_s": ",.0f",
-    "gflops_direct": ",.0f",
-    "model_seconds": ".4f",
-    "error": ".1e",
-    "peak_mib": ",.0f",
-    "declared_mib": ",.0f",
-}
+Row = dict[str, Any]
+
+# A direct convolution reaches at least this share of the arithmetic ceiling.
+LEAST_SHARE_OF_PEAK = 0.4
 
 
-def compare_layer(
-    machine: Machine, conv: Conv, shape: Shape5, only: list[str], repeats: int
-) -> list[dict[str, Any]]:
-    """A row of measurements for each primitive, or those named in ``only``, and each peer."""
-    from planner.costs import model_seconds
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
 
-    network = Network("layer", conv.in_features, (conv,))
-    weights = random_weights(network, 0)[conv.name]
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal(shape, dtype=np.float32)
-    rows: dict[str, dict[str, Any]] = {}
-    runs: dict[str, Callable[[], Float32]] = {}
-    working = [0]
-    for primitive in catalogue(machine).values():
-        out = primitive.out_shape(conv, shape)
-        if out is not None and (not only or primitive.name in only):
-            cost = primitive.cost(conv, shape)
-            build = primitive.build(conv, shape, weights)
-            runs[primitive.name] = lambda run=build: run(x)  # type: ignore[misc]
-            working.append(cost.memory.working)
-            rows[primitive.name] = {
-                "model_seconds": model_seconds(primitive, cost),
-                "declared_mib": cost.memory.working / 2**20,
-            }
-    for name, peer in torch_convolutions(weights, x, machine.host.threads).items():
-        runs[name] = peer
-        rows[name] = {}
-    arena = Arena(max(working))
-    with arena.in_use():
-        timings = interleaved(runs, repeats=repeats)
-    size = shape.size - conv.kernel + 1
-    voxels = shape.n * size.volume
-    direct_flops = 2 * conv.in_features * conv.kernel.volume * conv.out_features * voxels
-    for name, timing in timings.items():
-        with peak_memory() as peak:
-            y = runs[name]()
-        rows[name] |= {
-            "kernel": str(conv.kernel),
-            "maps": f"{conv.in_features}->{conv.out_features}",
-            "input": str(shape),
-            "name": name,
-            "seconds": timing.median,
-            "spread": timing.spread,
-            "kvoxels_per_s": voxels / timing.median / 1e3,
-            "gflops_direct": direct_flops / timing.median / 1e9,
-            "error": sampled_error(x, y, conv, weights),
-            "peak_mib": (peak.added + x.nbytes) / 2**20,
-        }
-    return sorted(rows.values(), key=lambda row: float(row["seconds"]))
+    Attributes:
+        repeats: counted rounds.
+        budget: seconds for the counted rounds of one contestant.
+    """
+
+    repeats: int
+    budget: float
 
 
 def layer(kernel: Vec3, features: int, out_features: int) -> Conv:
     """The convolution that is compared."""
     return Conv("conv1", features, out_features, kernel, "relu")
+
+
+def compare_layer(
+    machine: Machine,
+    conv: Conv,
+    shape: Shape5,
+    only: list[str],
+    effort: Effort,
+    ceilings: Ceilings,
+    *,
+    peers: bool = True,
+) -> list[Row]:
+    """A row for each primitive, or those named in ``only``, and each peer; fastest first.
+
+    What would not end within the budget, or not fit the memory, has a row that says so.
+    """
+    weights = random_weights(Network("layer", conv.in_features, (conv,)), 0)[conv.name]
+    ours = _Primitives(machine, conv, shape, weights, only, effort.budget)
+    with _torch_convolutions(machine, conv, shape, weights, effort, ceilings, peers) as rivals:
+        contestants: dict[str, Stopwatch] = {**ours.stopwatches(), **rivals.stopwatches}
+        with ours.arena().in_use():
+            results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
+        fp32 = [(results[name], 1.0) for name in FP32 if name in results]
+        rows = []
+        for name, result in results.items():
+            if name in rivals.skipped:
+                continue
+            measured = ours if name in ours.runs else rivals
+            row = {"name": name, **result.record(), **measured.row(name)}
+            row |= _speed(result, conv, shape, speedups(result, 1.0, fp32))
+            row |= _roofline(row, ceilings)
+            rows.append(row)
+        rows += [
+            {"name": name, "skipped": reason}
+            for name, reason in {**ours.skipped, **rivals.skipped}.items()
+        ]
+    about = {
+        "kernel": str(conv.kernel),
+        "maps": f"{conv.in_features}->{conv.out_features}",
+        "batch": shape.n,
+        "input": str(shape),
+        "threads": machine.host.threads,
+    }
+    return sorted(({**about, **row} for row in rows), key=_seconds)
+
+
+def _seconds(row: Row) -> float:
+    return float(row.get("seconds", float("inf")))
+
+
+def _speed(result: Result, conv: Conv, shape: Shape5, ratio: dict[str, float]) -> Row:
+    seconds = result.timing.median
+    voxels = shape.n * (shape.size - conv.kernel + 1).volume
+    return {
+        "voxels_per_s": voxels / seconds,
+        "gflops_direct": _direct_flops(conv, shape) / seconds / 1e9,
+        **ratio,
+    }
+
+
+def _roofline(row: Row, ceilings: Ceilings) -> Row:
+    """The floor under the operations and bytes that a row declares, if it does."""
+    if row.get("declared_flops") is None:
+        return {}
+    floor = ceilings.floor(row["declared_flops"], row["declared_bytes"])
+    return {
+        "floor_seconds": floor.seconds,
+        "bound": floor.bound,
+        "achieved": floor.share(row["seconds"]),
+    }
+
+
+def _direct_flops(conv: Conv, shape: Shape5) -> float:
+    voxels = shape.n * (shape.size - conv.kernel + 1).volume
+    return 2.0 * conv.in_features * conv.kernel.volume * conv.out_features * voxels
+
+
+class _Primitives:
+    """Our contestants: those that apply, fit and end in time are built."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        conv: Conv,
+        shape: Shape5,
+        weights: ConvWeights,
+        only: list[str],
+        budget: float,
+    ) -> None:
+        self.runs: dict[str, Callable[[Float32], Float32]] = {}
+        self.skipped: dict[str, str] = {}
+        self._conv, self._weights = conv, weights
+        self._costs: dict[str, tuple[Primitive, Cost]] = {}
+        self._x = normal(shape)
+        resident = self._x.nbytes
+        for name, primitive in catalogue(machine).items():
+            if (only and name not in only) or primitive.out_shape(conv, shape) is None:
+                continue
+            cost = primitive.cost(conv, shape)
+            needed = resident + cost.memory.resident + cost.memory.working
+            predicted = model_seconds(primitive, cost)
+            if predicted > budget:
+                self.skipped[name] = f"predicted to take {predicted:.0f} s, beyond {budget:.0f} s"
+            elif needed > machine.host.memory:
+                self.skipped[name] = f"needs {in_units(needed)} beside the others built before it"
+            else:
+                self.runs[name] = primitive.build(conv, shape, weights)
+                self._costs[name] = primitive, cost
+                resident += cost.memory.resident
+
+    def stopwatches(self) -> dict[str, Stopwatch]:
+        return {name: stopwatch(partial(run, self._x)) for name, run in self.runs.items()}
+
+    def arena(self) -> Arena:
+        return Arena(max((cost.memory.working for _, cost in self._costs.values()), default=0))
+
+    def row(self, name: str) -> Row:
+        """Model, declaration, error and peak memory, from one more run outside the arena."""
+        primitive, cost = self._costs[name]
+        with peak_memory() as peak:
+            y = self.runs[name](self._x)
+        return {
+            "model_seconds": model_seconds(primitive, cost),
+            "declared_flops": cost.flops,
+            "declared_bytes": cost.bytes_moved,
+            "error": sampled_error(self._x, y, self._conv, self._weights),
+            "peak_mib": (peak.added + self._x.nbytes) / 2**20,
+            "declared_mib": cost.memory.working / 2**20,
+            "resident_mib": cost.memory.resident / 2**20,
+        }
+
+
+class _Torch:
+    """PyTorch's contestants, in a child process, and what is known of them."""
+
+    def __init__(self, child: Child | None, about: Row, skipped: dict[str, str]) -> None:
+        self._child, self._about = child, about
+        self.skipped = skipped
+        self.stopwatches: dict[str, Stopwatch] = {}
+        if child:
+            self.stopwatches = {
+                name: child.stopwatch(skipped, name, "seconds", name) for name in NAMES
+            }
+
+    def row(self, name: str) -> Row:
+        if self._child is None:
+            return {}
+        try:
+            error, peak = self._child.call("error_and_peak", name)
+        except ChildFailed as failure:
+            return {"measured": f"time only: {failure}"}
+        return {"error": error, "peak_mib": peak / 2**20, **self._about}
+
+
+@contextmanager
+def _torch_convolutions(
+    machine: Machine,
+    conv: Conv,
+    shape: Shape5,
+    weights: ConvWeights,
+    effort: Effort,
+    ceilings: Ceilings,
+    wanted: bool,
+) -> Iterator[_Torch]:
+    """As many items of the batch as are likely to stay within the budget."""
+    if not wanted or not has_torch():
+        reason = "PyTorch is not installed: pip install 'znni[peers]'"
+        yield _Torch(None, {}, dict.fromkeys(NAMES, reason) if wanted else {})
+        return
+    item_flops = _direct_flops(conv, shape._replace(n=1))
+    least = item_flops / ceilings.flops
+    if least > effort.budget:
+        reason = f"one input takes at least {least:.0f} s, beyond {effort.budget:.0f} s"
+        yield _Torch(None, {}, dict.fromkeys(NAMES, reason))
+        return
+    one_run = effort.budget / (effort.repeats + 1) * LEAST_SHARE_OF_PEAK
+    items = max(1, min(shape.n, int(one_run / least)))
+    about = {"measured": f"{items} of {shape.n} inputs"} if items < shape.n else {}
+    threads = machine.host.threads
+    with Child(
+        TorchConvolution, conv, weights, shape, items, threads, environment=ENVIRONMENT
+    ) as child:
+        yield _Torch(child, about, {})

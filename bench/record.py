@@ -6,33 +6,78 @@ import json
 import platform
 import shlex
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
+import psutil
+
+from bench.ceilings import Ceilings
+from znni.errors import InvalidInput
 from znni.machine import detect_machine
 
-LIBRARIES = ("znni", "numpy", "numba", "pyfftw", "torch")
+Kind: TypeAlias = Literal["layer", "network", "profile", "scaling", "choices"]
+
+LIBRARIES = ("znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai")
 
 
-def save(path: Path, rows: list[dict[str, Any]]) -> None:
+@dataclass(frozen=True)
+class Record:
+    """Results of one command.
+
+    Attributes:
+        kind: of the command.
+        rows: measurements by name of the quantity, in SI units but where the name says otherwise.
+        about: command, date, machine, libraries and measured ceilings.
+    """
+
+    kind: Kind
+    rows: list[dict[str, Any]]
+    about: dict[str, Any]
+
+
+def save(path: Path, kind: Kind, rows: list[dict[str, Any]], ceilings: list[Ceilings]) -> None:
     """Write rows of results with what is needed to judge and repeat them."""
     host = detect_machine().host
     record = {
+        "kind": kind,
         "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": {
             "processor": host.name,
             "threads": host.threads,
+            "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
             "system": platform.platform(),
             "python": platform.python_version(),
         },
         "libraries": {name: _version(name) for name in LIBRARIES},
+        "ceilings": [measured.record() for measured in ceilings],
         "rows": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    part = path.with_name(path.name + ".partial")
+    part.write_text(json.dumps(record, indent=1) + "\n")
+    part.replace(path)
+
+
+def load(path: Path) -> Record:
+    """Read back what ``save`` wrote.
+
+    Raises:
+        InvalidInput: no such file, or not one of these.
+    """
+    try:
+        about = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: cannot be read as results: {error}") from None
+    known = get_args(Kind)
+    if not isinstance(about, dict) or about.get("kind") not in known or "rows" not in about:
+        raise InvalidInput(
+            f"{path}: holds no results of python -m bench ({', '.join(known)}); measure again"
+        )
+    return Record(about.pop("kind"), about.pop("rows"), about)
 
 
 def _version(name: str) -> str | None:
@@ -40,22 +85,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
-    """Rows as a Markdown table; ``columns`` maps keys to format specifications."""
-    cells = [list(columns)]
-    cells += [
-        [
-            format(row[key], spec) if row.get(key) is not None else "-"
-            for key, spec in columns.items()
-        ]
-        for row in rows
-    ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    lines = [
-        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |"
-        for row in cells
-    ]
-    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
-    return "\n".join(lines)

@@ -6,71 +6,145 @@ small: the fastest arrangement of PyTorch's own operators that we found.
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from bench.accuracy import corner
+from bench.torch_network import TorchNetwork
+from bench.torch_parts import Piece, layer_flops
+from bench.torch_settings import WHOLE
 from znni.engine.recombine import place
 from znni.network import Conv, Layer, Network, Pool
-from znni.shapes import Vec3, offsets
-from znni.weights import Float32, Weights
+from znni.shapes import Shape5, Vec3, offsets
+from znni.weights import Float32
+
+# A pool's fragments, stacked, and stacked again channels last: all at once.
+COPIES_OF_FRAGMENTS = 3
 
 
-class TorchFragments:
-    """A network with ReLU or no activations, run on one patch at a time.
+class TorchFragments(TorchNetwork):
+    """Dense output by fragments of every pool."""
 
-    Args:
-        network: what to compute.
-        weights: its parameters.
-        dtype: ``torch.float32`` or ``torch.bfloat16``.
-        threads: PyTorch's threads.
-    """
-
-    def __init__(self, network: Network, weights: Weights, dtype: Any, threads: int) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, network: Network, dtype: str, threads: int) -> None:
+        super().__init__(network, dtype, threads)
         pools = [layer for layer in network.layers if isinstance(layer, Pool)]
         first_pool = network.layers.index(pools[0]) if pools else len(network.layers)
-        self.network = network
+        self.first_pool = pools[0] if pools else Pool("none", Vec3(1, 1, 1))
+        self.window = self.first_pool.window
         self.head = network.layers[:first_pool]
         self.tail = network.layers[first_pool + 1 :]
-        self.window = pools[0].window if pools else Vec3(1, 1, 1)
-        self.dtype = dtype
-        self.parameters = {
-            conv.name: (
-                self._tensor(weights[conv.name].weight),
-                torch.from_numpy(weights[conv.name].bias).to(dtype),
-            )
-            for conv in network.convolutions
-        }
+        self.one_fragment = f"head and 1 of {self.window.volume} fragments"
 
     def __call__(self, x: Float32) -> Float32:
         """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
-        size = Vec3(*x.shape[1:]) - self.network.field_of_view + 1
-        dense = np.empty((self.network.out_features, *size), np.float32)
+        dense = self._new_output(x)
         with torch.inference_mode():
-            stored = self._layers(self.head, self._tensor(x[np.newaxis]))
+            stored = self._layers(self.head, self.tensor(x[np.newaxis]))
             for offset in offsets(self.window):
-                y = self._layers(self.tail, _fragment(stored, self.window, offset))
-                at, stride = self._positions(offset)
-                place(y.float().contiguous().numpy(), at, stride, dense)
+                self._fragment_to(dense, stored, offset)
         return dense
 
-    def _tensor(self, array: Float32) -> Any:
-        tensor = torch.from_numpy(array).to(self.dtype)
-        return tensor.contiguous(memory_format=torch.channels_last_3d)
+    def timed(self, x: Float32) -> float:
+        """Seconds of a patch, whole or scaled from its first fragment."""
+        return super().timed(x) if self.measured == WHOLE else self.scaled_from_one_fragment(x)
+
+    def scaled_from_one_fragment(self, x: Float32) -> float:
+        """Seconds of a patch, from the layers before the first pool and one of its fragments.
+
+        All fragments have the same shape and cost, but the first is the first to touch its memory;
+        so its pooling is done once before.
+        """
+        dense = self._new_output(x)
+        with torch.inference_mode():
+            start = time.perf_counter()
+            stored = self._layers(self.head, self.tensor(x[np.newaxis]))
+            head = time.perf_counter() - start
+            _fragment(stored, self.window, Vec3(0, 0, 0))
+            start = time.perf_counter()
+            self._fragment_to(dense, stored, Vec3(0, 0, 0))
+            fragment = time.perf_counter() - start
+        self._last = corner(self.network, dense)
+        return head + self.window.volume * fragment
+
+    def ways(self, patch: Vec3, estimate: float) -> list[tuple[str, float]]:
+        """Whole, or the head and a single fragment."""
+        pieces = self.pieces(patch)
+        head = sum(piece.flops for piece in pieces[: len(self.head)])
+        rest = sum(piece.flops * piece.runs for piece in pieces[len(self.head) :])
+        single = (head + rest / self.window.volume) / (head + rest)
+        return [*super().ways(patch, estimate), (self.one_fragment, estimate * single)]
+
+    def pieces(self, patch: Vec3) -> list[Piece]:
+        """The layers up to the first pool once, the others once per fragment of it."""
+        made = []
+        shape = Shape5.of(1, self.network.in_features, patch + self.network.field_of_view - 1)
+        for layer in self.head:
+            made.append(self._piece(layer, shape, 1, 0))
+            shape = _out_shape(layer, shape)
+        fragments = self.window.volume
+        held = shape.elements
+        size = shape.size // self.window
+        made.append(
+            Piece(
+                layer=self.first_pool,
+                shape=shape,
+                planes=size.z,
+                stride=self.window.z,
+                reach=self.window.z - 1,
+                flops=layer_flops(self.first_pool, shape, size),
+                runs=fragments,
+                alive=held + shape.f * size.volume,
+                run=partial(_fragment, window=self.window, offset=Vec3(0, 0, 0)),
+            )
+        )
+        shape = Shape5.of(1, shape.f, size)
+        for layer in self.tail:
+            made.append(self._piece(layer, shape, fragments, held))
+            shape = _out_shape(layer, shape)
+        return made
+
+    def _piece(self, layer: Layer, shape: Shape5, runs: int, held: int) -> Piece:
+        out = _out_shape(layer, shape)
+        copies = 1 if isinstance(layer, Conv) else COPIES_OF_FRAGMENTS
+        stride = 1 if isinstance(layer, Conv) else layer.window.z
+        return Piece(
+            layer=layer,
+            shape=shape,
+            planes=out.z,
+            stride=stride,
+            reach=layer.kernel.z - 1 if isinstance(layer, Conv) else stride - 1,
+            flops=layer_flops(layer, shape, out.size),
+            runs=runs,
+            alive=held + shape.elements + copies * out.elements,
+            run=partial(self._layer, layer),
+        )
+
+    def _new_output(self, x: Float32) -> Float32:
+        size = Vec3(*x.shape[1:]) - self.network.field_of_view + 1
+        return np.empty((self.network.out_features, *size), np.float32)
+
+    def _fragment_to(self, dense: Float32, stored: Any, offset: Vec3) -> None:
+        """Take one of the first pool's fragments to the end, and put it in its place."""
+        y = self._layers(self.tail, _fragment(stored, self.window, offset))
+        at, stride = self._positions(offset)
+        place(y.float().contiguous().numpy(), at, stride, dense)
 
     def _layers(self, layers: tuple[Layer, ...], y: Any) -> Any:
         for layer in layers:
-            if isinstance(layer, Conv):
-                y = functional.conv3d(y, *self.parameters[layer.name])
-                y = functional.relu_(y) if layer.activation == "relu" else y
-            else:
-                parts = [_fragment(y, layer.window, offset) for offset in offsets(layer.window)]
-                y = torch.stack(parts, dim=1).flatten(0, 1)
-                y = y.contiguous(memory_format=torch.channels_last_3d)
+            y = self._layer(layer, y)
         return y
+
+    def _layer(self, layer: Layer, y: Any) -> Any:
+        if isinstance(layer, Conv):
+            return self.convolve(layer, y)
+        parts = [_fragment(y, layer.window, offset) for offset in offsets(layer.window)]
+        stacked = torch.stack(parts, dim=1).flatten(0, 1)
+        return stacked.contiguous(memory_format=torch.channels_last_3d)
 
     def _positions(self, offset: Vec3) -> tuple[tuple[Vec3, ...], Vec3]:
         """First dense positions of the tail's output, and the stride of its voxels."""
@@ -88,3 +162,9 @@ def _fragment(x: Any, window: Vec3, offset: Vec3) -> Any:
     stop = offset + size
     crop = x[:, :, offset.z : stop.z, offset.y : stop.y, offset.x : stop.x]
     return functional.max_pool3d(crop, tuple(window))
+
+
+def _out_shape(layer: Layer, shape: Shape5) -> Shape5:
+    if isinstance(layer, Conv):
+        return Shape5.of(shape.n, layer.out_features, shape.size - layer.kernel + 1)
+    return Shape5.of(shape.n * layer.window.volume, shape.f, shape.size // layer.window)

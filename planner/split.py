@@ -94,4 +94,4 @@ def _next_steps(
 def bare_step(layer: Layer, shape: Shape5, shape_out: Shape5) -> Step:
     """A step that asks for a layer: no primitive, no cost but its input and output."""
     least = Memory(resident=0, working=shape.nbytes + shape_out.nbytes)
-    return Step(layer, UNDECIDED, shape, shape_out, Cost(0, 0, least), seconds=0.0)
+    return Step(layer, UNDECIDED, shape, shape_out, Cost(0, 0, least, 1), seconds=0.0)

@@ -31,7 +31,6 @@ class Fake:
     workspace: int = 0
     device: Device = machine().host
     accuracy: float = 1e-6
-    efficiency: float = 1.0
 
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         return self.shapes(layer, shape)
@@ -40,7 +39,7 @@ class Fake:
         out = self.shapes(layer, shape)
         assert out is not None
         working = shape.nbytes + out.nbytes + self.workspace
-        return Cost(self.flops * out.elements, 0.0, Memory(self.resident, working))
+        return Cost(self.flops * out.elements, 0.0, Memory(self.resident, working), 1.0)
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
         def run(x: Float32) -> Float32:

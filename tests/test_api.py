@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from command_line import VOLUME, read_main, voxels, write_case
-from fakes import fake_catalogue
+from fakes import Fake, fake_catalogue
 from numpy.typing import NDArray
 
 import znni
@@ -20,6 +20,7 @@ from znni.api import Report
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Network
 from znni.plans import Plan
+from znni.primitive import convolved
 from znni.primitives.reference import dense
 from znni.shapes import Box, Vec3
 from znni.weights import Weights
@@ -216,8 +217,37 @@ assert (out == again).all()
     assert network.name == "tiny"
 
 
+def test_less_accuracy_is_for_those_who_ask(
+    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
+) -> None:
+    inexact = Fake("inexact", convolved, flops=10.0, accuracy=5e-3)
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue(inexact))
+    plan = znni.plan(network, VOLUME, accuracy="bfloat16")
+    assert "inexact" in plan.to_json()
+    assert "inexact" not in znni.plan(network, VOLUME).to_json()
+    out = np.empty((2, 6, 15, 16), np.float32)
+    report = znni.infer(voxels(), network, out, weights=weights, accuracy="bfloat16", plan=plan)
+    assert report.attributes["accuracy"] == "bfloat16"
+    assert "; accuracy bfloat16 in conv1, conv2" in str(report)
+    with pytest.raises(InvalidInput, match=r"conv1 by inexact.*--accuracy bfloat16"):
+        znni.infer(voxels(), network, out, weights=weights, plan=plan)
+    with pytest.raises(InvalidInput, match=r"conv1 by inexact.*--accuracy bfloat16"):
+        znni.Inferer(network, weights, plan)(voxels())
+    for given in (plan, None):
+        inferer = znni.Inferer(network, weights, given, accuracy="bfloat16")
+        np.testing.assert_array_equal(inferer(voxels()), out)
+
+
 def test_misspelt_choices_are_refused(network: Network, weights: Weights) -> None:
-    for wrong in ({"border": "sme"}, {"pad": "refelct"}, {"dtype": "uint9"}, {"ram": "lots"}):
+    with pytest.raises(InvalidInput, match="accuracy is 'half'; choose one of float32, bfloat16"):
+        znni.Inferer(network, weights, accuracy="half")  # type: ignore[arg-type]
+    for wrong in (
+        {"border": "sme"},
+        {"pad": "refelct"},
+        {"dtype": "uint9"},
+        {"accuracy": "half"},
+        {"ram": "lots"},
+    ):
         (value,) = wrong.values()
         with pytest.raises(InvalidInput, match=re.escape(value)):
             znni.infer(voxels(), network, "out.h5", weights=weights, **wrong)  # type: ignore[arg-type]

@@ -13,13 +13,14 @@ import h5py
 import numpy as np
 import pytest
 from command_line import NET, VOLUME, read_main, refused, succeeds, voxels, write_case, znni
-from fakes import fake_catalogue
+from fakes import Fake, fake_catalogue
 from numpy.typing import NDArray
 
 from znni import __version__
 from znni.network import Network
 from znni.network_file import load_network
 from znni.plans import Plan
+from znni.primitive import convolved
 from znni.primitives.reference import dense
 from znni.progress import show_progress
 from znni.weights import Weights, load_weights
@@ -210,6 +211,60 @@ def test_a_plan_is_made_shown_saved_and_run() -> None:
     assert "2x5x5" in small
     succeeds(*INFER, "--plan", "small.json", "--overwrite")  # a plan fits any volume
     assert close(read_main("out.h5"), whole())
+
+
+def has_inexact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offer a convolution that is faster, and not accurate."""
+    inexact = Fake("inexact", convolved, flops=10.0, accuracy=5e-3)
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue(inexact))
+
+
+def test_less_accuracy_is_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_inexact(monkeypatch)
+    plan = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
+    assert "inexact" not in succeeds(*plan)
+    assert "accuracy" not in succeeds(*plan, "--accuracy", "float32")
+    line = "accuracy      bfloat16 in conv1, conv2: relative errors of up to 0.01 a layer\n"
+    table = succeeds(*plan, "--accuracy", "bfloat16", "--out", "inexact.json")
+    assert "inexact" in table
+    assert table.endswith(line)
+    assert succeeds(*INFER, "--dry-run", "--accuracy", "bfloat16").endswith(line)
+    said = succeeds(*INFER, "--accuracy", "bfloat16")
+    assert "; accuracy bfloat16 in conv1, conv2: " in said
+    with h5py.File("out.h5") as file:
+        assert file["main"].attrs["accuracy"] == "bfloat16"
+    assert "accuracy" not in succeeds(*INFER, "--overwrite")
+    with h5py.File("out.h5") as file:
+        assert file["main"].attrs["accuracy"] == "float32"
+
+
+def test_a_plan_of_less_accuracy_is_run_only_where_that_is_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_inexact(monkeypatch)
+    plan = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
+    succeeds(*plan, "--accuracy", "bfloat16", "--out", "inexact.json")
+    for arguments in ((), ("--dry-run",)):
+        assert refused(*INFER, "--plan", "inexact.json", *arguments).startswith(
+            "the plan runs layer conv1 by inexact, whose accuracy is bfloat16; allow that with "
+            "--accuracy bfloat16, or plan again with znni plan"
+        )
+    allowed = (*INFER, "--plan", "inexact.json", "--accuracy", "bfloat16")
+    assert "accuracy      bfloat16 in conv1" in succeeds(*allowed, "--dry-run")
+    assert "; accuracy bfloat16 in conv1" in succeeds(*allowed)
+    assert close(read_main("out.h5"), whole())
+
+
+def test_less_accuracy_than_there_is_to_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = "float32: bfloat16 is allowed, and this processor has no instructions for it"
+    assert succeeds(*INFER, "--accuracy", "bfloat16", "--dry-run").endswith(f"  {without}\n")
+    assert without in succeeds(*INFER, "--accuracy", "bfloat16")
+    has_inexact(monkeypatch)
+    succeeds("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
+    shown = succeeds(*INFER, "--dry-run", "--plan", "plan.json", "--accuracy", "bfloat16")
+    assert shown.endswith("float32: bfloat16 is allowed, and the plan makes no use of it\n")
+    said = refused(*INFER, "--accuracy", "float16")
+    assert "'float16' is not one of 'float32', 'bfloat16'" in said
 
 
 def test_a_dry_run_writes_nothing(folder: Path) -> None:

@@ -187,19 +187,19 @@ def test_convolution(
     activation: Activation,
     resident: bool,
 ) -> None:
-    primitive = FftTiled(DEVICE, tile, resident, efficiency=1)
+    primitive = FftTiled(DEVICE, tile, resident)
     y, expected = convolved(primitive, shape, kernel, out_features, activation)
     assert abs(y - expected).max() <= primitive.accuracy * abs(expected).max()
 
 
 def test_many_maps_stay_accurate() -> None:
-    primitive = FftTiled(DEVICE, 16, resident=True, efficiency=1)
+    primitive = FftTiled(DEVICE, 16, resident=True)
     y, expected = convolved(primitive, Shape5(1, 80, 16, 16, 18), Vec3(5, 5, 5), 80, "identity")
     assert abs(y - expected).max() <= 2e-6 * abs(expected).max()
 
 
 def test_several_batches_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    primitive, shape = FftTiled(DEVICE, 8, resident=True, efficiency=1), Shape5(2, 3, 15, 16, 17)
+    primitive, shape = FftTiled(DEVICE, 8, resident=True), Shape5(2, 3, 15, 16, 17)
     arguments = primitive, shape, Vec3(3, 3, 3), 4, "relu"
     whole, _ = convolved(*arguments)  # type: ignore[arg-type]
     monkeypatch.setattr("znni.primitives.cpu.tiled.tile_batches.BATCH_TILES", 5)
@@ -221,7 +221,7 @@ def test_one_catalogue_entry_for_every_extent_that_differs() -> None:
 
 
 def test_few_output_maps_cost_few_operations() -> None:
-    primitive, shape = FftTiled(DEVICE, 16, resident=True, efficiency=1), Shape5(1, 80, 58, 58, 58)
+    primitive, shape = FftTiled(DEVICE, 16, resident=True), Shape5(1, 80, 58, 58, 58)
     few, many = (
         primitive.cost(Conv("layer", 80, maps, Vec3(3, 3, 3), "relu"), shape) for maps in (3, 80)
     )

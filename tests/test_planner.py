@@ -43,7 +43,7 @@ CHOICES = fake_catalogue(
 
 
 def step(seconds: float, resident: int, working: int) -> Step:
-    cost = Cost(1.0, 1.0, Memory(resident, working))
+    cost = Cost(1.0, 1.0, Memory(resident, working), 1.0)
     return Step(CONV, "any", Shape5(1, 1, 3, 3, 3), Shape5(1, 2, 1, 1, 1), cost, seconds)
 
 
@@ -54,7 +54,7 @@ class Tiled(Fake):
         out = convolved(layer, shape)
         assert out is not None
         computed = out.n * out.f * (out.size.ceil_div(22) * 22).volume
-        return Cost(float(computed), 0.0, Memory(0, shape.nbytes + out.nbytes))
+        return Cost(float(computed), 0.0, Memory(0, shape.nbytes + out.nbytes), 1.0)
 
 
 @st.composite

@@ -188,7 +188,7 @@ def test_cost_counts_input_output_and_work(primitive: Primitive) -> None:
     assert cost.memory.resident >= 0
     assert cost.bytes_moved >= shape.nbytes + out.nbytes
     assert cost.flops > 0
-    assert 0 < primitive.efficiency <= 1
+    assert 0 < cost.efficiency <= 1
 
 
 def test_catalogue_goes_by_name_and_has_both_kinds_of_layer() -> None:

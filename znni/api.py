@@ -18,8 +18,8 @@ from znni.engine.tiles import Job, Region, make_job
 from znni.errors import InvalidInput
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Border, OutputType, Pad, check_choices
-from znni.planning import checked_plan, plan, plan_job, prepare
+from znni.options import Accuracy, Border, OutputType, Pad, check_choices
+from znni.planning import accuracy_note, accuracy_of, checked_plan, plan, plan_job, prepare
 from znni.plans import Plan
 from znni.shapes import Vec3
 from znni.units import duration, in_units
@@ -53,6 +53,8 @@ class Report:
         preparing: the part of it that went into compiling code and transforming kernels.
         peak_memory: the process's peak resident bytes.
         attributes: how the output came to be, as stored with it.
+        accuracy_note: what is to be said of its accuracy, if it is not float32 as a matter of
+            course.
     """
 
     plan: Plan
@@ -61,13 +63,15 @@ class Report:
     preparing: float
     peak_memory: int
     attributes: dict[str, Any]
+    accuracy_note: str
 
     def __str__(self) -> str:
+        accuracy = f"; accuracy {self.accuracy_note}" if self.accuracy_note else ""
         return (
             f"{self.voxels:,} voxels in {duration(self.seconds)}, {duration(self.preparing)} of "
             f"them to prepare: {self.voxels / self.seconds:,.0f} voxels/s "
             f"({self.plan.voxels_per_second:,.0f} predicted once prepared), peak memory "
-            f"{in_units(self.peak_memory)} ({in_units(self.plan.memory.total)} promised)"
+            f"{in_units(self.peak_memory)} ({in_units(self.plan.memory.total)} promised){accuracy}"
         )
 
 
@@ -85,6 +89,7 @@ def infer(
     ram: int | str | None = None,
     threads: int | None = None,
     dtype: OutputType = "float32",
+    accuracy: Accuracy = "float32",
     plan: Plan | None = None,
     overwrite: bool = False,
     command: str = "",
@@ -107,6 +112,8 @@ def infer(
             less a margin.
         threads: worker threads; by default all cores.
         dtype: of the output; ``uint8`` stores 0..1 as 0..255.
+        accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
+            to 1e-2 a layer, where that is faster.
         plan: use this one instead of searching.
         overwrite: replace an existing output file.
         command: the command line, to be noted in the output.
@@ -124,13 +131,14 @@ def infer(
         weights = weights_for(network, weights, random_seed)
     volume = open_volume(source, dataset)
     _check_features(volume, network)
-    check_choices(border, pad, dtype)
+    check_choices(border, pad, dtype, accuracy)
     job = make_job(network, volume.size, border, pad, roi)
     output = _open_output(out, source, network.out_features, job.output, dtype, overwrite)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan = _given_or_found(plan, network, job, ram, threads, dtype, volume.itemsize)
+        plan = _given_or_found(plan, network, job, ram, threads, dtype, accuracy, volume.itemsize)
+        note = accuracy_note(plan, accuracy)
         attributes = _provenance(plan, weights, job, source, command, dtype)
         output.describe(attributes)
         with peak_memory() as peak:
@@ -144,7 +152,8 @@ def infer(
     except BaseException as error:
         error.add_note(output.abandon())
         raise
-    return Report(plan, job.output.volume, seconds, preparing, peak.highest, attributes | measured)
+    attributes |= measured
+    return Report(plan, job.output.volume, seconds, preparing, peak.highest, attributes, note)
 
 
 class Inferer:
@@ -172,7 +181,9 @@ class Inferer:
         pad: Pad = "reflect",
         ram: int | str | None = None,
         threads: int | None = None,
+        accuracy: Accuracy = "float32",
     ) -> None:
+        check_choices(border, pad, accuracy=accuracy)
         self.network = network if isinstance(network, Network) else load_network(network)
         self.weights = (
             weights if isinstance(weights, Weights) else weights_for(self.network, weights, None)
@@ -182,6 +193,7 @@ class Inferer:
         self._pad: Pad = pad
         self._ram = ram
         self._threads = threads
+        self._accuracy: Accuracy = accuracy
         self._runner: PatchRunner | None = None
         self._planned_for: Vec3 | None = None
 
@@ -205,6 +217,7 @@ class Inferer:
                 self._ram,
                 self._threads,
                 "float32",
+                self._accuracy,
                 volume.itemsize,
             )
             self._runner = prepare(chosen, self.weights)
@@ -219,11 +232,12 @@ def _given_or_found(
     ram: int | str | None,
     threads: int | None,
     dtype: OutputType,
+    accuracy: Accuracy,
     input_itemsize: int,
 ) -> Plan:
     if given is None:
-        return plan_job(network, job, ram, threads, dtype, input_itemsize)
-    return replace(checked_plan(given, network, ram, threads), output=job.output)
+        return plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize)
+    return replace(checked_plan(given, network, ram, threads, accuracy), output=job.output)
 
 
 def _open_output(
@@ -276,6 +290,7 @@ def _provenance(
         "source": str(source) if isinstance(source, str | Path) else type(source).__name__,
         "network": plan.network.name,
         "plan": plan.to_json(),
+        "accuracy": accuracy_of(plan),
         "weights": weights.source,
         "weights_sha256": weights.sha256,
         "voxel_offset": tuple(job.center),

@@ -13,7 +13,7 @@ import typer
 
 from znni import __version__
 from znni.errors import InvalidInput, ZnniError
-from znni.options import Border, OutputType, Pad
+from znni.options import Accuracy, Border, OutputType, Pad
 from znni.stopping import Stopped, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ BorderChoice = Annotated[
     typer.Option(help="valid: voxels with all their context; same: all, padded beyond the edges."),
 ]
 Dtype = Annotated[OutputType, typer.Option(help="Type of the output; uint8 stores 0..1 as 0..255.")]
+AccuracyChoice = Annotated[
+    Accuracy,
+    typer.Option(help="bfloat16 allows relative errors of up to 0.01 a layer where it is faster."),
+]
 
 
 @app.command()
@@ -70,6 +74,7 @@ def infer(
     ram: Ram = None,
     threads: Threads = None,
     dtype: Dtype = "float32",
+    accuracy: AccuracyChoice = "float32",
     plan: Annotated[
         Path | None, typer.Option(help="Run this plan, made by znni plan --out.")
     ] = None,
@@ -81,7 +86,6 @@ def infer(
 ) -> None:
     """Run a network over a volume and write its dense output."""
     from znni import api, planning
-    from znni.plan_table import plan_table
     from znni.progress import show_progress
     from znni.volumes.locate import open_volume, split_dataset
 
@@ -90,7 +94,8 @@ def infer(
     region = _parse_roi(roi) if roi else None
     given = _read_plan(plan) if plan else None
     if dry_run and given:
-        typer.echo(plan_table(planning.checked_plan(given, network, ram, threads)))
+        checked = planning.checked_plan(given, network, ram, threads, accuracy)
+        typer.echo(_table(checked, accuracy))
         return
     if dry_run:
         found = planning.plan(
@@ -99,11 +104,12 @@ def infer(
             border=border,
             roi=region,
             dtype=dtype,
+            accuracy=accuracy,
             input_itemsize=source.itemsize,
             ram=ram,
             threads=threads,
         )
-        typer.echo(plan_table(found))
+        typer.echo(_table(found, accuracy))
         return
     out = out or Path(f"{split_dataset(volume)[0].stem}-{network.name}.h5")
     with show_progress() as progress:
@@ -118,6 +124,7 @@ def infer(
             pad=pad,
             roi=region,
             dtype=dtype,
+            accuracy=accuracy,
             plan=given,
             overwrite=overwrite,
             command=shlex.join(["znni", *sys.argv[1:]]),
@@ -140,6 +147,7 @@ def plan(
     ram: Ram = None,
     threads: Threads = None,
     dtype: Dtype = "float32",
+    accuracy: AccuracyChoice = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Also save the plan, for znni infer --plan.")
@@ -147,7 +155,6 @@ def plan(
 ) -> None:
     """Find the fastest plan, and print what it will take, without running it."""
     from znni import planning
-    from znni.plan_table import plan_table
     from znni.shapes import Vec3
     from znni.volumes.locate import open_volume
 
@@ -164,11 +171,12 @@ def plan(
         ram=ram,
         threads=threads,
         dtype=dtype,
+        accuracy=accuracy,
         input_itemsize=itemsize,
     )
     if out:
         _write(out, found)
-    typer.echo(found.to_json() if as_json else plan_table(found))
+    typer.echo(found.to_json() if as_json else _table(found, accuracy))
 
 
 @app.command()
@@ -191,6 +199,15 @@ def info(
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def _table(plan: Plan, allowed: Accuracy) -> str:
+    """A plan as a table, with a line on its accuracy where there is something to say."""
+    from znni.plan_table import plan_table
+    from znni.planning import accuracy_note
+
+    note = accuracy_note(plan, allowed)
+    return plan_table(plan) + f"\naccuracy      {note}" * bool(note)
 
 
 def _describe(network: Network) -> str:

@@ -27,8 +27,11 @@ class Cost:
         flops: floating-point operations, a multiply-add counted as two.
         bytes_moved: bytes to and from main memory, each pass over an array counted.
         memory: bytes held and used.
+        efficiency: share of the device's nominal operations per second that these sustain where
+            memory is not the limit: a guess, until measured.
     """
 
     flops: float
     bytes_moved: float
     memory: Memory
+    efficiency: float

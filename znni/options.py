@@ -9,9 +9,19 @@ from znni.errors import InvalidInput
 Border: TypeAlias = Literal["valid", "same"]
 Pad: TypeAlias = Literal["reflect", "edge", "constant"]
 OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
+Accuracy: TypeAlias = Literal["float32", "bfloat16"]
+
+# The largest relative error that a primitive of each class may promise, best class first. Only
+# primitives of the class that a user allows, and of those before it, are planned.
+ACCURACIES: dict[Accuracy, float] = {"float32": 2e-5, "bfloat16": 1e-2}
 
 
-def check_choices(border: Border, pad: Pad = "reflect", dtype: OutputType = "float32") -> None:
+def check_choices(
+    border: Border,
+    pad: Pad = "reflect",
+    dtype: OutputType = "float32",
+    accuracy: Accuracy = "float32",
+) -> None:
     """Check names that a caller without a type checker may have misspelt.
 
     Raises:
@@ -21,6 +31,7 @@ def check_choices(border: Border, pad: Pad = "reflect", dtype: OutputType = "flo
         ("border", border, Border),
         ("pad", pad, Pad),
         ("dtype", dtype, OutputType),
+        ("accuracy", accuracy, Accuracy),
     ):
         if value not in get_args(choices):
             known = ", ".join(get_args(choices))

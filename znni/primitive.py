@@ -38,10 +38,6 @@ class Primitive(Protocol):
     def accuracy(self) -> float:
         """The relative error that it promises against a float64 reference."""
 
-    @property
-    def efficiency(self) -> float:
-        """The share of the device's nominal flops that it sustains: a guess, until measured."""
-
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         """Shape of the output, or None where this primitive does not apply."""
 

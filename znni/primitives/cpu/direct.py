@@ -33,6 +33,9 @@ BAND_POSITIONS = 768
 # Input rows of as many maps as fit are copied at a time.
 PACKED_BYTES = 256 * 1024
 
+# Share of a core's nominal operations per second.
+EFFICIENCY = 0.68
+
 
 class Blocking(NamedTuple):
     """How a layer is cut up.
@@ -79,7 +82,6 @@ class Direct:
     device: Device
     name: str = "direct"
     accuracy: float = 1e-5
-    efficiency: float = 0.9
 
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
@@ -104,6 +106,7 @@ class Direct:
                 resident=4 * maps * taps + 8 * blocking.features * layer.kernel.volume,
                 working=shape.nbytes + out.nbytes + self.device.threads * scratch,
             ),
+            efficiency=EFFICIENCY,
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:

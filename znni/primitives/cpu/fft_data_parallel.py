@@ -26,6 +26,9 @@ from znni.weights import ConvWeights, Float32, conv_weights
 # Maps that are transformed, or made, at a time: few, for the memory; more, for fewer barriers.
 GROUP = 4
 
+# Share of a core's nominal operations per second.
+EFFICIENCY = 0.14
+
 
 @dataclass(frozen=True)
 class FftDataParallel:
@@ -34,7 +37,6 @@ class FftDataParallel:
     device: Device
     name: str = "fft_data_parallel"
     accuracy: float = 2e-5
-    efficiency: float = 0.3
 
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
@@ -69,6 +71,7 @@ class FftDataParallel:
                     shape.nbytes + spectra + blocking.transient_bytes + max(half_in, second_stage)
                 ),
             ),
+            efficiency=EFFICIENCY,
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:

@@ -27,6 +27,9 @@ from znni.weights import ConvWeights, Float32, conv_weights
 # Output maps per passing of a block's spectra, which come from the third-level cache or beyond.
 GROUP = 16
 
+# Share of a core's nominal operations per second.
+EFFICIENCY = 0.16
+
 
 @dataclass(frozen=True)
 class FftTaskParallel:
@@ -35,7 +38,6 @@ class FftTaskParallel:
     device: Device
     name: str = "fft_task_parallel"
     accuracy: float = 2e-5
-    efficiency: float = 0.35
 
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
@@ -64,6 +66,7 @@ class FftTaskParallel:
                     shape.nbytes + half + blocking.transient_bytes + max(second_stage, out.nbytes)
                 ),
             ),
+            efficiency=EFFICIENCY,
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:

@@ -15,15 +15,14 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
 from znni.primitive import Run, convolved
+from znni.primitives.cpu.tiled.number_formats import FLOAT32, NumberFormat
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
 from znni.primitives.cpu.tiled.tile_batches import TileBatches
 from znni.shapes import Shape5
 from znni.weights import ConvWeights
 
-# Tiles, and the share of a core's nominal operations per second that each sustains where the
-# memory's bandwidth is not the limit: large ones outgrow the second cache, and their spectra
-# leave room for fewer in a batch.
-EFFICIENCY = {8: 0.82, 12: 0.87, 16: 0.9, 20: 0.85, 24: 0.78, 32: 0.7, 40: 0.54}
+# The largest extents of tiles that are offered. Extents between them are used too.
+TILES = (8, 12, 16, 20, 24, 32, 40)
 
 
 @dataclass(frozen=True)
@@ -34,19 +33,20 @@ class FftTiled:
         device: where it runs.
         tile: the largest extent of a tile along an axis.
         resident: whether the kernels' spectra are kept between calls.
-        efficiency: share of the device's nominal operations per second.
+        numbers: the format of the spectra.
+        accuracy: the relative error that comes with the format.
     """
 
     device: Device
     tile: int
     resident: bool
-    efficiency: float
+    numbers: NumberFormat = FLOAT32
     accuracy: float = 2e-5
 
     @property
     def name(self) -> str:
-        """``fft_tiled_16`` or ``fft_tiled_16_transient``, by its tile."""
-        return f"fft_tiled_{self.tile}" + "_transient" * (not self.resident)
+        """``fft_tiled_16`` or ``fft_tiled_16_transient``, by its tile and the spectra's format."""
+        return f"fft_tiled_{self.tile}{self.numbers.suffix}" + "_transient" * (not self.resident)
 
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
         """None for a kernel that fills a tile, or images that a smaller tile does as well."""
@@ -58,11 +58,14 @@ class FftTiled:
         kernels, places = batches.kernel_bytes, batches.place_bytes
         working = batches.working_bytes(self.device.threads)
         if self.resident:
-            return Cost(batches.flops, batches.bytes_moved, Memory(places + kernels, working))
+            memory = Memory(places + kernels, working)
+            return Cost(batches.flops, batches.bytes_moved, memory, batches.efficiency)
+        flops = batches.flops + batches.kernel_flops
         return Cost(
-            flops=batches.flops + batches.kernel_flops,
+            flops,
             bytes_moved=batches.bytes_moved + kernels,
             memory=Memory(places, working + kernels),
+            efficiency=flops / (batches.flops / batches.efficiency + batches.kernel_peak_flops),
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
@@ -85,15 +88,11 @@ class FftTiled:
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
             return None
-        smaller = max((tile for tile in EFFICIENCY if tile < self.tile), default=0)
+        smaller = max((tile for tile in TILES if tile < self.tile), default=0)
         tile = tile_extents(self.tile, smaller, shape.size, layer.kernel)
-        return tile and TileBatches(layer, shape, out, tile)
+        return tile and TileBatches(layer, shape, out, tile, self.numbers)
 
 
 def primitives(device: Device) -> tuple[FftTiled, ...]:
     """Every tile, with kernels' spectra kept and made anew."""
-    return tuple(
-        FftTiled(device, tile, resident, efficiency)
-        for tile, efficiency in EFFICIENCY.items()
-        for resident in (True, False)
-    )
+    return tuple(FftTiled(device, tile, resident) for tile in TILES for resident in (True, False))

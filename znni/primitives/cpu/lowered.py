@@ -68,6 +68,7 @@ class Lowered:
                 resident=split.matrix_nbytes(conv),
                 working=shape.nbytes + out.nbytes + workspace,
             ),
+            efficiency=self.efficiency,
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
@@ -106,10 +107,10 @@ def primitives(device: Device) -> tuple[Lowered, ...]:
     return (
         Lowered(device, "lowered_expensive_lowering", (0,), blocked=False, efficiency=0.5),
         Lowered(device, "lowered_expensive_lowering_blocked", (0,), blocked=True, efficiency=0.5),
-        Lowered(device, "lowered_balanced", (1, 2), blocked=False, efficiency=0.5),
+        Lowered(device, "lowered_balanced", (1, 2), blocked=False, efficiency=0.58),
         Lowered(device, "lowered_balanced_blocked", (1, 2), blocked=True, efficiency=0.5),
         Lowered(device, "lowered_expensive_lifting", (3,), blocked=False, efficiency=0.3),
-        Lowered(device, "lowered_expensive_lifting_blocked", (3,), blocked=True, efficiency=0.3),
+        Lowered(device, "lowered_expensive_lifting_blocked", (3,), blocked=True, efficiency=0.48),
     )
 
 

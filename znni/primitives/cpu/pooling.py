@@ -15,6 +15,9 @@ from znni.primitives.cpu.window_maxima import scratch_nbytes, window_maxima
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32
 
+# Share of a core's nominal operations per second.
+EFFICIENCY = 0.02
+
 
 @dataclass(frozen=True)
 class Pooling(ABC):
@@ -23,7 +26,6 @@ class Pooling(ABC):
     device: Device
     name: str
     accuracy: float = 0.0
-    efficiency: float = 0.02
 
     @abstractmethod
     def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
@@ -41,6 +43,7 @@ class Pooling(ABC):
             flops=float(shape.elements),
             bytes_moved=shape.nbytes + 2 * out.nbytes,
             memory=Memory(resident=0, working=shape.nbytes + out.nbytes + scratch),
+            efficiency=EFFICIENCY,
         )
 
     def build(

@@ -84,6 +84,12 @@ def has_wide_registers() -> bool:
     return bool(llvm.get_host_cpu_features().get("avx512f"))
 
 
+@cache
+def has_bfloat16_products() -> bool:
+    """Whether the processor multiplies pairs of bfloat16 and adds in float32 (AVX512_BF16)."""
+    return bool(llvm.get_host_cpu_features().get("avx512bf16"))
+
+
 def _target_machine() -> Any:
     """A new one each time: an engine owns the one that it is given."""
     llvm.initialize_native_target()

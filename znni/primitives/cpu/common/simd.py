@@ -29,6 +29,7 @@ _INDEX = ir.IntType(64)
 _INT32 = ir.IntType(32)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
 _QUAD = ir.VectorType(_FLOAT, 4)
+_INT32S = ir.VectorType(_INT32, LANES)
 _MASK = ir.VectorType(ir.IntType(1), LANES)
 
 Value: TypeAlias = Any  # an LLVM value: llvmlite has no types
@@ -226,6 +227,44 @@ class Emitter:
         intrinsic = self._intrinsic(f"llvm.fmuladd.v{LANES}f32", signature)
         return self._build.call(intrinsic, [left, right, addend])
 
+    # Pairs of bfloat16 (AVX512_BF16): 16 of them, as the floats that have their bits
+
+    def pairs(self, firsts: Value, seconds: Value) -> Value:
+        """Two vectors as pairs, rounded to nearest, ties to even; a denormal becomes zero."""
+        halves = ir.VectorType(ir.IntType(16), 2 * LANES)
+        convert = self._intrinsic(
+            "llvm.x86.avx512bf16.cvtne2ps2bf16.512", ir.FunctionType(halves, [_VECTOR, _VECTOR])
+        )
+        rounded = self._build.call(convert, [seconds, firsts])  # the last operand comes first
+        lanes = [lane for i in range(LANES) for lane in (i, i + LANES)]
+        return self._build.bitcast(self._shuffle(rounded, rounded, lanes), _VECTOR)
+
+    def firsts_of_pairs(self, pairs: Value) -> Value:
+        """The first of each pair."""
+        return self._bits("shl", pairs, 16)
+
+    def seconds_of_pairs(self, pairs: Value) -> Value:
+        """The second of each pair."""
+        return self._bits("and_", pairs, 0xFFFF0000)
+
+    def negate_seconds(self, pairs: Value) -> Value:
+        """Pairs with the sign of the second turned."""
+        return self._bits("xor", pairs, 0x80000000)
+
+    def swap_pairs(self, pairs: Value) -> Value:
+        """Pairs the other way around."""
+        up, down = (
+            self._build.bitcast(self._bits(shift, pairs, 16), _INT32S) for shift in ("shl", "lshr")
+        )
+        return self._build.bitcast(self._build.or_(up, down), _VECTOR)
+
+    def multiply_add_pairs(self, left: Value, right: Value, addend: Value) -> Value:
+        """``addend`` and the products of the firsts and of the seconds, summed in float32."""
+        signature = ir.FunctionType(_VECTOR, [_VECTOR, _INT32S, _INT32S])
+        multiply = self._intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", signature)
+        pairs = [self._build.bitcast(value, _INT32S) for value in (left, right)]
+        return self._build.call(multiply, [addend, *pairs])
+
     def at_least(self, value: Value, floor: Value) -> Value:
         """The larger of the two, lane by lane; NaN where the value is NaN."""
         below = self._build.fcmp_ordered("<", value, floor)
@@ -293,9 +332,15 @@ class Emitter:
         across = [self.transpose_quads([part[i] for part in within]) for i in range(4)]
         return [across[lane % 4][lane // 4] for lane in range(LANES)]
 
+    def _bits(self, operation: str, vector: Value, operand: int) -> Value:
+        """An operation on the bits of each lane."""
+        bits = self._build.bitcast(vector, _INT32S)
+        operands = ir.Constant(_INT32S, [operand] * LANES)
+        return self._build.bitcast(getattr(self._build, operation)(bits, operands), _VECTOR)
+
     def _below(self, count: Value) -> Value:
         """Which lanes have numbers below an index."""
-        lanes = ir.Constant(ir.VectorType(_INT32, LANES), list(range(LANES)))
+        lanes = ir.Constant(_INT32S, list(range(LANES)))
         limit = self._splat(self._build.trunc(count, _INT32))
         return self._build.icmp_signed("<", lanes, limit)
 

@@ -1,29 +1,18 @@
 """At every frequency, a (tiles x input maps) by (input x output maps) complex matrix product.
 
-A complex product is made from three real ones (Gauss, as in Knuth, TAOCP 4.6.4):
-
-    re = (a + b) c - b (c + d),   im = (a + b) c + a (d - c)   for (a + ib)(c + id)
-
-with the sums of a and b, and of c and d, formed once per row and per kernel. That is a quarter
-fewer multiply-adds; the error stays of the order of float32's, relative to the layer's output.
+The format of the numbers says which sums make up a complex product (``number_formats``). What
+each sum takes of the rows and of the kernels is laid out once per frequency.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from znni.primitives.cpu.common.machine_code import Kernel, has_wide_registers
+from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.tiled.tile_transform import NUMBER
+from znni.primitives.cpu.tiled.number_formats import NumberFormat
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
-
-# The three real products of a complex one.
-PRODUCTS = 3
-
-# Rows of a block by its groups of 16 output maps: as many sums as the registers hold.
-WIDE_BLOCKS = {1: 8, 2: 4}
-NARROW_BLOCKS = {1: 2}
 
 # Fewer rows than this are few: the time is that of reading the kernels.
 FEW_ROWS = 12
@@ -34,32 +23,32 @@ def whole_vectors(count: int) -> int:
     return -(-count // LANES) * LANES
 
 
-def scratch_floats(rows: int, in_features: int) -> int:
+def scratch_floats(rows: int, in_features: int, numbers: NumberFormat) -> int:
     """Floats of scratch of one worker."""
-    panel = max(_blocks()) * in_features * PRODUCTS * LANES
-    return rows * PRODUCTS * whole_vectors(in_features) + panel
+    panel = max(numbers.blocks) * in_features * numbers.products * LANES
+    return rows * numbers.parts * whole_vectors(in_features) + panel
 
 
-def product_flops(rows: int, in_features: int, out_features: int) -> int:
-    """Operations at one frequency: 8 for a complex multiply-add, padded maps included."""
-    return 8 * rows * in_features * whole_vectors(out_features)
+def product_flops(rows: int, in_features: int, out_features: int, numbers: NumberFormat) -> int:
+    """Operations at one frequency: 2 for each multiply-add of float32 or of a pair.
 
-
-def _blocks() -> dict[int, int]:
-    return WIDE_BLOCKS if has_wide_registers() else NARROW_BLOCKS
+    Padded maps are included.
+    """
+    return 2 * numbers.products * rows * in_features * whole_vectors(out_features)
 
 
 @cache
-def frequency_product(groups: int, few_rows: bool) -> Kernel:
+def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Kernel:
     """Replace spectra of input maps by spectra of output maps, for a range of frequencies.
 
     Args:
         groups: of 16 output maps.
         few_rows: ask for the next frequency's kernels at twice the pace. With many rows, that
             would be more loads than there is time for.
+        numbers: the spectra's format.
     """
     emit = Emitter(
-        f"frequency_product_{groups}" + "_few_rows" * few_rows,
+        f"frequency_product_{groups}{numbers.suffix}" + "_few_rows" * few_rows,
         spectra=FLOATS,
         frequency_stride=INDEX,
         rows=INDEX,
@@ -70,13 +59,13 @@ def frequency_product(groups: int, few_rows: bool) -> Kernel:
         stop=INDEX,
         scratch=FLOATS,
     )
-    blocks = _blocks()
+    blocks = numbers.blocks
     most = max(blocks)
     in_features, rows = emit["in_features"], emit["rows"]
     in_groups = emit.quotient(emit.plus(in_features, LANES - 1), LANES)
     part = emit.times(in_groups, LANES)
-    panel = emit.at(emit["scratch"], emit.times(rows, emit.times(part, PRODUCTS)))
-    kernel_stride = emit.times(in_features, NUMBER)
+    panel = emit.at(emit["scratch"], emit.times(rows, emit.times(part, numbers.parts)))
+    kernel_stride = emit.times(in_features, numbers.floats)
     with emit.loop(emit["stop"], emit["first"]) as frequency:
         spectra = emit.at(emit["spectra"], emit.times(frequency, emit["frequency_stride"]))
         kernels = emit.at(emit["kernels"], emit.times(frequency, emit.times(kernel_stride, groups)))
@@ -86,19 +75,19 @@ def frequency_product(groups: int, few_rows: bool) -> Kernel:
             (emit.at(spectra, emit["frequency_stride"]), emit.times(rows, emit["row_stride"])),
             *_pieces(emit, emit.at(kernels, kernel_floats), kernel_floats, 2 if few_rows else 1),
         )
-        _split_rows(emit, spectra, in_groups, part)
+        _split_rows(emit, numbers, spectra, in_groups, part)
         for group in range(0, groups, most):
             width = min(most, groups - group)
             height = blocks[width]
             starts = [emit.at(kernels, emit.times(kernel_stride, group + i)) for i in range(width)]
-            _split_kernels(emit, starts, panel)
-            target = emit.at(spectra, group * NUMBER)
+            _split_kernels(emit, numbers, starts, panel)
+            target = emit.at(spectra, group * numbers.floats)
             with emit.when(rows, ">=", height), emit.loop(rows, step=height) as row:
                 # The last block is shifted back: its first rows are computed twice.
                 start = emit.smaller(row, emit.minus(rows, height))
-                _block_product(emit, start, height, panel, width, target, part, ahead)
+                _block_product(emit, numbers, start, height, panel, width, target, part, ahead)
             with emit.when(rows, "<", height), emit.loop(rows) as row:
-                _block_product(emit, row, 1, panel, width, target, part, ahead)
+                _block_product(emit, numbers, row, 1, panel, width, target, part, ahead)
     return emit.compile()
 
 
@@ -124,35 +113,34 @@ def _pieces(emit: Emitter, start: Value, floats: Value, pieces: int) -> list[tup
     return [(emit.at(start, emit.times(piece, i)), piece) for i in range(pieces)]
 
 
-def _split_rows(emit: Emitter, spectra: Value, in_groups: Value, part: Value) -> None:
-    """Rows of a frequency to scratch: (row; real, imaginary, their sum; map)."""
-    row_floats = emit.times(part, PRODUCTS)
+def _split_rows(
+    emit: Emitter, numbers: NumberFormat, spectra: Value, in_groups: Value, part: Value
+) -> None:
+    """Rows of a frequency to scratch: (row; part; map)."""
+    row_floats = emit.times(part, numbers.parts)
     with emit.loop(emit["rows"]) as row, emit.loop(in_groups) as group:
         source = emit.at(spectra, emit.times(row, emit["row_stride"]))
-        source = emit.at(source, emit.times(group, NUMBER))
+        source = emit.at(source, emit.times(group, numbers.floats))
         target = emit.at(emit["scratch"], emit.times(row, row_floats))
         target = emit.at(target, emit.times(group, LANES))
-        real, imaginary = emit.load(source), emit.load(emit.at(source, LANES))
-        emit.store(real, target)
-        emit.store(imaginary, emit.at(target, part))
-        emit.store(emit.add(real, imaginary), emit.at(target, emit.times(part, 2)))
+        for j, value in enumerate(numbers.row_vectors(emit, source)):
+            emit.store(value, emit.at(target, emit.times(part, j)))
 
 
-def _split_kernels(emit: Emitter, starts: list[Value], panel: Value) -> None:
-    """Kernels of a frequency to scratch: (input map; group; d - c, c + d, c; lane)."""
+def _split_kernels(emit: Emitter, numbers: NumberFormat, starts: list[Value], panel: Value) -> None:
+    """Kernels of a frequency to scratch: (input map; group; part; lane)."""
     width = len(starts)
     with emit.loop(emit["in_features"]) as c:
-        target = emit.at(panel, emit.times(c, width * PRODUCTS * LANES))
+        target = emit.at(panel, emit.times(c, width * numbers.products * LANES))
         for i, start in enumerate(starts):
-            source = emit.at(start, emit.times(c, NUMBER))
-            real, imaginary = emit.load(source), emit.load(emit.at(source, LANES))
-            parts = emit.subtract(imaginary, real), emit.add(real, imaginary), real
-            for j, value in enumerate(parts):
-                emit.store(value, emit.at(target, (i * PRODUCTS + j) * LANES))
+            source = emit.at(start, emit.times(c, numbers.floats))
+            for j, value in enumerate(numbers.kernel_vectors(emit, source)):
+                emit.store(value, emit.at(target, (i * numbers.products + j) * LANES))
 
 
 def _block_product(
     emit: Emitter,
+    numbers: NumberFormat,
     start: Value,
     height: int,
     panel: Value,
@@ -162,7 +150,8 @@ def _block_product(
     ahead: _Ahead,
 ) -> None:
     """The product of a few rows with the kernels of a panel."""
-    row_floats = emit.times(part, PRODUCTS)
+    products = numbers.products
+    row_floats = emit.times(part, numbers.parts)
     rows = [
         emit.at(emit["scratch"], emit.times(emit.plus(start, row), row_floats))
         for row in range(height)
@@ -171,24 +160,23 @@ def _block_product(
         (row, i, j): emit.variable(emit.constant(0.0))
         for row in range(height)
         for i in range(width)
-        for j in range(PRODUCTS)
+        for j in range(products)
     }
     with emit.loop(emit["in_features"]) as c:
         ahead.ask()
-        kernels = emit.at(panel, emit.times(c, width * PRODUCTS * LANES))
-        for j in range(PRODUCTS):
+        kernels = emit.at(panel, emit.times(c, width * products * LANES))
+        for j, row_part in enumerate(numbers.row_parts):
             values = [
-                emit.broadcast(emit.at(row, emit.plus(emit.times(part, j), c))) for row in rows
+                emit.broadcast(emit.at(row, emit.plus(emit.times(part, row_part), c)))
+                for row in rows
             ]
             for i in range(width):
-                kernel = emit.load(emit.at(kernels, (i * PRODUCTS + j) * LANES))
+                kernel = emit.load(emit.at(kernels, (i * products + j) * LANES))
                 for row, value in enumerate(values):
                     total = sums[row, i, j]
-                    total.set(emit.multiply_add(value, kernel, total.get()))
+                    total.set(numbers.multiply_add(emit, value, kernel, total.get()))
     for row in range(height):
         target_row = emit.at(target, emit.times(emit.plus(start, row), emit["row_stride"]))
         for i in range(width):
-            with_d_minus_c, with_c_plus_d, common = (sums[row, i, j].get() for j in range(PRODUCTS))
-            number = emit.at(target_row, i * NUMBER)
-            emit.store(emit.subtract(common, with_c_plus_d), number)
-            emit.store(emit.add(common, with_d_minus_c), emit.at(number, LANES))
+            number_sums = [sums[row, i, j].get() for j in range(products)]
+            numbers.put_sums(emit, number_sums, emit.at(target_row, i * numbers.floats))

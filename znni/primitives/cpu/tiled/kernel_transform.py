@@ -16,8 +16,8 @@ from znni.arrays import empty_aligned
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.workers import Workers
+from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.primitives.cpu.tiled.tile_transform import (
-    NUMBER,
     frequencies,
     half,
     own_columns,
@@ -29,10 +29,12 @@ from znni.weights import Float32
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
 
-def spectrum_shape(tile: Vec3, out_features: int, in_features: int) -> tuple[int, ...]:
-    """Shape of the kernels' spectra: (frequency, group of output maps, input map, part, lane)."""
+def spectrum_shape(
+    tile: Vec3, out_features: int, in_features: int, numbers: NumberFormat
+) -> tuple[int, int, int, int]:
+    """Shape of the kernels' spectra: (frequency, group of output maps, input map, float)."""
     groups = -(-out_features // LANES)
-    return frequencies(tile), groups, in_features, 2, LANES
+    return frequencies(tile), groups, in_features, numbers.floats
 
 
 def scratch_floats(kernel: Vec3) -> int:
@@ -49,19 +51,22 @@ def transform_flops(tile: Vec3, kernel: Vec3) -> int:
     return LANES * (half(tile.x) * (along_x + along_y) + along_z)
 
 
-def transform_kernels(weight: Float32, tile: Vec3, spectra: Float32, workers: Workers) -> None:
+def transform_kernels(
+    weight: Float32, tile: Vec3, spectra: Float32, numbers: NumberFormat, workers: Workers
+) -> None:
     """Transform all kernels of a layer.
 
     Args:
         weight: (out, in, z, y, x), C-contiguous.
         tile: extents.
         spectra: of ``spectrum_shape``, on a cache line; overwritten.
+        numbers: the spectra's format.
         workers: who do it.
     """
     out_features, in_features = weight.shape[:2]
     kernel = Vec3(*weight.shape[2:])
     groups = spectra.shape[1]
-    run = _transform()
+    run = _transform(numbers)
     scratch = empty_aligned((workers.threads, scratch_floats(kernel)), np.float32)
     tables = [
         _roots(taps, length, count)
@@ -84,7 +89,7 @@ def transform_kernels(weight: Float32, tile: Vec3, spectra: Float32, workers: Wo
             own_columns(tile),
             *(table.ctypes.data for table in tables),
             spectra[0, group, c].ctypes.data,
-            groups * in_features * NUMBER,
+            groups * in_features * numbers.floats,
             scratch[worker].ctypes.data,
         )
 
@@ -98,10 +103,10 @@ def _roots(taps: int, length: int, count: int) -> Float32:
 
 
 @cache
-def _transform() -> Kernel:
+def _transform(numbers: NumberFormat) -> Kernel:
     """All frequencies of the kernels between one input map and up to 16 output maps."""
     emit = Emitter(
-        "transform_kernels",
+        f"transform_kernels{numbers.suffix}",
         weight=FLOATS,
         map_stride=INDEX,
         maps=INDEX,
@@ -140,7 +145,7 @@ def _transform() -> Kernel:
         with emit.loop(rows) as row:
             source = emit.at(taps, emit.times(emit.times(row, taps_x), LANES))
             total = _real_product(emit, source, roots, taps_x)
-            _put(emit, total, emit.at(along_x, emit.times(row, NUMBER)))
+            _put(emit, total, emit.at(along_x, emit.times(row, NUMBER)), FLOAT32)
         # The first and, of an even tile, the last column hold conjugates: see tile_transform.
         apart = emit.plus(emit["own_columns"], 1)
         place = emit.minus(fx, emit.times(emit.quotient(fx, apart), apart))
@@ -150,16 +155,14 @@ def _transform() -> Kernel:
             with emit.loop(taps_z) as z:
                 source = emit.at(along_x, emit.times(emit.times(z, taps_y), NUMBER))
                 total = _product(emit, source, roots, taps_y)
-                _put(emit, total, emit.at(along_y, emit.times(z, NUMBER)))
+                _put(emit, total, emit.at(along_y, emit.times(z, NUMBER)), FLOAT32)
             column = _column(emit, fy, fx)
             first = emit.times(column, tile_z)
             with emit.loop(tile_z) as fz:
                 roots = _row(emit, emit["roots_z"], fz, taps_z)
-                real, imaginary = _product(emit, along_y, roots, taps_z)
+                total = _product(emit, along_y, roots, taps_z)
                 offset = emit.times(emit.plus(first, fz), emit["frequency_stride"])
-                target = emit.at(emit["spectra"], offset)
-                emit.stream(real, target)
-                emit.stream(imaginary, emit.at(target, LANES))
+                _put(emit, total, emit.at(emit["spectra"], offset), numbers, streaming=True)
     return emit.compile()
 
 
@@ -206,6 +209,13 @@ def _root(emit: Emitter, roots: Value, tap: Value) -> tuple[Value, Value]:
     return emit.broadcast(address), emit.broadcast(emit.at(address, 1))
 
 
-def _put(emit: Emitter, number: tuple[Value, Value], target: Value) -> None:
-    emit.store(number[0], target)
-    emit.store(number[1], emit.at(target, LANES))
+def _put(
+    emit: Emitter,
+    number: tuple[Value, Value],
+    target: Value,
+    numbers: NumberFormat,
+    streaming: bool = False,
+) -> None:
+    write = numbers.writer(emit, [target], streaming)
+    for part, value in enumerate(number):
+        write(part, value)

@@ -10,14 +10,18 @@ from znni.arrays import ALIGNMENT
 from znni.network import Conv
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
 from znni.primitives.cpu.tiled import frequency_product, kernel_transform, tile_transform
+from znni.primitives.cpu.tiled.number_formats import NumberFormat
 from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS, inner_extents, tile_count
-from znni.primitives.cpu.tiled.tile_transform import NUMBER, frequencies
+from znni.primitives.cpu.tiled.tile_transform import frequencies
 from znni.shapes import Shape5, Vec3
 
 # The spectra of a batch of tiles: enough tiles to read the kernels' spectra rarely, and not so
 # many that their spectra are what fills the memory.
 BATCH_TILES = 64
 BATCH_BYTES = 256 * 2**20
+
+# Share of a core's nominal operations per second that the kernels' transforms sustain.
+KERNEL_EFFICIENCY = 0.2
 
 INDEX_BYTES = 8
 TILE_NUMBERS = 6
@@ -32,12 +36,14 @@ class TileBatches:
         shape: of its input.
         out: shape of its output.
         tile: extents of a tile.
+        numbers: the format of the spectra.
     """
 
     layer: Conv
     shape: Shape5
     out: Shape5
     tile: Vec3
+    numbers: NumberFormat
 
     @property
     def read(self) -> Vec3:
@@ -76,20 +82,21 @@ class TileBatches:
         """How many times the kernels' spectra are read."""
         return math.ceil(self.tiles / self.batch)
 
-    # Layout of the spectra: (frequency, tile, group, part, lane)
+    # Layout of the spectra: (frequency, tile, group, float)
 
     @property
     def tile_stride(self) -> int:
         """Floats from one tile to the next, at one frequency."""
-        return max(self.in_groups, self.out_groups) * NUMBER
+        return max(self.in_groups, self.out_groups) * self.numbers.floats
 
     @property
     def frequency_stride(self) -> int:
         """Floats from one frequency to the next.
 
-        An odd multiple of 128 bytes, lest the frequencies meet in a few sets of the cache.
+        An odd multiple of a number, lest the frequencies meet in a few sets of the cache.
         """
-        return (self.batch * self.tile_stride // NUMBER | 1) * NUMBER
+        number = self.numbers.floats
+        return (self.batch * self.tile_stride // number | 1) * number
 
     @property
     def spectra_floats(self) -> int:
@@ -101,7 +108,7 @@ class TileBatches:
         """Floats of scratch of one worker, whatever the stage: whole cache lines."""
         floats = max(
             tile_transform.scratch_floats(self.tile),
-            frequency_product.scratch_floats(self.batch, self.layer.in_features),
+            frequency_product.scratch_floats(self.batch, self.layer.in_features, self.numbers),
         )
         return frequency_product.whole_vectors(floats)
 
@@ -111,7 +118,7 @@ class TileBatches:
     def kernel_bytes(self) -> int:
         """Bytes of the kernels' spectra."""
         shape = kernel_transform.spectrum_shape(
-            self.tile, self.layer.out_features, self.layer.in_features
+            self.tile, self.layer.out_features, self.layer.in_features, self.numbers
         )
         return math.prod(shape) * FLOAT_BYTES + ALIGNMENT
 
@@ -127,25 +134,41 @@ class TileBatches:
         tables = 2 * self.tiles * TABLE_COLUMNS * INDEX_BYTES
         return self.shape.nbytes + self.out.nbytes + spectra + scratch + tables + 2 * ALIGNMENT
 
-    @property
-    def flops(self) -> int:
-        """Operations of a call whose kernels' spectra are there already."""
-        inner = self.read, self.written
-        forward, inverse = (
-            tile_transform.transform_flops(self.tile, extents, inverse=extents is inner[1])
-            for extents in inner
-        )
+    @cached_property
+    def _flops(self) -> tuple[float, float, float]:
+        """Operations of forward transforms, products and inverse transforms."""
+        forward = tile_transform.transform_flops(self.tile, self.read, inverse=False)
+        inverse = tile_transform.transform_flops(self.tile, self.written, inverse=True)
         product = frequency_product.product_flops(
-            self.tiles, self.layer.in_features, self.layer.out_features
+            self.tiles, self.layer.in_features, self.layer.out_features, self.numbers
         )
-        transforms = self.in_groups * forward + self.out_groups * inverse
-        return self.tiles * transforms + frequencies(self.tile) * product
+        return (
+            self.tiles * self.in_groups * forward,
+            frequencies(self.tile) * product,
+            self.tiles * self.out_groups * inverse,
+        )
 
     @property
-    def kernel_flops(self) -> int:
+    def flops(self) -> float:
+        """Operations of a call whose kernels' spectra are there already."""
+        return sum(self._flops)
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the processor's nominal rate that they sustain, one with another."""
+        shares = zip(self._flops, self.numbers.efficiencies, strict=True)
+        return self.flops / sum(flops / share for flops, share in shares)
+
+    @property
+    def kernel_flops(self) -> float:
         """Operations of the kernels' transforms."""
         kernels = self.layer.in_features * self.out_groups
         return kernels * kernel_transform.transform_flops(self.tile, self.layer.kernel)
+
+    @property
+    def kernel_peak_flops(self) -> float:
+        """Operations that would take as long at the processor's nominal rate."""
+        return self.kernel_flops / KERNEL_EFFICIENCY
 
     @property
     def bytes_moved(self) -> int:
@@ -156,5 +179,5 @@ class TileBatches:
             + 2 * self.layer.out_features * self.written.volume
         )
         passes = 2 * (self.in_groups + self.out_groups)
-        spectra = voxels * frequencies(self.tile) * passes * NUMBER
+        spectra = voxels * frequencies(self.tile) * passes * self.numbers.floats
         return images + spectra + self.batches * self.kernel_bytes

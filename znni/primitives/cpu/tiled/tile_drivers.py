@@ -13,8 +13,9 @@ from functools import cache
 
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.tiled.number_formats import NUMBER
 from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS
-from znni.primitives.cpu.tiled.tile_transform import NUMBER, zero
+from znni.primitives.cpu.tiled.tile_transform import zero
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 

@@ -2,7 +2,7 @@
 
 One kernel per length, direction and axis; a tile of any three lengths is transformed by the
 kernels of its axes, which a driver (``tile_drivers``) calls. Between passes a number is two
-vectors, the real and the imaginary parts of 16 maps:
+vectors, the real and the imaginary parts of 16 maps; in the spectrum it has a format of its own:
 
 - image rows: (y, x) of 16 maps, turned in registers into vectors across the maps;
 - plane: (y, fx, part, lane), with fx < x // 2 + 1;
@@ -18,7 +18,7 @@ the ``own_columns`` between.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 from znni.primitives.cpu.common.machine_code import Kernel
@@ -29,12 +29,10 @@ from znni.primitives.cpu.tiled.dft_codelets import (
     inverse_real_dft,
     real_dft,
 )
+from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.shapes import Vec3
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
-
-# Real and imaginary parts of 16 maps.
-NUMBER = 2 * LANES
 
 # How far ahead rows of an image are asked for before they are read.
 ROWS_AHEAD = 2
@@ -214,7 +212,12 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
 
 @cache
 def columns(
-    length: int, sign: Literal[-1, 1], outputs: int, streaming: bool, ahead: bool
+    length: int,
+    sign: Literal[-1, 1],
+    outputs: int,
+    streaming: bool,
+    ahead: bool,
+    numbers: NumberFormat = FLOAT32,
 ) -> Kernel:
     """Complex transforms along one axis, of many columns side by side.
 
@@ -222,11 +225,12 @@ def columns(
         length: of the axis.
         sign: -1 forward, 1 inverse.
         outputs: computed of each column, from its first on.
-        streaming: store past the caches.
-        ahead: ask for the next column while at work on this one.
+        streaming: the target is a spectrum: store past the caches.
+        ahead: the source is a spectrum: ask for the next column while at work on this one.
+        numbers: the spectrum's format.
     """
     direction = "forward" if sign < 0 else "inverse"
-    kind = "_streaming" * streaming + "_ahead" * ahead
+    kind = "_streaming" * streaming + "_ahead" * ahead + numbers.suffix
     emit = Emitter(
         f"{direction}_columns_{length}_{outputs}{kind}",
         source=FLOATS,
@@ -245,8 +249,8 @@ def columns(
         target = emit.at(emit["target"], emit.times(i, target_step))
         sources = [emit.at(source, emit.times(emit["source_stride"], j)) for j in range(length)]
         targets = [emit.at(target, emit.times(emit["target_stride"], j)) for j in range(outputs)]
-        read = partial(_read_part, emit, sources, step if ahead else None)
-        write = partial(_write_part, emit, targets, streaming)
+        read = (numbers if ahead else FLOAT32).reader(emit, sources, step if ahead else None)
+        write = (numbers if streaming else FLOAT32).writer(emit, targets, streaming)
         _column(length, sign, outputs).evaluate(emit, read, write)
     return emit.compile()
 
@@ -258,21 +262,6 @@ def _ask_for(emit: Emitter, row: Value, length: int, written: bool) -> None:
         start = emit.at(row, emit.times(emit["map_stride"], emit.smaller(lane, last)))
         for x in (*range(0, length - 1, LANES), length - 1):
             emit.prefetch(emit.at(start, x), near=True, written=written)
-
-
-def _read_part(emit: Emitter, numbers: list[Value], ahead: Value | None, part: int) -> Value:
-    """A real or imaginary part; with ``ahead`` floats, what lies so far ahead is asked for."""
-    address = emit.at(numbers[part // 2], part % 2 * LANES)
-    if ahead is not None:
-        emit.prefetch(emit.at(address, ahead), near=True)
-    return emit.load(address)
-
-
-def _write_part(
-    emit: Emitter, numbers: list[Value], streaming: bool, part: int, value: Value
-) -> None:
-    put = emit.stream if streaming else emit.store
-    put(value, emit.at(numbers[part // 2], part % 2 * LANES))
 
 
 def _load_transposed(emit: Emitter, row: Value, stride: Value, length: int) -> list[Value]:

@@ -20,7 +20,6 @@ from znni.primitives.cpu.tiled.overlap_save import tile_table, tiles_of
 from znni.primitives.cpu.tiled.tile_batches import TileBatches
 from znni.primitives.cpu.tiled.tile_drivers import forward_driver, inverse_driver
 from znni.primitives.cpu.tiled.tile_transform import (
-    NUMBER,
     columns,
     forward_rows,
     frequencies,
@@ -85,12 +84,12 @@ class TiledConvolution:
         self._batches = batches
         self._weight = np.ascontiguousarray(weights.weight)
         self._workers = workers(threads)
-        layer, tile = batches.layer, batches.tile
+        layer, tile, numbers = batches.layer, batches.tile, batches.numbers
         self._forward = _Direction(
             forward_driver(),
             forward_rows(tile.x),
             columns(tile.y, -1, tile.y, streaming=False, ahead=False),
-            columns(tile.z, -1, tile.z, streaming=True, ahead=False),
+            columns(tile.z, -1, tile.z, streaming=True, ahead=False, numbers=numbers),
             batches.read,
         )
         z, y, x = map(outputs_computed, batches.written, tile)
@@ -98,10 +97,11 @@ class TiledConvolution:
             inverse_driver(),
             inverse_rows(tile.x, x),
             columns(tile.y, 1, y, streaming=False, ahead=False),
-            columns(tile.z, 1, z, streaming=False, ahead=True),
+            columns(tile.z, 1, z, streaming=False, ahead=True, numbers=numbers),
             batches.written,
         )
-        self._product = frequency_product(batches.out_groups, batches.batch < FEW_ROWS)
+        few_rows = batches.batch < FEW_ROWS
+        self._product = frequency_product(batches.out_groups, few_rows, numbers)
         self._tiles = tiles_of(tile, batches.shape.size, layer.kernel)
         self._bias = np.zeros(whole_vectors(layer.out_features), np.float32)
         self._bias[: layer.out_features] = weights.bias
@@ -126,10 +126,10 @@ class TiledConvolution:
         return y
 
     def _kernel_spectra(self, allocate: Callable[[tuple[int, ...], DTypeLike], Float32]) -> Float32:
-        layer, tile = self._batches.layer, self._batches.tile
-        shape = spectrum_shape(tile, layer.out_features, layer.in_features)
+        layer, tile, numbers = self._batches.layer, self._batches.tile, self._batches.numbers
+        shape = spectrum_shape(tile, layer.out_features, layer.in_features, numbers)
         spectra = allocate(shape, np.float32)
-        transform_kernels(self._weight, tile, spectra, self._workers)
+        transform_kernels(self._weight, tile, spectra, numbers, self._workers)
         return spectra
 
     def _image(self, array: Float32) -> _Image:
@@ -171,7 +171,7 @@ class TiledConvolution:
                 own_columns(tile),
                 plane_stride(tile),
                 scratch[worker],
-                first_spectrum + group * NUMBER * FLOAT_BYTES,
+                first_spectrum + group * batches.numbers.floats * FLOAT_BYTES,
                 batches.tile_stride,
                 batches.frequency_stride,
                 bias + feature * FLOAT_BYTES,

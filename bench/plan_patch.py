@@ -1,0 +1,38 @@
+"""Our own contestant: a plan's patch, for a child process."""
+
+from __future__ import annotations
+
+import time
+
+from bench.accuracy import corner
+from bench.noise import patch_input
+from znni.planning import prepare
+from znni.plans import Plan
+from znni.weights import Float32, random_weights
+
+
+class PlanPatch:
+    """A plan with random weights, one patch at a time.
+
+    Args:
+        plan: its JSON.
+    """
+
+    def __init__(self, plan: str) -> None:
+        made = Plan.from_json(plan)
+        self._network = made.network
+        self._runner = prepare(made, random_weights(made.network, 0))
+        self._x = patch_input(made.network, made.patch)
+        self._corner: Float32 | None = None
+
+    def seconds(self) -> float:
+        """Time one patch."""
+        start = time.perf_counter()
+        y = self._runner(self._x)
+        seconds = time.perf_counter() - start
+        self._corner = corner(self._network, y)
+        return seconds
+
+    def corner(self) -> Float32 | None:
+        """The output's corner in the last run."""
+        return self._corner

@@ -1,0 +1,131 @@
+"""Where a plan's patch spends its time: each layer measured, beside what was predicted."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, cast
+
+from bench.ceilings import Ceilings
+from bench.noise import patch_input
+from znni.engine.patch import PatchRunner
+from znni.network import Layer
+from znni.plans import Plan
+from znni.primitive import Primitive, Run, catalogue
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, Float32, random_weights
+
+Row = dict[str, Any]
+
+
+@dataclass
+class _Clock:
+    """Seconds and calls of one layer within one patch."""
+
+    seconds: float = 0.0
+    calls: int = 0
+
+
+class _Timed:
+    """A primitive whose runs report their time under the name of their layer."""
+
+    def __init__(self, primitive: Primitive, clocks: dict[str, _Clock]) -> None:
+        self._primitive, self._clocks = primitive, clocks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._primitive, name)
+
+    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+        run = self._primitive.build(layer, shape, weights)
+
+        def timed(x: Float32) -> Float32:
+            start = time.perf_counter()
+            y = run(x)
+            clock = self._clocks[layer.name]
+            clock.seconds += time.perf_counter() - start
+            clock.calls += 1
+            return y
+
+        return timed
+
+
+def profile(
+    plan: Plan,
+    ceilings: Ceilings,
+    repeats: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """A row for each step of a plan, summed over its runs in one warm patch, and for the rest.
+
+    Args:
+        plan: what to run, with random weights.
+        ceilings: of the machine, for the floor under each step.
+        repeats: patches that are timed; the medians are reported.
+        progress: told what is being done.
+    """
+    clocks: dict[str, _Clock] = defaultdict(_Clock)
+    timed = {
+        name: cast(Primitive, _Timed(primitive, clocks))
+        for name, primitive in catalogue(plan.machine).items()
+    }
+    progress("preparing")
+    runner = PatchRunner(plan, timed, random_weights(plan.network, 0))
+    x = patch_input(plan.network, plan.patch)
+    progress("warm-up")
+    runner(x)
+    totals, seconds = [], defaultdict[str, list[float]](list)
+    for done in range(repeats):
+        progress(f"patch {done + 1} of {repeats}")
+        clocks.clear()
+        start = time.perf_counter()
+        runner(x)
+        totals.append(time.perf_counter() - start)
+        for name, clock in clocks.items():
+            seconds[name].append(clock.seconds)
+    total = median(totals)
+    steps = [(step, runs) for segment, runs in plan.runs() for step in segment.steps]
+    rows: list[Row] = []
+    for step, runs in steps:
+        taken = median(seconds[step.layer.name])
+        floor = ceilings.floor(runs * step.cost.flops, runs * step.cost.bytes_moved)
+        rows.append(
+            {
+                "layer": step.layer.name,
+                "primitive": step.primitive,
+                "input": str(step.shape_in),
+                "runs": clocks[step.layer.name].calls,
+                "seconds": taken,
+                "share": taken / total,
+                "predicted_seconds": runs * step.seconds,
+                "gflops": runs * step.cost.flops / taken / 1e9,
+                "floor_seconds": floor.seconds,
+                "bound": floor.bound,
+                "achieved": floor.share(taken),
+            }
+        )
+    inside = sum(row["seconds"] for row in rows)
+    rows.append(
+        {
+            "layer": "between the layers",
+            "primitive": "placing, cropping",
+            "seconds": total - inside,
+            "share": 1 - inside / total,
+        }
+    )
+    floor_seconds = sum(row.get("floor_seconds", 0.0) for row in rows)
+    rows.append(
+        {
+            "layer": "all",
+            "seconds": total,
+            "share": 1.0,
+            "predicted_seconds": plan.patch_seconds,
+            "floor_seconds": floor_seconds,
+            "achieved": floor_seconds / total,
+            "voxels_per_s": plan.patch.volume / total,
+        }
+    )
+    about = {"network": plan.network.name, "patch": str(plan.patch)}
+    return [{**about, **row} for row in rows]

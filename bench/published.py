@@ -1,0 +1,42 @@
+"""Throughput that was published for the four benchmark networks, for reference.
+
+A. Zlateski, K. Lee and H. S. Seung, "ZNNi: maximizing the inference throughput of 3D convolutional
+networks on CPUs and GPUs", SC'16: the table that compares it with other software. Their machine:
+four Xeon E7-8890 v3 with 72 cores and 256 GB, and a Titan X with 12 GB. Other hardware than ours:
+these numbers say where the field stood, not who is faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SOURCE = "ZNNi, SC'16"
+NETWORKS = ("n337", "n537", "n726", "n926")
+
+# Output voxels per second, in the order of NETWORKS.
+VOXELS_PER_SECOND: dict[str, tuple[int | None, ...]] = {
+    "cuDNN, all subsamplings": (22_935, 1_049, 13_520, 2_668),
+    "ELEKTRONN": (122_668, None, 6_122, None),
+    "ZNN": (34_335, 9_495, 31_355, 20_909),
+    "ZNNi GPU-only": (671_782, 29_352, 97_257, 35_051),
+    "ZNNi CPU-only": (262_131, 194_683, 300_312, 249_190),
+    "ZNNi GPU + host RAM": (727_103, 147_965, 148_194, 104_946),
+    "ZNNi CPU-GPU": (1_059_910, 334_163, 470_166, 375_295),
+}
+
+
+def published_rows(network: str) -> list[dict[str, Any]]:
+    """What was published for a network of that name; empty for any other."""
+    if network not in NETWORKS:
+        return []
+    column = NETWORKS.index(network)
+    return [
+        {
+            "network": network,
+            "name": name,
+            "voxels_per_s": values[column],
+            "measured": f"published: {SOURCE}",
+        }
+        for name, values in VOXELS_PER_SECOND.items()
+        if values[column] is not None
+    ]

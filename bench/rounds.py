@@ -1,0 +1,124 @@
+"""Interleaved rounds of measurements, each contestant within a budget of time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from znni.timing import Timing
+
+# Runs something once and tells how many seconds that took, or None if it failed.
+Stopwatch: TypeAlias = Callable[[], "float | None"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one contestant measured.
+
+    Attributes:
+        by_round: seconds in each round; None where it sat the round out, or failed.
+    """
+
+    by_round: tuple[float | None, ...]
+
+    @property
+    def ran(self) -> bool:
+        """Whether there is any measurement."""
+        return any(seconds is not None for seconds in self.by_round)
+
+    @property
+    def timing(self) -> Timing:
+        """The rounds that were run."""
+        return Timing(tuple(s for s in self.by_round if s is not None))
+
+    def record(self) -> dict[str, Any]:
+        """The columns of a row that every measurement has."""
+        timing = self.timing
+        return {
+            "seconds": timing.median,
+            "spread": timing.spread,
+            "rounds": len(timing.seconds),
+            "all_seconds": timing.seconds,
+        }
+
+
+def stopwatch(function: Callable[[], object]) -> Stopwatch:
+    """A function in this process, timed by the wall clock."""
+
+    def run() -> float:
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
+
+    return run
+
+
+def run_rounds(
+    contestants: Mapping[str, Stopwatch],
+    *,
+    repeats: int,
+    budget: float,
+    warm: Iterable[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Result]:
+    """Time contestants in turn, A B C A B C ..., so that a machine's drift hits all alike.
+
+    Each first runs once without counting, unless it is named in ``warm``. One whose rounds so
+    far and the next would together pass its budget sits the others out, but never the first.
+
+    Args:
+        contestants: by name.
+        repeats: rounds.
+        budget: wall-clock seconds for the counted rounds of one contestant.
+        warm: those that have run lately, or take so long that a first time makes no difference.
+        progress: told the name of each run.
+    """
+    for name in [name for name in contestants if name not in set(warm)]:
+        progress(f"{name}, warm-up")
+        contestants[name]()
+    spent = dict.fromkeys(contestants, 0.0)
+    results: dict[str, list[float | None]] = {name: [] for name in contestants}
+    for done in range(repeats):
+        for name, run in contestants.items():
+            if done and spent[name] * (done + 1) / done > budget:
+                results[name].append(None)
+                continue
+            progress(f"{name}, round {done + 1} of {repeats}")
+            start = time.perf_counter()
+            results[name].append(run())
+            spent[name] += time.perf_counter() - start
+    return {name: Result(tuple(values)) for name, values in results.items()}
+
+
+def speedups(
+    ours: Result, our_voxels: float, rivals: Sequence[tuple[Result, float]]
+) -> dict[str, float]:
+    """How often faster than the best rival, in voxels per second, over the rounds that both ran.
+
+    Args:
+        ours: seconds of one contestant.
+        our_voxels: output of one of its runs.
+        rivals: each with the voxels of a run; of each round the fastest counts.
+
+    Returns:
+        Columns with the median, the lowest and the highest; none where no round is common.
+    """
+    found = []
+    for index, seconds in enumerate(ours.by_round):
+        rates = [
+            voxels / taken
+            for rival, voxels in rivals
+            if (taken := rival.by_round[index]) is not None
+        ]
+        if seconds is not None and rates:
+            found.append(our_voxels / seconds / max(rates))
+    if not found:
+        return {}
+    return {
+        "ratio_to_torch_fp32": statistics.median(found),
+        "ratio_lowest": min(found),
+        "ratio_highest": max(found),
+    }

@@ -1,0 +1,107 @@
+"""Rows of results as Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.record import Kind
+
+# Titles, and how each is made of a row's values.
+RATIO = "{ratio_to_torch_fp32:.2f} ({ratio_lowest:.2f} to {ratio_highest:.2f})"
+COLUMNS: dict[Kind, dict[str, str]] = {
+    "layer": {
+        "kernel": "{kernel}",
+        "maps": "{maps}",
+        "input": "{input}",
+        "name": "{name}",
+        "s": "{seconds:.4f}",
+        "spread": "{spread:.0%}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "x torch fp32": RATIO,
+        "direct Gflop/s": "{gflops_direct:,.0f}",
+        "model s": "{model_seconds:.4f}",
+        "floor s": "{floor_seconds:.4f} ({bound})",
+        "achieved": "{achieved:.0%}",
+        "error": "{error:.1e}",
+        "peak MiB": "{peak_mib:,.0f}",
+        "declared MiB": "{declared_mib:,.0f}",
+        "resident MiB": "{resident_mib:,.0f}",
+    },
+    "network": {
+        "network": "{network}",
+        "name": "{name}",
+        "patch": "{patch}",
+        "s": "{seconds:.2f}",
+        "rounds": "{rounds}",
+        "spread": "{spread:.0%}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "x torch fp32": RATIO,
+        "error": "{error:.1e}",
+        "peak GiB": "{peak_gib:.2f}",
+        "declared GiB": "{declared_gib:.2f}",
+        "arrays GiB": "{least_gib:.2f}",
+    },
+    "profile": {
+        "network": "{network}",
+        "patch": "{patch}",
+        "layer": "{layer}",
+        "primitive": "{primitive}",
+        "input": "{input}",
+        "runs": "{runs}",
+        "s": "{seconds:.3f}",
+        "share": "{share:.0%}",
+        "predicted s": "{predicted_seconds:.3f}",
+        "Gflop/s": "{gflops:,.0f}",
+        "floor s": "{floor_seconds:.3f}",
+        "bound": "{bound}",
+        "achieved": "{achieved:.0%}",
+    },
+    "scaling": {
+        "work": "{work}",
+        "name": "{name}",
+        "threads": "{threads}",
+        "s": "{seconds:.4f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "speed-up": "{speedup:.2f}",
+        "efficiency": "{efficiency:.0%}",
+        "achieved": "{achieved:.0%}",
+    },
+    "choices": {
+        "kernel": "{kernel}",
+        "maps": "{maps}",
+        "input": "{input}",
+        "picked": "{picked}",
+        "s": "{picked_seconds:.4f}",
+        "predicted s": "{predicted_seconds:.4f}",
+        "fastest": "{fastest}",
+        "its s": "{fastest_seconds:.4f}",
+        "its predicted s": "{fastest_predicted_seconds:.4f}",
+        "regret": "{regret:.0%}",
+    },
+}
+
+NOTE = "note"
+ABSENT = "-"
+
+
+def table(kind: Kind, rows: list[dict[str, Any]]) -> str:
+    """Rows as a Markdown table; a last column says what was measured in part, or not at all."""
+    cells = [[*COLUMNS[kind], NOTE]]
+    for row in rows:
+        note = row.get("skipped") or row.get("measured")
+        cells.append([_filled(form, row) for form in COLUMNS[kind].values()])
+        cells[-1].append(note if isinstance(note, str) else "")
+    used = [i for i in range(len(cells[0])) if any(r[i] not in {ABSENT, ""} for r in cells[1:])]
+    widths = {i: max(len(row[i]) for row in cells) for i in used}
+    lines = ["| " + " | ".join(row[i].ljust(widths[i]) for i in used) + " |" for row in cells]
+    lines.insert(1, "|" + "|".join("-" * (widths[i] + 2) for i in used) + "|")
+    return "\n".join(lines)
+
+
+def _filled(form: str, row: dict[str, Any]) -> str:
+    """The cell, or a dash where the row lacks one of its values."""
+    try:
+        return form.format_map(row)
+    except (KeyError, TypeError):  # no such value, or None
+        return ABSENT

@@ -1,0 +1,80 @@
+"""PyTorch's convolution of one layer, for a child process."""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from bench.accuracy import sampled_error
+from bench.noise import normal
+from bench.torch_settings import TYPES
+from znni.arrays import peak_memory
+from znni.network import Conv
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, Float32
+
+LAYOUTS = {"": "contiguous_format", "_channels_last": "channels_last_3d"}
+NAMES = tuple(f"torch_{dtype}{layout}" for dtype, layout in product(TYPES, LAYOUTS))
+FP32 = tuple(name for name in NAMES if name.startswith("torch_fp32"))
+
+
+class TorchConvolution:
+    """A convolution with bias and ReLU, in float32 and bfloat16 and in both memory layouts.
+
+    Args:
+        conv: the layer; its activation must be ReLU.
+        weights: its parameters.
+        shape: of the input.
+        items: of the batch that are really computed; seconds are scaled to all, which a direct
+            convolution's time is proportional to.
+        threads: PyTorch's.
+    """
+
+    def __init__(
+        self, conv: Conv, weights: ConvWeights, shape: Shape5, items: int, threads: int
+    ) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self._conv, self._weights = conv, weights
+        self._x = normal(shape._replace(n=items))
+        self._scale = shape.n / items
+
+    def seconds(self, name: str) -> float:
+        """Time one run; what converts the input to a type and layout is not counted."""
+        arguments = self._arguments(name)
+        start = time.perf_counter()
+        _convolve(*arguments)
+        return (time.perf_counter() - start) * self._scale
+
+    def error_and_peak(self, name: str) -> tuple[float, int]:
+        """Relative error against float64, and bytes of input, output and workspace."""
+        arguments = self._arguments(name)
+        with peak_memory() as peak:
+            y = _convolve(*arguments)
+        error = sampled_error(self._x, np.asarray(y.float().numpy()), self._conv, self._weights)
+        return error, peak.added + int(arguments[0].nbytes)
+
+    def _arguments(self, name: str) -> tuple[Any, Any, Any]:
+        import torch
+
+        _, kind, *layout = name.split("_", 2)
+        dtype = getattr(torch, TYPES[kind])
+        memory_format = getattr(torch, LAYOUTS["_" + layout[0] if layout else ""])
+
+        def tensor(array: Float32) -> Any:
+            made = torch.empty(array.shape, dtype=dtype, memory_format=memory_format)
+            return made.copy_(torch.from_numpy(array))
+
+        bias = torch.from_numpy(self._weights.bias).to(dtype)
+        return tensor(self._x), tensor(self._weights.weight), bias
+
+
+def _convolve(image: Any, kernel: Any, bias: Any) -> Any:
+    import torch
+
+    with torch.inference_mode():
+        return torch.relu_(torch.nn.functional.conv3d(image, kernel, bias))

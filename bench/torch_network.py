@@ -1,0 +1,137 @@
+"""What PyTorch's ways to run a network have in common: parameters, timing whole or in parts."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from bench.accuracy import CORNER, corner
+from bench.noise import patch_input
+from bench.torch_parts import Piece, seconds_in_parts
+from bench.torch_settings import PARTS, WHOLE
+from znni.network import Conv, Network
+from znni.shapes import Vec3
+from znni.weights import Float32, random_weights
+
+# Parts that take longer than this tell nothing more.
+PARTS_SECONDS = 10.0
+
+UNDILATED = Vec3(1, 1, 1)
+
+
+class TorchNetwork(ABC):
+    """A network with ReLU or no activations and random weights, one patch at a time.
+
+    Args:
+        network: what to compute.
+        dtype: of all arithmetic, by PyTorch's name.
+        threads: PyTorch's.
+    """
+
+    def __init__(self, network: Network, dtype: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.network = network
+        self.dtype = getattr(torch, dtype)
+        weights = random_weights(network, 0)
+        self.parameters = {
+            conv.name: (
+                self.tensor(weights[conv.name].weight),
+                torch.from_numpy(weights[conv.name].bias).to(self.dtype),
+            )
+            for conv in network.convolutions
+        }
+        self.measured = WHOLE
+        self._patch = network.total_pooling
+        self._flops = 0.0
+        self._last: Float32 | None = None
+
+    @abstractmethod
+    def pieces(self, patch: Vec3) -> list[Piece]:
+        """What is computed for a patch."""
+
+    @abstractmethod
+    def __call__(self, x: Float32) -> Float32:
+        """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
+
+    def needed_bytes(self, patch: Vec3) -> int:
+        """The least memory that a patch's arrays take."""
+        return int(self.dtype.itemsize) * max(piece.alive for piece in self.pieces(patch))
+
+    def estimate(self, patch: Vec3, flops: float) -> float:
+        """Seconds of a patch, from parts of about so many operations."""
+        return seconds_in_parts(self.pieces(patch), flops, self.dtype)
+
+    def prepare(self, patch: Vec3, estimate: float, limit: float, room: int) -> str:
+        """Choose what ``seconds`` measures, and say what that is.
+
+        Args:
+            patch: output voxels per axis.
+            estimate: of a whole patch's seconds.
+            limit: seconds that one measurement may take.
+            room: bytes that it may take.
+        """
+        self._patch = patch
+        self.measured = PARTS
+        if self.needed_bytes(patch) <= room:
+            for what, seconds in self.ways(patch, estimate):
+                if seconds <= limit:
+                    self.measured = what
+                    break
+        pieces = self.pieces(patch)
+        operations = sum(piece.flops * piece.runs for piece in pieces)
+        seconds = min(limit, PARTS_SECONDS) / len(pieces) / 2  # each is run twice
+        self._flops = operations / estimate * seconds
+        return self.measured
+
+    def ways(self, patch: Vec3, estimate: float) -> list[tuple[str, float]]:  # noqa: ARG002
+        """What can be measured with real data, the fullest first, and its likely seconds."""
+        return [(WHOLE, estimate)]
+
+    def seconds(self) -> float:
+        """Time what ``prepare`` chose; always scaled to a whole patch."""
+        if self.measured == PARTS:
+            return self.estimate(self._patch, self._flops)
+        return self.timed(patch_input(self.network, self._patch))
+
+    def timed(self, x: Float32) -> float:
+        """Seconds of a patch with real data."""
+        start = time.perf_counter()
+        y = self(x)
+        seconds = time.perf_counter() - start
+        self._last = corner(self.network, y)
+        return seconds
+
+    def corner(self) -> Float32 | None:
+        """The output's corner in the last run; where only parts ran, by plain pooling."""
+        return self._last if self.measured != PARTS else self.corner_by_pooling()
+
+    def corner_by_pooling(self) -> Float32 | None:
+        """The corner that all patches share, computed by itself in this arithmetic."""
+        x = patch_input(self.network, self.network.total_pooling * (CORNER - 1) + 1)
+        y = self.tensor(x[np.newaxis])
+        with torch.inference_mode():
+            for layer in self.network.layers:
+                if isinstance(layer, Conv):
+                    y = self.convolve(layer, y)
+                else:
+                    y = functional.max_pool3d(y, tuple(layer.window))
+        return np.asarray(y[0].float().numpy())
+
+    def tensor(self, array: Float32) -> Any:
+        """An array as a tensor of the right type, channels last.
+
+        By a new tensor, because ``contiguous`` leaves the strides of a single map as they are,
+        and the convolution's output then has the other layout.
+        """
+        made = torch.empty(array.shape, dtype=self.dtype, memory_format=torch.channels_last_3d)
+        return made.copy_(torch.from_numpy(array))
+
+    def convolve(self, layer: Conv, x: Any, dilation: Vec3 = UNDILATED) -> Any:
+        """A convolution with bias and activation."""
+        y = functional.conv3d(x, *self.parameters[layer.name], dilation=tuple(dilation))
+        return functional.relu_(y) if layer.activation == "relu" else y
