@@ -8,7 +8,7 @@ every array shape; only what shapes the code itself (a transform's length) is fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -89,6 +89,30 @@ class Emitter:
         counter.add_incoming(following, build.block)
         build.cbranch(build.icmp_signed("<", following, stop), body, after)
         build.position_at_end(after)
+
+    @contextmanager
+    def claims(self, counter: Value, stop: Value) -> Iterator[Value]:
+        """Repeat what is emitted inside for numbers below stop that nobody else has claimed.
+
+        All threads that run the kernel share the counter, which starts at zero.
+        """
+        build = self._build
+        head, body, after = (
+            self._function.append_basic_block(name) for name in ("claim", "claimed", "unclaimed")
+        )
+        build.branch(head)
+        build.position_at_end(head)
+        number = build.atomic_rmw("add", counter, self.index(1), "monotonic")
+        build.cbranch(build.icmp_signed("<", number, stop), body, after)
+        build.position_at_end(body)
+        yield number
+        build.branch(head)
+        build.position_at_end(after)
+
+    def part(self, number: Value, size: Value, stop: Value) -> AbstractContextManager[Value]:
+        """Repeat what is emitted inside for the indices of one of the parts of 0 ... stop."""
+        first = self.times(number, size)
+        return self.loop(self.smaller(self.plus(first, size), stop), first)
 
     @contextmanager
     def when(self, left: Value, relation: str, right: Value | int) -> Iterator[None]:

@@ -12,7 +12,7 @@ from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.tiled.number_formats import NumberFormat
 
-FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
+FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
 # Fewer rows than this are few: the time is that of reading the kernels.
 FEW_ROWS = 12
@@ -39,7 +39,7 @@ def product_flops(rows: int, in_features: int, out_features: int, numbers: Numbe
 
 @cache
 def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Kernel:
-    """Replace spectra of input maps by spectra of output maps, for a range of frequencies.
+    """Replace spectra of input maps by spectra of output maps, in shares of the frequencies.
 
     Args:
         groups: of 16 output maps.
@@ -55,8 +55,10 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Ker
         row_stride=INDEX,
         kernels=FLOATS,
         in_features=INDEX,
-        first=INDEX,
-        stop=INDEX,
+        frequencies=INDEX,
+        share=INDEX,
+        shares=INDEX,
+        counter=INDICES,
         scratch=FLOATS,
     )
     blocks = numbers.blocks
@@ -66,7 +68,10 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Ker
     part = emit.times(in_groups, LANES)
     panel = emit.at(emit["scratch"], emit.times(rows, emit.times(part, numbers.parts)))
     kernel_stride = emit.times(in_features, numbers.floats)
-    with emit.loop(emit["stop"], emit["first"]) as frequency:
+    with (
+        emit.claims(emit["counter"], emit["shares"]) as number,
+        emit.part(number, emit["share"], emit["frequencies"]) as frequency,
+    ):
         spectra = emit.at(emit["spectra"], emit.times(frequency, emit["frequency_stride"]))
         kernels = emit.at(emit["kernels"], emit.times(frequency, emit.times(kernel_stride, groups)))
         kernel_floats = emit.times(kernel_stride, groups)

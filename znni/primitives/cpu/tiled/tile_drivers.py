@@ -19,7 +19,8 @@ from znni.primitives.cpu.tiled.tile_transform import zero
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
-# Of both drivers: the forward one leaves bias and floor alone.
+# Of both drivers: the forward one leaves bias and floor alone. A share is so many tiles of one
+# group of 16 maps.
 DRIVER_ARGUMENTS = {
     "rows": INDEX,
     "columns_y": INDEX,
@@ -30,8 +31,10 @@ DRIVER_ARGUMENTS = {
     "y_stride": INDEX,
     "maps": INDEX,
     "table": INDICES,
-    "first": INDEX,
-    "stop": INDEX,
+    "tiles": INDEX,
+    "share": INDEX,
+    "shares": INDEX,
+    "counter": INDICES,
     "inner_z": INDEX,
     "inner_y": INDEX,
     "inner_x": INDEX,
@@ -43,6 +46,7 @@ DRIVER_ARGUMENTS = {
     "plane_stride": INDEX,
     "scratch": FLOATS,
     "spectra": FLOATS,
+    "number": INDEX,
     "tile_stride": INDEX,
     "frequency_stride": INDEX,
     "bias": FLOATS,
@@ -52,7 +56,7 @@ DRIVER_ARGUMENTS = {
 
 @cache
 def forward_driver() -> Kernel:
-    """Transform tiles of one group of 16 maps from an image to their spectra."""
+    """Transform tiles from an image to their spectra."""
     emit = Emitter("forward_tiles", **DRIVER_ARGUMENTS)
     driver = _Driver(emit)
     with driver.tiles() as ([corner, *_], spectrum):
@@ -69,7 +73,7 @@ def forward_driver() -> Kernel:
 
 @cache
 def inverse_driver() -> Kernel:
-    """Transform the spectra of tiles back, into an image of one group of 16 maps."""
+    """Transform the spectra of tiles back, into an image."""
     emit = Emitter("inverse_tiles", **DRIVER_ARGUMENTS)
     driver = _Driver(emit)
     with driver.tiles() as ([corner, skip_z, *skip], spectrum):
@@ -78,19 +82,28 @@ def inverse_driver() -> Kernel:
             plane, image = driver.plane(z), emit.at(corner, emit.times(z, emit["z_stride"]))
             driver.mirror(plane)
             driver.transform_y(plane)
-            rows = [*skip, emit["inner_y"], emit["inner_x"], emit["bias"], emit["floor"]]
+            rows = [*skip, emit["inner_y"], emit["inner_x"], driver.bias, emit["floor"]]
             emit.call(emit["rows"], [plane, image, *driver.image, *rows, driver.staging])
     return emit.compile()
 
 
 class _Driver:
-    """What the two directions share."""
+    """What the two directions share.
+
+    Attributes:
+        row_stride: floats from one row of a plane to the next.
+        staging: scratch for rows.
+        image: of the share that is worked on, what rows take: two strides and its maps.
+        bias: of its maps.
+    """
+
+    image: list[Value]
+    bias: Value
 
     def __init__(self, emit: Emitter) -> None:
         self._emit = emit
         self._number = emit.index(NUMBER)
         self.row_stride = emit.times(emit["half_x"], self._number)
-        self.image = [emit["map_stride"], emit["y_stride"], emit["maps"]]
         planes = emit.times(emit["tile_z"], emit["plane_stride"])
         self.staging = emit.at(emit["scratch"], planes)
 
@@ -101,14 +114,24 @@ class _Driver:
         In place of the row's first column stands the address of the tile's first voxel.
         """
         emit = self._emit
-        with emit.loop(emit["stop"], emit["first"]) as tile:
-            row = emit.times(tile, TABLE_COLUMNS)
-            start, *skip = (
-                emit.index_at(emit["table"], emit.plus(row, i)) for i in range(TABLE_COLUMNS)
-            )
-            corner = emit.at(emit["image"], start)
-            spectrum = emit.at(emit["spectra"], emit.times(tile, emit["tile_stride"]))
-            yield [corner, *skip], (spectrum, emit["frequency_stride"])
+        groups = emit.quotient(emit.plus(emit["maps"], LANES - 1), LANES)
+        with emit.claims(emit["counter"], emit["shares"]) as share:
+            number = emit.quotient(share, groups)
+            group = emit.minus(share, emit.times(number, groups))
+            feature = emit.times(group, LANES)
+            maps = emit.smaller(emit.minus(emit["maps"], feature), LANES)
+            self.image = [emit["map_stride"], emit["y_stride"], maps]
+            self.bias = emit.at(emit["bias"], feature)
+            first_voxel = emit.at(emit["image"], emit.times(feature, emit["map_stride"]))
+            first_spectrum = emit.at(emit["spectra"], emit.times(group, emit["number"]))
+            with emit.part(number, emit["share"], emit["tiles"]) as tile:
+                row = emit.times(tile, TABLE_COLUMNS)
+                start, *skip = (
+                    emit.index_at(emit["table"], emit.plus(row, i)) for i in range(TABLE_COLUMNS)
+                )
+                corner = emit.at(first_voxel, start)
+                spectrum = emit.at(first_spectrum, emit.times(tile, emit["tile_stride"]))
+                yield [corner, *skip], (spectrum, emit["frequency_stride"])
 
     def plane(self, z: Value) -> Value:
         """The scratch's plane at z."""

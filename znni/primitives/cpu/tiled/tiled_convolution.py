@@ -33,10 +33,10 @@ from znni.primitives.cpu.tiled.tile_transform import (
 from znni.shapes import Vec3
 from znni.weights import ConvWeights, Float32
 
-# Shares of a pass per worker, and the most voxels of tiles in one: neighbouring tiles have cache
-# lines in common, yet all workers must end together.
+# Shares of a pass per worker: few, since neighbouring tiles have cache lines in common, and
+# enough that all workers end together. Workers claim them inside compiled code, where no
+# interpreter lock holds them up.
 SHARES_PER_WORKER = 16
-SHARE_VOXELS = 65536
 
 
 @dataclass(frozen=True)
@@ -151,18 +151,22 @@ class TiledConvolution:
         first_tile = image.table[tiles.start].ctypes.data
         bias, floor = self._bias.ctypes.data, self._floor.ctypes.data
         kernels = (direction.rows, direction.columns_y, direction.columns_z)
+        groups = -(-features // LANES)
+        share = max(1, len(tiles) * groups // (self._workers.threads * SHARES_PER_WORKER))
+        shares = -(-len(tiles) // share) * groups
+        counter = np.zeros(1, np.int64)
 
-        def task(worker: int, item: tuple[int, int]) -> None:
-            start, feature = item
-            group = feature // LANES
+        def take_shares(worker: int, _: int) -> None:
             direction.driver(
                 *(kernel.address for kernel in kernels),
-                first_voxel + feature * strides[1] * FLOAT_BYTES,
+                first_voxel,
                 *strides[1:4],
-                min(LANES, features - feature),
+                features,
                 first_tile,
-                start,
-                min(start + step, len(tiles)),
+                len(tiles),
+                share,
+                shares,
+                counter.ctypes.data,
                 *direction.inner,
                 tile.z,
                 tile.y,
@@ -171,19 +175,15 @@ class TiledConvolution:
                 own_columns(tile),
                 plane_stride(tile),
                 scratch[worker],
-                first_spectrum + group * batches.numbers.floats * FLOAT_BYTES,
+                first_spectrum,
+                batches.numbers.floats,
                 batches.tile_stride,
                 batches.frequency_stride,
-                bias + feature * FLOAT_BYTES,
+                bias,
                 floor,
             )
 
-        groups = -(-features // LANES)
-        share = len(tiles) * groups // (self._workers.threads * SHARES_PER_WORKER)
-        step = max(1, min(share, SHARE_VOXELS // tile.volume))
-        starts = range(0, len(tiles), step)
-        features_of_groups = range(0, features, LANES)
-        self._workers.for_each(task, [(s, f) for s in starts for f in features_of_groups])
+        self._workers.for_each(take_shares, range(self._workers.threads))
 
     def _multiply(self, kernels: Float32, rows: int, spectra: Float32, scratch: list[int]) -> None:
         """Multiply a batch's spectra by the kernels', in place."""
@@ -191,8 +191,9 @@ class TiledConvolution:
         count = frequencies(batches.tile)
         share = -(-count // (self._workers.threads * SHARES_PER_WORKER))
         first_spectrum, first_kernel = spectra.ctypes.data, kernels.ctypes.data
+        counter = np.zeros(1, np.int64)
 
-        def task(worker: int, first: int) -> None:
+        def take_shares(worker: int, _: int) -> None:
             self._product(
                 first_spectrum,
                 batches.frequency_stride,
@@ -200,12 +201,14 @@ class TiledConvolution:
                 batches.tile_stride,
                 first_kernel,
                 batches.layer.in_features,
-                first,
-                min(first + share, count),
+                count,
+                share,
+                -(-count // share),
+                counter.ctypes.data,
                 scratch[worker],
             )
 
-        self._workers.for_each(task, range(0, count, share))
+        self._workers.for_each(take_shares, range(self._workers.threads))
 
     def _activate(self, y: Float32) -> None:
         """What the inverse transform's bias and lower bound have not done yet."""
