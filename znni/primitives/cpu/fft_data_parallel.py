@@ -26,9 +26,6 @@ from znni.weights import ConvWeights, Float32, conv_weights
 # Maps that are transformed, or made, at a time: few, for the memory; more, for fewer barriers.
 GROUP = 4
 
-# Share of a core's nominal operations per second.
-EFFICIENCY = 0.14
-
 
 @dataclass(frozen=True)
 class FftDataParallel:
@@ -71,7 +68,7 @@ class FftDataParallel:
                     shape.nbytes + spectra + blocking.transient_bytes + max(half_in, second_stage)
                 ),
             ),
-            efficiency=EFFICIENCY,
+            efficiency=blocking.efficiency,
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:

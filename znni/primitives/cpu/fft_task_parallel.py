@@ -27,9 +27,6 @@ from znni.weights import ConvWeights, Float32, conv_weights
 # Output maps per passing of a block's spectra, which come from the third-level cache or beyond.
 GROUP = 16
 
-# Share of a core's nominal operations per second.
-EFFICIENCY = 0.16
-
 
 @dataclass(frozen=True)
 class FftTaskParallel:
@@ -66,7 +63,7 @@ class FftTaskParallel:
                     shape.nbytes + half + blocking.transient_bytes + max(second_stage, out.nbytes)
                 ),
             ),
-            efficiency=EFFICIENCY,
+            efficiency=blocking.efficiency,
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:

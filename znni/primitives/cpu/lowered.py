@@ -26,6 +26,9 @@ BLOCK_BYTES = 4 * 1024 * 1024
 PARTS_PER_THREAD = 4
 ORIGIN = Vec3(0, 0, 0)
 
+# The fewest rows or columns of the weights' matrix with which a product reaches its full rate.
+FULL_RATE = 32
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -68,7 +71,7 @@ class Lowered:
                 resident=split.matrix_nbytes(conv),
                 working=shape.nbytes + out.nbytes + workspace,
             ),
-            efficiency=self.efficiency,
+            efficiency=self.efficiency * min(1.0, min(split.matrix_shape(conv)) / FULL_RATE),
         )
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:

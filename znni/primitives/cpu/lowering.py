@@ -49,6 +49,10 @@ class Split(NamedTuple):
         parts = weight.reshape(out_features, in_features, *taps).swapaxes(1, 2)
         return parts.reshape(out_features * taps[0], in_features * taps[1])
 
+    def matrix_shape(self, layer: Conv) -> tuple[int, int]:
+        """Rows and columns of the weights' matrix."""
+        return layer.out_features * self.lifted.volume, layer.in_features * self.lowered.volume
+
     def matrix_nbytes(self, layer: Conv) -> int:
         """Bytes that ``matrix`` allocates."""
         moves = self.lifted.volume > 1 and layer.in_features > 1

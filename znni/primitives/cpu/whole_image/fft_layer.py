@@ -46,6 +46,10 @@ BLOCK_BYTES = 4 * 1024 * 1024
 # Blocks per thread, so that all have work to the end.
 BLOCKS_PER_THREAD = 4
 
+# Shares of a core's nominal operations per second.
+TRANSFORM_EFFICIENCY = 0.035
+PRODUCT_EFFICIENCY = 0.4
+
 
 @dataclass(frozen=True)
 class Blocking:
@@ -163,18 +167,31 @@ class Blocking:
 
     @property
     def flops(self) -> float:
-        """Operations of one call: transforms, kernel transforms, products."""
+        """Operations of one call."""
+        return self._transform_flops + self._product_flops
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the processor's nominal rate that they sustain, one with another."""
+        transforms = self._transform_flops / TRANSFORM_EFFICIENCY
+        return self.flops / (transforms + self._product_flops / PRODUCT_EFFICIENCY)
+
+    @property
+    def _transform_flops(self) -> float:
+        """Of the images' transforms."""
+        forward = self.layer.in_features * self.pruned.forward_flops
+        return self.shape.n * (forward + self.layer.out_features * self.pruned.inverse_flops)
+
+    @property
+    def _product_flops(self) -> float:
+        """Of the kernels' transforms and the products."""
         layer, shape, pruned = self.layer, self.shape, self.pruned
         maps = layer.in_features * layer.out_features
         plane = self.all_vectors * LANES
         kernels_plane = 4.0 * layer.kernel.volume * plane
         kernels_line = 4.0 * layer.kernel.z * pruned.size.z * plane
         products = 8.0 * shape.n * pruned.size.z * plane
-        return (
-            shape.n * layer.in_features * pruned.forward_flops
-            + shape.n * layer.out_features * pruned.inverse_flops
-            + maps * (kernels_plane + kernels_line + products)
-        )
+        return maps * (kernels_plane + kernels_line + products)
 
 
 class Scratch:
