@@ -13,7 +13,6 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from znni.arena import new_output, workspace
@@ -23,18 +22,28 @@ from znni.network import Conv, Layer
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.common.activation import CODES, activate, softmax_over_maps
 from znni.primitives.cpu.common.flat_view import flat_view
+from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.primitives.cpu.common.streaming import (
+    bytes_to_write,
+    fetch_to_write,
+    is_streamed,
+    stream,
+)
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.register_tile import add_tile, registers, tile_width
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32, conv_weights
 
-# Sums of a band, over all maps, stay in the second-level cache while input maps stream by.
-BAND_POSITIONS = 768
+# A band's sums stay in the second-level cache: of one register tile's maps, or of all maps where
+# input maps have to be copied in several goes.
+SUMS_BYTES = 256 * 1024
 # Input rows of as many maps as fit are copied at a time.
 PACKED_BYTES = 256 * 1024
+# Positions of a band at most, lest the copied rows of a single map grow too large.
+BAND_POSITIONS = 4096
 
 # Share of a core's nominal operations per second.
-EFFICIENCY = 0.68
+EFFICIENCY = 0.7
 
 
 class Blocking(NamedTuple):
@@ -48,6 +57,9 @@ class Blocking(NamedTuple):
         positions: positions of a band, with those that are dropped, in whole tiles.
         features: input maps copied at a time.
         packed: floats of the copied rows, with what the last tile reads beyond them.
+        sums: floats of the sums that are kept at a time.
+        finished: floats of a map's output rows on their way past the caches; none where the
+            output is stored as usual.
     """
 
     maps: int
@@ -57,22 +69,41 @@ class Blocking(NamedTuple):
     positions: int
     features: int
     packed: int
+    sums: int
+    finished: int
 
     @classmethod
-    def of(cls, layer: Conv, shape: Shape5) -> Blocking:
+    def of(cls, layer: Conv, shape: Shape5, out: Shape5) -> Blocking:
         """For a layer on an input of ``shape``."""
+        one_go = cls._keeping(1, layer, shape, out)
+        if one_go.features == shape.f:
+            return one_go
+        return cls._keeping(one_go.groups, layer, shape, out)
+
+    @classmethod
+    def _keeping(cls, kept: int, layer: Conv, shape: Shape5, out: Shape5) -> Blocking:
+        """With the sums of so many groups kept at a time."""
         groups = -(-layer.out_features // registers().maps)
         maps = -(-layer.out_features // groups)
         width = tile_width(maps)
-        height = shape.y - layer.kernel.y + 1
-        bands = -(-height // max(1, BAND_POSITIONS // shape.x))
-        rows = -(-height // bands)
-        needed = (rows - 1) * shape.x + shape.x - layer.kernel.x + 1
+        most = min(BAND_POSITIONS, SUMS_BYTES // (4 * kept * maps))
+        bands = -(-out.y // max(1, most // shape.x))
+        rows = -(-out.y // bands)
+        needed = (rows - 1) * shape.x + out.x
         positions = -(-needed // width) * width
         map_size = layer.kernel.z * (rows + layer.kernel.y - 1) * shape.x
         features = min(shape.f, max(1, PACKED_BYTES // (4 * map_size)))
-        packed = features * map_size + positions - needed
-        return cls(maps, width, groups, rows, positions, features, packed)
+        return cls(
+            maps, width, groups, rows, positions, features,
+            packed=features * map_size + positions - needed,
+            sums=kept * maps * positions,
+            finished=rows * out.x if is_streamed(out.nbytes) else 0,
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a thread works in."""
+        return 4 * (self.packed + self.sums + self.finished)
 
 
 @dataclass(frozen=True)
@@ -92,19 +123,18 @@ class Direct:
         out = self.out_shape(layer, shape)
         if not isinstance(layer, Conv) or out is None:
             raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        blocking = Blocking.of(layer, shape)
+        blocking = Blocking.of(layer, shape, out)
         maps = blocking.maps * blocking.groups
         taps = layer.in_features * layer.kernel.volume
         bands = -(-out.y // blocking.rows)
         tasks = out.n * out.z * bands
-        scratch = 4 * (blocking.packed + maps * blocking.positions)
         read_again = layer.kernel.z * (blocking.rows + layer.kernel.y - 1) / blocking.rows
         return Cost(
             flops=2.0 * tasks * maps * blocking.positions * taps,
-            bytes_moved=shape.nbytes * read_again + 2 * out.nbytes,
+            bytes_moved=shape.nbytes * read_again + bytes_to_write(out.nbytes),
             memory=Memory(
                 resident=4 * maps * taps + 8 * blocking.features * layer.kernel.volume,
-                working=shape.nbytes + out.nbytes + self.device.threads * scratch,
+                working=shape.nbytes + out.nbytes + self.device.threads * blocking.nbytes,
             ),
             efficiency=EFFICIENCY,
         )
@@ -115,7 +145,7 @@ class Direct:
         if not isinstance(layer, Conv) or out is None:
             raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
         given = conv_weights(layer, weights)
-        blocking = Blocking.of(layer, shape)
+        blocking = Blocking.of(layer, shape, out)
         tile_weights = _tile_weights(given.weight, blocking)
         offsets = _tap_offsets(layer.kernel, shape, blocking)
         convolve_band = _band_kernel(blocking.maps, blocking.width)
@@ -131,14 +161,14 @@ class Direct:
             view = flat_view(x)
             y = new_output(out)
             packed = workspace((pool.threads, blocking.packed), np.float32)
-            sums_shape = (pool.threads, blocking.groups * blocking.maps, blocking.positions)
-            sums = workspace(sums_shape, np.float32)
+            sums = workspace((pool.threads, blocking.sums), np.float32)
+            finished = workspace((pool.threads, blocking.finished), np.float32)
 
             def task(worker: int, band: tuple[int, int, int]) -> None:
                 convolve_band(
-                    *view, tuple(shape), tuple(layer.kernel), y, band, blocking.rows,
-                    blocking.features, packed[worker], sums[worker], tile_weights, offsets,
-                    given.bias, code,
+                    *view, tuple(shape), tuple(layer.kernel), y.ravel(), tuple(out), band,
+                    blocking.rows, blocking.features, blocking.positions, packed[worker],
+                    sums[worker], finished[worker], tile_weights, offsets, given.bias, code,
                 )  # fmt: skip
 
             pool.for_each(task, bands)
@@ -155,12 +185,12 @@ def primitives(device: Device) -> tuple[Direct, ...]:
 
 
 def _tile_weights(weight: Float32, blocking: Blocking) -> Float32:
-    """(out, in, z, y, x) as (groups, in * taps, maps), zero for maps that fill the last group."""
+    """Ordered by group, input map, tap and map; zero for maps that fill the last group."""
     out_features = weight.shape[0]
     padded = np.zeros((blocking.groups, weight[0].size, blocking.maps), np.float32)
     for o in range(out_features):
         padded[o // blocking.maps, :, o % blocking.maps] = weight[o].ravel()
-    return padded
+    return padded.ravel()
 
 
 def _tap_offsets(kernel: Vec3, shape: Shape5, blocking: Blocking) -> NDArray[np.int64]:
@@ -171,7 +201,7 @@ def _tap_offsets(kernel: Vec3, shape: Shape5, blocking: Blocking) -> NDArray[np.
     return index[:, :, : kernel.y, : kernel.x].ravel()
 
 
-@njit(nogil=True, cache=True)
+@numba_kernel
 def _pack(memory, start, strides, corner, extent, height, packed):  # type: ignore[no-untyped-def]
     """Copy maps and rows end to end: ``extent`` (f, z, y, x) from ``corner`` (f, z, y).
 
@@ -189,49 +219,60 @@ def _pack(memory, start, strides, corner, extent, height, packed):  # type: igno
                     target[x] = source[x]
 
 
-@njit(nogil=True, cache=True)
-def _finish(sums, rows, pitch, bias, code):  # type: ignore[no-untyped-def]
-    """Move the sums that count into the output's rows, through bias and activation."""
-    for y in range(rows.shape[0]):
-        row, total = rows[y], sums[y * pitch :]
-        for x in range(rows.shape[1]):
+@numba_kernel
+def _finish(sums, pitch, rows, width, bias, code, finished, y, start):  # type: ignore[no-untyped-def]
+    """Move the sums that count into the output's rows, through bias and activation.
+
+    By way of ``finished`` if it has room at all, from where they are streamed.
+    """
+    size = rows * width
+    streamed = finished.size > 0
+    target = finished[:size] if streamed else y[start : start + size]
+    for i in range(rows):
+        row, total = target[i * width :], sums[i * pitch :]
+        for x in range(width):
             row[x] = total[x]
-        activate(row, bias, code)
+    activate(target, bias, code)
+    if streamed:
+        stream(target, y, start, size)  # type: ignore[call-arg]  # numba passes the context
 
 
 @cache
 def _band_kernel(maps: int, width: int) -> Callable[..., None]:
     """The compiled loop over one band, for one size of register tile."""
 
-    @njit(nogil=True, cache=True)
+    @numba_kernel
     def convolve_band(  # type: ignore[no-untyped-def]
-        memory, start, strides, shape, kernel, y, band, rows, features, packed, sums, weights,
-        offsets, bias, code,
+        memory, start, strides, shape, kernel, y, out, band, rows, features, positions, packed,
+        sums, finished, weights, offsets, bias, code,
     ):  # fmt: skip
         n, top, left = band
         volume = kernel[0] * kernel[1] * kernel[2]
         height = rows + kernel[1] - 1
-        rows = min(rows, y.shape[3] - left)
-        used = (rows - 1) * shape[4] + y.shape[4]
-        positions = sums.shape[1]
-        flat_sums, flat_weights = sums.ravel(), weights.ravel()
+        rows = min(rows, out[3] - left)
+        used, size = (rows - 1) * shape[4] + out[4], rows * out[4]
         for first in range(0, shape[1], features):
             count = min(features, shape[1] - first)
+            last = first + count == shape[1]
             corner = (first, top, left)
             extent = (count, kernel[0], rows + kernel[1] - 1, shape[4])
             _pack(memory, start + n * strides[0], strides, corner, extent, height, packed)
-            for group in range(weights.shape[0]):
-                group_sums = sums[group * maps : (group + 1) * maps]
-                if first == 0:
-                    group_sums[:] = 0
-                taps = (group * shape[1] + first) * volume * maps
+            for first_map in range(0, out[1], maps):
+                group_maps = range(first_map, min(first_map + maps, out[1])) if last else range(0)
+                for o in group_maps:
+                    to = (((n * out[1] + o) * out[2] + top) * out[3] + left) * out[4]
+                    fetch_to_write(y, to)  # type: ignore[call-arg]  # numba passes the context
+                    fetch_to_write(y, to + size - 1)
+                first_sum = first_map * positions % sums.size
+                taps = (first_map * shape[1] + first * maps) * volume
                 for at in range(0, used, width):
                     add_tile(  # type: ignore[call-arg]  # numba passes the context
-                        maps, width, flat_sums, group * maps * positions + at, positions,
-                        packed, at, offsets, count * volume, flat_weights, taps,
+                        maps, width, sums, first_sum + at, positions, first > 0, packed, at,
+                        offsets, count * volume, weights, taps,
                     )  # fmt: skip
-                if first + count == shape[1]:
-                    for o in range(group * maps, min((group + 1) * maps, y.shape[1])):
-                        _finish(sums[o], y[n, o, top, left : left + rows], shape[4], bias[o], code)
+                for o in group_maps:
+                    to = (((n * out[1] + o) * out[2] + top) * out[3] + left) * out[4]
+                    total = sums[first_sum + (o - first_map) * positions :]
+                    _finish(total, shape[4], rows, out[4], bias[o], code, finished, y, to)
 
     return convolve_band

@@ -10,13 +10,14 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Layer, Pool
 from znni.primitive import Run
+from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import workers
-from znni.primitives.cpu.window_maxima import scratch_nbytes, window_maxima
+from znni.primitives.cpu.window_maxima import Scratch, window_maxima
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32
 
 # Share of a core's nominal operations per second.
-EFFICIENCY = 0.02
+EFFICIENCY = 0.2
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,10 @@ class Pooling(ABC):
     def cost(self, layer: Layer, shape: Shape5) -> Cost:
         """One comparison for every voxel; a pass over the input and one over the output."""
         pool, out = self._checked(layer, shape)
-        scratch = scratch_nbytes(shape, pool.window, self.device.threads)
+        scratch = self.device.threads * Scratch.of(shape, out, pool.window).nbytes
         return Cost(
             flops=float(shape.elements),
-            bytes_moved=shape.nbytes + 2 * out.nbytes,
+            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
             memory=Memory(resident=0, working=shape.nbytes + out.nbytes + scratch),
             efficiency=EFFICIENCY,
         )

@@ -60,6 +60,7 @@ def add_tile(
     sums: Any,
     _sums_start: Any,
     _sums_pitch: Any,
+    _continued: Any,
     inputs: Any,
     _inputs_start: Any,
     offsets: Any,
@@ -72,6 +73,7 @@ def add_tile(
     ``sums[sums_start + m * sums_pitch + i] += weights[weights_start + t * maps + m]
     * inputs[inputs_start + offsets[t] + i]``, summed over all taps t, for every m and i. ``maps``
     and ``width`` are compile-time constants, the arrays one-dimensional; nothing checks bounds.
+    Unless ``continued``, the sums before are taken to be zero.
     """
     rows, vectors = maps.literal_value, width.literal_value // registers().lanes
     signature = types.void(
@@ -80,6 +82,7 @@ def add_tile(
         sums,
         types.intp,
         types.intp,
+        types.boolean,
         inputs,
         types.intp,
         offsets,
@@ -110,8 +113,8 @@ def add_tile(
             return builder.shuffle_vector(first, undefined, all_first)
 
         first_sums = elements(2, arguments[3])
-        first_input = elements(5, arguments[6])
-        first_weight = elements(9, arguments[10])
+        first_input = elements(6, arguments[7])
+        first_weight = elements(10, arguments[11])
         targets = [
             vectors_at(builder.gep(first_sums, [builder.mul(arguments[4], index(row))]))
             for row in range(rows)
@@ -122,10 +125,14 @@ def add_tile(
             for row in targets
         ]
         pairs = list(zip(chain(*slots), chain(*targets), strict=True))
-        for slot, target in pairs:
-            builder.store(builder.load(target, align=4), slot)
-        with cgutils.for_range(builder, arguments[8]) as loop:
-            offset = builder.load(elements(7, loop.index))
+        zero = ir.Constant(vector, [0.0] * lanes)
+        for slot, _ in pairs:
+            builder.store(zero, slot)
+        with builder.if_then(arguments[5]):
+            for slot, target in pairs:
+                builder.store(builder.load(target, align=4), slot)
+        with cgutils.for_range(builder, arguments[9]) as loop:
+            offset = builder.load(elements(8, loop.index))
             inputs_here = vectors_at(builder.gep(first_input, [offset]))
             values = [builder.load(pointer, align=4) for pointer in inputs_here]
             tap = builder.gep(first_weight, [builder.mul(loop.index, index(rows))])

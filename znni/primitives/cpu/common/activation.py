@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from znni.network import Activation
+from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.primitives.cpu.common.workers import Workers
 from znni.weights import Float32
 
@@ -24,7 +25,7 @@ CODES: dict[Activation, int] = {
 }
 
 
-@njit(nogil=True, fastmath={"contract", "nsz"}, cache=True)
+@numba_kernel
 def activate(row: Float32, bias: np.float32, code: int) -> None:
     """Replace each value v of a row by activation(v + bias)."""
     one = np.float32(1)
