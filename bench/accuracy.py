@@ -39,7 +39,7 @@ def sampled_error(x: Float32, y: Float32, layer: Conv, weights: ConvWeights) -> 
 
 
 def corner(network: Network, y: Float32) -> Float32:
-    """The voxels (f', z, y, x) of a patch's output that ``corner_error`` judges.
+    """The voxels (f', z, y, x) of a patch's output that ``CornerReference`` judges.
 
     They are total pooling apart, so that plain pooling gives them too.
     """

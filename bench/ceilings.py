@@ -29,7 +29,7 @@ REPEATS = 9
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Measured limits of a machine, each the best of ``REPEATS``.
+    """Measured limits of a machine, each the best of a few runs.
 
     Attributes:
         threads: used for all of them.

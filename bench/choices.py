@@ -26,7 +26,9 @@ def judge_choice(
     ``regret`` is the time lost by the choice, as a share of the fastest one's. All measurements
     are kept under ``measured``.
     """
-    rows = compare_layer(machine, conv, shape, only, effort, ceilings, peers=False)
+    rows = compare_layer(
+        machine, conv, shape, only, effort, ceilings, peers=False, accuracy="float32"
+    )
     ran = [row for row in rows if "seconds" in row]
     about = {key: rows[0][key] for key in ("kernel", "maps", "batch", "input", "threads")}
     if not ran:

@@ -13,7 +13,7 @@ from bench.ceilings import Ceilings
 from bench.child import Child, ChildFailed
 from bench.noise import normal
 from bench.rounds import Result, Stopwatch, run_rounds, speedups, stopwatch
-from bench.torch_layers import FP32, NAMES, TorchConvolution
+from bench.torch_layers import NAMES, TorchConvolution, same_class
 from bench.torch_settings import ENVIRONMENT, has_torch
 from planner.costs import model_seconds
 from znni.arena import Arena
@@ -21,6 +21,7 @@ from znni.arrays import peak_memory
 from znni.cost import Cost
 from znni.machine import Machine
 from znni.network import Conv, Network
+from znni.options import ACCURACIES, Accuracy
 from znni.primitive import Primitive, catalogue
 from znni.shapes import Shape5, Vec3
 from znni.units import in_units
@@ -59,25 +60,26 @@ def compare_layer(
     ceilings: Ceilings,
     *,
     peers: bool = True,
+    accuracy: Accuracy = "bfloat16",
 ) -> list[Row]:
     """A row for each primitive, or those named in ``only``, and each peer; fastest first.
 
     What would not end within the budget, or not fit the memory, has a row that says so.
     """
     weights = random_weights(Network("layer", conv.in_features, (conv,)), 0)[conv.name]
-    ours = _Primitives(machine, conv, shape, weights, only, effort.budget)
+    ours = _Primitives(machine, conv, shape, weights, only, effort.budget, accuracy)
     with _torch_convolutions(machine, conv, shape, weights, effort, ceilings, peers) as rivals:
         contestants: dict[str, Stopwatch] = {**ours.stopwatches(), **rivals.stopwatches}
         with ours.arena().in_use():
             results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
-        fp32 = [(results[name], 1.0) for name in FP32 if name in results]
         rows = []
         for name, result in results.items():
             if name in rivals.skipped:
                 continue
             measured = ours if name in ours.runs else rivals
             row = {"name": name, **result.record(), **measured.row(name)}
-            row |= _speed(result, conv, shape, speedups(result, 1.0, fp32))
+            rates = [(results[peer], 1.0) for peer in same_class(name) if peer in results]
+            row |= _speed(result, conv, shape, speedups(result, 1.0, rates))
             row |= _roofline(row, ceilings)
             rows.append(row)
         rows += [
@@ -136,6 +138,7 @@ class _Primitives:
         weights: ConvWeights,
         only: list[str],
         budget: float,
+        accuracy: Accuracy,
     ) -> None:
         self.runs: dict[str, Callable[[Float32], Float32]] = {}
         self.skipped: dict[str, str] = {}
@@ -144,7 +147,8 @@ class _Primitives:
         self._x = normal(shape)
         resident = self._x.nbytes
         for name, primitive in catalogue(machine).items():
-            if (only and name not in only) or primitive.out_shape(conv, shape) is None:
+            left_out = (only and name not in only) or primitive.accuracy > ACCURACIES[accuracy]
+            if left_out or primitive.out_shape(conv, shape) is None:
                 continue
             cost = primitive.cost(conv, shape)
             needed = resident + cost.memory.resident + cost.memory.working

@@ -13,6 +13,7 @@ from bench.torch_settings import ENVIRONMENT, TYPES, has_torch
 from znni.errors import InvalidInput
 from znni.network import Network
 from znni.shapes import Vec3
+from znni.units import in_units
 
 # Output voxels per axis that are tried.
 EXTENTS = (16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320)
@@ -93,34 +94,33 @@ class BestPatch:
 def best_patch(
     name: str, network: Network, threads: int, ram: int, budget: float, extents: tuple[int, ...]
 ) -> BestPatch:
-    """Try patches from small to large, until memory or the budget ends.
+    """Try patches from the largest that fits to small ones, until the budget ends.
+
+    What a patch wastes on its borders shrinks with its size, so the first is often the best.
 
     Args:
         name: of the peer.
         network: what to run.
         threads: PyTorch's.
         ram: bytes that a patch's arrays may take.
-        budget: seconds after which no further patch is tried.
+        budget: seconds after which no further patch is tried, once one has been.
         extents: output voxels per axis, rounded to multiples of the total pooling.
 
     Raises:
-        ChildFailed: the peer failed at the smallest patch already.
+        ChildFailed: the peer failed, or none of the patches fits.
     """
-    patches = sorted({_rounded(network, extent) for extent in extents})
+    patches = sorted({_rounded(network, extent) for extent in extents}, reverse=True)
     seconds: dict[Vec3, float] = {}
     with start(name, network, threads) as child:
         begin = perf_counter()
         for patch in patches:
-            if seconds and (
-                perf_counter() - begin > budget or child.call("needed_bytes", patch) > ram
-            ):
+            if child.call("needed_bytes", patch) > ram:
+                continue
+            if seconds and perf_counter() - begin > budget:
                 break
-            try:
-                seconds[patch] = child.call("estimate", patch, SWEEP_FLOPS)
-            except ChildFailed:
-                if not seconds:
-                    raise
-                break
+            seconds[patch] = child.call("estimate", patch, SWEEP_FLOPS)
+    if not seconds:
+        raise ChildFailed(f"no patch of {patches[-1]} or more fits {in_units(ram)}")
     best = min(seconds, key=lambda patch: seconds[patch] / patch.volume)
     tried = {str(patch): patch.volume / taken for patch, taken in seconds.items()}
     return BestPatch(best, seconds[best], tried)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,26 +16,23 @@ from bench.layers import Effort
 from bench.network_peers import EXTENTS, BestPatch
 from bench.plan_patch import PlanPatch
 from bench.published import published_rows
-from bench.rounds import Result, Stopwatch, run_rounds, speedups
+from bench.rounds import Result, run_rounds, speedups
 from bench.torch_settings import PARTS, WHOLE
 from znni import planning
 from znni.network import Network
 from znni.plans import Plan
 from znni.shapes import Vec3
-from znni.weights import random_weights
+from znni.weights import Float32, random_weights
 
 Row = dict[str, Any]
 OURS = "znni"
 BASELINE = "torch_fp32"
 
-# Left to the system and to this process, beside the contestants.
+# Left to the system and to this process, beside a contestant.
 MARGIN = 1 << 30
 
 # The share of a contestant's budget that looking for its best patch may take.
 SWEEP_SHARE = 0.4
-
-# Seconds of a peer's patch beyond which a first, cold run is as good as any other.
-LONG = 20.0
 
 # A peer that takes the patch that suits another, whose layers it runs.
 SAME_PATCH = {"monai_fp32": "dilated_fp32"}
@@ -71,7 +67,7 @@ def compare_network(
 ) -> list[Row]:
     """Rows for a plan's patch, for each peer's best patch, and for what was published.
 
-    Peers look for their best patch first, one after the other. Then all run in turn. A peer that
+    Peers look for their best patch first. Then all take turns, warming up in each. A peer that
     cannot run, or is killed, has a row that says so.
 
     Args:
@@ -97,42 +93,43 @@ def compare_network(
             )
         except ChildFailed as error:
             failed[name] = str(error)
-    with ExitStack() as open_children:
-        progress(f"{OURS}, preparing")
-        contest = _Contest(failed, open_children)
-        contest.add(OURS, lambda: Child(PlanPatch, plan.to_json()))
-        room = int(psutil.virtual_memory().total) - plan.memory.total - MARGIN
-        for name, found in best.items():
-            progress(f"{name}, preparing")
-            contest.add(name, partial(network_peers.start, name, network, threads))
-            limit = effort.budget / effort.repeats
-            contest.prepare(name, found, limit, room // len(best))
-        progress("the reference in float64")
-        reference = CornerReference(network, random_weights(network, 0), threads)
-        results = run_rounds(
-            contest.stopwatches(),
-            repeats=effort.repeats,
-            budget=effort.budget,
-            warm=contest.warm,
-            progress=progress,
-        )
-        rows = []
-        for name in results:
+    limit = effort.budget / effort.repeats
+    contestants = {OURS: _Contestant(lambda: Child(PlanPatch, plan.to_json()), None, limit)}
+    for name, found in best.items():
+        make = partial(network_peers.start, name, network, threads)
+        contestants[name] = _Contestant(make, found, limit)
+    progress("the reference in float64")
+    reference = CornerReference(network, random_weights(network, 0), threads)
+    results = run_rounds(
+        {name: contestant.turn for name, contestant in contestants.items()},
+        repeats=effort.repeats,
+        budget=effort.budget,
+        warm=contestants,
+        progress=progress,
+    )
+    rows = []
+    for name, contestant in contestants.items():
+        row = contestant.row(reference)
+        if "skipped" in row:
+            failed[name] = row["skipped"]
+        else:
             patch = plan.patch if name == OURS else best[name].patch
-            row = contest.row(name, reference)
-            if "skipped" not in row:
-                row |= _speed(results, name, patch, best, plan)
+            row |= _speed(results, name, patch, best, plan, failed)
             rows.append({"network": network.name, "name": name, **row})
     rows += [
         {"network": network.name, "name": name, "skipped": reason}
         for name, reason in failed.items()
-        if name not in results
     ]
     return rows + published_rows(network.name)
 
 
 def _speed(
-    results: dict[str, Result], name: str, patch: Vec3, best: dict[str, BestPatch], plan: Plan
+    results: dict[str, Result],
+    name: str,
+    patch: Vec3,
+    best: dict[str, BestPatch],
+    plan: Plan,
+    failed: dict[str, str],
 ) -> Row:
     result = results[name]
     row = {
@@ -140,7 +137,7 @@ def _speed(
         **result.record(),
         "voxels_per_s": patch.volume / result.timing.median,
     }
-    if BASELINE in results and results[BASELINE].ran:
+    if BASELINE in results and BASELINE not in failed:
         rival = results[BASELINE], float(best[BASELINE].patch.volume)
         row |= speedups(result, patch.volume, [rival])
     if name == OURS:
@@ -151,59 +148,52 @@ def _speed(
     return row
 
 
-class _Contest:
-    """The contestants' processes, and what is known of each.
+class _Contestant:
+    """One of those that take turns, and what is known of it.
+
+    Its process lives for a turn only, so that each has the machine's memory to itself.
 
     Args:
-        failed: gets the reason for each that failed.
-        open_children: closes the processes in the end.
+        make: starts the process.
+        found: a peer's best patch; None for our own plan.
+        limit: seconds that one measurement of a peer may take.
     """
 
-    def __init__(self, failed: dict[str, str], open_children: ExitStack) -> None:
-        self.warm: set[str] = set()
-        self._failed, self._open = failed, open_children
-        self._children: dict[str, Child] = {}
-        self._about: dict[str, Row] = {}
+    def __init__(self, make: Callable[[], Child], found: BestPatch | None, limit: float) -> None:
+        self._make, self._found, self._limit = make, found, limit
+        self._about: Row = {"measured": WHOLE}
+        self._corner: Float32 | None = None
+        self._failure: str | None = None
 
-    def add(self, name: str, make: Callable[[], Child]) -> None:
+    def turn(self) -> float | None:
+        """Seconds of a patch, or None if it failed now or before."""
+        if self._failure:
+            return None
         try:
-            self._children[name] = self._open.enter_context(make())
-            self._about[name] = {"measured": WHOLE}
+            with self._make() as child:
+                return self._measured(child)
         except ChildFailed as error:
-            self._failed[name] = str(error)
+            self._failure = str(error)
+            return None
 
-    def prepare(self, name: str, found: BestPatch, limit: float, room: int) -> None:
-        """Let a peer choose what it measures within so many seconds and bytes."""
-        if name not in self._children:
-            return
-        child = self._children[name]
-        try:
-            measured = child.call("prepare", found.patch, found.seconds, limit, room)
-            least = child.call("needed_bytes", found.patch) / 2**30
-        except ChildFailed as error:
-            self._failed[name] = str(error)
-            return
-        self._about[name] = {"measured": measured, "least_gib": least}
-        if measured == PARTS or found.seconds > LONG:  # parts are warmed up one by one
-            self.warm.add(name)
+    def _measured(self, child: Child) -> float:
+        if self._found:
+            room = int(psutil.virtual_memory().available) - MARGIN
+            estimate = self._found.patch, self._found.seconds
+            self._about["measured"] = child.call("prepare", *estimate, self._limit, room)
+            self._about["least_gib"] = child.call("needed_bytes", self._found.patch) / 2**30
+        in_parts = self._about["measured"] == PARTS
+        if not in_parts:  # parts are warmed up one by one
+            child.call("seconds")
+        seconds = float(child.call("seconds"))
+        if not in_parts:  # parts do not take a patch's memory
+            self._about["peak_gib"] = child.peak_memory() / 2**30
+        self._corner = child.call("corner")
+        return seconds
 
-    def stopwatches(self) -> dict[str, Stopwatch]:
-        return {
-            name: child.stopwatch(self._failed, name, "seconds")
-            for name, child in self._children.items()
-        }
-
-    def row(self, name: str, reference: CornerReference) -> Row:
-        """Error and peak memory, or why there is nothing to tell."""
-        if name in self._failed:
-            return {"skipped": self._failed[name]}
-        row = dict(self._about[name])
-        child = self._children[name]
-        try:
-            if row["measured"] != PARTS:  # parts do not take a patch's memory
-                row["peak_gib"] = child.peak_memory() / 2**30
-            found = child.call("corner")
-            row["error"] = None if found is None else reference.error(found)
-        except ChildFailed as error:
-            return {"skipped": str(error)}
-        return row
+    def row(self, reference: CornerReference) -> Row:
+        """What was measured, with error and peak memory, or why there is nothing to tell."""
+        if self._failure:
+            return {"skipped": self._failure}
+        error = None if self._corner is None else reference.error(self._corner)
+        return {**self._about, "error": error}

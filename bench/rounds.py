@@ -118,7 +118,7 @@ def speedups(
     if not found:
         return {}
     return {
-        "ratio_to_torch_fp32": statistics.median(found),
+        "ratio_to_torch": statistics.median(found),
         "ratio_lowest": min(found),
         "ratio_highest": max(found),
     }

@@ -7,7 +7,7 @@ from typing import Any
 from bench.record import Kind
 
 # Titles, and how each is made of a row's values.
-RATIO = "{ratio_to_torch_fp32:.2f} ({ratio_lowest:.2f} to {ratio_highest:.2f})"
+RATIO = "{ratio_to_torch:.2f} ({ratio_lowest:.2f} to {ratio_highest:.2f})"
 COLUMNS: dict[Kind, dict[str, str]] = {
     "layer": {
         "kernel": "{kernel}",
@@ -17,7 +17,7 @@ COLUMNS: dict[Kind, dict[str, str]] = {
         "s": "{seconds:.4f}",
         "spread": "{spread:.0%}",
         "voxels/s": "{voxels_per_s:,.0f}",
-        "x torch fp32": RATIO,
+        "x torch, same class": RATIO,
         "direct Gflop/s": "{gflops_direct:,.0f}",
         "model s": "{model_seconds:.4f}",
         "floor s": "{floor_seconds:.4f} ({bound})",

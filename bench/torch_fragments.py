@@ -126,7 +126,9 @@ class TorchFragments(TorchNetwork):
 
     def _new_output(self, x: Float32) -> Float32:
         size = Vec3(*x.shape[1:]) - self.network.field_of_view + 1
-        return np.empty((self.network.out_features, *size), np.float32)
+        dense = np.empty((self.network.out_features, *size), np.float32)
+        dense.fill(0)  # the first touch of its pages is not PyTorch's time
+        return dense
 
     def _fragment_to(self, dense: Float32, stored: Any, offset: Vec3) -> None:
         """Take one of the first pool's fragments to the end, and put it in its place."""

@@ -18,7 +18,14 @@ from znni.weights import ConvWeights, Float32
 
 LAYOUTS = {"": "contiguous_format", "_channels_last": "channels_last_3d"}
 NAMES = tuple(f"torch_{dtype}{layout}" for dtype, layout in product(TYPES, LAYOUTS))
-FP32 = tuple(name for name in NAMES if name.startswith("torch_fp32"))
+
+
+def same_class(name: str) -> tuple[str, ...]:
+    """PyTorch's convolutions in the accuracy class of a primitive or peer."""
+    dtype = (
+        "bf16" if name.endswith(("bfloat16", "bfloat16_transient")) or "bf16" in name else "fp32"
+    )
+    return tuple(peer for peer in NAMES if peer.startswith(f"torch_{dtype}"))
 
 
 class TorchConvolution:

@@ -18,6 +18,9 @@ from znni.network import Conv, Network
 from znni.shapes import Vec3
 from znni.weights import Float32, random_weights
 
+# What PyTorch takes of memory beside a patch's arrays: about as much again.
+MEMORY_FACTOR = 2
+
 # Parts that take longer than this tell nothing more.
 PARTS_SECONDS = 10.0
 
@@ -77,7 +80,7 @@ class TorchNetwork(ABC):
         """
         self._patch = patch
         self.measured = PARTS
-        if self.needed_bytes(patch) <= room:
+        if MEMORY_FACTOR * self.needed_bytes(patch) <= room:
             for what, seconds in self.ways(patch, estimate):
                 if seconds <= limit:
                     self.measured = what

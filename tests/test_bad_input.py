@@ -329,6 +329,8 @@ def test_a_plan_that_is_none(text: str) -> None:
         ('"seconds": ', '"seconds": 1e999, "x": '),
         ('"primitive": "', '"primitive": "no'),
         ('"name": "conv1"', '"name": "conv7"'),
+        ('"blocks": ', '"working": 1, "blocks": '),
+        ('"working": ', '"working": 1'),
     ],
 )
 def test_a_plan_that_was_tampered_with(part: str, broken: str) -> None:

@@ -19,9 +19,9 @@ from znni.engine.pipeline import convert, no_progress, run_volume
 from znni.engine.tiles import make_job, tiles
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Network
-from znni.plans import Plan, PlanMemory
+from znni.plans import Plan, PlanMemory, working_peak
 from znni.primitives.reference import dense
-from znni.shapes import Box, Vec3
+from znni.shapes import Box, Shape5, Vec3
 from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.weights import Float32, random_weights
 
@@ -36,7 +36,9 @@ def any_plan(draw: st.DrawFn, network: Network, output: Vec3, patch: Vec3) -> Pl
         replace(segment, steps=tuple(options(step)[0] for step in segment.steps))
         for segment in draw(st.sampled_from(every))
     )
-    memory = PlanMemory(0, 0, 0, 0, 0)
+    input_patch = patch + network.field_of_view - 1
+    working, _ = working_peak(segments, Shape5.of(1, network.in_features, input_patch))
+    memory = PlanMemory(0, 0, 0, working, 0)  # fakes keep nothing between patches
     return Plan(network, machine(), output, patch, segments, memory)
 
 

@@ -11,8 +11,9 @@ Pad: TypeAlias = Literal["reflect", "edge", "constant"]
 OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
 Accuracy: TypeAlias = Literal["float32", "bfloat16"]
 
-# The largest relative error that a primitive of each class may promise, best class first. Only
-# primitives of the class that a user allows, and of those before it, are planned.
+# The largest relative error that a primitive of each class may promise, best class first: of the
+# largest output, where products do not cancel. Only primitives of the class that a user allows, and
+# of those before it, are planned.
 ACCURACIES: dict[Accuracy, float] = {"float32": 2e-5, "bfloat16": 1e-2}
 
 

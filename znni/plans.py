@@ -204,7 +204,10 @@ class Plan:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the top"
-            raise InvalidInput(f"not a plan: at {where}: {first['msg']}") from None
+            raise InvalidInput(
+                f"not a plan of this version of znni: at {where}: {first['msg']}; "
+                f"plan again with znni plan"
+            ) from None
         steps = [step for segment in plan.segments for step in segment.steps]
         if (
             not all(s.steps for s in plan.segments)

@@ -11,7 +11,7 @@ from znni.arena import Arena
 from znni.engine.recombine import place
 from znni.errors import InvalidInput
 from znni.network import Conv, Pool
-from znni.plans import Plan, Segment, Step
+from znni.plans import Plan, Segment, Step, working_peak
 from znni.primitive import Catalogue, Run
 from znni.shapes import Box, Shape5, Vec3, offsets
 from znni.weights import Float32, Weights
@@ -94,7 +94,8 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
     """Check that this machine's primitives do what the plan says.
 
     Raises:
-        InvalidInput: an unknown primitive, or shapes that it would not produce.
+        InvalidInput: an unknown primitive, shapes that it would not produce, or other memory
+            than it takes.
     """
     expected = Shape5.of(1, plan.network.in_features, plan.input_patch)
     for segment in plan.segments:
@@ -123,8 +124,26 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
                     f"the plan's layer {step.layer.name} does not take {step.shape_in} to "
                     f"{step.shape_out} by {step.primitive}; plan again with znni plan"
                 )
+            needed = catalogue[step.primitive].cost(step.layer, shape).memory
+            if step.cost.memory != needed:
+                raise InvalidInput(
+                    f"the plan has {step.cost.memory} for layer {step.layer.name} by "
+                    f"{step.primitive}, which takes {needed} here; plan again with znni plan"
+                )
             shape = step.shape_out
         expected = shape
+    _check_memory(plan)
+
+
+def _check_memory(plan: Plan) -> None:
+    patch_input = Shape5.of(1, plan.network.in_features, plan.input_patch)
+    working, _ = working_peak(plan.segments, patch_input)
+    resident = sum(step.cost.memory.resident for part in plan.segments for step in part.steps)
+    if (plan.memory.working, plan.memory.resident) != (working, resident):
+        raise InvalidInput(
+            f"the plan promises {plan.memory.resident} resident and {plan.memory.working} working "
+            f"bytes, and its steps take {resident} and {working}; plan again with znni plan"
+        )
 
 
 def _build(step: Step, catalogue: Catalogue, weights: Weights) -> Run:

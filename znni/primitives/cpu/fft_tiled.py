@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Layer
+from znni.options import ACCURACIES
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NumberFormat
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
@@ -41,7 +42,7 @@ class FftTiled:
     tile: int
     resident: bool
     numbers: NumberFormat = FLOAT32
-    accuracy: float = 2e-5
+    accuracy: float = ACCURACIES["float32"]
 
     @property
     def name(self) -> str:

@@ -211,10 +211,6 @@ class Emitter:
         """One float from one address to another."""
         self._build.store(self._build.load(source), target)
 
-    def zero_float(self, target: Value) -> None:
-        """Zero to an address."""
-        self._build.store(ir.Constant(_FLOAT, 0.0), target)
-
     # Arithmetic of vectors
 
     def constant(self, value: float) -> Value:

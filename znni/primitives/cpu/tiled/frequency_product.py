@@ -73,8 +73,8 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Ker
         emit.part(number, emit["share"], emit["frequencies"]) as frequency,
     ):
         spectra = emit.at(emit["spectra"], emit.times(frequency, emit["frequency_stride"]))
-        kernels = emit.at(emit["kernels"], emit.times(frequency, emit.times(kernel_stride, groups)))
         kernel_floats = emit.times(kernel_stride, groups)
+        kernels = emit.at(emit["kernels"], emit.times(frequency, kernel_floats))
         ahead = _Ahead(
             emit,
             (emit.at(spectra, emit["frequency_stride"]), emit.times(rows, emit["row_stride"])),

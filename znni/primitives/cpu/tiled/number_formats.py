@@ -166,7 +166,7 @@ class Bfloat16(NumberFormat):
 
     @property
     def blocks(self) -> dict[int, int]:
-        """Sums enough to hide the instruction's latency; heights that batches are multiples of."""
+        """Sums enough to hide the instruction's latency."""
         return {1: 8, 2: 4}
 
     def reader(

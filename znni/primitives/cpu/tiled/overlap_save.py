@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from znni.shapes import Vec3
 
 # Extents that tiles can have: products of small factors.
-LENGTHS = (4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40, 48)
+LENGTHS = (4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40)
 
 # Start, and what is skipped along z, y and x.
 TABLE_COLUMNS = 4
@@ -91,7 +91,8 @@ def tile_table(
     """
     table = np.empty((images, len(tiles), TABLE_COLUMNS), np.int64)
     within = tiles[:, 0] @ np.array(strides[1:])
-    table[:, :, 0] = np.arange(images)[:, np.newaxis] * strides[0] + within
+    table[:, :, 0] = within
+    table[:, :, 0] += np.arange(images)[:, np.newaxis] * strides[0]
     table[:, :, 1:] = tiles[:, 1]
     return table.reshape(-1, TABLE_COLUMNS)
 

@@ -35,7 +35,7 @@ from znni.weights import ConvWeights, Float32
 
 # Shares of a pass per worker: few, since neighbouring tiles have cache lines in common, and
 # enough that all workers end together. Workers claim them inside compiled code, where no
-# interpreter lock holds them up.
+# interpreter lock holds them up; an interruption takes effect when the pass ends.
 SHARES_PER_WORKER = 16
 
 
