@@ -12,7 +12,7 @@ from typing import Any, cast
 from bench.ceilings import Ceilings
 from bench.noise import patch_input
 from znni.engine.patch import PatchRunner
-from znni.network import Layer
+from znni.network import Operation
 from znni.plans import Plan
 from znni.primitive import Primitive, Run, catalogue
 from znni.shapes import Shape5
@@ -38,7 +38,7 @@ class _Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._primitive, name)
 
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         run = self._primitive.build(layer, shape, weights)
 
         def timed(x: Float32) -> Float32:

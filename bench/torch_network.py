@@ -18,8 +18,9 @@ from znni.network import Conv, Network
 from znni.shapes import Vec3
 from znni.weights import Float32, random_weights
 
-# What PyTorch takes of memory beside a patch's arrays: about as much again.
-MEMORY_FACTOR = 2
+# What PyTorch takes of memory for a patch's arrays, which it copies to layouts of its own: with
+# twice their bytes, processes have been killed.
+MEMORY_FACTOR = 3
 
 # Parts that take longer than this tell nothing more.
 PARTS_SECONDS = 10.0

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from typing import TypeAlias
 
+from planner.bounds import Bounds
 from planner.layers import Choice, Options, Slot, fastest_within, least_memory
 from planner.sizes import patch_sizes, patch_sizes_near
-from planner.split import bare_step, splits
+from planner.split import splits
 from znni.errors import DoesNotFit
 from znni.machine import Machine
-from znni.network import Conv, Layer, Network
-from znni.plans import Plan, PlanMemory, Segment, Step, held_beside, segment_runs, working_peak
+from znni.network import Conv, Network
+from znni.plans import Plan, PlanMemory, Segment, held_beside, segment_runs, working_peak
 from znni.primitive import Catalogue
 from znni.shapes import Shape5, Vec3
 
 Segments: TypeAlias = tuple[Segment, ...]
-
-# The bound on a layer's speed comes from a sample of shapes; a shape outside it may be a little
-# faster per voxel, so the bound is relaxed by this much before it rules a patch out. In the
-# largest extent tiles of any size leave little over.
-BOUND_SLACK = 0.9
-SAMPLE_EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 2048)
-SAMPLE_BATCHES = (1, 8, 64, 512)
 
 # Different steps that a search looks at: some seconds' worth. Only outputs of thousands of
 # voxels an axis need more; of those the patches that are likely best have been tried by then.
@@ -98,38 +92,11 @@ class _Search:
         self.machine = machine
         self.overhead = overhead
         self.options = Options(catalogue.values())
-        self.rates = [
-            self._least_seconds_per_voxel(layer, features)
-            for layer, features in _features_in(network)
-        ]
-
-    def _least_seconds_per_voxel(self, layer: Layer, features: int) -> float:
-        """The fastest that any primitive computes the layer, per voxel and item of its output."""
-        rates = []
-        for batch in SAMPLE_BATCHES:
-            for extent in SAMPLE_EXTENTS:
-                asked = _sample(layer, features, batch, Vec3.of(extent))
-                if options := self.options(asked):
-                    out = options[0].shape_out
-                    rates.append(options[0].seconds / (out.n * out.size.volume))
-        return BOUND_SLACK * min(rates, default=inf)
+        self.bounds = Bounds(network, self.options)
 
     def lower_bound(self, patch: Vec3) -> float:
         """Seconds of the whole output that no plan with this patch can beat."""
-        return sum(self._layer_bounds(patch)) * self.output.ceil_div(patch).volume
-
-    def _layer_bounds(self, patch: Vec3) -> list[float]:
-        """Seconds of each layer in one patch that no primitive can beat."""
-        bounds = []
-        size, batch = patch + self.view - 1, 1
-        for layer, rate in zip(self.network.layers, self.rates, strict=True):
-            if isinstance(layer, Conv):
-                size = size - layer.kernel + 1
-            else:
-                size //= layer.window
-                batch *= layer.window.volume
-            bounds.append(batch * size.volume * rate)
-        return bounds
+        return sum(self.bounds.of_layers(patch)) * self.output.ceil_div(patch).volume
 
     def fastest_of(self, patches: Iterable[Vec3], best: Plan | None) -> Plan | None:
         """The fastest plan with any of these patches, or the best so far.
@@ -149,9 +116,9 @@ class _Search:
         allowed = self.machine.host.memory - self._beside(patch).total
         limit = seconds_limit / self.output.ceil_div(patch).volume
         patch_input = self._patch_input(patch)
-        bounds = self._layer_bounds(patch)
+        bounds = self.bounds.of_layers(patch)
         best: tuple[Segments, Choice] | None = None
-        for segments in splits(self.network, patch_input.size, allowed):
+        for segments in splits(self.network, patch_input.size, allowed, self.bounds.fusible):
             slots = self._slots(segments, patch_input, bounds, limit)
             choice = fastest_within(slots, allowed, limit) if slots else None
             if choice:
@@ -162,10 +129,11 @@ class _Search:
         """The error that says how much the smallest patch would take, and where."""
         patch = self.network.total_pooling
         patch_input = self._patch_input(patch)
+        bounds = self.bounds.of_layers(patch)
         candidates = [
             (segments, least_memory(slots))
-            for segments in splits(self.network, patch_input.size)
-            if (slots := self._slots(segments, patch_input, self._layer_bounds(patch), inf))
+            for segments in splits(self.network, patch_input.size, fusible=self.bounds.fusible)
+            if (slots := self._slots(segments, patch_input, bounds, inf))
         ]
         plan = self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
         _, step = working_peak(plan.segments, patch_input)
@@ -188,14 +156,13 @@ class _Search:
         """
         runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
         seconds = sum(bounds)
+        rest = iter(bounds)
         slots = []
-        for (step, held), n, bound in zip(
-            held_beside(segments, patch_input), runs, bounds, strict=True
-        ):
+        for (step, held), n in zip(held_beside(segments, patch_input), runs, strict=True):
             options = self.options(step)
             if not options:
                 return []
-            seconds += n * options[0].seconds - bound
+            seconds += n * options[0].seconds - sum(islice(rest, len(step.layers)))
             if seconds >= limit:
                 return []
             slots.append(Slot(options, n, held))
@@ -226,20 +193,3 @@ class _Search:
         working, _ = working_peak(segments, self._patch_input(patch))
         memory = replace(self._beside(patch), resident=choice.resident, working=working)
         return Plan(self.network, self.machine, self.output, patch, segments, memory)
-
-
-def _features_in(network: Network) -> Iterator[tuple[Layer, int]]:
-    """Each layer with its input maps."""
-    features = network.in_features
-    for layer in network.layers:
-        yield layer, features
-        features = layer.out_features if isinstance(layer, Conv) else features
-
-
-def _sample(layer: Layer, features: int, batch: int, size: Vec3) -> Step:
-    """A step that asks for a layer's output of ``size`` voxels for a batch of inputs."""
-    if isinstance(layer, Conv):
-        shape = Shape5.of(batch, features, size + layer.kernel - 1)
-        return bare_step(layer, shape, Shape5.of(batch, layer.out_features, size))
-    shape = Shape5.of(batch, features, (size + 1) * layer.window - 1)
-    return bare_step(layer, shape, Shape5.of(batch * layer.window.volume, features, size))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.costs import model_seconds
-from znni.network import Layer
+from znni.network import Operation
 from znni.plans import Step
 from znni.primitive import Primitive
 from znni.shapes import Shape5
@@ -17,7 +17,7 @@ class Options:
 
     def __init__(self, primitives: Iterable[Primitive]) -> None:
         self._primitives = tuple(primitives)
-        self._known: dict[tuple[Layer, Shape5, Shape5], tuple[Step, ...]] = {}
+        self._known: dict[tuple[Operation, Shape5, Shape5], tuple[Step, ...]] = {}
 
     def __call__(self, step: Step) -> tuple[Step, ...]:
         """Steps on the Pareto front of seconds, resident and working memory, fastest first.

@@ -9,8 +9,8 @@ import numpy as np
 
 from znni.cost import Cost, Memory
 from znni.machine import Device, Machine
-from znni.network import Conv, Layer, Pool
-from znni.primitive import Primitive, Run, convolved, fragmented, pooled
+from znni.network import Conv, Operation, Pool, PooledConv
+from znni.primitive import Primitive, Run, convolved, convolved_and_pooled, fragmented, pooled
 from znni.primitives import reference
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32
@@ -25,30 +25,33 @@ class Fake:
     """Runs the reference; costs what it is told to."""
 
     name: str
-    shapes: Callable[[Layer, Shape5], Shape5 | None]
+    shapes: Callable[[Operation, Shape5], Shape5 | None]
     flops: float = 1.0
     resident: int = 0
     workspace: int = 0
     device: Device = machine().host
     accuracy: float = 1e-6
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         return self.shapes(layer, shape)
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         out = self.shapes(layer, shape)
         assert out is not None
         working = shape.nbytes + out.nbytes + self.workspace
         return Cost(self.flops * out.elements, 0.0, Memory(self.resident, working), 1.0)
 
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         def run(x: Float32) -> Float32:
             assert x.shape == shape
             return self._reference(x, layer, weights).astype(np.float32)
 
         return run
 
-    def _reference(self, x: Float32, layer: Layer, weights: ConvWeights | None):  # type: ignore[no-untyped-def]
+    def _reference(self, x: Float32, layer: Operation, weights: ConvWeights | None):  # type: ignore[no-untyped-def]
+        if isinstance(layer, PooledConv):
+            assert weights is not None
+            return reference.pooling(reference.convolution(x, layer.conv, weights), layer.pool)
         if isinstance(layer, Conv):
             assert weights is not None
             return reference.convolution(x, layer, weights)
@@ -56,6 +59,10 @@ class Fake:
         if self.shapes is fragmented:
             return reference.pooling_fragments(x, layer)
         return reference.pooling(x, layer)
+
+
+# Pools what it convolves; an output voxel of it takes eight of the convolution's.
+FUSED = Fake("fused", convolved_and_pooled, flops=800.0)
 
 
 def fake_catalogue(*more: Primitive) -> dict[str, Primitive]:

@@ -10,7 +10,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from znni.machine import detect_machine
-from znni.network import Activation, Conv, Layer, Pool
+from znni.network import Activation, Conv, Operation, Pool, PooledConv
 from znni.primitive import Primitive, catalogue
 from znni.primitives import reference
 from znni.shapes import Shape5, Vec3
@@ -18,10 +18,11 @@ from znni.weights import ConvWeights, Float32
 
 CONVOLUTION = Conv("convolution", 2, 3, Vec3(2, 3, 2), "identity"), Shape5(1, 2, 7, 8, 9)
 POOLING = Pool("pooling", Vec3(2, 2, 2)), Shape5(1, 2, 9, 11, 13)
+POOLED_CONVOLUTION = PooledConv(CONVOLUTION[0], POOLING[0]), CONVOLUTION[1]
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 
 
-def suited(primitive: Primitive, layer: Layer, shape: Shape5, axis: str = "x") -> Shape5 | None:
+def suited(primitive: Primitive, layer: Operation, shape: Shape5, axis: str = "x") -> Shape5 | None:
     """The shape, stretched along one axis as far as it takes for the primitive to apply."""
     for extent in range(getattr(shape, axis), getattr(shape, axis) + 64):
         stretched = shape._replace(**{axis: extent})
@@ -30,7 +31,7 @@ def suited(primitive: Primitive, layer: Layer, shape: Shape5, axis: str = "x") -
     return None
 
 
-def primitives_for(layer: Layer, shape: Shape5) -> list[Any]:
+def primitives_for(layer: Operation, shape: Shape5) -> list[Any]:
     """All primitives of the catalogue that do such layers, as test parameters."""
     return [
         pytest.param(p, id=p.name, marks=pytest.mark.gpu if p.device.kind == "gpu" else ())
@@ -39,9 +40,10 @@ def primitives_for(layer: Layer, shape: Shape5) -> list[Any]:
     ]
 
 
-def does(primitive: Primitive) -> tuple[Layer, Shape5]:
+def does(primitive: Primitive) -> tuple[Operation, Shape5]:
     """A layer and a shape that the primitive applies to."""
-    shapes = ((layer, suited(primitive, layer, shape)) for layer, shape in (CONVOLUTION, POOLING))
+    examples = CONVOLUTION, POOLING, POOLED_CONVOLUTION
+    shapes = ((layer, suited(primitive, layer, shape)) for layer, shape in examples)
     return next((layer, shape) for layer, shape in shapes if shape is not None)
 
 
@@ -73,7 +75,7 @@ def random_input(shape: Shape5, seed: int = 0) -> Float32:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def case_for(primitive: Primitive, layer: Layer, shape: Shape5) -> Case:
+def case_for(primitive: Primitive, layer: Operation, shape: Shape5) -> Case:
     """A random case of that shape, or the nearest longer one that the primitive applies to."""
     suitable = suited(primitive, layer, shape)
     if suitable is None:
@@ -81,16 +83,21 @@ def case_for(primitive: Primitive, layer: Layer, shape: Shape5) -> Case:
     return random_case(layer, suitable)
 
 
-def random_case(layer: Layer, shape: Shape5, seed: int = 0) -> Case:
+def random_case(layer: Operation, shape: Shape5, seed: int = 0) -> Case:
     """Any layer, on a contiguous input."""
-    weights = random_weights(layer, seed + 1) if isinstance(layer, Conv) else None
+    conv = layer.conv if isinstance(layer, PooledConv) else layer
+    weights = random_weights(conv, seed + 1) if isinstance(conv, Conv) else None
     return Case(layer, weights, random_input(shape, seed))
 
 
 def assert_accurate(primitive: Primitive, case: Case, y: Float32) -> None:
     """Hold a convolution's output to the float64 reference, relative to the summed values."""
-    linear = reference.convolution(case.x, identity(case.layer), case.weights)
-    expected = reference.activation(linear, case.layer.activation)
+    pooled = isinstance(case.layer, PooledConv)
+    conv = case.layer.conv if pooled else case.layer
+    linear = reference.convolution(case.x, identity(conv), case.weights)
+    expected = reference.activation(linear, conv.activation)
+    if pooled:
+        expected = reference.pooling(expected, case.layer.pool)
     scale = max(np.abs(linear).max(), np.abs(expected).max())
     assert np.abs(y - expected).max() <= primitive.accuracy * scale
 
@@ -145,6 +152,19 @@ def convolution_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
     suitable = suited(primitive, layer, shape, draw(st.sampled_from("zyx")))
     assume(suitable is not None)
     return Case(layer, random_weights(layer, draw(seeds)), draw(inputs)(suitable, draw(seeds)))
+
+
+@st.composite
+def pooled_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
+    """Any pooled convolution that the primitive does, on an input of any memory layout."""
+    activation = draw(st.sampled_from([a for a in get_args(Activation) if a != "softmax"]))
+    conv = Conv("convolution", draw(st.integers(1, 4)), draw(maps), draw(extents(1, 5)), activation)
+    layer = PooledConv(conv, Pool("pooling", draw(extents(1, 3))))
+    size = conv.kernel + layer.pool.window - 1 + draw(extents(0, 17))
+    shape = Shape5.of(draw(st.integers(1, 3)), conv.in_features, size)
+    suitable = suited(primitive, layer, shape, draw(st.sampled_from("zyx")))
+    assume(suitable is not None)
+    return Case(layer, random_weights(conv, draw(seeds)), draw(inputs)(suitable, draw(seeds)))
 
 
 @st.composite

@@ -6,35 +6,43 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import fake_catalogue, machine
+from fakes import FUSED, fake_catalogue, machine
 from hypothesis import given
 from hypothesis import strategies as st
 from random_networks import chain, networks
 
 from planner.exhaustive import Overhead, fastest_plan
 from planner.layers import Options
-from planner.split import splits
+from planner.split import bare_step, pooled_convolutions, splits
 from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import convert, no_progress, run_volume
 from znni.engine.tiles import make_job, tiles
 from znni.errors import DoesNotFit, InvalidInput
-from znni.network import Network
-from znni.plans import Plan, PlanMemory, working_peak
+from znni.network import Conv, Network, Pool, PooledConv
+from znni.plans import Plan, PlanMemory, Segment, working_peak
 from znni.primitives.reference import dense
 from znni.shapes import Box, Shape5, Vec3
 from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.weights import Float32, random_weights
 
 NO_OVERHEAD = Overhead(process=0, voxel_in=0, voxel_out=0)
+CATALOGUE = fake_catalogue(FUSED)
 
 
 def any_plan(draw: st.DrawFn, network: Network, output: Vec3, patch: Vec3) -> Plan:
     """A plan with the patch given, cut into segments at random."""
-    every = list(splits(network, patch + network.field_of_view - 1))
-    options = Options(fake_catalogue().values())
+    input_patch = patch + network.field_of_view - 1
+    fusible = tuple(pooled_convolutions(network))
+    every = list(splits(network, input_patch, fusible=fusible))
+    return plan_of(draw(st.sampled_from(every)), network, output, patch)
+
+
+def plan_of(undecided: tuple[Segment, ...], network: Network, output: Vec3, patch: Vec3) -> Plan:
+    """A plan of these segments."""
+    options = Options(CATALOGUE.values())
     segments = tuple(
         replace(segment, steps=tuple(options(step)[0] for step in segment.steps))
-        for segment in draw(st.sampled_from(every))
+        for segment in undecided
     )
     input_patch = patch + network.field_of_view - 1
     working, _ = working_peak(segments, Shape5.of(1, network.in_features, input_patch))
@@ -46,7 +54,7 @@ def run(network: Network, plan: Plan, volume: Float32, **job_options: object) ->
     options = {"border": "valid", "pad": "reflect", "roi": None} | job_options
     job = make_job(network, Vec3(*volume.shape[1:]), **options)  # type: ignore[arg-type]
     weights = random_weights(network, 7)
-    runner = PatchRunner(plan, fake_catalogue(), weights)
+    runner = PatchRunner(plan, CATALOGUE, weights)
     result = np.full((network.out_features, *job.output), np.nan, np.float32)
     written = np.zeros(job.output, int)
 
@@ -127,6 +135,49 @@ def test_a_fixed_example_of_three_nested_segments() -> None:
     np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_every_division_with_a_fused_step() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
+    patch = network.total_pooling
+    generator = np.random.default_rng(0)
+    volume = generator.random((1, *(patch + network.field_of_view - 1)), dtype=np.float32)
+    expected = dense(network, random_weights(network, 7), volume)
+    found = set()
+    fusible = tuple(pooled_convolutions(network))
+    for segments in splits(network, Vec3(*volume.shape[1:]), fusible=fusible):
+        names = tuple(step.layer.name for part in segments for step in part.steps)
+        if len(names) < len(network.layers):
+            plan = plan_of(segments, network, patch, patch)
+            np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+            found.add(names)
+    assert found == {
+        ("l0+l1", "l2", "l3", "l4"),
+        ("l0", "l1", "l2+l3", "l4"),
+        ("l0+l1", "l2+l3", "l4"),
+    }
+
+
+def test_a_fused_step_amid_its_segment() -> None:
+    """The planner makes none; a segment gives the same whatever comes before what it pools."""
+    network = chain(("conv", 2), ("conv", 2), ("pool", 2), ("conv", 2))
+    patch = Vec3(2, 4, 2)
+    first, conv, pool, last = network.layers
+    assert isinstance(conv, Conv)
+    assert isinstance(pool, Pool)
+    shape = Shape5.of(1, 1, patch + network.field_of_view - 2)
+    steps = []
+    for layer in (first, PooledConv(conv, pool), last):
+        (out,) = filter(
+            None, (primitive.out_shape(layer, shape) for primitive in CATALOGUE.values())
+        )
+        steps.append(bare_step(layer, shape, out))
+        shape = out
+    plan = plan_of((Segment("cpu", 1, tuple(steps)),), network, patch, patch)
+    generator = np.random.default_rng(0)
+    volume = generator.random((1, *plan.input_patch), dtype=np.float32)
+    expected = dense(network, random_weights(network, 7), volume)
+    np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_an_error_while_reading_stops_the_run() -> None:
     network = chain(("conv", 2))
     plan = fastest_plan(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD)
@@ -156,6 +207,34 @@ def test_a_plan_of_unknown_or_wrong_steps_is_refused() -> None:
         changed = Plan.from_json(plan.to_json().replace(old, new))
         with pytest.raises(InvalidInput, match=message):
             check_runnable(changed, fake_catalogue())
+
+
+def test_a_fused_step_survives_json_and_a_tampered_one_does_not() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2), features=9)
+    (pair,) = fusible = tuple(pooled_convolutions(network))
+    patch = network.total_pooling
+    every = splits(network, patch + network.field_of_view - 1, fusible=fusible)
+    (fused,) = (segments for segments in every if segments[0].steps[0].layer == pair)
+    plan = plan_of(fused, network, patch, patch)
+    text = plan.to_json()
+    again = Plan.from_json(text)
+    assert again == plan
+    assert again.segments[0].steps[0].layer == pair
+    check_runnable(again, CATALOGUE)
+    with pytest.raises(InvalidInput, match="'fused', which this machine does not have"):
+        check_runnable(again, fake_catalogue())
+    before, after = text.split('"segments"')
+    for old, new in (('"l1"', '"lx"'), ('"out_features": 9', '"out_features": 8')):
+        with pytest.raises(InvalidInput, match="not its network's layers"):
+            Plan.from_json(before + '"segments"' + after.replace(old, new, 1))
+    unpooled = after.replace('"primitive": "fused"', '"primitive": "conv"')
+    with pytest.raises(InvalidInput, match=r"l0\+l1 does not take .* by conv"):
+        check_runnable(Plan.from_json(before + '"segments"' + unpooled), CATALOGUE)
+    step = plan.segments[0].steps[0]
+    all_fragments = replace(step, shape_out=step.shape_out._replace(n=8))
+    segment = replace(plan.segments[0], steps=(all_fragments, *plan.segments[0].steps[1:]))
+    with pytest.raises(InvalidInput, match=r"l0\+l1"):
+        check_runnable(replace(plan, segments=(segment,)), CATALOGUE)
 
 
 def test_stored_types() -> None:

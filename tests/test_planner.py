@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import inf
 
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 from planner.exhaustive import Overhead, _Search, fastest_plan
 from planner.layers import Options, Slot, fastest_within, least_memory
 from planner.sizes import FINEST_STEP, axis_sizes, patch_sizes, patch_sizes_near, spread
-from planner.split import splits
+from planner.split import pooled_convolutions, splits
 from znni.cost import Cost, Memory
 from znni.errors import DoesNotFit
-from znni.network import Conv, Layer, Network, Pool
+from znni.network import Conv, Network, Operation, Pool, PooledConv
+from znni.plan_table import plan_table
 from znni.plans import Segment, Step, held_beside, segment_runs
-from znni.primitive import convolved
+from znni.primitive import Primitive, convolved, convolved_and_pooled
 from znni.shapes import Shape5, Vec3
 
 CONV = Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu")
@@ -35,11 +37,20 @@ NETWORK = Network(
 )
 NO_OVERHEAD = Overhead(0, 0, 0)
 
-CHOICES = fake_catalogue(
+CONVOLUTIONS = (
     Fake("quick_but_large", convolved, flops=10.0, workspace=40_000),
     Fake("quick_but_resident", convolved, flops=12.0, resident=30_000),
     Fake("medium", convolved, flops=40.0, workspace=9_000, resident=2_000),
 )
+CHOICES = fake_catalogue(*CONVOLUTIONS)
+# A voxel of theirs takes eight of the first convolution's, or six of the second's.
+WITH_FUSED = fake_catalogue(
+    *CONVOLUTIONS,
+    Fake("fused", convolved_and_pooled, flops=90.0, resident=1_000),
+    Fake("slow_fused", convolved_and_pooled, flops=400.0),
+)
+# Faster at all offsets than a convolution at all voxels: no real one is.
+WITH_FREE_FUSED = fake_catalogue(*CONVOLUTIONS, Fake("fused", convolved_and_pooled, flops=2.0))
 
 
 def step(seconds: float, resident: int, working: int) -> Step:
@@ -50,11 +61,21 @@ def step(seconds: float, resident: int, working: int) -> Step:
 class Tiled(Fake):
     """Computes whole tiles of 22 voxels an axis only."""
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         out = convolved(layer, shape)
         assert out is not None
         computed = out.n * out.f * (out.size.ceil_div(22) * 22).volume
         return Cost(float(computed), 0.0, Memory(0, shape.nbytes + out.nbytes), 1.0)
+
+
+class Multiplying(Fake):
+    """Takes the time of the convolution's multiplications, at every voxel that it computes."""
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        conv = layer.conv if isinstance(layer, PooledConv) else layer
+        assert isinstance(conv, Conv)
+        positions = shape.n * (shape.size - conv.kernel + 1).volume
+        return replace(super().cost(layer, shape), flops=float(positions * conv.parameters))
 
 
 @st.composite
@@ -98,43 +119,55 @@ def test_least_memory_is_the_least(choices: list[Slot]) -> None:
     assert by_brute_force(choices, needed - 1) == inf
 
 
-def test_plan_is_the_optimum_over_patches_splits_and_primitives() -> None:
+@pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED, WITH_FREE_FUSED])
+def test_plan_is_the_optimum_over_patches_splits_and_primitives(
+    catalogue: dict[str, Primitive],
+) -> None:
     output = Vec3(12, 20, 24)
+    fusible = () if catalogue is CHOICES else tuple(pooled_convolutions(NETWORK))
+    options = Options(catalogue.values())
+    fused = 0
     for memory in (60_000, 100_000, 200_000, 10**7):
         best = inf
         for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
             size = patch + NETWORK.field_of_view - 1
             patches = output.ceil_div(patch).volume
-            for segments in splits(NETWORK, size):
-                best = min(best, patches * fastest_of_split(segments, size, memory))
+            for segments in splits(NETWORK, size, fusible=fusible):
+                seconds = fastest_of_split(segments, size, memory, options)
+                best = min(best, patches * seconds)
         if best == inf:
             with pytest.raises(DoesNotFit):
-                fastest_plan(NETWORK, output, machine(memory), CHOICES, NO_OVERHEAD)
+                fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
             continue
-        plan = fastest_plan(NETWORK, output, machine(memory), CHOICES, NO_OVERHEAD)
+        plan = fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
         assert plan.seconds == pytest.approx(best)
         assert plan.memory.total <= memory
+        fused += any(len(step.layers) == 2 for part in plan.segments for step in part.steps)
+    assert bool(fused) == bool(fusible)
 
 
-def fastest_of_split(segments: tuple[Segment, ...], size: Vec3, memory: int) -> float:
+def fastest_of_split(
+    segments: tuple[Segment, ...], size: Vec3, memory: int, options: Options
+) -> float:
     """The fastest way to run given segments, every combination of primitives tried."""
-    options = Options(CHOICES.values())
     runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
     held = held_beside(segments, Shape5.of(1, 1, size))
     slots = [Slot(options(s), n, beside) for (s, beside), n in zip(held, runs, strict=True)]
     return by_brute_force(slots, memory - 4 * NETWORK.parameters)
 
 
-def test_too_little_memory_names_what_would_do() -> None:
+@pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED])
+def test_too_little_memory_names_what_would_do(catalogue: dict[str, Primitive]) -> None:
+    output = Vec3(40, 40, 40)
     with pytest.raises(DoesNotFit) as refused:
-        fastest_plan(NETWORK, Vec3(40, 40, 40), machine(1000), CHOICES, NO_OVERHEAD)
+        fastest_plan(NETWORK, output, machine(1000), catalogue, NO_OVERHEAD)
     error = refused.value
     assert error.patch == NETWORK.total_pooling
-    assert error.layer in {layer.name for layer in NETWORK.layers}
-    plan = fastest_plan(NETWORK, Vec3(40, 40, 40), machine(error.needed), CHOICES, NO_OVERHEAD)
+    assert error.layer in {layer.name for layer in (*NETWORK.layers, *pooled_convolutions(NETWORK))}
+    plan = fastest_plan(NETWORK, output, machine(error.needed), catalogue, NO_OVERHEAD)
     assert plan.memory.total <= error.needed
     with pytest.raises(DoesNotFit):
-        fastest_plan(NETWORK, Vec3(40, 40, 40), machine(error.needed - 1), CHOICES, NO_OVERHEAD)
+        fastest_plan(NETWORK, output, machine(error.needed - 1), catalogue, NO_OVERHEAD)
 
 
 @given(st.integers(1, 400), st.integers(1, 12))
@@ -180,6 +213,47 @@ def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
         assert search.lower_bound(plan.patch) <= plan.seconds
 
 
+def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
+    """Where all is fused, where nothing is, and where one layer's bound is from each."""
+    for flops in (2.0, 60.0, 90.0, 400.0):
+        fused = Fake("fused", convolved_and_pooled, flops=flops)
+        catalogue = fake_catalogue(*CONVOLUTIONS, fused)
+        for memory in (60_000, 200_000, 10**9):
+            for output in (Vec3(12, 20, 24), Vec3(40, 40, 40)):
+                plan = fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+                search = _Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+                assert search.lower_bound(plan.patch) <= plan.seconds
+                assert min(search.bounds.of_layers(plan.patch)) >= 0
+
+
+def test_where_memory_is_short_a_fused_step_makes_room_for_larger_patches() -> None:
+    """Their smaller borders save more than the first convolution's repetition costs."""
+    network = Network(
+        "wide",
+        1,
+        (
+            Conv("conv1", 1, 40, Vec3(3, 3, 3), "relu"),
+            Pool("pool1", Vec3(2, 2, 2)),
+            Conv("conv2", 40, 40, Vec3(5, 5, 5), "relu"),
+            Conv("conv3", 40, 40, Vec3(5, 5, 5), "relu"),
+        ),
+    )
+    output = Vec3(96, 96, 96)
+    apart = fake_catalogue(Multiplying("conv", convolved))
+    both = apart | {"fused": Multiplying("fused", convolved_and_pooled)}
+    allowed = machine(8 * 2**20)
+    stored = fastest_plan(network, output, allowed, apart, NO_OVERHEAD)
+    pooled = fastest_plan(network, output, allowed, both, NO_OVERHEAD)
+    assert pooled.segments[0].steps[0].layer == PooledConv(*network.layers[:2])  # type: ignore[arg-type]
+    assert pooled.memory.total <= 8 * 2**20
+    assert pooled.patch.volume >= 4 * stored.patch.volume
+    assert pooled.seconds < stored.seconds
+    plenty = machine(2**34)
+    assert fastest_plan(network, output, plenty, both, NO_OVERHEAD) == fastest_plan(
+        network, output, plenty, apart, NO_OVERHEAD
+    )
+
+
 def test_a_thin_volume_is_not_padded_to_a_cube() -> None:
     plan = fastest_plan(NETWORK, Vec3(2, 120, 120), machine(10**7), CHOICES, NO_OVERHEAD)
     assert plan.patch.z == 2
@@ -204,3 +278,21 @@ def test_wasted_work_counts_borders_and_overlap() -> None:
     assert plan.wasted_work == pytest.approx(0)
     deep = fastest_plan(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD)
     assert 0 < deep.wasted_work < 1
+
+
+def test_wasted_work_counts_a_convolution_repeated_for_every_offset_of_its_pool() -> None:
+    pooled = Network("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
+    fused = {"fused": Fake("fused", convolved_and_pooled)}
+    plan = fastest_plan(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD)
+    assert plan.patch == (10, 10, 10)
+    assert plan.segments[0].shifts == 8
+    assert plan.wasted_work == pytest.approx(7 / 8)
+    assert "conv1+pool1" in plan_table(plan)
+
+
+def test_a_fused_step_reads_its_stored_input_in_place() -> None:
+    pooled = Network("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
+    fused = {"fused": Fake("fused", convolved_and_pooled)}
+    plan = fastest_plan(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD)
+    stored, fragment = Shape5(1, 1, 13, 13, 13), Shape5(1, 2, 5, 5, 5)
+    assert plan.memory.working == stored.nbytes + fragment.nbytes

@@ -8,11 +8,11 @@ import gc
 
 import psutil
 import pytest
-from layers import CONVOLUTION, POOLING, Case, case_for, primitives_for
+from layers import CONVOLUTION, POOLED_CONVOLUTION, POOLING, Case, case_for, primitives_for
 
 from znni.arrays import peak_memory
 from znni.cost import Memory
-from znni.network import Conv, Layer, Pool
+from znni.network import Conv, Operation, Pool, PooledConv
 from znni.primitive import Primitive
 from znni.shapes import Shape5, Vec3
 
@@ -30,9 +30,17 @@ POOLINGS = [
     (Pool("pool", Vec3(2, 3, 2)), Shape5(3, 17, 59, 62, 83)),
     (Pool("plane", Vec3(1, 2, 3)), Shape5(1, 13, 61, 97, 101)),
 ]
+POOLED = [
+    (PooledConv(conv, pool), Shape5(1, conv.in_features, 113, 127, 131))
+    for conv in (
+        Conv("few", 1, 19, Vec3(2, 3, 5), "relu"),
+        Conv("some", 3, 37, Vec3(5, 7, 3), "elu"),
+    )
+    for pool in (Pool("cube", Vec3(2, 2, 2)), Pool("plane", Vec3(1, 3, 2)))
+]
 
 
-def cases(layers: list[tuple[Layer, Shape5]]) -> pytest.MarkDecorator:
+def cases(layers: list[tuple[Operation, Shape5]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("layer", "shape"), layers, ids=[la.name for la, _ in layers])
 
 
@@ -62,7 +70,7 @@ def assert_kept(declared: int, measured: int) -> None:
     assert declared <= 1.15 * measured + SLACK
 
 
-def check(primitive: Primitive, layer: Layer, shape: Shape5) -> None:
+def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
     case = case_for(primitive, layer, shape)
     case.run(primitive)  # compile, start threads, let libraries make their buffers
     declared, measured = primitive.cost(layer, case.shape).memory, measure(primitive, case)
@@ -72,11 +80,21 @@ def check(primitive: Primitive, layer: Layer, shape: Shape5) -> None:
 
 @cases(CONVOLUTIONS)
 @pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
-def test_convolution_keeps_to_its_memory(primitive: Primitive, layer: Layer, shape: Shape5) -> None:
+def test_convolution_keeps_to_its_memory(
+    primitive: Primitive, layer: Operation, shape: Shape5
+) -> None:
     check(primitive, layer, shape)
 
 
 @cases(POOLINGS)
 @pytest.mark.parametrize("primitive", primitives_for(*POOLING))
-def test_pooling_keeps_to_its_memory(primitive: Primitive, layer: Layer, shape: Shape5) -> None:
+def test_pooling_keeps_to_its_memory(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+    check(primitive, layer, shape)
+
+
+@cases(POOLED)
+@pytest.mark.parametrize("primitive", primitives_for(*POOLED_CONVOLUTION))
+def test_pooled_convolution_keeps_to_its_memory(
+    primitive: Primitive, layer: Operation, shape: Shape5
+) -> None:
     check(primitive, layer, shape)

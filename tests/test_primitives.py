@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import (
     CONVOLUTION,
+    POOLED_CONVOLUTION,
     POOLING,
     Case,
     assert_accurate,
     case_for,
     convolution_cases,
     does,
+    pooled_cases,
     pooling_cases,
     primitives_for,
     random_case,
@@ -21,16 +23,18 @@ from layers import (
 )
 
 from znni.machine import detect_machine
-from znni.network import Conv
-from znni.primitive import Primitive, catalogue, convolved
+from znni.network import Conv, Pool, PooledConv
+from znni.primitive import Primitive, catalogue, convolved, convolved_and_pooled
 from znni.primitives import reference
 from znni.shapes import Shape5, Vec3, offsets
 from znni.weights import Float32
 
 convolutions = pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
 poolings = pytest.mark.parametrize("primitive", primitives_for(*POOLING))
+pooled_convolutions = pytest.mark.parametrize("primitive", primitives_for(*POOLED_CONVOLUTION))
 everything = pytest.mark.parametrize(
-    "primitive", primitives_for(*CONVOLUTION) + primitives_for(*POOLING)
+    "primitive",
+    [p for kind in (CONVOLUTION, POOLING, POOLED_CONVOLUTION) for p in primitives_for(*kind)],
 )
 
 
@@ -142,6 +146,47 @@ def test_pooling_is_the_reference(primitive: Primitive, data: st.DataObject) -> 
     case = data.draw(pooling_cases(fragments))
     expected = (reference.pooling_fragments if fragments else reference.pooling)(case.x, case.layer)
     np.testing.assert_array_equal(run_checked(primitive, case), expected)
+
+
+@pooled_convolutions
+@settings(max_examples=40)
+@given(data=st.data())
+def test_pooled_convolution_is_the_reference(primitive: Primitive, data: st.DataObject) -> None:
+    case = data.draw(pooled_cases(primitive))
+    assert_accurate(primitive, case, run_checked(primitive, case))
+
+
+@pooled_convolutions
+@pytest.mark.parametrize("kernel", [2, 4, 6, 8])
+def test_first_layers_are_pooled_accurately(primitive: Primitive, kernel: int) -> None:
+    """Several tiles along every axis, the last of which is shifted back."""
+    conv = Conv("conv", 1, 40, Vec3.of(kernel), "relu")
+    layer = PooledConv(conv, Pool("pool", Vec3(2, 2, 2)))
+    case = case_for(primitive, layer, Shape5.of(1, 1, Vec3(37, 43, 53)))
+    assert_accurate(primitive, case, run_checked(primitive, case))
+
+
+@pooled_convolutions
+def test_out_shape_of_pooled_convolution(primitive: Primitive) -> None:
+    layer, shape = does(primitive)
+    assert primitive.out_shape(layer, shape) == convolved_and_pooled(layer, shape)
+    assert primitive.out_shape(layer, shape._replace(f=3)) is None  # other maps
+    assert primitive.out_shape(layer, shape._replace(y=3)) is None  # no whole window
+    softmax = Conv("conv", 2, 3, layer.conv.kernel, "softmax")
+    assert primitive.out_shape(PooledConv(softmax, layer.pool), shape) is None
+    assert primitive.out_shape(*POOLING) is None
+    assert primitive.out_shape(*CONVOLUTION) is None
+
+
+@pooled_convolutions
+def test_a_nan_reaches_all_that_sees_it_and_no_other_image(primitive: Primitive) -> None:
+    layer, shape = does(primitive)
+    case = random_case(layer, shape._replace(n=2))
+    case.x[0, 0, 3, 4, 5] = np.nan
+    y = case.run(primitive)
+    first, last = (Vec3(3, 4, 5) - layer.conv.kernel + 1) // layer.pool.window, Vec3(1, 2, 2)
+    assert np.isnan(y[0, :, first.z : last.z + 1, first.y : last.y + 1, first.x : last.x + 1]).all()
+    assert np.isfinite(y[1]).all()
 
 
 @everything

@@ -60,6 +60,23 @@ Layer: TypeAlias = Conv | Pool
 
 
 @dataclass(frozen=True)
+class PooledConv:
+    """A convolution and the pooling after it as one operation: nothing between is stored."""
+
+    conv: Conv
+    pool: Pool
+
+    @property
+    def name(self) -> str:
+        """Of both layers."""
+        return f"{self.conv.name}+{self.pool.name}"
+
+
+# What a primitive does: a layer, or two in one.
+Operation: TypeAlias = Conv | Pool | PooledConv
+
+
+@dataclass(frozen=True)
 class InputScaling:
     """How stored values become the network's input: ``float32 = value * scale + offset``."""
 

@@ -59,7 +59,7 @@ def totals(plan: Plan) -> list[str]:
         f"{in_units(memory.weights)}, resident {in_units(memory.resident)}, working "
         f"{in_units(memory.working)}, blocks {in_units(memory.blocks)}",
         f"throughput    {plan.voxels_per_second:,.0f} voxels/s predicted, "
-        f"{plan.wasted_work:.0%} of the work on borders",
+        f"{plan.wasted_work:.0%} of the work on borders and repetition",
         f"time          {duration(plan.seconds)} predicted "
         "(a model of flops and bytes, not yet measured on this machine)",
     ]

@@ -17,13 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 from znni.cost import Cost
 from znni.errors import InvalidInput
 from znni.machine import Machine
-from znni.network import Conv, Layer, Network, Pool
+from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
 from znni.shapes import Shape5, Vec3
 
 
 @dataclass(frozen=True)
 class Step:
-    """One layer by one primitive.
+    """One layer by one primitive, or a convolution with the pooling after it.
 
     Attributes:
         layer: what is computed.
@@ -34,7 +34,7 @@ class Step:
         seconds: predicted for one call.
     """
 
-    layer: Layer
+    layer: Operation
     primitive: str
     shape_in: Shape5
     shape_out: Shape5
@@ -42,9 +42,28 @@ class Step:
     seconds: float
 
     @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers of the network that it computes, in order."""
+        if isinstance(self.layer, PooledConv):
+            return self.layer.conv, self.layer.pool
+        return (self.layer,)
+
+    @property
+    def conv(self) -> Conv | None:
+        """The convolution that it computes, alone or with a pooling."""
+        first = self.layers[0]
+        return first if isinstance(first, Conv) else None
+
+    @property
+    def pool(self) -> Pool | None:
+        """The pooling that it computes, alone or after a convolution."""
+        last = self.layers[-1]
+        return last if isinstance(last, Pool) else None
+
+    @property
     def pools_plainly(self) -> bool:
-        """Whether this is pooling that gives one fragment, not all of them."""
-        return isinstance(self.layer, Pool) and self.shape_out.n == self.shape_in.n
+        """Whether it pools and gives one fragment, not all of them."""
+        return self.pool is not None and self.shape_out.n == self.shape_in.n
 
 
 @dataclass(frozen=True)
@@ -68,11 +87,7 @@ class Segment:
     @property
     def plain_windows(self) -> tuple[Vec3, ...]:
         """The windows of the pools that give one fragment a run."""
-        return tuple(
-            step.layer.window
-            for step in self.steps
-            if step.pools_plainly and isinstance(step.layer, Pool)
-        )
+        return tuple(step.pool.window for step in self.steps if step.pool and step.pools_plainly)
 
     @property
     def shifts(self) -> int:
@@ -83,20 +98,20 @@ class Segment:
         """Where in its stored input the segment starts, for an offset of each plain pool."""
         start, stride, remaining = Vec3(0, 0, 0), Vec3(1, 1, 1), iter(chosen)
         for step in self.steps:
-            if isinstance(step.layer, Pool):
+            if step.pool:
                 if step.pools_plainly:
                     start += stride * next(remaining)
-                stride *= step.layer.window
+                stride *= step.pool.window
         return start
 
     @property
     def reads_a_view(self) -> bool:
         """Whether the first step may read its stored input in place.
 
-        Slices of the batch are contiguous and pools take any strides; a convolution of a
-        shifted crop needs a copy.
+        Slices of the batch are contiguous, and what pools takes any strides; a convolution alone
+        of a shifted crop needs a copy.
         """
-        return self.shifts == 1 or isinstance(self.steps[0].layer, Pool)
+        return self.shifts == 1 or self.steps[0].pool is not None
 
 
 @dataclass(frozen=True)
@@ -174,18 +189,18 @@ class Plan:
 
     @property
     def wasted_work(self) -> float:
-        """Share of the multiplications spent on patch borders and overlap, from 0 to 1.
+        """Share of the multiplications spent on patch borders, overlap and repetition, from 0 to 1.
 
-        Against one pass over an endless volume, where each layer computes every position once.
+        Against one pass over an endless volume, where each layer computes every position once. A
+        convolution within a segment that runs for every offset of a pool is repeated.
         """
         dense = computed = 0.0
         for segment, n in self.runs():
             for step in segment.steps:
-                if isinstance(step.layer, Conv):
-                    multiplications = step.layer.parameters
-                    size = step.shape_out
-                    computed += n * size.n * size.size.volume * multiplications
-                    dense += multiplications
+                if step.conv:
+                    positions = step.shape_in.size - step.conv.kernel + 1
+                    computed += n * step.shape_in.n * positions.volume * step.conv.parameters
+                    dense += step.conv.parameters
         return 1 - dense * self.output.volume / (computed * self.patches)
 
     def to_json(self) -> str:
@@ -211,7 +226,7 @@ class Plan:
         steps = [step for segment in plan.segments for step in segment.steps]
         if (
             not all(s.steps for s in plan.segments)
-            or tuple(step.layer for step in steps) != plan.network.layers
+            or tuple(layer for step in steps for layer in step.layers) != plan.network.layers
         ):
             raise InvalidInput("not a plan: its steps are not its network's layers")
         sizes = (*plan.output, *plan.patch, *(segment.sub_batch for segment in plan.segments))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from znni.cost import Cost
 from znni.machine import Device, Machine
-from znni.network import Conv, Layer, Pool
+from znni.network import Conv, Operation, Pool, PooledConv
 from znni.shapes import Shape5, fragments, max_pooling, valid_convolution
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class Primitive(Protocol):
     def accuracy(self) -> float:
         """The relative error that it promises against a float64 reference."""
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Shape of the output, or None where this primitive does not apply."""
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Exact memory, and operations, of one call on an input of ``shape``."""
 
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare all that can be done once.
 
         Returns:
@@ -78,7 +78,7 @@ def _primitives_of(kind: str, device: Device) -> Iterator[Primitive]:
             yield from module.primitives(device)
 
 
-def convolved(layer: Layer, shape: Shape5) -> Shape5 | None:
+def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:
     """Output shape of a valid convolution; None for another layer, maps or too small a size."""
     if not isinstance(layer, Conv) or layer.in_features != shape.f:
         return None
@@ -86,13 +86,21 @@ def convolved(layer: Layer, shape: Shape5) -> Shape5 | None:
     return size and Shape5.of(shape.n, layer.out_features, size)
 
 
-def pooled(layer: Layer, shape: Shape5) -> Shape5 | None:
+def pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
     """Output shape of max-pooling; None for another layer or too small a size."""
     size = max_pooling(shape.size, layer.window) if isinstance(layer, Pool) else None
     return size and Shape5.of(shape.n, shape.f, size)
 
 
-def fragmented(layer: Layer, shape: Shape5) -> Shape5 | None:
+def convolved_and_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
+    """Output shape of a convolution that is pooled plainly; None for anything else."""
+    if not isinstance(layer, PooledConv):
+        return None
+    between = convolved(layer.conv, shape)
+    return between and pooled(layer.pool, between)
+
+
+def fragmented(layer: Operation, shape: Shape5) -> Shape5 | None:
     """Output shape of max-pooling fragments; None where they would differ in size."""
     if not isinstance(layer, Pool):
         return None

@@ -10,7 +10,6 @@ import numpy as np
 from znni.arena import Arena
 from znni.engine.recombine import place
 from znni.errors import InvalidInput
-from znni.network import Conv, Pool
 from znni.plans import Plan, Segment, Step, working_peak
 from znni.primitive import Catalogue, Run
 from znni.shapes import Box, Shape5, Vec3, offsets
@@ -79,8 +78,8 @@ class PatchRunner:
         remaining = iter(chosen)
         for step, run in zip(segment.steps, runs, strict=True):
             y = run(y)
-            if isinstance(step.layer, Pool):
-                window = step.layer.window
+            if step.pool:
+                window = step.pool.window
                 taken = [next(remaining)] if step.pools_plainly else list(offsets(window))
                 at = tuple(first + stride * offset for first in at for offset in taken)
                 stride *= window
@@ -147,6 +146,5 @@ def _check_memory(plan: Plan) -> None:
 
 
 def _build(step: Step, catalogue: Catalogue, weights: Weights) -> Run:
-    layer = step.layer
-    parameters = weights[layer.name] if isinstance(layer, Conv) else None
-    return catalogue[step.primitive].build(layer, step.shape_in, parameters)
+    parameters = weights[step.conv.name] if step.conv else None
+    return catalogue[step.primitive].build(step.layer, step.shape_in, parameters)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Conv, Layer
+from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.common.activation import CODES, activate, softmax_over_maps
 from znni.primitives.cpu.common.flat_view import flat_view
@@ -114,11 +114,11 @@ class Direct:
     name: str = "direct"
     accuracy: float = 1e-5
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
         return convolved(layer, shape)
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """No workspace but the band of each thread."""
         out = self.out_shape(layer, shape)
         if not isinstance(layer, Conv) or out is None:
@@ -139,7 +139,7 @@ class Direct:
             efficiency=EFFICIENCY,
         )
 
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as the register tile reads them."""
         out = self.out_shape(layer, shape)
         if not isinstance(layer, Conv) or out is None:

@@ -15,7 +15,7 @@ import numpy as np
 from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Conv, Layer
+from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.common.activation import softmax_over_maps
 from znni.primitives.cpu.whole_image.fft_layer import Blocking, FftLayer, Scratch
@@ -35,11 +35,11 @@ class FftDataParallel:
     name: str = "fft_data_parallel"
     accuracy: float = 2e-5
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
         return convolved(layer, shape)
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Memory S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
 
         n~ = N_z N_y (N_x + 2) is a spectrum, h = n_z N_y (N_x + 2) and h' = n'_z N_y (N_x + 2) are
@@ -71,12 +71,12 @@ class FftDataParallel:
             efficiency=blocking.efficiency,
         )
 
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Plan the transforms, and compile."""
         blocking = self._blocking(layer, shape)
         return _Run(blocking, FftLayer(blocking, conv_weights(blocking.layer, weights)))
 
-    def _blocking(self, layer: Layer, shape: Shape5) -> Blocking:
+    def _blocking(self, layer: Operation, shape: Shape5) -> Blocking:
         if not isinstance(layer, Conv) or self.out_shape(layer, shape) is None:
             raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
         return Blocking(layer, shape, self.device.threads, GROUP)

@@ -16,7 +16,7 @@ import numpy as np
 from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Conv, Layer
+from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.common.activation import softmax_over_maps
 from znni.primitives.cpu.whole_image.fft_layer import Blocking, FftLayer, Scratch
@@ -36,11 +36,11 @@ class FftTaskParallel:
     name: str = "fft_task_parallel"
     accuracy: float = 2e-5
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
         return convolved(layer, shape)
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Memory S f n + S max(f, f') h + max{T (S f b + scratch), S f' n'} elements.
 
         A half-transformed map takes h = n_z N_y (N_x + 2), which is less than the paper's n~; one
@@ -66,12 +66,12 @@ class FftTaskParallel:
             efficiency=blocking.efficiency,
         )
 
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Plan the transforms, and compile."""
         blocking = self._blocking(layer, shape)
         return _Run(blocking, FftLayer(blocking, conv_weights(blocking.layer, weights)))
 
-    def _blocking(self, layer: Layer, shape: Shape5) -> Blocking:
+    def _blocking(self, layer: Operation, shape: Shape5) -> Blocking:
         if not isinstance(layer, Conv) or self.out_shape(layer, shape) is None:
             raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
         return Blocking(layer, shape, self.device.threads, GROUP)

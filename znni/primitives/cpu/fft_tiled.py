@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Conv, Layer
+from znni.network import Conv, Operation
 from znni.options import ACCURACIES
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NumberFormat
@@ -49,11 +49,11 @@ class FftTiled:
         """``fft_tiled_16`` or ``fft_tiled_16_transient``, by its tile and the spectra's format."""
         return f"fft_tiled_{self.tile}{self.numbers.suffix}" + "_transient" * (not self.resident)
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """None for a kernel that fills a tile, or images that a smaller tile does as well."""
         return convolved(layer, shape) if self._batches(layer, shape) else None
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Operations of the codelets and the products; every pass over the spectra counted."""
         batches = self._applicable(layer, shape)
         kernels, places = batches.kernel_bytes, batches.place_bytes
@@ -69,7 +69,7 @@ class FftTiled:
             efficiency=flops / (batches.flops / batches.efficiency + batches.kernel_peak_flops),
         )
 
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
         if weights is None:
             raise TypeError(f"convolution {layer.name} needs weights")
@@ -79,13 +79,13 @@ class FftTiled:
             self._applicable(layer, shape), weights, self.device.threads, self.resident
         )
 
-    def _applicable(self, layer: Layer, shape: Shape5) -> TileBatches:
+    def _applicable(self, layer: Operation, shape: Shape5) -> TileBatches:
         batches = self._batches(layer, shape)
         if batches is None:
             raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
         return batches
 
-    def _batches(self, layer: Layer, shape: Shape5) -> TileBatches | None:
+    def _batches(self, layer: Operation, shape: Shape5) -> TileBatches | None:
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
             return None

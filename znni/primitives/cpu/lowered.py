@@ -10,7 +10,7 @@ import numpy as np
 from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Conv, Layer
+from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.common.activation import softmax_over_maps
 from znni.primitives.cpu.common.even_slices import even_slices
@@ -48,11 +48,11 @@ class Lowered:
     efficiency: float
     accuracy: float = 1e-5
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
         return convolved(layer, shape)
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Lifting multiplies at more positions than the output has; both take memory."""
         conv, out = self._checked(layer, shape)
         split, block = self._blocking(conv, out)
@@ -74,7 +74,7 @@ class Lowered:
             efficiency=self.efficiency * min(1.0, min(split.matrix_shape(conv)) / FULL_RATE),
         )
 
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as a matrix."""
         conv, out = self._checked(layer, shape)
         given = conv_weights(conv, weights)
@@ -92,7 +92,7 @@ class Lowered:
 
         return run
 
-    def _checked(self, layer: Layer, shape: Shape5) -> tuple[Conv, Shape5]:
+    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Conv, Shape5]:
         out = self.out_shape(layer, shape)
         if not isinstance(layer, Conv) or out is None:
             raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")

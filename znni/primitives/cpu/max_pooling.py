@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.machine import Device
-from znni.network import Layer
+from znni.network import Operation
 from znni.primitive import pooled
 from znni.primitives.cpu.pooling import Pooling
 from znni.shapes import Shape5, Vec3
@@ -17,7 +17,7 @@ class MaxPooling(Pooling):
 
     name: str = "max_pooling"
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Any pooling whose window fits."""
         return pooled(layer, shape)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.machine import Device
-from znni.network import Layer
+from znni.network import Operation
 from znni.primitive import fragmented
 from znni.primitives.cpu.pooling import Pooling
 from znni.shapes import Shape5, Vec3
@@ -20,7 +20,7 @@ class MaxPoolingFragments(Pooling):
 
     name: str = "max_pooling_fragments"
 
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Only sizes that give fragments of one size."""
         return fragmented(layer, shape)
 

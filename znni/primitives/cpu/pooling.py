@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from znni.arena import new_output
 from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Layer, Pool
+from znni.network import Operation, Pool
 from znni.primitive import Run
 from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import workers
@@ -29,14 +29,14 @@ class Pooling(ABC):
     accuracy: float = 0.0
 
     @abstractmethod
-    def out_shape(self, layer: Layer, shape: Shape5) -> Shape5 | None:
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Shape of the output, or None where this pooling does not apply."""
 
     @abstractmethod
     def offsets(self, window: Vec3) -> Vec3:
         """How many offsets of the window are pooled at, per axis."""
 
-    def cost(self, layer: Layer, shape: Shape5) -> Cost:
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """One comparison for every voxel; a pass over the input and one over the output."""
         pool, out = self._checked(layer, shape)
         scratch = self.device.threads * Scratch.of(shape, out, pool.window).nbytes
@@ -49,7 +49,7 @@ class Pooling(ABC):
 
     def build(
         self,
-        layer: Layer,
+        layer: Operation,
         shape: Shape5,
         weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
     ) -> Run:
@@ -64,7 +64,7 @@ class Pooling(ABC):
 
         return run
 
-    def _checked(self, layer: Layer, shape: Shape5) -> tuple[Pool, Shape5]:
+    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Pool, Shape5]:
         out = self.out_shape(layer, shape)
         if not isinstance(layer, Pool) or out is None:
             raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")

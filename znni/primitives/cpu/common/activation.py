@@ -77,3 +77,16 @@ def softmax_over_maps(y: Float32, workers: Workers) -> None:
         _softmax_slab(y[n, :, z])
 
     workers.for_each(task, [(n, z) for n in range(y.shape[0]) for z in range(y.shape[2])])
+
+
+def activate_further(y: Float32, activation: Activation, workers: Workers) -> None:
+    """In place, what an activation does beside a bias and a lower bound of zero."""
+    if activation == "softmax":
+        softmax_over_maps(y, workers)
+    elif activation not in ("identity", "relu"):
+        code, no_bias = CODES[activation], np.float32(0)
+
+        def task(_worker: int, item: tuple[int, int]) -> None:
+            activate(y[item].reshape(-1), no_bias, code)
+
+        workers.for_each(task, list(np.ndindex(y.shape[:2])))

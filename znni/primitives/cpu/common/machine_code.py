@@ -35,24 +35,27 @@ class Kernel:
 
     Attributes:
         address: where it starts: another kernel may call it.
+        arguments: their names.
     """
 
     address: int
+    arguments: tuple[str, ...]
     _function: Any
     _engine: Any  # owns the code
 
-    def __call__(self, *arguments: int) -> None:
-        """Run it."""
-        self._function(*arguments)
+    def __call__(self, *arguments: int, **named: int) -> None:
+        """Run it; arguments that are not given in order are given by name."""
+        rest = self.arguments[len(arguments) :]
+        self._function(*arguments, *(named[name] for name in rest))
 
 
-def compiled(name: str, source: str, arguments: int) -> Kernel:
+def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
     """The function of that name in LLVM IR, from the disk or compiled now.
 
     Args:
         name: of the function.
         source: a module of LLVM IR.
-        arguments: how many 64-bit arguments it takes.
+        arguments: the names of the 64-bit arguments that it takes.
     """
     file = cache_directory() / f"{name}-{_key(source)}.o"
     code = _stored(file)
@@ -63,8 +66,8 @@ def compiled(name: str, source: str, arguments: int) -> Kernel:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     address = engine.get_function_address(name)
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)(address)
-    return Kernel(address, function, engine)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(address)
+    return Kernel(address, arguments, function, engine)
 
 
 def cache_directory() -> Path:

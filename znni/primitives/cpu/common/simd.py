@@ -66,7 +66,7 @@ class Emitter:
         self._build.ret_void()
         body = self._function.blocks[1]
         ir.IRBuilder(self._entry).branch(body)
-        return compiled(self._module.name, str(self._module), len(self._arguments))
+        return compiled(self._module.name, str(self._module), tuple(self._arguments))
 
     # Control flow
 

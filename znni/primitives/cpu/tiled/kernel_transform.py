@@ -14,7 +14,7 @@ import numpy as np
 
 from znni.arrays import empty_aligned
 from znni.primitives.cpu.common.machine_code import Kernel
-from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.workers import Workers
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.primitives.cpu.tiled.tile_transform import (
@@ -59,7 +59,7 @@ def transform_kernels(
     Args:
         weight: (out, in, z, y, x), C-contiguous.
         tile: extents.
-        spectra: of ``spectrum_shape``, on a cache line; overwritten.
+        spectra: of ``spectrum_shape``, on a cache line, any strides; overwritten.
         numbers: the spectra's format.
         workers: who do it.
     """
@@ -89,7 +89,7 @@ def transform_kernels(
             own_columns(tile),
             *(table.ctypes.data for table in tables),
             spectra[0, group, c].ctypes.data,
-            groups * in_features * numbers.floats,
+            spectra.strides[0] // FLOAT_BYTES,
             scratch[worker].ctypes.data,
         )
 

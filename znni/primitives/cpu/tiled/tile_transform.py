@@ -29,6 +29,13 @@ from znni.primitives.cpu.tiled.dft_codelets import (
     inverse_real_dft,
     real_dft,
 )
+from znni.primitives.cpu.tiled.image_rows import (
+    ask_for,
+    load_transposed,
+    store_span,
+    store_transposed,
+    zero,
+)
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.shapes import Vec3
 
@@ -88,8 +95,8 @@ def transform_flops(tile: Vec3, inner: Vec3, inverse: bool) -> int:
     """
     if inverse:
         z, y, x = (outputs_computed(*axis) for axis in zip(inner, tile, strict=True))
-        row = _inverse_row(tile.x, x)
-        column_y, column_z = _column(tile.y, 1, y), _column(tile.z, 1, z)
+        row = inverse_row_codelet(tile.x, x)
+        column_y, column_z = column_codelet(tile.y, 1, y), column_codelet(tile.z, 1, z)
     else:
         row = real_dft(tile.x)
         column_y, column_z = complex_dft(tile.y, -1), complex_dft(tile.z, -1)
@@ -100,12 +107,14 @@ def transform_flops(tile: Vec3, inner: Vec3, inverse: bool) -> int:
 
 
 @cache
-def _inverse_row(length: int, outputs: int) -> Codelet:
+def inverse_row_codelet(length: int, outputs: int) -> Codelet:
+    """The transform back along x, of which so many outputs are wanted."""
     return inverse_real_dft(length).first(outputs)
 
 
 @cache
-def _column(length: int, sign: Literal[-1, 1], outputs: int) -> Codelet:
+def column_codelet(length: int, sign: Literal[-1, 1], outputs: int) -> Codelet:
+    """The transform along y or z, of which so many outputs are wanted."""
     return complex_dft(length, sign).first(2 * outputs)
 
 
@@ -142,9 +151,9 @@ def forward_rows(length: int) -> Kernel:
             with emit.loop(emit["inner_x"]) as x:
                 emit.copy_float(emit.at(source, x), emit.at(target, x))
         ahead = emit.at(row, emit.times(emit["y_stride"], ROWS_AHEAD))
-        _ask_for(emit, ahead, length, written=False)
+        ask_for(emit, ahead, length, written=False)
         source = emit.chosen(*staged, staging, row)
-        voxels = _load_transposed(emit, source, stride, length)
+        voxels = load_transposed(emit, source, stride, length)
         target = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         real_dft(length).evaluate(
             emit,
@@ -191,22 +200,22 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
     span = emit["skip_x"], emit["inner_x"]
     with emit.loop(emit["inner_y"], emit["skip_y"]) as y:
         row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
-        _ask_for(emit, row, outputs, written=True)
+        ask_for(emit, row, outputs, written=True)
         source = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         voxels: dict[int, Value] = {}
 
         def write(x: int, value: Value, voxels: dict[int, Value] = voxels) -> None:
             voxels[x] = emit.at_least(emit.add(value, bias), floor)
 
-        _inverse_row(length, outputs).evaluate(
+        inverse_row_codelet(length, outputs).evaluate(
             emit, read=lambda i: emit.load(emit.at(source, i * LANES)), write=write
         )
-        _store_transposed(emit, voxels, emit.chosen(*staged, staging, row), stride, span)
+        store_transposed(emit, voxels, emit.chosen(*staged, staging, row), stride, span)
         with emit.when(*staged), emit.loop(emit["maps"]) as lane:
             source = emit.at(staging, emit.times(lane, length))
             target = emit.at(row, emit.times(lane, emit["map_stride"]))
             for x in range(0, outputs, LANES):
-                _store_span(emit, emit.load(emit.at(source, x)), target, x, span)
+                store_span(emit, emit.load(emit.at(source, x)), target, x, span)
     return emit.compile()
 
 
@@ -251,53 +260,5 @@ def columns(
         targets = [emit.at(target, emit.times(emit["target_stride"], j)) for j in range(outputs)]
         read = (numbers if ahead else FLOAT32).reader(emit, sources, step if ahead else None)
         write = (numbers if streaming else FLOAT32).writer(emit, targets, streaming)
-        _column(length, sign, outputs).evaluate(emit, read, write)
+        column_codelet(length, sign, outputs).evaluate(emit, read, write)
     return emit.compile()
-
-
-def _ask_for(emit: Emitter, row: Value, length: int, written: bool) -> None:
-    """Ask for a row of each map: the processor itself sees no pattern in them."""
-    last = emit.minus(emit["maps"], 1)
-    for lane in range(LANES):
-        start = emit.at(row, emit.times(emit["map_stride"], emit.smaller(lane, last)))
-        for x in (*range(0, length - 1, LANES), length - 1):
-            emit.prefetch(emit.at(start, x), near=True, written=written)
-
-
-def _load_transposed(emit: Emitter, row: Value, stride: Value, length: int) -> list[Value]:
-    """The voxels of a row as vectors across 16 maps, from the rows of the maps."""
-    voxels: list[Value] = []
-    lanes = [emit.at(row, emit.times(stride, i)) for i in range(LANES)]
-    for x in range(0, length, 4):
-        # The last four may overlap those before them.
-        start = min(x, length - 4)
-        addresses = [emit.at(lane, start) for lane in lanes]
-        rows = [emit.gather_quads(addresses[i::4]) for i in range(4)]
-        # Quarter q of row i holds map i + 4q: the transpose puts the maps in order.
-        voxels += emit.transpose_within_quads(rows)[x - start :]
-    return voxels
-
-
-def _store_transposed(
-    emit: Emitter, voxels: dict[int, Value], row: Value, stride: Value, span: tuple[Value, Value]
-) -> None:
-    """The span of a row, from vectors across maps, to rows of the maps."""
-    nothing = emit.constant(0.0)
-    for x in range(0, len(voxels), LANES):
-        block = [voxels.get(i, nothing) for i in range(x, x + LANES)]
-        for lane, values in enumerate(emit.transpose(block)):
-            _store_span(emit, values, emit.at(row, emit.times(stride, lane)), x, span)
-
-
-def _store_span(
-    emit: Emitter, values: Value, row: Value, x: int, span: tuple[Value, Value]
-) -> None:
-    """Of 16 voxels from x on, those from the span's first up to its last."""
-    start, stop = (emit.minus(end, x) for end in span)
-    emit.store_lanes(values, emit.at(row, x), start, stop)
-
-
-def zero(emit: Emitter, target: Value, floats: Value) -> None:
-    """Set a number of floats, a multiple of 16."""
-    with emit.loop(floats, step=LANES) as i:
-        emit.store(emit.constant(0.0), emit.at(target, i))

@@ -10,25 +10,22 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.arena import new_output, workspace
 from znni.arrays import empty_aligned
-from znni.primitives.cpu.common.activation import CODES, activate, softmax_over_maps
+from znni.primitives.cpu.common.activation import activate_further
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.tiled.frequency_product import FEW_ROWS, frequency_product, whole_vectors
 from znni.primitives.cpu.tiled.kernel_transform import spectrum_shape, transform_kernels
 from znni.primitives.cpu.tiled.overlap_save import tile_table, tiles_of
+from znni.primitives.cpu.tiled.planes import plane_arguments
 from znni.primitives.cpu.tiled.tile_batches import TileBatches
 from znni.primitives.cpu.tiled.tile_drivers import forward_driver, inverse_driver
 from znni.primitives.cpu.tiled.tile_transform import (
     columns,
     forward_rows,
     frequencies,
-    half,
     inverse_rows,
     outputs_computed,
-    own_columns,
-    plane_stride,
-    whole_rows,
 )
 from znni.shapes import Vec3
 from znni.weights import ConvWeights, Float32
@@ -122,7 +119,7 @@ class TiledConvolution:
             self._transform(self._forward, source, tiles, spectra, addresses)
             self._multiply(kernels, len(tiles), spectra, addresses)
             self._transform(self._inverse, target, tiles, spectra, addresses)
-        self._activate(y)
+        activate_further(y, batches.layer.activation, self._workers)
         return y
 
     def _kernel_spectra(self, allocate: Callable[[tuple[int, ...], DTypeLike], Float32]) -> Float32:
@@ -146,42 +143,39 @@ class TiledConvolution:
     ) -> None:
         """Transform a batch of tiles from an image, or back into one."""
         batches, tile = self._batches, self._batches.tile
-        features, strides = image.array.shape[1], image.strides
-        first_voxel, first_spectrum = image.array.ctypes.data, spectra.ctypes.data
-        first_tile = image.table[tiles.start].ctypes.data
-        bias, floor = self._bias.ctypes.data, self._floor.ctypes.data
-        kernels = (direction.rows, direction.columns_y, direction.columns_z)
+        features = image.array.shape[1]
+        map_stride, z_stride, y_stride = image.strides[1:4]
         groups = -(-features // LANES)
         share = max(1, len(tiles) * groups // (self._workers.threads * SHARES_PER_WORKER))
-        shares = -(-len(tiles) // share) * groups
         counter = np.zeros(1, np.int64)
+        arguments = {
+            "rows": direction.rows.address,
+            "columns_y": direction.columns_y.address,
+            "columns_z": direction.columns_z.address,
+            "image": image.array.ctypes.data,
+            "map_stride": map_stride,
+            "z_stride": z_stride,
+            "y_stride": y_stride,
+            "maps": features,
+            "table": image.table[tiles.start].ctypes.data,
+            "tiles": len(tiles),
+            "share": share,
+            "shares": -(-len(tiles) // share) * groups,
+            "counter": counter.ctypes.data,
+            "inner_z": direction.inner.z,
+            "inner_y": direction.inner.y,
+            "inner_x": direction.inner.x,
+            **plane_arguments(tile),
+            "spectra": spectra.ctypes.data,
+            "number": batches.numbers.floats,
+            "tile_stride": batches.tile_stride,
+            "frequency_stride": batches.frequency_stride,
+            "bias": self._bias.ctypes.data,
+            "floor": self._floor.ctypes.data,
+        }
 
         def take_shares(worker: int, _: int) -> None:
-            direction.driver(
-                *(kernel.address for kernel in kernels),
-                first_voxel,
-                *strides[1:4],
-                features,
-                first_tile,
-                len(tiles),
-                share,
-                shares,
-                counter.ctypes.data,
-                *direction.inner,
-                tile.z,
-                tile.y,
-                half(tile.x),
-                whole_rows(tile),
-                own_columns(tile),
-                plane_stride(tile),
-                scratch[worker],
-                first_spectrum,
-                batches.numbers.floats,
-                batches.tile_stride,
-                batches.frequency_stride,
-                bias,
-                floor,
-            )
+            direction.driver(**arguments, scratch=scratch[worker])
 
         self._workers.for_each(take_shares, range(self._workers.threads))
 
@@ -209,16 +203,3 @@ class TiledConvolution:
             )
 
         self._workers.for_each(take_shares, range(self._workers.threads))
-
-    def _activate(self, y: Float32) -> None:
-        """What the inverse transform's bias and lower bound have not done yet."""
-        activation = self._batches.layer.activation
-        if activation == "softmax":
-            softmax_over_maps(y, self._workers)
-        elif activation not in ("identity", "relu"):
-            code, no_bias = CODES[activation], np.float32(0)
-
-            def task(_worker: int, item: tuple[int, int]) -> None:
-                activate(y[item].reshape(-1), no_bias, code)
-
-            self._workers.for_each(task, list(np.ndindex(y.shape[:2])))

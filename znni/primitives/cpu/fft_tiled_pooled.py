@@ -1,0 +1,99 @@
+"""Convolution by overlap-save with the max-pooling after it, for few input maps.
+
+The output of a first layer has many maps at the full resolution: it is the largest array of all,
+and all that is done with it is pooling. Here a tile is pooled while it is in cache, and only the
+pooled voxels are written. With few input maps the products of spectra are hardly any work, and
+are formed as the inverse transform reads them.
+
+As any plain pooling it gives one fragment of its window; the others take runs of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from znni.cost import Cost, Memory
+from znni.machine import Device
+from znni.network import Operation, PooledConv
+from znni.options import ACCURACIES
+from znni.primitive import Run, convolved_and_pooled
+from znni.primitives.cpu.tiled.overlap_save import tile_extents
+from znni.primitives.cpu.tiled.pooled_tiles import PooledTiles
+from znni.shapes import Shape5
+from znni.weights import ConvWeights
+
+# The largest extents of tiles that are offered. Extents between them are used too.
+TILES = (12, 16, 20, 24, 32)
+
+# Input maps, at most: with more, products take most of the time and want to be made in batches.
+MOST_FEATURES = 4
+
+# Share of a core's nominal operations per second, where a tile's planes stay in the second-level
+# cache; what is left of it falls with the square root of what does not fit.
+EFFICIENCY = 0.44
+CACHED_BYTES = 600 * 1024
+
+
+@dataclass(frozen=True)
+class FftTiledPooled:
+    """Overlap-save convolution and plain max-pooling in one.
+
+    Attributes:
+        device: where it runs.
+        tile: the largest extent of a tile along an axis.
+        accuracy: the relative error that it promises.
+    """
+
+    device: Device
+    tile: int
+    accuracy: float = ACCURACIES["float32"]
+
+    @property
+    def name(self) -> str:
+        """``fft_tiled_pooled_16``, by its tile."""
+        return f"fft_tiled_pooled_{self.tile}"
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """A convolution of few maps with its pooling, unless a smaller tile does as well.
+
+        Not with softmax, which does not keep the order of a map's values.
+        """
+        tiles = self._tiles(layer, shape)
+        return tiles.out if tiles else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Operations of the codelets, products and maxima; the image read and written."""
+        tiles = self._applicable(layer, shape)
+        memory = Memory(tiles.resident_bytes, tiles.working_bytes(self.device.threads))
+        efficiency = EFFICIENCY * min(1.0, CACHED_BYTES / tiles.plane_bytes) ** 0.5
+        return Cost(tiles.flops, tiles.bytes_moved, memory, efficiency)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
+        if weights is None:
+            raise TypeError(f"convolution {layer.name} needs weights")
+        from znni.primitives.cpu.tiled.pooled_convolution import PooledConvolution
+
+        return PooledConvolution(self._applicable(layer, shape), weights, self.device.threads)
+
+    def _applicable(self, layer: Operation, shape: Shape5) -> PooledTiles:
+        tiles = self._tiles(layer, shape)
+        if tiles is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        return tiles
+
+    def _tiles(self, layer: Operation, shape: Shape5) -> PooledTiles | None:
+        out = convolved_and_pooled(layer, shape)
+        if out is None or not isinstance(layer, PooledConv):
+            return None
+        if shape.f > MOST_FEATURES or layer.conv.activation == "softmax":
+            return None
+        smaller = max((tile for tile in TILES if tile < self.tile), default=0)
+        kernel, window = layer.conv.kernel, layer.pool.window
+        tile = tile_extents(self.tile, smaller, shape.size, kernel, window)
+        return tile and PooledTiles(layer, shape, out, tile)
+
+
+def primitives(device: Device) -> tuple[FftTiledPooled, ...]:
+    """Every tile."""
+    return tuple(FftTiledPooled(device, tile) for tile in TILES)

@@ -1,0 +1,121 @@
+"""One convolution with its pooling, by overlap-save, ready to run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from znni.arena import new_output, workspace
+from znni.arrays import empty_aligned
+from znni.primitives.cpu.common.activation import activate_further
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.tiled.frequency_product import whole_vectors
+from znni.primitives.cpu.tiled.kernel_transform import transform_kernels
+from znni.primitives.cpu.tiled.number_formats import FLOAT32
+from znni.primitives.cpu.tiled.overlap_save import UNPOOLED, tile_table, tiles_of
+from znni.primitives.cpu.tiled.planes import plane_arguments
+from znni.primitives.cpu.tiled.pooled_driver import pooled_driver
+from znni.primitives.cpu.tiled.pooled_passes import (
+    lane_columns,
+    largest_row,
+    pooled_row,
+    product_columns,
+)
+from znni.primitives.cpu.tiled.pooled_tiles import PooledTiles
+from znni.primitives.cpu.tiled.tile_transform import columns, forward_rows
+from znni.shapes import Vec3
+from znni.weights import ConvWeights, Float32
+
+
+class PooledConvolution:
+    """Runs a convolution and its pooling, tile by tile.
+
+    Args:
+        tiles: the layer's.
+        weights: of the convolution.
+        threads: workers.
+    """
+
+    def __init__(self, tiles: PooledTiles, weights: ConvWeights, threads: int) -> None:
+        self._tiles = tiles
+        self._workers = workers(threads)
+        self._driver = pooled_driver()
+        conv, window, tile = tiles.layer.conv, tiles.layer.pool.window, tiles.tile
+        z, y, x = tiles.computed
+        self._kernels = {
+            "forward_rows": forward_rows(tile.x),
+            "forward_columns_y": columns(tile.y, -1, tile.y, streaming=False, ahead=False),
+            "forward_columns_z": lane_columns(tile.z),
+            "product_columns": product_columns(tile.z, z, conv.in_features),
+            "inverse_columns_y": columns(tile.y, 1, y, streaming=False, ahead=False),
+            "largest_row": largest_row(tile.x, x),
+            "pooled_row": pooled_row(window.x, tiles.written.x),
+        }
+        self._spectra = empty_aligned(tiles.kernel_shape, np.float32)
+        weight = np.ascontiguousarray(weights.weight)
+        by_frequency = self._spectra.transpose(1, 0, 2, 3)
+        transform_kernels(weight, tile, by_frequency, FLOAT32, self._workers)
+        self._places = tiles_of(tile, tiles.shape.size, conv.kernel, window)
+        self._bias = np.zeros(whole_vectors(conv.out_features), np.float32)
+        self._bias[: conv.out_features] = weights.bias
+        self._floor = np.full(LANES, 0 if conv.activation == "relu" else -np.inf, np.float32)
+
+    def __call__(self, x: Float32) -> Float32:
+        """The pooled output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        tiles, threads = self._tiles, self._workers.threads
+        y = new_output(tiles.out)
+        scratch = workspace((threads, tiles.scratch_floats), np.float32)
+        parts = np.cumsum([tiles.transform_floats, tiles.value_floats])
+        counter = np.zeros(1, np.int64)
+        tables = [self._table(x, tiles.layer.pool.window), self._table(y, UNPOOLED)]
+        arguments = {
+            **{name: kernel.address for name, kernel in self._kernels.items()},
+            "counter": counter.ctypes.data,
+            "tiles": tiles.tiles,
+            **_image("source", x),
+            "in_features": x.shape[1],
+            "source_table": tables[0].ctypes.data,
+            **_named("read", tiles.read),
+            **_image("target", y),
+            "out_features": y.shape[1],
+            "target_table": tables[1].ctypes.data,
+            **_named("written", tiles.written),
+            "window_z": tiles.layer.pool.window.z,
+            "window_y": tiles.layer.pool.window.y,
+            **plane_arguments(tiles.tile),
+            "kernels": self._spectra.ctypes.data,
+            "group_stride": self._spectra.strides[0] // FLOAT_BYTES,
+            "bias": self._bias.ctypes.data,
+            "floor": self._floor.ctypes.data,
+        }
+
+        def take_tiles(worker: int, _: int) -> None:
+            transforms, values, largest = np.split(scratch[worker], parts)
+            largest.fill(-np.inf)
+            self._driver(
+                **arguments,
+                scratch=transforms.ctypes.data,
+                values=values.ctypes.data,
+                largest=largest.ctypes.data,
+            )
+
+        self._workers.for_each(take_tiles, range(threads))
+        activate_further(y, tiles.layer.conv.activation, self._workers)
+        return y
+
+    def _table(self, array: Float32, step: Vec3) -> np.ndarray:
+        """Where the tiles lie in an array, whose voxels are ``step`` to one of the output."""
+        image, _, *voxels = (stride // FLOAT_BYTES for stride in array.strides)
+        strides = (image, *(s * by for s, by in zip(voxels, step, strict=True)))
+        return tile_table(self._places, array.shape[0], strides)
+
+
+def _image(name: str, array: Float32) -> dict[str, int]:
+    """An array (n, f, z, y, x) as arguments of the driver."""
+    _, *strides, _ = (stride // FLOAT_BYTES for stride in array.strides)
+    names = (f"{name}_{axis}_stride" for axis in ("map", "z", "y"))
+    return {name: array.ctypes.data, **dict(zip(names, strides, strict=True))}
+
+
+def _named(name: str, extents: Vec3) -> dict[str, int]:
+    return {f"{name}_{axis}": extent for axis, extent in zip("zyx", extents, strict=True)}

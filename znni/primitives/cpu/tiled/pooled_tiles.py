@@ -1,0 +1,137 @@
+"""How a pooled convolution's tiles are worked on: sizes, memory and operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from znni.arrays import ALIGNMENT
+from znni.network import PooledConv
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.tiled import kernel_transform, tile_transform
+from znni.primitives.cpu.tiled.number_formats import FLOAT32
+from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS, inner_extents, tile_count
+from znni.primitives.cpu.tiled.planes import column_blocks
+from znni.primitives.cpu.tiled.pooled_passes import block_floats
+from znni.primitives.cpu.tiled.tile_batches import INDEX_BYTES, TILE_NUMBERS
+from znni.primitives.cpu.tiled.tile_transform import frequencies
+from znni.shapes import Shape5, Vec3
+
+
+@dataclass(frozen=True)
+class PooledTiles:
+    """The work of one call.
+
+    Attributes:
+        layer: the convolution and its pooling.
+        shape: of the input.
+        out: shape of the pooled output.
+        tile: extents of a tile.
+    """
+
+    layer: PooledConv
+    shape: Shape5
+    out: Shape5
+    tile: Vec3
+
+    @property
+    def read(self) -> Vec3:
+        """Voxels that a tile reads."""
+        return self._inner[0]
+
+    @property
+    def written(self) -> Vec3:
+        """Pooled voxels that a tile writes."""
+        return self._inner[1]
+
+    @property
+    def computed(self) -> Vec3:
+        """Voxels that a tile's inverse transform computes, for those that it pools."""
+        wanted = self.written * self.layer.pool.window
+        return Vec3(*map(tile_transform.outputs_computed, wanted, self.tile))
+
+    @property
+    def out_groups(self) -> int:
+        """Groups of 16 output maps."""
+        return -(-self.layer.conv.out_features // LANES)
+
+    @cached_property
+    def tiles(self) -> int:
+        """Tiles of all images."""
+        conv, window = self.layer.conv, self.layer.pool.window
+        return self.shape.n * tile_count(self.tile, self.shape.size, conv.kernel, window)
+
+    @cached_property
+    def _inner(self) -> tuple[Vec3, Vec3]:
+        conv, window = self.layer.conv, self.layer.pool.window
+        return inner_extents(self.tile, self.shape.size, conv.kernel, window)
+
+    # Scratch of one worker, in floats
+
+    @property
+    def transform_floats(self) -> int:
+        """What the transforms work in: planes, and behind them rows, or columns of 16 maps."""
+        columns = self.plane_bytes // FLOAT_BYTES + 2 * LANES * (self.tile.z + LANES)
+        return max(tile_transform.scratch_floats(self.tile), columns)
+
+    @property
+    def value_floats(self) -> int:
+        """A tile's spectra."""
+        blocks = column_blocks(self.tile)
+        return blocks * block_floats(self.tile.z, self.layer.conv.in_features)
+
+    @property
+    def plane_bytes(self) -> int:
+        """Bytes of a tile's planes."""
+        return self.tile.z * tile_transform.plane_stride(self.tile) * FLOAT_BYTES
+
+    @property
+    def largest_floats(self) -> int:
+        """A row of 16 maps."""
+        return LANES * self.tile.x
+
+    @property
+    def scratch_floats(self) -> int:
+        """All of it."""
+        return self.transform_floats + self.value_floats + self.largest_floats
+
+    # Cost
+
+    @property
+    def kernel_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the kernels' spectra: (group of output maps, frequency, input map, float)."""
+        conv = self.layer.conv
+        count, groups, features, floats = kernel_transform.spectrum_shape(
+            self.tile, conv.out_features, conv.in_features, FLOAT32
+        )
+        return groups, count, features, floats
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the kernels' spectra, and of what says where one image's tiles lie."""
+        places = self.tiles // self.shape.n * TILE_NUMBERS * INDEX_BYTES
+        return prod(self.kernel_shape) * FLOAT_BYTES + ALIGNMENT + places
+
+    def working_bytes(self, threads: int) -> int:
+        """Peak bytes of a call."""
+        scratch = threads * self.scratch_floats * FLOAT_BYTES + ALIGNMENT
+        tables = 2 * self.tiles * TABLE_COLUMNS * INDEX_BYTES
+        return self.shape.nbytes + self.out.nbytes + scratch + tables
+
+    @cached_property
+    def flops(self) -> float:
+        """Operations of a call: transforms, products and pooling."""
+        conv, tile = self.layer.conv, self.tile
+        planes = self.read._replace(z=-(-tile.z // LANES))
+        forward = tile_transform.transform_flops(tile, planes, inverse=False)
+        inverse = tile_transform.transform_flops(tile, self.computed, inverse=True)
+        products = 8 * LANES * frequencies(tile) * conv.in_features
+        pooling = LANES * self.computed.volume
+        return self.tiles * (forward + self.out_groups * float(inverse + products + pooling))
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes to and from memory: the kernels' spectra are expected to stay in a cache."""
+        read = self.tiles * self.read.volume * self.shape.f * FLOAT_BYTES
+        return read + 2 * self.out.nbytes
