@@ -22,7 +22,13 @@ from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.fft_tiled import FftTiled, primitives
 from znni.primitives.cpu.tiled import tile_transform
 from znni.primitives.cpu.tiled.dft_codelets import Codelet, complex_dft, inverse_real_dft, real_dft
-from znni.primitives.cpu.tiled.overlap_save import LENGTHS, inner_extents, tile_extents, tiles_of
+from znni.primitives.cpu.tiled.overlap_save import (
+    LENGTHS,
+    inner_extents,
+    tile_count,
+    tile_extents,
+    tiles_of,
+)
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32
 
@@ -116,25 +122,33 @@ def test_codelets_need_few_operations() -> None:
     assert real_dft(16).flops <= 0.5 * complex_dft(16, -1).flops
 
 
+triples = st.builds(Vec3, *[st.integers(1, 9)] * 3)
+
+
 @given(
-    largest=st.sampled_from(LENGTHS),
+    largest=st.builds(Vec3, *[st.sampled_from(LENGTHS)] * 3),
     smaller=st.sampled_from((0, *LENGTHS)),
-    size=st.tuples(*[st.integers(1, 60)] * 3),
-    kernel=st.tuples(*[st.integers(1, 9)] * 3),
+    size=st.builds(Vec3, *[st.integers(1, 60)] * 3),
+    kernel=triples,
+    window=st.just(Vec3(1, 1, 1)) | triples,
 )
 def test_tiles_write_every_output_once_and_stay_inside(
-    largest: int, smaller: int, size: tuple[int, int, int], kernel: tuple[int, int, int]
+    largest: Vec3, smaller: int, size: Vec3, kernel: Vec3, window: Vec3
 ) -> None:
-    voxels, taps = Vec3(*size).maximum(Vec3(*kernel)), Vec3(*kernel)
-    tile = tile_extents(largest, smaller, voxels, taps)
+    voxels = size.maximum(kernel + window - 1)
+    tile = tile_extents(largest, Vec3.of(smaller), voxels, kernel, window)
     if tile is None:
         return
-    assert smaller < max(tile) <= largest
-    read, written = inner_extents(tile, voxels, taps)
-    times_written = np.zeros(voxels - taps + 1, int)
-    for place in tiles_of(tile, voxels, taps).tolist():
+    assert smaller < max(tile)
+    assert tile.within(largest)
+    read, written = inner_extents(tile, voxels, kernel, window)
+    assert read.within(tile)
+    places = tiles_of(tile, voxels, kernel, window)
+    assert len(places) == tile_count(tile, voxels, kernel, window)
+    times_written = np.zeros((voxels - kernel + 1) // window, int)
+    for place in places.tolist():
         corner, skip = (Vec3(*axes) for axes in place)
-        assert (corner + read).within(voxels)
+        assert (corner * window + read).within(voxels)
         start, stop = corner + skip, corner + written
         times_written[tuple(map(slice, start, stop))] += 1
     assert (times_written == 1).all()
@@ -142,13 +156,19 @@ def test_tiles_write_every_output_once_and_stay_inside(
 
 def test_an_axis_takes_the_extent_whose_tiles_have_the_fewest_voxels() -> None:
     # 28 outputs: two tiles of 16. 18 outputs: two of 12, not one of 16 and more.
-    assert tile_extents(16, 12, Vec3(30, 20, 30), Vec3(3, 3, 3)) == Vec3(16, 12, 16)
+    assert tile_extents(Vec3.of(16), Vec3.of(12), Vec3(30, 20, 30), Vec3(3, 3, 3)) == Vec3(
+        16, 12, 16
+    )
     # 53 outputs of 5 taps: two tiles of 32 (64 voxels), not three of 24 (72).
-    assert tile_extents(32, 0, Vec3(57, 57, 57), Vec3(5, 5, 5)) == Vec3(32, 32, 32)
-    assert tile_extents(16, 12, Vec3(30, 30, 30), Vec3(1, 3, 3)) == Vec3(1, 16, 16)
+    assert tile_extents(Vec3.of(32), Vec3.of(0), Vec3(57, 57, 57), Vec3(5, 5, 5)) == Vec3(
+        32, 32, 32
+    )
+    assert tile_extents(Vec3.of(16), Vec3.of(12), Vec3(30, 30, 30), Vec3(1, 3, 3)) == Vec3(
+        1, 16, 16
+    )
     # 8 outputs: one tile of 10, which a largest extent of 12 finds too.
-    assert tile_extents(16, 12, Vec3(10, 10, 10), Vec3(3, 3, 3)) is None
-    assert tile_extents(8, 0, Vec3(30, 30, 30), Vec3(3, 9, 3)) is None
+    assert tile_extents(Vec3.of(16), Vec3.of(12), Vec3(10, 10, 10), Vec3(3, 3, 3)) is None
+    assert tile_extents(Vec3.of(8), Vec3.of(0), Vec3(30, 30, 30), Vec3(3, 9, 3)) is None
 
 
 def convolved(

@@ -19,7 +19,7 @@ from znni.primitive import Run, convolved
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NumberFormat
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
 from znni.primitives.cpu.tiled.tile_batches import TileBatches
-from znni.shapes import Shape5
+from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights
 
 # The largest extents of tiles that are offered. Extents between them are used too.
@@ -90,7 +90,7 @@ class FftTiled:
         if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
             return None
         smaller = max((tile for tile in TILES if tile < self.tile), default=0)
-        tile = tile_extents(self.tile, smaller, shape.size, layer.kernel)
+        tile = tile_extents(Vec3.of(self.tile), Vec3.of(smaller), shape.size, layer.kernel)
         return tile and TileBatches(layer, shape, out, tile, self.numbers)
 
 

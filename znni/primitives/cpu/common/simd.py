@@ -290,6 +290,14 @@ class Emitter:
         below = self._build.fcmp_ordered("<", value, floor)
         return self._build.select(below, floor, value)
 
+    def larger(self, left: Value, right: Value) -> Value:
+        """The larger of the two, lane by lane; NaN where either is."""
+        keep = self._build.or_(
+            self._build.fcmp_ordered(">=", left, right),
+            self._build.fcmp_unordered("uno", left, left),
+        )
+        return self._build.select(keep, left, right)
+
     def variable(self, value: Value) -> Variable:
         """A vector or an index that a loop changes."""
         return Variable(self._build, ir.IRBuilder(self._entry).alloca(value.type), value)

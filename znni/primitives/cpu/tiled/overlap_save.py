@@ -24,7 +24,7 @@ UNPOOLED = Vec3(1, 1, 1)
 
 
 def tile_extents(
-    largest: int, smaller: int, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED
+    largest: Vec3, smaller: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED
 ) -> Vec3 | None:
     """Extents of the tiles for a layer on images of ``size``.
 
@@ -37,11 +37,15 @@ def tile_extents(
         larger than ``smaller``: then a ``largest`` of that does the same.
     """
     extents = [
-        1 if taps == across == 1 and axis != "x" else _extent(largest, voxels, taps, across)
-        for axis, voxels, taps, across in zip("zyx", size, kernel, window, strict=True)
+        1 if taps == across == 1 and axis != "x" else _extent(most, voxels, taps, across)
+        for axis, most, voxels, taps, across in zip(
+            "zyx", largest, size, kernel, window, strict=True
+        )
     ]
     found = [extent for extent in extents if extent is not None]
-    return Vec3(*found) if len(found) == len(extents) and max(found) > smaller else None
+    if len(found) < len(extents) or Vec3(*found).within(smaller):
+        return None
+    return Vec3(*found)
 
 
 @cache

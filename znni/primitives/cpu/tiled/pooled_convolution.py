@@ -7,6 +7,7 @@ import numpy as np
 from znni.arena import new_output, workspace
 from znni.arrays import empty_aligned
 from znni.primitives.cpu.common.activation import activate_further
+from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.tiled.frequency_product import whole_vectors
@@ -72,11 +73,11 @@ class PooledConvolution:
             **{name: kernel.address for name, kernel in self._kernels.items()},
             "counter": counter.ctypes.data,
             "tiles": tiles.tiles,
-            **_image("source", x),
+            **image_arguments("source", x),
             "in_features": x.shape[1],
             "source_table": tables[0].ctypes.data,
             **_named("read", tiles.read),
-            **_image("target", y),
+            **image_arguments("target", y),
             "out_features": y.shape[1],
             "target_table": tables[1].ctypes.data,
             **_named("written", tiles.written),
@@ -108,13 +109,6 @@ class PooledConvolution:
         image, _, *voxels = (stride // FLOAT_BYTES for stride in array.strides)
         strides = (image, *(s * by for s, by in zip(voxels, step, strict=True)))
         return tile_table(self._places, array.shape[0], strides)
-
-
-def _image(name: str, array: Float32) -> dict[str, int]:
-    """An array (n, f, z, y, x) as arguments of the driver."""
-    _, *strides, _ = (stride // FLOAT_BYTES for stride in array.strides)
-    names = (f"{name}_{axis}_stride" for axis in ("map", "z", "y"))
-    return {name: array.ctypes.data, **dict(zip(names, strides, strict=True))}
 
 
 def _named(name: str, extents: Vec3) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from znni.primitives.cpu.common.image_rows import ask_for, image_parameters
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.tiled.number_formats import NUMBER
@@ -27,19 +28,13 @@ ARGUMENTS = {
     "counter": INDICES,
     "tiles": INDEX,
     # Of the input, and of the output: where the tiles are, and what they read and write there.
-    "source": FLOATS,
-    "source_map_stride": INDEX,
-    "source_z_stride": INDEX,
-    "source_y_stride": INDEX,
+    **image_parameters("source"),
     "in_features": INDEX,
     "source_table": INDICES,
     "read_z": INDEX,
     "read_y": INDEX,
     "read_x": INDEX,
-    "target": FLOATS,
-    "target_map_stride": INDEX,
-    "target_z_stride": INDEX,
-    "target_y_stride": INDEX,
+    **image_parameters("target"),
     "out_features": INDEX,
     "target_table": INDICES,
     "written_z": INDEX,
@@ -130,12 +125,14 @@ def _pooled(emit: Emitter, planes: Planes, image: Value, feature: Value, skip: l
             planes.mirror(plane)
             planes.transform_y(plane, emit["inverse_columns_y"])
         with emit.loop(emit["written_y"], skip_y) as y:
-            top = emit.times(y, emit["window_y"])
-            with emit.loop(emit["window_z"]) as i, emit.loop(emit["window_y"]) as j:
-                row = planes.row(planes.along_z(first, i), emit.plus(top, j))
-                emit.call(emit["largest_row"], [row, emit["largest"]])
             row = emit.at(image, emit.times(z, emit["target_z_stride"]))
             row = emit.at(row, emit.times(y, emit["target_y_stride"]))
+            ends = [emit.index(0), emit.minus(emit["written_x"], 1)]
+            ask_for(emit, row, emit["target_map_stride"], maps, ends, written=True)
+            top = emit.times(y, emit["window_y"])
+            with emit.loop(emit["window_z"]) as i, emit.loop(emit["window_y"]) as j:
+                source = planes.row(planes.along_z(first, i), emit.plus(top, j))
+                emit.call(emit["largest_row"], [source, emit["largest"]])
             span = [skip_x, emit["written_x"]]
             last = [emit.at(emit["bias"], feature), emit["floor"]]
             strides = [emit["target_map_stride"], maps]

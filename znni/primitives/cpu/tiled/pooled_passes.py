@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import cache
 from math import inf
 
+from znni.primitives.cpu.common.image_rows import store_span
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.tiled.image_rows import store_span
 from znni.primitives.cpu.tiled.number_formats import NUMBER
 from znni.primitives.cpu.tiled.tile_transform import column_codelet, inverse_row_codelet
 

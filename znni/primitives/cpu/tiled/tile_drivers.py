@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from znni.primitives.cpu.common.image_rows import zero
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.tiled.image_rows import zero
 from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS
 from znni.primitives.cpu.tiled.planes import PLANE_ARGUMENTS, Planes
 

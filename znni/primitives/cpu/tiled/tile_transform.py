@@ -21,6 +21,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
+from znni.primitives.cpu.common.image_rows import (
+    a_line_apart,
+    ask_for,
+    load_transposed,
+    store_span,
+    store_transposed,
+    zero,
+)
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.tiled.dft_codelets import (
@@ -28,13 +36,6 @@ from znni.primitives.cpu.tiled.dft_codelets import (
     complex_dft,
     inverse_real_dft,
     real_dft,
-)
-from znni.primitives.cpu.tiled.image_rows import (
-    ask_for,
-    load_transposed,
-    store_span,
-    store_transposed,
-    zero,
 )
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.shapes import Vec3
@@ -151,7 +152,8 @@ def forward_rows(length: int) -> Kernel:
             with emit.loop(emit["inner_x"]) as x:
                 emit.copy_float(emit.at(source, x), emit.at(target, x))
         ahead = emit.at(row, emit.times(emit["y_stride"], ROWS_AHEAD))
-        ask_for(emit, ahead, length, written=False)
+        image = emit["map_stride"], emit["maps"]
+        ask_for(emit, ahead, *image, a_line_apart(length), written=False)
         source = emit.chosen(*staged, staging, row)
         voxels = load_transposed(emit, source, stride, length)
         target = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
@@ -200,7 +202,7 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
     span = emit["skip_x"], emit["inner_x"]
     with emit.loop(emit["inner_y"], emit["skip_y"]) as y:
         row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
-        ask_for(emit, row, outputs, written=True)
+        ask_for(emit, row, emit["map_stride"], emit["maps"], a_line_apart(outputs), written=True)
         source = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         voxels: dict[int, Value] = {}
 

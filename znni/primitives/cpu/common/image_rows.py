@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
-from znni.primitives.cpu.common.simd import LANES, Emitter, Value
+from collections.abc import Sequence
+
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, Argument, Emitter, Value
+from znni.weights import Float32
+
+STRIDES = ("image_stride", "map_stride", "z_stride", "y_stride")
 
 
-def ask_for(emit: Emitter, row: Value, length: int, written: bool) -> None:
-    """Ask for a row of each map: the processor itself sees no pattern in them."""
-    last = emit.minus(emit["maps"], 1)
+def image_parameters(name: str) -> dict[str, Argument]:
+    """Arguments that a kernel takes for an image: its address under the name, and its strides."""
+    strides = {f"{name}_{stride}": Argument.INDEX for stride in STRIDES}
+    return {name: Argument.FLOATS, **strides}
+
+
+def image_arguments(name: str, array: Float32) -> dict[str, int]:
+    """What they are for an array (n, f, z, y, x) with contiguous rows."""
+    strides = (stride // FLOAT_BYTES for stride in array.strides[:4])
+    names = (f"{name}_{stride}" for stride in STRIDES)
+    return {name: array.ctypes.data, **dict(zip(names, strides, strict=True))}
+
+
+def ask_for(
+    emit: Emitter,
+    row: Value,
+    map_stride: Value,
+    maps: Value,
+    places: Sequence[Value],
+    written: bool,
+) -> None:
+    """Ask for these places of a row of each map: the processor itself sees no pattern in them."""
+    last = emit.minus(maps, 1)
     for lane in range(LANES):
-        start = emit.at(row, emit.times(emit["map_stride"], emit.smaller(lane, last)))
-        for x in (*range(0, length - 1, LANES), length - 1):
+        start = emit.at(row, emit.times(map_stride, emit.smaller(lane, last)))
+        for x in places:
             emit.prefetch(emit.at(start, x), near=True, written=written)
+
+
+def a_line_apart(length: int) -> list[int]:
+    """Places that are in all cache lines of a row."""
+    return [*range(0, length - 1, LANES), length - 1]
 
 
 def load_transposed(emit: Emitter, row: Value, stride: Value, length: int) -> list[Value]:

@@ -1,0 +1,127 @@
+"""Direct convolution with the max-pooling after it, for small kernels.
+
+As ``fft_tiled_pooled``, for kernels of so few taps that a transform is more work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from znni.arena import new_output, workspace
+from znni.arrays import ALIGNMENT
+from znni.cost import Cost, Memory
+from znni.machine import Device
+from znni.network import Operation, PooledConv
+from znni.options import ACCURACIES
+from znni.primitive import Run, convolved_and_pooled
+from znni.primitives.cpu.common.activation import activate_further
+from znni.primitives.cpu.common.image_rows import image_arguments
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.pooled_taps import SCRATCH_FLOATS, pooled_taps
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, Float32, conv_weights
+
+# The multiply-adds of a pooled voxel, all written out in the kernel.
+MOST_PRODUCTS = 512
+
+# Share of a core's nominal operations per second.
+EFFICIENCY = 0.45
+
+
+@dataclass(frozen=True)
+class DirectPooled:
+    """Direct convolution and plain max-pooling in one."""
+
+    device: Device
+    name: str = "direct_pooled"
+    accuracy: float = ACCURACIES["float32"]
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """A convolution of few taps with its pooling.
+
+        Not with softmax, which does not keep the order of a map's values.
+        """
+        out = convolved_and_pooled(layer, shape)
+        if out is None or not isinstance(layer, PooledConv) or layer.conv.activation == "softmax":
+            return None
+        products = layer.conv.kernel.volume * layer.pool.window.volume
+        return out if products <= MOST_PRODUCTS else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """A multiply-add for each tap of each voxel; the image read and written."""
+        pair, out = self._checked(layer, shape)
+        taps = pair.conv.in_features * pair.conv.kernel.volume
+        maps = -(-out.f // LANES) * LANES
+        scratch = self.device.threads * SCRATCH_FLOATS * FLOAT_BYTES
+        return Cost(
+            flops=2.0 * out.n * out.size.volume * pair.pool.window.volume * maps * taps,
+            bytes_moved=shape.nbytes + 2 * out.nbytes,
+            memory=Memory(
+                resident=maps * (taps + 1) * FLOAT_BYTES,
+                working=shape.nbytes + out.nbytes + scratch + ALIGNMENT,
+            ),
+            efficiency=EFFICIENCY,
+        )
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Order the weights as the kernel reads them."""
+        pair, out = self._checked(layer, shape)
+        given = conv_weights(pair.conv, weights)
+        kernel = pooled_taps(pair.conv.kernel, pair.pool.window)
+        pool = workers(self.device.threads)
+        lanes, bias = _by_lanes(given)
+        floor = np.full(LANES, 0 if pair.conv.activation == "relu" else -np.inf, np.float32)
+
+        def run(x: Float32) -> Float32:
+            y = new_output(out)
+            pooled = workspace((pool.threads, SCRATCH_FLOATS), np.float32)
+            counter = np.zeros(1, np.int64)
+            arguments = {
+                "counter": counter.ctypes.data,
+                "planes": out.n * out.z,
+                **image_arguments("source", x),
+                "in_features": shape.f,
+                **image_arguments("target", y),
+                "out_features": out.f,
+                "out_z": out.z,
+                "out_y": out.y,
+                "out_x": out.x,
+                "weights": lanes.ctypes.data,
+                "bias": bias.ctypes.data,
+                "floor": floor.ctypes.data,
+            }
+
+            def take_planes(worker: int, _: int) -> None:
+                kernel(**arguments, pooled=pooled[worker].ctypes.data)
+
+            pool.for_each(take_planes, range(pool.threads))
+            activate_further(y, pair.conv.activation, pool)
+            return y
+
+        return run
+
+    def _checked(self, layer: Operation, shape: Shape5) -> tuple[PooledConv, Shape5]:
+        out = self.out_shape(layer, shape)
+        if not isinstance(layer, PooledConv) or out is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        return layer, out
+
+
+def primitives(device: Device) -> tuple[DirectPooled, ...]:
+    """The direct convolution with its pooling."""
+    return (DirectPooled(device),)
+
+
+def _by_lanes(weights: ConvWeights) -> tuple[Float32, Float32]:
+    """Weights (group of 16 output maps, input map, tap, lane), and biases of whole groups."""
+    out_features = len(weights.bias)
+    groups = -(-out_features // LANES)
+    weight = np.zeros((groups * LANES, *weights.weight.shape[1:]), np.float32)
+    weight[:out_features] = weights.weight
+    bias = np.zeros(groups * LANES, np.float32)
+    bias[:out_features] = weights.bias
+    by_group = weight.reshape(groups, LANES, weight.shape[1], -1)
+    return np.ascontiguousarray(by_group.transpose(0, 2, 3, 1)), bias
