@@ -18,7 +18,7 @@ from znni.shapes import Shape5, Vec3
 # The spectra of a batch of tiles: enough tiles to read the kernels' spectra rarely, and not so
 # many that their spectra are what fills the memory.
 BATCH_TILES = 64
-BATCH_BYTES = 256 * 2**20
+BATCH_BYTES = 512 * 2**20
 
 # Share of a core's nominal operations per second that the kernels' transforms sustain.
 KERNEL_EFFICIENCY = 0.2
