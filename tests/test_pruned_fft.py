@@ -242,7 +242,8 @@ def test_memory_is_what_is_declared(primitive: Primitive, maps: tuple[int, int])
     with peak_memory() as peak:
         run(x)
     declared, measured = primitive.cost(layer, shape).memory.working, peak.added + x.nbytes
-    assert measured <= declared + 2**20  # what the interpreter may take meanwhile
+    # The allocator, the interpreter and huge pages may add some.
+    assert measured <= declared + 3 * 2**20
     assert declared <= 1.15 * measured
 
 
