@@ -7,33 +7,37 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from bench.noise import patch_input
-from znni.network import Conv, Network
+from znni.network import Conv, Network, Pool, PooledConv
 from znni.primitives.reference import activation, convolution, pooling
-from znni.shapes import Shape5, Vec3
+from znni.shapes import Box, Shape5, Vec3
 from znni.weights import ConvWeights, Float32, Weights
 
 SAMPLES = 64
+UNPOOLED = Pool("none", Vec3(1, 1, 1))
 CORNER = 2  # voxels per axis of a network's output that are judged
 
 
-def sampled_error(x: Float32, y: Float32, layer: Conv, weights: ConvWeights) -> float:
+def sampled_error(x: Float32, y: Float32, layer: Conv | PooledConv, weights: ConvWeights) -> float:
     """The largest error at random voxels, all maps, relative to the largest value there.
 
     Args:
         x: input (n, f, z, y, x).
         y: the layer's output to judge.
-        layer: the convolution.
+        layer: the convolution, with its pooling or without.
         weights: its parameters.
     """
     generator = np.random.default_rng(1)
     shape = Shape5(*y.shape)
-    k = layer.kernel
+    conv, pool = (layer.conv, layer.pool) if isinstance(layer, PooledConv) else (layer, UNPOOLED)
+    view, stride = conv.kernel + pool.window - 1, pool.window
     worst = scale = 0.0
     for _ in range(SAMPLES):
-        n, z, row, column = (int(generator.integers(e)) for e in (shape.n, *shape.size))
-        window = x[n : n + 1, :, z : z + k.z, row : row + k.y, column : column + k.x]
-        expected = convolution(window, layer, weights)[0, :, 0, 0, 0]
-        worst = max(worst, float(np.abs(y[n, :, z, row, column] - expected).max()))
+        n, *place = (int(generator.integers(extent)) for extent in (shape.n, *shape.size))
+        at = Vec3(*place)
+        corner = at * stride
+        seen = x[n : n + 1, :, *Box(corner, corner + view).slices]
+        expected = pooling(convolution(seen, conv, weights), pool)[0, :, 0, 0, 0]
+        worst = max(worst, float(np.abs(y[n, :, at.z, at.y, at.x] - expected).max()))
         scale = max(scale, float(np.abs(expected).max()))
     return worst / scale
 

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import groupby
 
-from bench.ceilings import Ceilings
-from bench.layers import Effort, compare_layer
-from znni.machine import Machine
-from znni.network import Conv
-from znni.shapes import Shape5
+from bench.record import Row
+from znni.options import ACCURACIES
 
-Row = dict[str, Any]
+ABOUT = ("kernel", "pool", "maps", "batch", "input", "threads")
 
 
-def judge_choice(
-    machine: Machine,
-    conv: Conv,
-    shape: Shape5,
-    only: list[str],
-    effort: Effort,
-    ceilings: Ceilings,
-) -> Row:
+def judge_choices(rows: list[Row]) -> list[Row]:
+    """For each layer that was measured, the choice and the fastest."""
+    by_layer = groupby(rows, key=lambda row: [row[name] for name in ABOUT])
+    return [judge_choice(list(found)) for _, found in by_layer]
+
+
+def judge_choice(rows: list[Row]) -> Row:
     """The primitive with the least predicted time beside the one with the least measured time.
 
-    ``regret`` is the time lost by the choice, as a share of the fastest one's. All measurements
-    are kept under ``measured``.
+    ``regret`` is the time lost by the choice, as a share of the fastest one's.
+
+    Args:
+        rows: a layer's, as ``compare_layer`` has them; those of peers and of primitives beyond
+            float32's class are left out.
     """
-    rows = compare_layer(
-        machine, conv, shape, only, effort, ceilings, peers=False, accuracy="float32"
-    )
-    ran = [row for row in rows if "seconds" in row]
-    about = {key: rows[0][key] for key in ("kernel", "maps", "batch", "input", "threads")}
+    about = {name: rows[0][name] for name in ABOUT}
+    ran = [row for row in rows if row.get("accuracy", 1) <= ACCURACIES["float32"]]
     if not ran:
-        return {**about, "skipped": "no primitive ran", "measured": rows}
+        return {**about, "skipped": "no primitive ran"}
     picked = min(ran, key=lambda row: float(row["model_seconds"]))
     fastest = min(ran, key=lambda row: float(row["seconds"]))
     return {
@@ -44,5 +40,5 @@ def judge_choice(
         "fastest_seconds": fastest["seconds"],
         "fastest_predicted_seconds": fastest["model_seconds"],
         "regret": picked["seconds"] / fastest["seconds"] - 1,
-        "measured": rows,
+        "of": len(ran),
     }

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 from bench.accuracy import sampled_error
 from bench.ceilings import Ceilings
 from bench.child import Child, ChildFailed
 from bench.noise import normal
+from bench.record import Row
 from bench.rounds import Result, Stopwatch, run_rounds, speedups, stopwatch
 from bench.torch_layers import NAMES, TorchConvolution, same_class
 from bench.torch_settings import ENVIRONMENT, has_torch
@@ -19,15 +20,15 @@ from planner.costs import model_seconds
 from znni.arena import Arena
 from znni.arrays import peak_memory
 from znni.cost import Cost
+from znni.errors import InvalidInput
 from znni.machine import Machine
-from znni.network import Conv, Network
-from znni.options import ACCURACIES, Accuracy
+from znni.network import Conv, Network, Pool, PooledConv
 from znni.primitive import Primitive, catalogue
 from znni.shapes import Shape5, Vec3
 from znni.units import in_units
 from znni.weights import ConvWeights, Float32, random_weights
 
-Row = dict[str, Any]
+Layer: TypeAlias = Conv | PooledConv
 
 # A direct convolution reaches at least this share of the arithmetic ceiling.
 LEAST_SHARE_OF_PEAK = 0.4
@@ -46,29 +47,46 @@ class Effort:
     budget: float
 
 
-def layer(kernel: Vec3, features: int, out_features: int) -> Conv:
-    """The convolution that is compared."""
-    return Conv("conv1", features, out_features, kernel, "relu")
+def check_primitives(names: list[str], machine: Machine) -> None:
+    """Check that the catalogue has these.
+
+    Raises:
+        InvalidInput: a name that is none of its primitives.
+    """
+    known = catalogue(machine)
+    for name in names:
+        if name not in known:
+            raise InvalidInput(f"--only {name} is unknown; choose from {', '.join(sorted(known))}")
+
+
+def layer(kernel: Vec3, features: int, out_features: int, window: int | None = None) -> Layer:
+    """The convolution that is compared, with max-pooling over so many voxels per axis if given."""
+    conv = Conv("conv1", features, out_features, kernel, "relu")
+    return conv if window is None else PooledConv(conv, Pool("pool1", Vec3.of(window)))
 
 
 def compare_layer(
     machine: Machine,
-    conv: Conv,
+    layer: Layer,
     shape: Shape5,
     only: list[str],
     effort: Effort,
     ceilings: Ceilings,
     *,
     peers: bool = True,
-    accuracy: Accuracy = "bfloat16",
 ) -> list[Row]:
     """A row for each primitive, or those named in ``only``, and each peer; fastest first.
 
-    What would not end within the budget, or not fit the memory, has a row that says so.
+    What would not end within the budget, or not fit the memory, has a row that says so. Where
+    the layer is pooled, its voxels are those of the convolution all the same.
+
+    Raises:
+        InvalidInput: none of ``only`` does such a layer.
     """
+    conv = convolution_of(layer)
     weights = random_weights(Network("layer", conv.in_features, (conv,)), 0)[conv.name]
-    ours = _Primitives(machine, conv, shape, weights, only, effort.budget, accuracy)
-    with _torch_convolutions(machine, conv, shape, weights, effort, ceilings, peers) as rivals:
+    ours = _Primitives(machine, layer, shape, weights, only, effort.budget)
+    with _torch_convolutions(machine, layer, shape, weights, effort, ceilings, peers) as rivals:
         contestants: dict[str, Stopwatch] = {**ours.stopwatches(), **rivals.stopwatches}
         with ours.arena().in_use():
             results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
@@ -88,12 +106,18 @@ def compare_layer(
         ]
     about = {
         "kernel": str(conv.kernel),
+        "pool": str(layer.pool.window) if isinstance(layer, PooledConv) else None,
         "maps": f"{conv.in_features}->{conv.out_features}",
         "batch": shape.n,
         "input": str(shape),
         "threads": machine.host.threads,
     }
     return sorted(({**about, **row} for row in rows), key=_seconds)
+
+
+def convolution_of(layer: Layer) -> Conv:
+    """The convolution, alone or with its pooling."""
+    return layer.conv if isinstance(layer, PooledConv) else layer
 
 
 def _seconds(row: Row) -> float:
@@ -133,24 +157,23 @@ class _Primitives:
     def __init__(
         self,
         machine: Machine,
-        conv: Conv,
+        layer: Layer,
         shape: Shape5,
         weights: ConvWeights,
         only: list[str],
         budget: float,
-        accuracy: Accuracy,
     ) -> None:
         self.runs: dict[str, Callable[[Float32], Float32]] = {}
         self.skipped: dict[str, str] = {}
-        self._conv, self._weights = conv, weights
+        self._layer, self._weights = layer, weights
         self._costs: dict[str, tuple[Primitive, Cost]] = {}
         self._x = normal(shape)
         resident = self._x.nbytes
         for name, primitive in catalogue(machine).items():
-            left_out = (only and name not in only) or primitive.accuracy > ACCURACIES[accuracy]
-            if left_out or primitive.out_shape(conv, shape) is None:
+            left_out = only and name not in only
+            if left_out or primitive.out_shape(layer, shape) is None:
                 continue
-            cost = primitive.cost(conv, shape)
+            cost = primitive.cost(layer, shape)
             needed = resident + cost.memory.resident + cost.memory.working
             predicted = model_seconds(primitive, cost)
             if predicted > budget:
@@ -158,9 +181,13 @@ class _Primitives:
             elif needed > machine.host.memory:
                 self.skipped[name] = f"needs {in_units(needed)} beside the others built before it"
             else:
-                self.runs[name] = primitive.build(conv, shape, weights)
+                self.runs[name] = primitive.build(layer, shape, weights)
                 self._costs[name] = primitive, cost
                 resident += cost.memory.resident
+        if only and not self.runs and not self.skipped:
+            raise InvalidInput(
+                f"none of --only {', '.join(only)} computes {layer.name} on {shape}; leave it out"
+            )
 
     def stopwatches(self) -> dict[str, Stopwatch]:
         return {name: stopwatch(partial(run, self._x)) for name, run in self.runs.items()}
@@ -174,10 +201,11 @@ class _Primitives:
         with peak_memory() as peak:
             y = self.runs[name](self._x)
         return {
+            "accuracy": primitive.accuracy,
             "model_seconds": model_seconds(primitive, cost),
             "declared_flops": cost.flops,
             "declared_bytes": cost.bytes_moved,
-            "error": sampled_error(self._x, y, self._conv, self._weights),
+            "error": sampled_error(self._x, y, self._layer, self._weights),
             "peak_mib": (peak.added + self._x.nbytes) / 2**20,
             "declared_mib": cost.memory.working / 2**20,
             "resident_mib": cost.memory.resident / 2**20,
@@ -209,7 +237,7 @@ class _Torch:
 @contextmanager
 def _torch_convolutions(
     machine: Machine,
-    conv: Conv,
+    layer: Layer,
     shape: Shape5,
     weights: ConvWeights,
     effort: Effort,
@@ -221,7 +249,7 @@ def _torch_convolutions(
         reason = "PyTorch is not installed: pip install 'znni[peers]'"
         yield _Torch(None, {}, dict.fromkeys(NAMES, reason) if wanted else {})
         return
-    item_flops = _direct_flops(conv, shape._replace(n=1))
+    item_flops = _direct_flops(convolution_of(layer), shape._replace(n=1))
     least = item_flops / ceilings.flops
     if least > effort.budget:
         reason = f"one input takes at least {least:.0f} s, beyond {effort.budget:.0f} s"
@@ -232,6 +260,6 @@ def _torch_convolutions(
     about = {"measured": f"{items} of {shape.n} inputs"} if items < shape.n else {}
     threads = machine.host.threads
     with Child(
-        TorchConvolution, conv, weights, shape, items, threads, environment=ENVIRONMENT
+        TorchConvolution, layer, weights, shape, items, threads, environment=ENVIRONMENT
     ) as child:
         yield _Torch(child, about, {})

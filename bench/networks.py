@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import psutil
 
@@ -16,15 +15,16 @@ from bench.layers import Effort
 from bench.network_peers import EXTENTS, BestPatch
 from bench.plan_patch import PlanPatch
 from bench.published import published_rows
+from bench.record import Row
 from bench.rounds import Result, run_rounds, speedups
 from bench.torch_settings import PARTS, WHOLE
 from znni import planning
 from znni.network import Network
+from znni.options import Accuracy
 from znni.plans import Plan
 from znni.shapes import Vec3
 from znni.weights import Float32, random_weights
 
-Row = dict[str, Any]
 OURS = "znni"
 BASELINE = "torch_fp32"
 
@@ -53,13 +53,20 @@ class Rivals:
     extents: tuple[int, ...] = EXTENTS
 
 
-def plan_for(network: Network, size: int, ram: int, threads: int | None, patch: int | None) -> Plan:
+def plan_for(
+    network: Network,
+    size: int,
+    ram: int,
+    threads: int | None,
+    patch: int | None,
+    accuracy: Accuracy = "float32",
+) -> Plan:
     """The plan for a volume of ``size`` voxels per axis.
 
     With ``patch`` the plan for an output of so many voxels per axis, so that no patch is larger.
     """
     volume = Vec3.of(size) if patch is None else network.field_of_view + patch - 1
-    return planning.plan(network, volume, ram=ram, threads=threads)
+    return planning.plan(network, volume, ram=ram, threads=threads, accuracy=accuracy)
 
 
 def compare_network(
@@ -67,8 +74,9 @@ def compare_network(
 ) -> list[Row]:
     """Rows for a plan's patch, for each peer's best patch, and for what was published.
 
-    Peers look for their best patch first. Then all take turns, warming up in each. A peer that
-    cannot run, or is killed, has a row that says so.
+    Peers look for their best patch first. Then all take turns, warming up in each, unless a patch
+    of ours is predicted to take longer than a turn may. A peer that cannot run, or is killed, has
+    a row that says so.
 
     Args:
         plan: ours.
@@ -94,10 +102,14 @@ def compare_network(
         except ChildFailed as error:
             failed[name] = str(error)
     limit = effort.budget / effort.repeats
-    contestants = {OURS: _Contestant(lambda: Child(PlanPatch, plan.to_json()), None, limit)}
+    contestants = {
+        OURS: _Contestant(
+            lambda: Child(PlanPatch, plan.to_json()), None, limit, warm=plan.patch_seconds <= limit
+        )
+    }
     for name, found in best.items():
         make = partial(network_peers.start, name, network, threads)
-        contestants[name] = _Contestant(make, found, limit)
+        contestants[name] = _Contestant(make, found, limit, warm=True)
     progress("the reference in float64")
     reference = CornerReference(network, random_weights(network, 0), threads)
     results = run_rounds(
@@ -157,11 +169,14 @@ class _Contestant:
         make: starts the process.
         found: a peer's best patch; None for our own plan.
         limit: seconds that one measurement of a peer may take.
+        warm: run a patch before the one that counts.
     """
 
-    def __init__(self, make: Callable[[], Child], found: BestPatch | None, limit: float) -> None:
-        self._make, self._found, self._limit = make, found, limit
-        self._about: Row = {"measured": WHOLE}
+    def __init__(
+        self, make: Callable[[], Child], found: BestPatch | None, limit: float, *, warm: bool
+    ) -> None:
+        self._make, self._found, self._limit, self._warm = make, found, limit, warm
+        self._about: Row = {"measured": WHOLE if warm else f"{WHOLE}, the first of its process"}
         self._corner: Float32 | None = None
         self._failure: str | None = None
 
@@ -183,7 +198,7 @@ class _Contestant:
             self._about["measured"] = child.call("prepare", *estimate, self._limit, room)
             self._about["least_gib"] = child.call("needed_bytes", self._found.patch) / 2**30
         in_parts = self._about["measured"] == PARTS
-        if not in_parts:  # parts are warmed up one by one
+        if self._warm and not in_parts:  # parts are warmed up one by one
             child.call("seconds")
         seconds = float(child.call("seconds"))
         if not in_parts:  # parts do not take a patch's memory

@@ -7,10 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.record import Record
+from bench.record import Record, Row
 from znni.errors import InvalidInput
 
-Row = dict[str, Any]
 BEST = 3  # primitives a figure shows
 DOTS_PER_INCH = 150
 

@@ -18,7 +18,8 @@ from bench.ceilings import Ceilings
 from znni.errors import InvalidInput
 from znni.machine import detect_machine
 
-Kind: TypeAlias = Literal["layer", "network", "profile", "scaling", "choices"]
+Row: TypeAlias = dict[str, Any]
+Kind: TypeAlias = Literal["layer", "network", "profile", "scaling"]
 
 LIBRARIES = ("znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai")
 
@@ -34,11 +35,11 @@ class Record:
     """
 
     kind: Kind
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     about: dict[str, Any]
 
 
-def save(path: Path, kind: Kind, rows: list[dict[str, Any]], ceilings: list[Ceilings]) -> None:
+def save(path: Path, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> None:
     """Write rows of results with what is needed to judge and repeat them."""
     host = detect_machine().host
     record = {
@@ -62,8 +63,8 @@ def save(path: Path, kind: Kind, rows: list[dict[str, Any]], ceilings: list[Ceil
     part.replace(path)
 
 
-def load(path: Path) -> Record:
-    """Read back what ``save`` wrote.
+def load(path: Path, kind: Kind | None = None) -> Record:
+    """Read back what ``save`` wrote, of any kind or one.
 
     Raises:
         InvalidInput: no such file, or not one of these.
@@ -72,7 +73,7 @@ def load(path: Path) -> Record:
         about = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path}: cannot be read as results: {error}") from None
-    known = get_args(Kind)
+    known = (kind,) if kind else get_args(Kind)
     if not isinstance(about, dict) or about.get("kind") not in known or "rows" not in about:
         raise InvalidInput(
             f"{path}: holds no results of python -m bench ({', '.join(known)}); measure again"

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 from bench.ceilings import Ceilings
 from bench.child import Child
-from bench.layers import Effort, compare_layer
+from bench.layers import Effort, Layer, compare_layer, convolution_of
 from bench.networks import plan_for
 from bench.plan_patch import PlanPatch
+from bench.record import Row
 from bench.rounds import run_rounds
 from znni.machine import detect_machine
-from znni.network import Conv, Network
+from znni.network import Network
 from znni.shapes import Shape5
 
-Row = dict[str, Any]
 Progress = Callable[[str], None]
 
 
 def layer_rows(
     ceilings: Iterable[Ceilings],
-    layers: list[tuple[Conv, Shape5]],
+    layers: list[tuple[Layer, Shape5]],
     only: list[str],
     effort: Effort,
     progress: Progress = lambda _: None,
-) -> list[Row]:
+) -> Iterator[Row]:
     """Each layer by each primitive and peer, with the number of threads of each of the ceilings."""
-    rows = []
     for measured in ceilings:
         machine = detect_machine(threads=measured.threads)
-        for conv, shape in layers:
-            progress(f"{conv.kernel} on {shape}, {measured.threads} threads")
-            found = compare_layer(machine, conv, shape, only, effort, measured)
-            rows += [{"work": f"{row['kernel']} {row['input']}", **row} for row in found]
-    return with_efficiency(rows)
+        for layer, shape in layers:
+            progress(f"{convolution_of(layer).kernel} on {shape}, {measured.threads} threads")
+            for row in compare_layer(machine, layer, shape, only, effort, measured):
+                yield {"work": f"{row['kernel']} {row['input']}", **row}
 
 
 def network_rows(
@@ -44,9 +41,8 @@ def network_rows(
     ram: int,
     effort: Effort,
     progress: Progress = lambda _: None,
-) -> list[Row]:
+) -> Iterator[Row]:
     """A network's patch of at most so many voxels per axis, planned for each number of threads."""
-    rows = []
     for count in threads:
         plan = plan_for(network, 0, ram, count, patch)
         with Child(PlanPatch, plan.to_json()) as child:
@@ -61,8 +57,7 @@ def network_rows(
             row |= result.record()
             row["voxels_per_s"] = plan.patch.volume / row["seconds"]
             row["predicted_voxels_per_s"] = plan.patch.volume / plan.patch_seconds
-        rows.append(row | ({"skipped": failed["znni"]} if failed else {}))
-    return with_efficiency(rows)
+        yield row | ({"skipped": failed["znni"]} if failed else {})
 
 
 def with_efficiency(rows: list[Row]) -> list[Row]:

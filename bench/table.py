@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
-from bench.record import Kind
+from bench.record import Kind, Row
 
 # Titles, and how each is made of a row's values.
 RATIO = "{ratio_to_torch:.2f} ({ratio_lowest:.2f} to {ratio_highest:.2f})"
-COLUMNS: dict[Kind, dict[str, str]] = {
+COLUMNS: dict[Kind | Literal["choices"], dict[str, str]] = {
     "layer": {
         "kernel": "{kernel}",
+        "pool": "{pool}",
         "maps": "{maps}",
         "input": "{input}",
         "name": "{name}",
@@ -69,6 +70,7 @@ COLUMNS: dict[Kind, dict[str, str]] = {
     },
     "choices": {
         "kernel": "{kernel}",
+        "pool": "{pool}",
         "maps": "{maps}",
         "input": "{input}",
         "picked": "{picked}",
@@ -78,6 +80,7 @@ COLUMNS: dict[Kind, dict[str, str]] = {
         "its s": "{fastest_seconds:.4f}",
         "its predicted s": "{fastest_predicted_seconds:.4f}",
         "regret": "{regret:.0%}",
+        "of": "{of}",
     },
 }
 
@@ -85,7 +88,7 @@ NOTE = "note"
 ABSENT = "-"
 
 
-def table(kind: Kind, rows: list[dict[str, Any]]) -> str:
+def table(kind: Kind | Literal["choices"], rows: list[Row]) -> str:
     """Rows as a Markdown table; a last column says what was measured in part, or not at all."""
     cells = [[*COLUMNS[kind], NOTE]]
     for row in rows:
@@ -99,7 +102,7 @@ def table(kind: Kind, rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _filled(form: str, row: dict[str, Any]) -> str:
+def _filled(form: str, row: Row) -> str:
     """The cell, or a dash where the row lacks one of its values."""
     try:
         return form.format_map(row)

@@ -12,7 +12,7 @@ from bench.accuracy import sampled_error
 from bench.noise import normal
 from bench.torch_settings import TYPES
 from znni.arrays import peak_memory
-from znni.network import Conv
+from znni.network import Conv, PooledConv
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32
 
@@ -32,7 +32,7 @@ class TorchConvolution:
     """A convolution with bias and ReLU, in float32 and bfloat16 and in both memory layouts.
 
     Args:
-        conv: the layer; its activation must be ReLU.
+        layer: the convolution, with its pooling or without; its activation must be ReLU.
         weights: its parameters.
         shape: of the input.
         items: of the batch that are really computed; seconds are scaled to all, which a direct
@@ -41,12 +41,18 @@ class TorchConvolution:
     """
 
     def __init__(
-        self, conv: Conv, weights: ConvWeights, shape: Shape5, items: int, threads: int
+        self,
+        layer: Conv | PooledConv,
+        weights: ConvWeights,
+        shape: Shape5,
+        items: int,
+        threads: int,
     ) -> None:
         import torch
 
         torch.set_num_threads(threads)
-        self._conv, self._weights = conv, weights
+        self._layer, self._weights = layer, weights
+        self._window = tuple(layer.pool.window) if isinstance(layer, PooledConv) else None
         self._x = normal(shape._replace(n=items))
         self._scale = shape.n / items
 
@@ -54,15 +60,15 @@ class TorchConvolution:
         """Time one run; what converts the input to a type and layout is not counted."""
         arguments = self._arguments(name)
         start = time.perf_counter()
-        _convolve(*arguments)
+        _convolve(*arguments, self._window)
         return (time.perf_counter() - start) * self._scale
 
     def error_and_peak(self, name: str) -> tuple[float, int]:
         """Relative error against float64, and bytes of input, output and workspace."""
         arguments = self._arguments(name)
         with peak_memory() as peak:
-            y = _convolve(*arguments)
-        error = sampled_error(self._x, np.asarray(y.float().numpy()), self._conv, self._weights)
+            y = _convolve(*arguments, self._window)
+        error = sampled_error(self._x, np.asarray(y.float().numpy()), self._layer, self._weights)
         return error, peak.added + int(arguments[0].nbytes)
 
     def _arguments(self, name: str) -> tuple[Any, Any, Any]:
@@ -80,8 +86,9 @@ class TorchConvolution:
         return tensor(self._x), tensor(self._weights.weight), bias
 
 
-def _convolve(image: Any, kernel: Any, bias: Any) -> Any:
+def _convolve(image: Any, kernel: Any, bias: Any, window: tuple[int, ...] | None) -> Any:
     import torch
 
     with torch.inference_mode():
-        return torch.relu_(torch.nn.functional.conv3d(image, kernel, bias))
+        y = torch.relu_(torch.nn.functional.conv3d(image, kernel, bias))
+        return y if window is None else torch.nn.functional.max_pool3d(y, window)

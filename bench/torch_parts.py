@@ -19,6 +19,9 @@ from znni.shapes import Shape5, Vec3
 # Pooling is bound by memory: per value read it takes about the time of so many operations.
 FLOPS_PER_POOLED_VALUE = 32
 
+# Values of a part's input, at most.
+MOST_VALUES = 2**28
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -47,8 +50,11 @@ class Piece:
     run: Callable[[Any], Any]
 
     def part(self, flops: float) -> tuple[int, int]:
-        """Items and output planes that take about so many operations, at least one of each."""
-        share = flops / self.flops
+        """Items and output planes that take about so many operations, at least one of each.
+
+        Fewer where their inputs would be too large to copy a few times: pooling does.
+        """
+        share = min(flops / self.flops, MOST_VALUES / self.shape.elements)
         items = min(self.shape.n, int(share * self.shape.n))
         if items:
             return items, self.planes

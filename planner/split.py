@@ -94,10 +94,11 @@ def _next_steps(
             return
         convolved = Shape5.of(shape.n, layer.out_features, size)
         yield done, opened, bare_step(layer, shape, convolved)
-        for pair in fusible:
-            pooled = fragments(size, pair.pool.window) if pair.conv == layer else None
+        following = layers[1] if len(layers) > 1 else None
+        if isinstance(following, Pool) and (pair := PooledConv(layer, following)) in fusible:
+            pooled = fragments(size, following.window)
             if pooled:
-                single = _single(pair, pair.pool.window, shape, Shape5.of(1, convolved.f, pooled))
+                single = _single(pair, following.window, shape, Shape5.of(1, convolved.f, pooled))
                 yield *_starting(done, opened), single
         return
     size = fragments(shape.size, layer.window)

@@ -22,12 +22,15 @@ POOLED_CONVOLUTION = PooledConv(CONVOLUTION[0], POOLING[0]), CONVOLUTION[1]
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 
 
-def suited(primitive: Primitive, layer: Operation, shape: Shape5, axis: str = "x") -> Shape5 | None:
-    """The shape, stretched along one axis as far as it takes for the primitive to apply."""
-    for extent in range(getattr(shape, axis), getattr(shape, axis) + 64):
-        stretched = shape._replace(**{axis: extent})
-        if primitive.out_shape(layer, stretched) is not None:
-            return stretched
+def suited(
+    primitive: Primitive, layer: Operation, shape: Shape5, axes: str = "xz"
+) -> Shape5 | None:
+    """The shape, stretched along one of the axes as far as the primitive takes to apply."""
+    for axis in axes:
+        for extent in range(getattr(shape, axis), getattr(shape, axis) + 64):
+            stretched = shape._replace(**{axis: extent})
+            if primitive.out_shape(layer, stretched) is not None:
+                return stretched
     return None
 
 

@@ -19,8 +19,8 @@ import pytest
 from bench.accuracy import CornerReference, corner
 from bench.ceilings import Ceilings, measure_ceilings
 from bench.child import Child, ChildFailed
-from bench.choices import judge_choice
-from bench.layers import Effort, compare_layer, layer
+from bench.choices import judge_choices
+from bench.layers import Effort, check_primitives, compare_layer, layer
 from bench.network_peers import check_peers
 from bench.networks import Rivals, compare_network, plan_for
 from bench.noise import patch_input
@@ -30,7 +30,7 @@ from bench.profile import profile
 from bench.published import published_rows
 from bench.record import Record, load, save
 from bench.rounds import Result, run_rounds, speedups
-from bench.scaling import layer_rows, network_rows
+from bench.scaling import layer_rows, network_rows, with_efficiency
 from bench.table import table
 from znni.errors import InvalidInput
 from znni.machine import Machine
@@ -190,6 +190,24 @@ def test_a_layers_rows_hold_what_a_reader_needs(machine: Machine) -> None:
         assert all("not installed" in row["skipped"] for row in torch)
 
 
+def test_a_layer_may_be_compared_with_its_pooling(machine: Machine) -> None:
+    pooled, shape = layer(Vec3.of(3), 1, 4, 2), Shape5.of(2, 1, Vec3.of(13))
+    rows = compare_layer(machine, pooled, shape, ["direct_pooled"], QUICK, CEILINGS)
+    assert all(row["pool"] == "2x2x2" for row in rows)
+    errors = {row["name"]: row["error"] for row in rows if "error" in row}
+    assert errors["direct_pooled"] < 1e-5
+    assert len(errors) == (5 if find_spec("torch") else 1)
+    assert all(error < 2e-2 for error in errors.values())
+
+
+def test_only_names_what_there_is_and_what_does_the_layer(machine: Machine) -> None:
+    with pytest.raises(InvalidInput, match=r"--only dirct is unknown; choose from .*direct"):
+        check_primitives(["direct", "dirct"], machine)
+    conv, shape = layer(Vec3.of(3), 3, 4), Shape5.of(2, 3, Vec3.of(12))
+    with pytest.raises(InvalidInput, match="none of --only max_pooling computes conv1"):
+        compare_layer(machine, conv, shape, ["max_pooling"], QUICK, CEILINGS, peers=False)
+
+
 def test_what_would_not_end_in_time_is_skipped_and_says_so(machine: Machine) -> None:
     conv, shape = layer(Vec3.of(5), 64, 64), Shape5.of(1, 64, Vec3.of(64))
     rows = compare_layer(machine, conv, shape, ["direct"], Effort(1, 1e-3), CEILINGS)
@@ -207,11 +225,19 @@ def test_pytorch_on_a_part_of_the_batch_is_scaled_and_says_so(machine: Machine) 
 
 
 def test_the_regret_of_a_choice_is_that_of_the_measurements(machine: Machine) -> None:
-    conv, shape = layer(Vec3.of(3), 2, 2), Shape5.of(1, 2, Vec3.of(10))
-    row = judge_choice(machine, conv, shape, ["direct", "lowered_balanced"], QUICK, CEILINGS)
-    measured = {found["name"]: found["seconds"] for found in row["measured"]}
-    assert set(measured) == {"direct", "lowered_balanced"}
-    assert row["regret"] == pytest.approx(measured[row["picked"]] / min(measured.values()) - 1)
+    conv, small = layer(Vec3.of(3), 2, 2), Shape5.of(1, 2, Vec3.of(10))
+    names = ["direct", "lowered_balanced", "fft_tiled_8_bfloat16"]
+    rows = []
+    for shape in (small, small._replace(n=2)):
+        rows += compare_layer(machine, conv, shape, names, QUICK, CEILINGS)
+    found = judge_choices(rows)
+    assert [row["batch"] for row in found] == [1, 2]
+    for row in found:
+        same = [r for r in rows if r["batch"] == row["batch"] and r["name"] in names[:2]]
+        measured = {r["name"]: r["seconds"] for r in same}
+        assert row["of"] == 2
+        assert row["regret"] == pytest.approx(measured[row["picked"]] / min(measured.values()) - 1)
+    assert "regret" in table("choices", found)
 
 
 # Networks
@@ -363,8 +389,9 @@ def measured(kind: str, machine: Machine) -> list[dict[str, Any]]:
         made = [{"network": "n337", "name": "znni", "seconds": 1.0, "voxels_per_s": 1e5}]
         return made + published_rows("n337")
     ceilings = [Ceilings(threads, 2e11, 1e11, 1e10) for threads in (1, 2)]
-    rows = layer_rows(ceilings, [(conv, shape)], ["direct"], QUICK)
-    return rows + network_rows((1, 2), NETWORK, PATCH.z, 2 << 30, QUICK)
+    layers = layer_rows(ceilings, [(conv, shape)], ["direct"], QUICK)
+    networks = network_rows((1, 2), NETWORK, PATCH.z, 2 << 30, QUICK)
+    return with_efficiency([*layers, *networks])
 
 
 @pytest.mark.parametrize("kind", ["layer", "network", "scaling"])
@@ -413,8 +440,8 @@ def test_a_file_without_results_and_a_profiles_picture_are_refused(tmp_path: Pat
 
 
 def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
-    out = tmp_path / "choices.json"
-    command = f"choices --kernel 2 --batch 1 --size 8 --features 2 --out-features 2 --out {out}"
+    out = tmp_path / "layers.json"
+    command = f"layer --kernel 2 --size 8 --features 2 --out-features 2 --no-peers --out {out}"
     run = [sys.executable, "-m", "bench"]
     root = Path(__file__).parents[1]
     printed = subprocess.run(
@@ -429,6 +456,10 @@ def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
         [*run, "table", out], cwd=root, capture_output=True, text=True, check=True
     ).stdout
     assert again in printed
+    chosen = subprocess.run(
+        [*run, "choices", out], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    assert "regret" in chosen
     refused = subprocess.run(
         [*run, "table", tmp_path / "no"], cwd=root, capture_output=True, text=True, check=False
     )

@@ -24,6 +24,7 @@ from layers import (
 
 from znni.machine import detect_machine
 from znni.network import Conv, Pool, PooledConv
+from znni.options import ACCURACIES
 from znni.primitive import Primitive, catalogue, convolved, convolved_and_pooled
 from znni.primitives import reference
 from znni.shapes import Shape5, Vec3, offsets
@@ -234,6 +235,16 @@ def test_cost_counts_input_output_and_work(primitive: Primitive) -> None:
     assert cost.bytes_moved >= shape.nbytes + out.nbytes
     assert cost.flops > 0
     assert 0 < cost.efficiency <= 1
+
+
+def test_everything_is_tested() -> None:
+    tested = {parameter.id for parameter in everything.args[1]}
+    assert tested == set(catalogue(detect_machine(ram=4 << 30, threads=2)))
+
+
+@everything
+def test_every_primitive_is_in_a_class_of_accuracy(primitive: Primitive) -> None:
+    assert primitive.accuracy <= max(ACCURACIES.values())
 
 
 def test_catalogue_goes_by_name_and_has_both_kinds_of_layer() -> None:

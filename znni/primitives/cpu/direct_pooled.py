@@ -16,16 +16,21 @@ from znni.machine import Device
 from znni.network import Operation, PooledConv
 from znni.options import ACCURACIES
 from znni.primitive import Run, convolved_and_pooled
-from znni.primitives.cpu.common.activation import activate_further
+from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
 from znni.primitives.cpu.common.image_rows import image_arguments
-from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.pooled_taps import SCRATCH_FLOATS, pooled_taps
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32, conv_weights
 
-# The multiply-adds of a pooled voxel, all written out in the kernel.
+# The multiply-adds of a pooled voxel and an input map, all written out in the kernel; and the sums
+# that they go to, which want to stay in registers.
 MOST_PRODUCTS = 512
+MOST_SUMS = 24
+
+# Input maps, at most: first layers are what this is for.
+MOST_FEATURES = 4
 
 # Share of a core's nominal operations per second.
 EFFICIENCY = 0.45
@@ -44,17 +49,18 @@ class DirectPooled:
 
         Not with softmax, which does not keep the order of a map's values.
         """
-        out = convolved_and_pooled(layer, shape)
-        if out is None or not isinstance(layer, PooledConv) or layer.conv.activation == "softmax":
+        if not isinstance(layer, PooledConv) or layer.conv.activation == "softmax":
             return None
-        products = layer.conv.kernel.volume * layer.pool.window.volume
-        return out if products <= MOST_PRODUCTS else None
+        sums = layer.pool.window.volume
+        written_out = sums <= MOST_SUMS and sums * layer.conv.kernel.volume <= MOST_PRODUCTS
+        fits = written_out and shape.f <= MOST_FEATURES
+        return convolved_and_pooled(layer, shape) if fits else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """A multiply-add for each tap of each voxel; the image read and written."""
         pair, out = self._checked(layer, shape)
         taps = pair.conv.in_features * pair.conv.kernel.volume
-        maps = -(-out.f // LANES) * LANES
+        maps = whole_vectors(out.f)
         scratch = self.device.threads * SCRATCH_FLOATS * FLOAT_BYTES
         return Cost(
             flops=2.0 * out.n * out.size.volume * pair.pool.window.volume * maps * taps,
@@ -72,8 +78,8 @@ class DirectPooled:
         given = conv_weights(pair.conv, weights)
         kernel = pooled_taps(pair.conv.kernel, pair.pool.window)
         pool = workers(self.device.threads)
-        lanes, bias = _by_lanes(given)
-        floor = np.full(LANES, 0 if pair.conv.activation == "relu" else -np.inf, np.float32)
+        lanes = _by_lanes(given.weight)
+        bias, floor = bias_and_floor(pair.conv, given)
 
         def run(x: Float32) -> Float32:
             y = new_output(out)
@@ -81,7 +87,7 @@ class DirectPooled:
             counter = np.zeros(1, np.int64)
             arguments = {
                 "counter": counter.ctypes.data,
-                "planes": out.n * out.z,
+                "rows": out.n * out.z * out.y,
                 **image_arguments("source", x),
                 "in_features": shape.f,
                 **image_arguments("target", y),
@@ -94,10 +100,10 @@ class DirectPooled:
                 "floor": floor.ctypes.data,
             }
 
-            def take_planes(worker: int, _: int) -> None:
+            def take_rows(worker: int, _: int) -> None:
                 kernel(**arguments, pooled=pooled[worker].ctypes.data)
 
-            pool.for_each(take_planes, range(pool.threads))
+            pool.for_each(take_rows, range(pool.threads))
             activate_further(y, pair.conv.activation, pool)
             return y
 
@@ -115,13 +121,10 @@ def primitives(device: Device) -> tuple[DirectPooled, ...]:
     return (DirectPooled(device),)
 
 
-def _by_lanes(weights: ConvWeights) -> tuple[Float32, Float32]:
-    """Weights (group of 16 output maps, input map, tap, lane), and biases of whole groups."""
-    out_features = len(weights.bias)
-    groups = -(-out_features // LANES)
-    weight = np.zeros((groups * LANES, *weights.weight.shape[1:]), np.float32)
-    weight[:out_features] = weights.weight
-    bias = np.zeros(groups * LANES, np.float32)
-    bias[:out_features] = weights.bias
-    by_group = weight.reshape(groups, LANES, weight.shape[1], -1)
-    return np.ascontiguousarray(by_group.transpose(0, 2, 3, 1)), bias
+def _by_lanes(weight: Float32) -> Float32:
+    """Weights as (group of 16 output maps, input map, tap, lane); zero for maps that lack."""
+    out_features, in_features = weight.shape[:2]
+    maps = np.zeros((whole_vectors(out_features), *weight.shape[1:]), np.float32)
+    maps[:out_features] = weight
+    by_group = maps.reshape(-1, LANES, in_features, weight[0, 0].size)
+    return np.ascontiguousarray(by_group.transpose(0, 2, 3, 1))

@@ -20,7 +20,7 @@ from znni.primitives.cpu.tiled.number_formats import FLOAT32, NumberFormat
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
 from znni.primitives.cpu.tiled.tile_batches import TileBatches
 from znni.shapes import Shape5, Vec3
-from znni.weights import ConvWeights
+from znni.weights import ConvWeights, conv_weights
 
 # The largest extents of tiles that are offered. Extents between them are used too.
 TILES = (8, 12, 16, 20, 24, 32, 40)
@@ -71,13 +71,11 @@ class FftTiled:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
-        if weights is None:
-            raise TypeError(f"convolution {layer.name} needs weights")
         from znni.primitives.cpu.tiled.tiled_convolution import TiledConvolution
 
-        return TiledConvolution(
-            self._applicable(layer, shape), weights, self.device.threads, self.resident
-        )
+        batches = self._applicable(layer, shape)
+        given = conv_weights(batches.layer, weights)
+        return TiledConvolution(batches, given, self.device.threads, self.resident)
 
     def _applicable(self, layer: Operation, shape: Shape5) -> TileBatches:
         batches = self._batches(layer, shape)

@@ -20,7 +20,7 @@ from znni.primitive import Run, convolved_and_pooled
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
 from znni.primitives.cpu.tiled.pooled_tiles import PooledTiles
 from znni.shapes import Shape5, Vec3
-from znni.weights import ConvWeights
+from znni.weights import ConvWeights, conv_weights
 
 # The largest extents of tiles along z and y that are offered. Along x tiles are longer: what they
 # write are then whole cache lines, more or less.
@@ -31,8 +31,8 @@ LONGEST_ROW = 40
 MOST_FEATURES = 4
 
 # Share of a core's nominal operations per second, where a tile's planes stay in the second-level
-# cache; what is left of it falls with the square root of what does not fit.
-EFFICIENCY = 0.45
+# cache; beyond that, it falls with the square root of their bytes.
+EFFICIENCY = 0.43
 CACHED_BYTES = 700 * 1024
 
 
@@ -72,11 +72,11 @@ class FftTiledPooled:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
-        if weights is None:
-            raise TypeError(f"convolution {layer.name} needs weights")
         from znni.primitives.cpu.tiled.pooled_convolution import PooledConvolution
 
-        return PooledConvolution(self._applicable(layer, shape), weights, self.device.threads)
+        tiles = self._applicable(layer, shape)
+        given = conv_weights(tiles.layer.conv, weights)
+        return PooledConvolution(tiles, given, self.device.threads)
 
     def _applicable(self, layer: Operation, shape: Shape5) -> PooledTiles:
         tiles = self._tiles(layer, shape)
@@ -90,10 +90,11 @@ class FftTiledPooled:
             return None
         if shape.f > MOST_FEATURES or layer.conv.activation == "softmax":
             return None
-        smaller = max((tile for tile in TILES if tile < self.tile), default=0)
-        largest, smaller_one = (Vec3(tile, tile, LONGEST_ROW) for tile in (self.tile, smaller))
+        before = max((tile for tile in TILES if tile < self.tile), default=0)
+        largest = Vec3(self.tile, self.tile, LONGEST_ROW)
+        smaller = Vec3(before, before, LONGEST_ROW)
         kernel, window = layer.conv.kernel, layer.pool.window
-        tile = tile_extents(largest, smaller_one, shape.size, kernel, window)
+        tile = tile_extents(largest, smaller, shape.size, kernel, window)
         return tile and PooledTiles(layer, shape, out, tile)
 
 

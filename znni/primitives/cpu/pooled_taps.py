@@ -1,14 +1,15 @@
 """The loops of a direct convolution that is pooled at once: 16 output maps to a vector.
 
-All sums under one pooling window are in registers together. Each input voxel that they see is
-read once, and added to all of them that have a tap there; only their maximum is stored.
+All sums under one pooling window are kept together, in registers where these are wide. Each
+input voxel that they see is read once, and added to all of them that have a tap there; only their
+maximum is stored.
 """
 
 from __future__ import annotations
 
 from functools import cache, reduce
 
-from znni.primitives.cpu.common.image_rows import image_parameters, store_span
+from znni.primitives.cpu.common.image_rows import image_parameters, store_transposed
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.shapes import Vec3, offsets
@@ -20,7 +21,7 @@ SCRATCH_FLOATS = LANES * LANES
 
 ARGUMENTS = {
     "counter": INDICES,
-    "planes": INDEX,  # of the output, of all images
+    "rows": INDEX,  # of the output: of all its images' planes
     **image_parameters("source"),
     "in_features": INDEX,
     **image_parameters("target"),
@@ -37,17 +38,16 @@ ARGUMENTS = {
 
 @cache
 def pooled_taps(kernel: Vec3, window: Vec3) -> Kernel:
-    """Compute output planes, as long as there are any that no other worker has claimed."""
+    """Compute rows of output maps, as long as there are any that no other worker has claimed."""
     emit = Emitter(f"pooled_taps_{kernel}_{window}", **ARGUMENTS)
-    with emit.claims(emit["counter"], emit["planes"]) as plane:
-        n = emit.quotient(plane, emit["out_z"])
-        z = emit.minus(plane, emit.times(n, emit["out_z"]))
+    with emit.claims(emit["counter"], emit["rows"]) as number:
+        plane, y = _divided(emit, number, emit["out_y"])
+        n, z = _divided(emit, plane, emit["out_z"])
         source = emit.at(emit["source"], emit.times(n, emit["source_image_stride"]))
         source = emit.at(source, emit.times(emit.times(z, window.z), emit["source_z_stride"]))
         target = emit.at(emit["target"], emit.times(n, emit["target_image_stride"]))
         target = emit.at(target, emit.times(z, emit["target_z_stride"]))
         with (
-            emit.loop(emit["out_y"]) as y,
             emit.loop(emit["out_features"], step=LANES) as feature,
             emit.loop(emit["out_x"], step=LANES) as first,
         ):
@@ -59,9 +59,16 @@ def pooled_taps(kernel: Vec3, window: Vec3) -> Kernel:
                 emit.store(value, emit.at(emit["pooled"], emit.times(x, LANES)))
             row = emit.at(target, emit.times(y, emit["target_y_stride"]))
             row = emit.at(row, emit.times(feature, emit["target_map_stride"]))
+            voxels = {x: emit.load(emit.at(emit["pooled"], x * LANES)) for x in range(LANES)}
+            stride, span = emit["target_map_stride"], (emit.index(0), count)
             maps = emit.minus(emit["out_features"], feature)
-            _store(emit, emit.at(row, first), maps, count)
+            store_transposed(emit, voxels, emit.at(row, first), stride, span, maps)
     return emit.compile()
+
+
+def _divided(emit: Emitter, number: Value, by: Value) -> tuple[Value, Value]:
+    quotient = emit.quotient(number, by)
+    return quotient, emit.minus(number, emit.times(quotient, by))
 
 
 def _pooled_voxel(
@@ -87,12 +94,3 @@ def _pooled_voxel(
     largest = reduce(emit.larger, (total.get() for total in sums.values()))
     bias = emit.load(emit.at(emit["bias"], feature))
     return emit.at_least(emit.add(largest, bias), emit.load(emit["floor"]))
-
-
-def _store(emit: Emitter, row: Value, maps: Value, count: Value) -> None:
-    """The scratch's voxels to rows of the maps."""
-    pooled = [emit.load(emit.at(emit["pooled"], x * LANES)) for x in range(LANES)]
-    for lane, values in enumerate(emit.transpose(pooled)):
-        with emit.when(maps, ">", lane):
-            target = emit.at(row, emit.times(emit["target_map_stride"], lane))
-            store_span(emit, values, target, 0, (emit.index(0), count))

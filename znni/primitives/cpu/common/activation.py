@@ -7,10 +7,11 @@ import math
 import numpy as np
 from numba import njit
 
-from znni.network import Activation
+from znni.network import Activation, Conv
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.primitives.cpu.common.simd import LANES, whole_vectors
 from znni.primitives.cpu.common.workers import Workers
-from znni.weights import Float32
+from znni.weights import ConvWeights, Float32
 
 # Codes for compiled kernels. Softmax needs all maps of a voxel: it adds the bias here, and
 # ``softmax_over_maps`` follows once all maps are there.
@@ -23,6 +24,16 @@ CODES: dict[Activation, int] = {
     "sigmoid": 4,
     "tanh": 5,
 }
+
+
+def bias_and_floor(layer: Conv, weights: ConvWeights) -> tuple[Float32, Float32]:
+    """What kernels on 16 maps take for max(value + bias, floor): biases of whole vectors, a vector.
+
+    ``activate_further`` does the rest.
+    """
+    bias = np.zeros(whole_vectors(layer.out_features), np.float32)
+    bias[: layer.out_features] = weights.bias
+    return bias, np.full(LANES, 0 if layer.activation == "relu" else -np.inf, np.float32)
 
 
 @numba_kernel

@@ -59,14 +59,20 @@ def load_transposed(emit: Emitter, row: Value, stride: Value, length: int) -> li
 
 
 def store_transposed(
-    emit: Emitter, voxels: dict[int, Value], row: Value, stride: Value, span: tuple[Value, Value]
+    emit: Emitter,
+    voxels: dict[int, Value],
+    row: Value,
+    stride: Value,
+    span: tuple[Value, Value],
+    maps: Value = LANES,
 ) -> None:
-    """The span of a row, from vectors across maps, to rows of the maps."""
+    """The span of a row, from vectors across maps, to rows of the maps, of which some may lack."""
     nothing = emit.constant(0.0)
     for x in range(0, len(voxels), LANES):
         block = [voxels.get(i, nothing) for i in range(x, x + LANES)]
         for lane, values in enumerate(emit.transpose(block)):
-            store_span(emit, values, emit.at(row, emit.times(stride, lane)), x, span)
+            with emit.when(emit.index(maps), ">", lane):
+                store_span(emit, values, emit.at(row, emit.times(stride, lane)), x, span)
 
 
 def store_span(emit: Emitter, values: Value, row: Value, x: int, span: tuple[Value, Value]) -> None:

@@ -46,6 +46,8 @@ class Kernel:
     def __call__(self, *arguments: int, **named: int) -> None:
         """Run it; arguments that are not given in order are given by name."""
         rest = self.arguments[len(arguments) :]
+        if named.keys() != set(rest):
+            raise TypeError(f"arguments by name are {', '.join(rest)}; not {', '.join(named)}")
         self._function(*arguments, *(named[name] for name in rest))
 
 

@@ -1,10 +1,7 @@
-"""Discrete Fourier transforms of small lengths as straight-line programs.
+"""Discrete Fourier transforms of small lengths as codelets.
 
-A codelet is data: a list of additions and multiplications by constants, found by running a
-mixed-radix algorithm on symbols. It says how many operations it takes, and can be carried out
-on anything that has the arithmetic: numbers, or the vectors of a kernel being generated.
-Transforms of real numbers come from the same algorithm, computing only one half of the
-Hermitian spectrum; what no output needs is dropped.
+They are found by running a mixed-radix algorithm on symbols. Transforms of real numbers come from
+the same algorithm, computing only one half of the Hermitian spectrum.
 
 The idea is that of FFTW's generator (Frigo, "A fast Fourier transform compiler", 1999).
 """
@@ -13,118 +10,11 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
 
-
-class Arithmetic(Protocol):
-    """What a codelet needs of the values it works on."""
-
-    def constant(self, value: float) -> Any:
-        """A number."""
-
-    def add(self, left: Any, right: Any) -> Any:
-        """The sum."""
-
-    def subtract(self, left: Any, right: Any) -> Any:
-        """The difference."""
-
-    def scale(self, value: Any, factor: float) -> Any:
-        """The product with a number."""
-
-    def negate(self, value: Any) -> Any:
-        """The negative."""
-
-
-class Operation(NamedTuple):
-    """One step; operands are numbers of earlier steps, or of inputs."""
-
-    kind: Literal["input", "add", "subtract", "scale"]
-    left: int
-    right: int
-    factor: float
-
-
-class Term(NamedTuple):
-    """A step's result, or its negative. None stands for zero."""
-
-    step: int
-    negative: bool = False
-
-
-Real: TypeAlias = Term | None
-Complex: TypeAlias = tuple[Real, Real]
-
-
-@dataclass(frozen=True)
-class Codelet:
-    """A straight-line program.
-
-    Attributes:
-        steps: in an order in which they can be carried out.
-        outputs: what is wanted, in the order of the transform's own outputs.
-    """
-
-    steps: tuple[Operation, ...]
-    outputs: tuple[Real, ...]
-
-    def first(self, outputs: int) -> Codelet:
-        """The same without the outputs from a number on, and what only they need."""
-        return Codelet(self.steps, self.outputs[:outputs])
-
-    @cached_property
-    def flops(self) -> int:
-        """Additions and multiplications."""
-        used = self._used()
-        return sum(used[i] and step.kind != "input" for i, step in enumerate(self.steps))
-
-    def evaluate(
-        self,
-        arithmetic: Arithmetic,
-        read: Callable[[int], Any],
-        write: Callable[[int, Any], None],
-    ) -> None:
-        """Carry it out.
-
-        Args:
-            arithmetic: of the values.
-            read: gives the input of a number, when it is first needed.
-            write: takes the output of a number, once it and those before it are known. All
-                inputs have been read before the first output is written.
-        """
-        used = self._used()
-        values: dict[int, Any] = {}
-        for number, (kind, left, right, factor) in enumerate(self.steps):
-            if not used[number]:
-                continue
-            if kind == "input":
-                values[number] = read(left)
-            elif kind == "scale":
-                values[number] = arithmetic.scale(values[left], factor)
-            else:
-                operate = arithmetic.add if kind == "add" else arithmetic.subtract
-                values[number] = operate(values[left], values[right])
-        for number, term in enumerate(self.outputs):
-            if term is None:
-                write(number, arithmetic.constant(0.0))
-            else:
-                value = values[term.step]
-                write(number, arithmetic.negate(value) if term.negative else value)
-
-    def _used(self) -> list[bool]:
-        used = [False] * len(self.steps)
-        for term in self.outputs:
-            if term is not None:
-                used[term.step] = True
-        for number in range(len(self.steps) - 1, -1, -1):
-            kind, left, right, _ = self.steps[number]
-            if used[number] and kind != "input":
-                used[left] = True
-                if kind != "scale":
-                    used[right] = True
-        return used
+from znni.primitives.cpu.tiled.codelets import Codelet, Complex, Program, Real, negative
 
 
 @cache
@@ -133,7 +23,7 @@ def complex_dft(length: int, sign: Literal[-1, 1]) -> Codelet:
 
     Inputs and outputs alternate real and imaginary parts.
     """
-    program = _Program()
+    program = Program()
     inputs = [(program.input(2 * j), program.input(2 * j + 1)) for j in range(length)]
     return program.codelet(_flat(_complex(program, inputs, sign)))
 
@@ -141,7 +31,7 @@ def complex_dft(length: int, sign: Literal[-1, 1]) -> Codelet:
 @cache
 def real_dft(length: int) -> Codelet:
     """The first length // 2 + 1 outputs of the transform (sign -1) of ``length`` reals."""
-    program = _Program()
+    program = Program()
     return program.codelet(_flat(_real(program, [program.input(j) for j in range(length)])))
 
 
@@ -151,7 +41,7 @@ def inverse_real_dft(length: int) -> Codelet:
 
     The imaginary parts that are zero for every real input are taken to be zero.
     """
-    program = _Program()
+    program = Program()
     spectrum: list[Complex] = [
         (program.input(2 * k), None if 2 * k % length == 0 else program.input(2 * k + 1))
         for k in range(length // 2 + 1)
@@ -159,61 +49,7 @@ def inverse_real_dft(length: int) -> Codelet:
     return program.codelet(_inverse_real(program, spectrum, length))
 
 
-class _Program:
-    """Collects steps; the same step is never taken twice, and signs are never computed."""
-
-    def __init__(self) -> None:
-        self._steps: dict[Operation, int] = {}
-
-    def codelet(self, outputs: Sequence[Real]) -> Codelet:
-        return Codelet(tuple(self._steps), tuple(outputs))
-
-    def input(self, number: int) -> Real:
-        return self._step(Operation("input", number, 0, 0.0))
-
-    def add(self, left: Real, right: Real) -> Real:
-        if left is None or right is None:
-            return right if left is None else left
-        if left.negative and right.negative:
-            return _negative(self.add(_negative(left), _negative(right)))
-        if left.negative:
-            left, right = right, left
-        kind: Literal["add", "subtract"] = "subtract" if right.negative else "add"
-        if kind == "add" and left.step > right.step:
-            left, right = right, left
-        return self._step(Operation(kind, left.step, right.step, 0.0))
-
-    def subtract(self, left: Real, right: Real) -> Real:
-        return self.add(left, _negative(right))
-
-    def scale(self, value: Real, factor: float) -> Real:
-        if value is None or math.isclose(factor, 0, abs_tol=1e-12):
-            return None
-        if factor < 0:
-            return _negative(self.scale(value, -factor))
-        if math.isclose(factor, 1):
-            return value
-        scaled = self._step(Operation("scale", value.step, 0, factor))
-        return _negative(scaled) if value.negative else scaled
-
-    def plus(self, left: Complex, right: Complex) -> Complex:
-        return self.add(left[0], right[0]), self.add(left[1], right[1])
-
-    def minus(self, left: Complex, right: Complex) -> Complex:
-        return self.subtract(left[0], right[0]), self.subtract(left[1], right[1])
-
-    def times(self, value: Complex, factor: complex) -> Complex:
-        real, imaginary = value
-        return (
-            self.subtract(self.scale(real, factor.real), self.scale(imaginary, factor.imag)),
-            self.add(self.scale(real, factor.imag), self.scale(imaginary, factor.real)),
-        )
-
-    def _step(self, operation: Operation) -> Term:
-        return Term(self._steps.setdefault(operation, len(self._steps)))
-
-
-def _complex(program: _Program, x: Sequence[Complex], sign: int) -> list[Complex]:
+def _complex(program: Program, x: Sequence[Complex], sign: int) -> list[Complex]:
     """By coprime factors; else decimation in time: transforms of every radix-th input, combined."""
     length = len(x)
     factors = _coprime_factors(length)
@@ -231,7 +67,7 @@ def _complex(program: _Program, x: Sequence[Complex], sign: int) -> list[Complex
     return out
 
 
-def _real(program: _Program, x: Sequence[Real]) -> list[Complex]:
+def _real(program: Program, x: Sequence[Real]) -> list[Complex]:
     """Decimation in time; outputs beyond the middle are conjugates of those before it."""
     length = len(x)
     if length == 1:
@@ -250,11 +86,11 @@ def _real(program: _Program, x: Sequence[Real]) -> list[Complex]:
             if 2 * frequency <= length:
                 out[frequency] = real, imaginary
             else:
-                out[length - frequency] = real, _negative(imaginary)
+                out[length - frequency] = real, negative(imaginary)
     return out
 
 
-def _inverse_real(program: _Program, spectrum: Sequence[Complex], length: int) -> list[Real]:
+def _inverse_real(program: Program, spectrum: Sequence[Complex], length: int) -> list[Real]:
     """Decimation in frequency: the steps of ``_real`` backwards."""
     if length == 1:
         return [spectrum[0][0]]
@@ -276,7 +112,7 @@ def _inverse_real(program: _Program, spectrum: Sequence[Complex], length: int) -
 
 
 def _complex_by_factors(
-    program: _Program, x: Sequence[Complex], sign: int, factors: tuple[int, int]
+    program: Program, x: Sequence[Complex], sign: int, factors: tuple[int, int]
 ) -> list[Complex]:
     """Good's prime factor algorithm: a two-dimensional transform without twiddle factors.
 
@@ -290,7 +126,7 @@ def _complex_by_factors(
 
 
 def _real_by_factors(
-    program: _Program, x: Sequence[Real], factors: tuple[int, int]
+    program: Program, x: Sequence[Real], factors: tuple[int, int]
 ) -> list[Complex]:
     """As ``_complex_by_factors``; conjugate columns are left out, and b is odd."""
     a, b = factors
@@ -308,12 +144,12 @@ def _real_by_factors(
             out.append(columns[k % a][k % b])
         else:
             real, imaginary = columns[-k % a][-k % b]
-            out.append((real, _negative(imaginary)))
+            out.append((real, negative(imaginary)))
     return out
 
 
 def _inverse_real_by_factors(
-    program: _Program, spectrum: Sequence[Complex], factors: tuple[int, int]
+    program: Program, spectrum: Sequence[Complex], factors: tuple[int, int]
 ) -> list[Real]:
     """The steps of ``_real_by_factors`` backwards."""
     a, b = factors
@@ -352,10 +188,10 @@ def _hermitian(spectrum: Sequence[Complex], frequency: int, length: int) -> Comp
     if 2 * frequency <= length:
         return spectrum[frequency]
     real, imaginary = spectrum[length - frequency]
-    return real, _negative(imaginary)
+    return real, negative(imaginary)
 
 
-def _butterfly(program: _Program, x: Sequence[Complex], sign: int) -> list[Complex]:
+def _butterfly(program: Program, x: Sequence[Complex], sign: int) -> list[Complex]:
     """The transform of 1 to 5 numbers, or of any other prime number of them."""
     quarter = complex(0, sign)
     if len(x) == 2:
@@ -393,10 +229,6 @@ def _radix(length: int) -> int:
 
 def _root(power: int, length: int) -> complex:
     return cmath.exp(2j * math.pi * power / length)
-
-
-def _negative(term: Real) -> Real:
-    return None if term is None else Term(term.step, not term.negative)
 
 
 def _flat(values: Sequence[Complex]) -> list[Real]:

@@ -9,18 +9,13 @@ from __future__ import annotations
 from functools import cache
 
 from znni.primitives.cpu.common.machine_code import Kernel
-from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value, whole_vectors
 from znni.primitives.cpu.tiled.number_formats import NumberFormat
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
 # Fewer rows than this are few: the time is that of reading the kernels.
 FEW_ROWS = 12
-
-
-def whole_vectors(count: int) -> int:
-    """A number of maps or floats, rounded up to whole vectors."""
-    return -(-count // LANES) * LANES
 
 
 def scratch_floats(rows: int, in_features: int, numbers: NumberFormat) -> int:

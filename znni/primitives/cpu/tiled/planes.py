@@ -59,6 +59,8 @@ def column_blocks(tile: Vec3) -> int:
 class Planes:
     """A tile's scratch, as ``tile_transform`` lays it out.
 
+    Where lanes are positions along z, not maps, only the first few planes are used.
+
     The driver that emits it has the ``PLANE_ARGUMENTS``.
 
     Attributes:

@@ -6,11 +6,10 @@ import numpy as np
 
 from znni.arena import new_output, workspace
 from znni.arrays import empty_aligned
-from znni.primitives.cpu.common.activation import activate_further
+from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
 from znni.primitives.cpu.common.image_rows import image_arguments
-from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.common.simd import FLOAT_BYTES
 from znni.primitives.cpu.common.workers import workers
-from znni.primitives.cpu.tiled.frequency_product import whole_vectors
 from znni.primitives.cpu.tiled.kernel_transform import transform_kernels
 from znni.primitives.cpu.tiled.number_formats import FLOAT32
 from znni.primitives.cpu.tiled.overlap_save import UNPOOLED, tile_table, tiles_of
@@ -57,9 +56,7 @@ class PooledConvolution:
         by_frequency = self._spectra.transpose(1, 0, 2, 3)
         transform_kernels(weight, tile, by_frequency, FLOAT32, self._workers)
         self._places = tiles_of(tile, tiles.shape.size, conv.kernel, window)
-        self._bias = np.zeros(whole_vectors(conv.out_features), np.float32)
-        self._bias[: conv.out_features] = weights.bias
-        self._floor = np.full(LANES, 0 if conv.activation == "relu" else -np.inf, np.float32)
+        self._bias, self._floor = bias_and_floor(conv, weights)
 
     def __call__(self, x: Float32) -> Float32:
         """The pooled output (n, f', z, y, x) for an input (n, f, z, y, x)."""
@@ -68,18 +65,19 @@ class PooledConvolution:
         scratch = workspace((threads, tiles.scratch_floats), np.float32)
         parts = np.cumsum([tiles.transform_floats, tiles.value_floats])
         counter = np.zeros(1, np.int64)
-        tables = [self._table(x, tiles.layer.pool.window), self._table(y, UNPOOLED)]
+        source_table = self._table(x, tiles.layer.pool.window)
+        target_table = self._table(y, UNPOOLED)
         arguments = {
             **{name: kernel.address for name, kernel in self._kernels.items()},
             "counter": counter.ctypes.data,
             "tiles": tiles.tiles,
             **image_arguments("source", x),
             "in_features": x.shape[1],
-            "source_table": tables[0].ctypes.data,
+            "source_table": source_table.ctypes.data,
             **_named("read", tiles.read),
             **image_arguments("target", y),
             "out_features": y.shape[1],
-            "target_table": tables[1].ctypes.data,
+            "target_table": target_table.ctypes.data,
             **_named("written", tiles.written),
             "window_z": tiles.layer.pool.window.z,
             "window_y": tiles.layer.pool.window.y,

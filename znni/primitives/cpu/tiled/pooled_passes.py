@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from math import inf
 
-from znni.primitives.cpu.common.image_rows import store_span
+from znni.primitives.cpu.common.image_rows import store_transposed
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.tiled.number_formats import NUMBER
@@ -106,9 +106,10 @@ def product_columns(length: int, outputs: int, features: int) -> Kernel:
 
 @cache
 def largest_row(length: int, outputs: int) -> Kernel:
-    """The inverse transform of a row along x, where it is larger than what is there already.
+    """The inverse transform of a row along x: keeps the larger of it and what is there already.
 
-    A NaN in the input has made NaNs of the whole tile, so that none is lost.
+    A NaN in the input has made NaNs of the whole tile, so that none is lost. An infinite voxel
+    makes NaNs and infinities of a tile, as in every transform, and the two are not kept apart.
 
     Args of the kernel: ``row`` (fx, part, lane), ``largest`` (x, lane).
     """
@@ -146,18 +147,14 @@ def pooled_row(window: int, outputs: int) -> Kernel:
         floor=FLOATS,
     )
     bias, floor = emit.load(emit["bias"]), emit.load(emit["floor"])
+    voxels: dict[int, Value] = {}
+    for x in range(outputs):
+        largest = emit.constant(-inf)
+        for i in range(window):
+            address = emit.at(emit["largest"], (x * window + i) * LANES)
+            largest = emit.at_least(emit.load(address), largest)
+            emit.store(emit.constant(-inf), address)
+        voxels[x] = emit.at_least(emit.add(largest, bias), floor)
     span = emit["skip_x"], emit["inner_x"]
-    for start in range(0, outputs, LANES):
-        block = [emit.constant(0.0)] * LANES
-        for x in range(start, min(outputs, start + LANES)):
-            largest = emit.constant(-inf)
-            for i in range(window):
-                address = emit.at(emit["largest"], (x * window + i) * LANES)
-                largest = emit.at_least(emit.load(address), largest)
-                emit.store(emit.constant(-inf), address)
-            block[x - start] = emit.at_least(emit.add(largest, bias), floor)
-        for lane, values in enumerate(emit.transpose(block)):
-            with emit.when(emit["maps"], ">", lane):
-                row = emit.at(emit["image"], emit.times(emit["map_stride"], lane))
-                store_span(emit, values, row, start, span)
+    store_transposed(emit, voxels, emit["image"], emit["map_stride"], span, emit["maps"])
     return emit.compile()

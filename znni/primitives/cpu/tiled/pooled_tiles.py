@@ -10,6 +10,7 @@ from znni.arrays import ALIGNMENT
 from znni.network import PooledConv
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
 from znni.primitives.cpu.tiled import kernel_transform, tile_transform
+from znni.primitives.cpu.tiled.dft_codelets import complex_dft, real_dft
 from znni.primitives.cpu.tiled.number_formats import FLOAT32
 from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS, inner_extents, tile_count
 from znni.primitives.cpu.tiled.planes import column_blocks
@@ -17,6 +18,9 @@ from znni.primitives.cpu.tiled.pooled_passes import block_floats
 from znni.primitives.cpu.tiled.tile_batches import INDEX_BYTES, TILE_NUMBERS
 from znni.primitives.cpu.tiled.tile_transform import frequencies
 from znni.shapes import Shape5, Vec3
+
+# Kernels' spectra of so many bytes stay in a cache that all cores share.
+SHARED_CACHE_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,10 @@ class PooledTiles:
 
     @property
     def transform_floats(self) -> int:
-        """What the transforms work in: planes, and behind them rows, or columns of 16 maps."""
+        """What the transforms work in: planes, and behind them rows, or a block of columns.
+
+        A last block may be read beyond the planes: that is what the further 16 numbers are for.
+        """
         columns = self.plane_bytes // FLOAT_BYTES + 2 * LANES * (self.tile.z + LANES)
         return max(tile_transform.scratch_floats(self.tile), columns)
 
@@ -123,15 +130,23 @@ class PooledTiles:
     def flops(self) -> float:
         """Operations of a call: transforms, products and pooling."""
         conv, tile = self.layer.conv, self.tile
-        planes = self.read._replace(z=-(-tile.z // LANES))
-        forward = tile_transform.transform_flops(tile, planes, inverse=False)
+        planes = -(-tile.z // LANES)
+        forward = LANES * (
+            planes * self.read.y * real_dft(tile.x).flops
+            + planes * tile_transform.half(tile.x) * complex_dft(tile.y, -1).flops
+            + column_blocks(tile) * complex_dft(tile.z, -1).flops
+        )
         inverse = tile_transform.transform_flops(tile, self.computed, inverse=True)
         products = 8 * LANES * frequencies(tile) * conv.in_features
         pooling = LANES * self.computed.volume
-        return self.tiles * (forward + self.out_groups * float(inverse + products + pooling))
+        output = self.out_groups * float(inverse + products + pooling)
+        return self.tiles * (conv.in_features * forward + output)
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes to and from memory: the kernels' spectra are expected to stay in a cache."""
-        read = self.tiles * self.read.volume * self.shape.f * FLOAT_BYTES
-        return read + 2 * self.out.nbytes
+        """Bytes to and from memory: all kernels' spectra for each tile, unless a cache has them."""
+        read = self.read.volume * self.shape.f * FLOAT_BYTES
+        kernels = prod(self.kernel_shape) * FLOAT_BYTES
+        if kernels > SHARED_CACHE_BYTES:
+            read += kernels
+        return self.tiles * read + 2 * self.out.nbytes

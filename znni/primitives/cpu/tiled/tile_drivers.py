@@ -1,6 +1,6 @@
 """Loops over tiles, planes and columns: the order in which a tile's axes are transformed.
 
-The kernels of the axes are arguments, given by their addresses, so that two drivers serve tiles
+The kernels of the axes are arguments, given by their addresses, so that the two drivers serve tiles
 of all extents. Along x and y the work goes plane by plane, so that a plane stays in the nearest
 cache from one pass to the next.
 """

@@ -1,8 +1,9 @@
 """Three-dimensional Fourier transforms of tiles, 16 maps at a time.
 
 One kernel per length, direction and axis; a tile of any three lengths is transformed by the
-kernels of its axes, which a driver (``tile_drivers``) calls. Between passes a number is two
-vectors, the real and the imaginary parts of 16 maps; in the spectrum it has a format of its own:
+kernels of its axes, which drivers call (``tile_drivers``, ``pooled_driver``). Between passes a
+number is two vectors, the real and the imaginary parts of 16 maps; in the spectrum it has a format
+of its own:
 
 - image rows: (y, x) of 16 maps, turned in registers into vectors across the maps;
 - plane: (y, fx, part, lane), with fx < x // 2 + 1;
@@ -31,12 +32,8 @@ from znni.primitives.cpu.common.image_rows import (
 )
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.tiled.dft_codelets import (
-    Codelet,
-    complex_dft,
-    inverse_real_dft,
-    real_dft,
-)
+from znni.primitives.cpu.tiled.codelets import Codelet
+from znni.primitives.cpu.tiled.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.shapes import Vec3
 

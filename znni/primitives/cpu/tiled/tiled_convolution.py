@@ -10,11 +10,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.arena import new_output, workspace
 from znni.arrays import empty_aligned
-from znni.primitives.cpu.common.activation import activate_further
+from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
 from znni.primitives.cpu.common.workers import workers
-from znni.primitives.cpu.tiled.frequency_product import FEW_ROWS, frequency_product, whole_vectors
+from znni.primitives.cpu.tiled.frequency_product import FEW_ROWS, frequency_product
 from znni.primitives.cpu.tiled.kernel_transform import spectrum_shape, transform_kernels
 from znni.primitives.cpu.tiled.overlap_save import tile_table, tiles_of
 from znni.primitives.cpu.tiled.planes import plane_arguments
@@ -100,9 +100,7 @@ class TiledConvolution:
         few_rows = batches.batch < FEW_ROWS
         self._product = frequency_product(batches.out_groups, few_rows, numbers)
         self._tiles = tiles_of(tile, batches.shape.size, layer.kernel)
-        self._bias = np.zeros(whole_vectors(layer.out_features), np.float32)
-        self._bias[: layer.out_features] = weights.bias
-        self._floor = np.full(LANES, 0 if layer.activation == "relu" else -np.inf, np.float32)
+        self._bias, self._floor = bias_and_floor(layer, weights)
         self._kernels = self._kernel_spectra(empty_aligned) if resident else None
 
     def __call__(self, x: Float32) -> Float32:
