@@ -50,7 +50,7 @@ def save(path: Path, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> N
             "processor": host.name,
             "threads": host.threads,
             "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-            "system": platform.platform(),
+            "system": f"{platform.system()} {platform.machine()}",
             "python": platform.python_version(),
         },
         "libraries": {name: _version(name) for name in LIBRARIES},

@@ -105,6 +105,6 @@ def table(kind: Kind | Literal["choices"], rows: list[Row]) -> str:
 def _filled(form: str, row: Row) -> str:
     """The cell, or a dash where the row lacks one of its values."""
     try:
-        return form.format_map(row)
-    except (KeyError, TypeError):  # no such value, or None
+        return form.format_map({name: value for name, value in row.items() if value is not None})
+    except KeyError:
         return ABSENT
