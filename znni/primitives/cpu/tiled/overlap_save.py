@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.shapes import Vec3
+from znni.weights import Float32
 
 # Extents that tiles can have: products of small factors.
 LENGTHS = (4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40)
@@ -89,23 +90,23 @@ def tile_count(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) ->
 
 
 def tile_table(
-    tiles: NDArray[np.int64], images: int, strides: tuple[int, ...]
+    tiles: NDArray[np.int64], array: Float32, step: Vec3 = UNPOOLED
 ) -> NDArray[np.int64]:
-    """The tiles of all images for the kernels, image slowest.
+    """The tiles of all images of an array for the kernels, image slowest.
 
     Args:
         tiles: of one image, as ``tiles_of`` has them.
-        images: how many.
-        strides: elements from one image to the next, and along z, y and x as far as one output
-            voxel is from the next.
+        array: (n, f, z, y, x), the input or the output.
+        step: its voxels from one output voxel to the next: the window, of an input to be pooled.
 
     Returns:
         (tile, column): where the tile starts, in elements from the first voxel of all, and what
         it skips along z, y and x.
     """
+    images = len(array)
+    image, _, *voxels = (stride // array.itemsize for stride in array.strides)
     table = np.empty((images, len(tiles), TABLE_COLUMNS), np.int64)
-    within = tiles[:, 0] @ np.array(strides[1:])
-    table[:, :, 0] = within
-    table[:, :, 0] += np.arange(images)[:, np.newaxis] * strides[0]
+    table[:, :, 0] = tiles[:, 0] @ (np.array(voxels) * step)
+    table[:, :, 0] += np.arange(images)[:, np.newaxis] * image
     table[:, :, 1:] = tiles[:, 1]
     return table.reshape(-1, TABLE_COLUMNS)

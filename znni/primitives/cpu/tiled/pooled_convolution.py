@@ -12,7 +12,7 @@ from znni.primitives.cpu.common.simd import FLOAT_BYTES
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.tiled.kernel_transform import transform_kernels
 from znni.primitives.cpu.tiled.number_formats import FLOAT32
-from znni.primitives.cpu.tiled.overlap_save import UNPOOLED, tile_table, tiles_of
+from znni.primitives.cpu.tiled.overlap_save import tile_table, tiles_of
 from znni.primitives.cpu.tiled.planes import plane_arguments
 from znni.primitives.cpu.tiled.pooled_driver import pooled_driver
 from znni.primitives.cpu.tiled.pooled_passes import (
@@ -65,8 +65,8 @@ class PooledConvolution:
         scratch = workspace((threads, tiles.scratch_floats), np.float32)
         parts = np.cumsum([tiles.transform_floats, tiles.value_floats])
         counter = np.zeros(1, np.int64)
-        source_table = self._table(x, tiles.layer.pool.window)
-        target_table = self._table(y, UNPOOLED)
+        source_table = tile_table(self._places, x, tiles.layer.pool.window)
+        target_table = tile_table(self._places, y)
         arguments = {
             **{name: kernel.address for name, kernel in self._kernels.items()},
             "counter": counter.ctypes.data,
@@ -101,12 +101,6 @@ class PooledConvolution:
         self._workers.for_each(take_tiles, range(threads))
         activate_further(y, tiles.layer.conv.activation, self._workers)
         return y
-
-    def _table(self, array: Float32, step: Vec3) -> np.ndarray:
-        """Where the tiles lie in an array, whose voxels are ``step`` to one of the output."""
-        image, _, *voxels = (stride // FLOAT_BYTES for stride in array.strides)
-        strides = (image, *(s * by for s, by in zip(voxels, step, strict=True)))
-        return tile_table(self._places, array.shape[0], strides)
 
 
 def _named(name: str, extents: Vec3) -> dict[str, int]:

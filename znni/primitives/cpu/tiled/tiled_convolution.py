@@ -128,8 +128,7 @@ class TiledConvolution:
         return spectra
 
     def _image(self, array: Float32) -> _Image:
-        image, _, *voxels = (stride // FLOAT_BYTES for stride in array.strides)
-        return _Image(array, tile_table(self._tiles, array.shape[0], (image, *voxels)))
+        return _Image(array, tile_table(self._tiles, array))
 
     def _transform(
         self,
