@@ -18,11 +18,13 @@ from znni.errors import InvalidInput
 AVAILABLE_SHARE = 0.9
 
 # A core's nominal figures, until measured costs replace them: float32 operations per cycle by
-# SIMD width (two fused multiply-adds a cycle), clock, and a core's share of memory bandwidth.
+# SIMD width (two fused multiply-adds a cycle), clock, and memory bandwidth. Cores share the
+# memory: from 1 to 16 of them, what they get grew like their number to the power of 2/3.
 FLOPS_PER_CYCLE = {"avx512f": 64, "avx2": 32, "neon": 16}
 BASELINE_FLOPS_PER_CYCLE = 8
 NOMINAL_HERTZ = 2.5e9
-BANDWIDTH_PER_CORE = 12.5e9
+BANDWIDTH_OF_ONE_CORE = 14e9
+BANDWIDTH_EXPONENT = 2 / 3
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def detect_machine(ram: int | str | None = None, threads: int | None = None) -> 
         memory=ram,
         threads=threads,
         flops=busy * _flops_per_cycle() * NOMINAL_HERTZ,
-        bandwidth=busy * BANDWIDTH_PER_CORE,
+        bandwidth=BANDWIDTH_OF_ONE_CORE * busy**BANDWIDTH_EXPONENT,
     )
     return Machine(host)
 

@@ -148,14 +148,10 @@ class Direct:
         blocking = Blocking.of(layer, shape, out)
         tile_weights = _tile_weights(given.weight, blocking)
         offsets = _tap_offsets(layer.kernel, shape, blocking)
-        convolve_band = _band_kernel(blocking.maps, blocking.width)
+        convolve_bands = _band_kernel(blocking.maps, blocking.width)
         code, pool = CODES[layer.activation], workers(self.device.threads)
-        bands = [
-            (n, z, y)
-            for n in range(out.n)
-            for z in range(out.z)
-            for y in range(0, out.y, blocking.rows)
-        ]
+        bands = -(-out.y // blocking.rows)
+        parts = list(pool.shares(out.n * out.z * bands))
 
         def run(x: Float32) -> Float32:
             view = flat_view(x)
@@ -164,14 +160,15 @@ class Direct:
             sums = workspace((pool.threads, blocking.sums), np.float32)
             finished = workspace((pool.threads, blocking.finished), np.float32)
 
-            def task(worker: int, band: tuple[int, int, int]) -> None:
-                convolve_band(
-                    *view, tuple(shape), tuple(layer.kernel), y.ravel(), tuple(out), band,
-                    blocking.rows, blocking.features, blocking.positions, packed[worker],
-                    sums[worker], finished[worker], tile_weights, offsets, given.bias, code,
+            def task(worker: int, part: slice) -> None:
+                convolve_bands(
+                    *view, tuple(shape), tuple(layer.kernel), y.ravel(), tuple(out), part.start,
+                    part.stop, blocking.rows, blocking.features, blocking.positions,
+                    packed[worker], sums[worker], finished[worker], tile_weights, offsets,
+                    given.bias, code,
                 )  # fmt: skip
 
-            pool.for_each(task, bands)
+            pool.for_each(task, parts)
             if layer.activation == "softmax":
                 softmax_over_maps(y, pool)
             return y
@@ -239,40 +236,45 @@ def _finish(sums, pitch, rows, width, bias, code, finished, y, start):  # type: 
 
 @cache
 def _band_kernel(maps: int, width: int) -> Callable[..., None]:
-    """The compiled loop over one band, for one size of register tile."""
+    """The compiled loop over bands (n, z, y), for one size of register tile."""
 
     @numba_kernel
-    def convolve_band(  # type: ignore[no-untyped-def]
-        memory, start, strides, shape, kernel, y, out, band, rows, features, positions, packed,
-        sums, finished, weights, offsets, bias, code,
+    def convolve_bands(  # type: ignore[no-untyped-def]
+        memory, start, strides, shape, kernel, y, out, first_band, stop_band, rows, features,
+        positions, packed, sums, finished, weights, offsets, bias, code,
     ):  # fmt: skip
-        n, top, left = band
         volume = kernel[0] * kernel[1] * kernel[2]
         height = rows + kernel[1] - 1
-        rows = min(rows, out[3] - left)
-        used, size = (rows - 1) * shape[4] + out[4], rows * out[4]
-        for first in range(0, shape[1], features):
-            count = min(features, shape[1] - first)
-            last = first + count == shape[1]
-            corner = (first, top, left)
-            extent = (count, kernel[0], rows + kernel[1] - 1, shape[4])
-            _pack(memory, start + n * strides[0], strides, corner, extent, height, packed)
-            for first_map in range(0, out[1], maps):
-                group_maps = range(first_map, min(first_map + maps, out[1])) if last else range(0)
-                for o in group_maps:
-                    to = (((n * out[1] + o) * out[2] + top) * out[3] + left) * out[4]
-                    fetch_to_write(y, to)  # type: ignore[call-arg]  # numba passes the context
-                    fetch_to_write(y, to + size - 1)
-                first_sum = first_map * positions % sums.size
-                taps = (first_map * shape[1] + first * maps) * volume
-                for at in range(0, used, width):
-                    add_tile(  # type: ignore[call-arg]  # numba passes the context
-                        maps, width, sums, first_sum + at, positions, first > 0, packed, at,
-                        offsets, count * volume, weights, taps,
-                    )  # fmt: skip
-                for o in group_maps:
-                    to = (((n * out[1] + o) * out[2] + top) * out[3] + left) * out[4]
-                    total = sums[first_sum + (o - first_map) * positions :]
-                    _finish(total, shape[4], rows, out[4], bias[o], code, finished, y, to)
+        bands = -(-out[3] // rows)
+        for index in range(first_band, stop_band):
+            plane, band = divmod(index, bands)
+            n, top = divmod(plane, out[2])
+            left = band * rows
+            band_rows = min(rows, out[3] - left)
+            used, size = (band_rows - 1) * shape[4] + out[4], band_rows * out[4]
+            for first in range(0, shape[1], features):
+                count = min(features, shape[1] - first)
+                last = first + count == shape[1]
+                corner = (first, top, left)
+                extent = (count, kernel[0], band_rows + kernel[1] - 1, shape[4])
+                _pack(memory, start + n * strides[0], strides, corner, extent, height, packed)
+                for first_map in range(0, out[1], maps):
+                    stop_map = min(first_map + maps, out[1]) if last else first_map
+                    group_maps = range(first_map, stop_map)
+                    for o in group_maps:
+                        to = (((n * out[1] + o) * out[2] + top) * out[3] + left) * out[4]
+                        fetch_to_write(y, to)  # type: ignore[call-arg]  # numba adds the context
+                        fetch_to_write(y, to + size - 1)
+                    first_sum = first_map * positions % sums.size
+                    taps = (first_map * shape[1] + first * maps) * volume
+                    for at in range(0, used, width):
+                        add_tile(  # type: ignore[call-arg]  # numba passes the context
+                            maps, width, sums, first_sum + at, positions, first > 0, packed, at,
+                            offsets, count * volume, weights, taps,
+                        )  # fmt: skip
+                    for o in group_maps:
+                        to = (((n * out[1] + o) * out[2] + top) * out[3] + left) * out[4]
+                        total = sums[first_sum + (o - first_map) * positions :]
+                        _finish(total, shape[4], band_rows, out[4], bias[o], code, finished, y, to)
 
-    return convolve_band
+    return convolve_bands

@@ -16,7 +16,6 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from znni.arena import workspace
-from znni.primitives.cpu.common.even_slices import even_slices
 from znni.primitives.cpu.common.flat_view import flat_view
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.primitives.cpu.common.streaming import (
@@ -30,7 +29,7 @@ from znni.primitives.cpu.common.workers import Workers
 from znni.shapes import Shape5, Vec3
 from znni.weights import Float32
 
-# Input that a thread takes on at a time: enough to hide the cost of handing it out.
+# Input that a thread takes on at a time, at least: enough to hide the cost of handing it out.
 TASK_BYTES = 512 * 1024
 # Output rows are computed in whole vectors, as far as one float less than this beyond their ends.
 VECTOR = 16
@@ -79,7 +78,7 @@ def window_maxima(
             part.start, part.stop, *maxima[worker], result[worker], is_streamed(y.nbytes),
         )  # fmt: skip
 
-    pool.for_each(task, even_slices(planes, max(pool.threads, x.nbytes // TASK_BYTES)))
+    pool.for_each(task, pool.shares(planes, x.nbytes // TASK_BYTES))
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -7,7 +7,7 @@ no two libraries' pools ever fight over the cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from threading import Lock
@@ -15,7 +15,13 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from znni.primitives.cpu.common.even_slices import even_slices
+
 Item = TypeVar("Item")
+
+# Enough that all workers end together. Not more: the interpreter hands out one task at a time,
+# which takes it some 40 microseconds, so that many small tasks keep few workers busy.
+TASKS_PER_WORKER = 16
 
 
 class Workers:
@@ -24,6 +30,18 @@ class Workers:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(max(threads - 1, 1), thread_name_prefix="znni")
+
+    def shares(self, total: int, most: int | None = None) -> Iterator[slice]:
+        """Nearly equal slices of ``range(total)``, as items for ``for_each``.
+
+        Args:
+            total: positive.
+            most: slices, where a worker has one at least.
+        """
+        count = self.threads * TASKS_PER_WORKER
+        if most is not None:
+            count = max(self.threads, min(count, most))
+        return even_slices(total, count)
 
     def for_each(self, task: Callable[[int, Item], None], items: Iterable[Item]) -> None:
         """Call ``task(worker, item)`` for every item, in any order, and wait for all.
