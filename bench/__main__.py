@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from itertools import chain, product
+from collections.abc import Iterable, Iterator
+from itertools import chain, product, starmap
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bench import scaling
+from bench import options, scaling
 from bench.ceilings import Ceilings, measure_ceilings
 from bench.choices import judge_choices
 from bench.layers import (
@@ -28,7 +29,6 @@ from bench.record import Kind, Row, load, save
 from bench.table import table
 from znni.errors import InvalidInput, ZnniError
 from znni.machine import detect_machine
-from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Accuracy
 from znni.planning import checked_plan
@@ -39,52 +39,34 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
 )
 
-Kernels = Annotated[list[int], typer.Option("--kernel", help="Kernel extent; repeatable.")]
-Batches = Annotated[list[int], typer.Option("--batch", help="Inputs times fragments; repeatable.")]
-Sizes = Annotated[list[int], typer.Option("--size", help="Input voxels per axis; repeatable.")]
-Features = Annotated[int, typer.Option(help="Input maps.")]
-OutFeatures = Annotated[int, typer.Option(help="Output maps.")]
-Window = Annotated[int | None, typer.Option("--pool", help="Pool by so many voxels per axis.")]
-Only = Annotated[list[str] | None, typer.Option(help="A primitive; repeatable. Default: all.")]
-Nets = Annotated[list[Path], typer.Option("--net", help="Network file; repeatable.")]
-Volume = Annotated[int, typer.Option("--size", help="Voxels per axis of the volume planned for.")]
-Ram = Annotated[float, typer.Option(help="GiB that a plan may take.")]
-Patch = Annotated[int | None, typer.Option(help="Plan for an output of so many voxels per axis.")]
-PlanFile = Annotated[Path | None, typer.Option(help="Run this plan, made by znni plan --out.")]
-AccuracyClass = Annotated[Accuracy, typer.Option("--accuracy", help="Of the primitives planned.")]
-Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
-Repeats = Annotated[int, typer.Option(help="Counted rounds.")]
-Budget = Annotated[float, typer.Option(help="Seconds for the counted rounds of one contestant.")]
-Out = Annotated[Path | None, typer.Option(help="Save the JSON here.")]
-
 
 @app.command("layer")
 def layer_command(
-    kernel: Kernels,
-    batch: Batches = [1],  # noqa: B006
-    size: Sizes = [64],  # noqa: B006
-    features: Features = 80,
-    out_features: OutFeatures = 80,
-    pool: Window = None,
-    only: Only = None,
+    kernel: options.Kernels,
+    batch: options.Batches = [1],  # noqa: B006
+    size: options.Sizes = [64],  # noqa: B006
+    features: options.Features = 80,
+    out_features: options.OutFeatures = 80,
+    pool: Annotated[int | None, typer.Option(help="Pool by so many voxels per axis.")] = None,
+    only: options.Only = None,
     peers: Annotated[bool, typer.Option(help="PyTorch, too.")] = True,
-    threads: Threads = None,
-    repeats: Repeats = 5,
-    budget: Budget = 60.0,
-    out: Out = None,
+    threads: options.Threads = None,
+    repeats: options.Repeats = 5,
+    budget: options.Budget = 60.0,
+    out: options.Out = None,
 ) -> None:
     """Every primitive on one convolution, beside PyTorch's."""
     machine = detect_machine(threads=threads)
     check_primitives(only or [], machine)
     ceilings = _ceilings(machine.host.threads)
-    rows: list[Row] = []
-    for operation, shape in _layers(kernel, batch, size, features, out_features, pool):
+    effort = Effort(repeats, budget)
+
+    def compared(operation: Layer, shape: Shape5) -> list[Row]:
         _progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
-        effort = Effort(repeats, budget)
-        found = compare_layer(machine, operation, shape, only or [], effort, ceilings, peers=peers)
-        typer.echo(table("layer", found))
-        rows += found
-        _save(out, "layer", rows, [ceilings])
+        return compare_layer(machine, operation, shape, only or [], effort, ceilings, peers=peers)
+
+    layers = _layers(kernel, batch, size, features, out_features, pool)
+    _report("layer", starmap(compared, layers), ceilings, out)
 
 
 @app.command("choices")
@@ -98,72 +80,64 @@ def choices_command(
 
 @app.command("network")
 def network_command(
-    net: Nets,
-    size: Volume = 512,
-    ram: Ram = 16.0,
-    patch: Patch = None,
-    plan: PlanFile = None,
-    accuracy: AccuracyClass = "float32",
+    net: options.Nets,
+    size: options.Volume = 512,
+    ram: options.Ram = 16.0,
+    patch: options.Patch = None,
+    plan: options.PlanFile = None,
+    accuracy: options.AccuracyClass = "float32",
     peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
     peer_ram: Annotated[
         float | None, typer.Option(help="GiB for a peer's patch. Default: --ram.")
     ] = None,
-    threads: Threads = None,
-    repeats: Repeats = 3,
-    budget: Budget = 120.0,
-    out: Out = None,
+    threads: options.Threads = None,
+    repeats: options.Repeats = 3,
+    budget: options.Budget = 120.0,
+    out: options.Out = None,
 ) -> None:
     """The best plan's patch for whole networks, beside the peers at their best patches."""
     names = check_peers(peer or [])
     ceilings = _ceilings(detect_machine(threads=threads).host.threads)
-    rivals = Rivals(tuple(names), _bytes(peer_ram or ram))
-    rows: list[Row] = []
-    for network in map(load_network, net):
-        chosen = _plan(network, size, ram, threads, patch, accuracy, plan)
-        found = compare_network(chosen, rivals, Effort(repeats, budget), _progress)
-        typer.echo(table("network", found))
-        rows += found
-        _save(out, "network", rows, [ceilings])
+    rivals, effort = Rivals(tuple(names), _bytes(peer_ram or ram)), Effort(repeats, budget)
+    plans = _plans(net, size, ram, threads, patch, accuracy, plan)
+    compared = (compare_network(chosen, rivals, effort, _progress) for chosen in plans)
+    _report("network", compared, ceilings, out)
 
 
 @app.command("profile")
 def profile_command(
-    net: Nets,
-    size: Volume = 512,
-    ram: Ram = 16.0,
-    patch: Patch = None,
-    plan: PlanFile = None,
-    accuracy: AccuracyClass = "float32",
-    threads: Threads = None,
-    repeats: Repeats = 1,
-    out: Out = None,
+    net: options.Nets,
+    size: options.Volume = 512,
+    ram: options.Ram = 16.0,
+    patch: options.Patch = None,
+    plan: options.PlanFile = None,
+    accuracy: options.AccuracyClass = "float32",
+    threads: options.Threads = None,
+    repeats: options.Repeats = 1,
+    out: options.Out = None,
 ) -> None:
     """Where a plan's patch spends its time, layer by layer."""
     ceilings = _ceilings(detect_machine(threads=threads).host.threads)
-    rows: list[Row] = []
-    for network in map(load_network, net):
-        chosen = _plan(network, size, ram, threads, patch, accuracy, plan)
-        found = profile(chosen, ceilings, repeats, _progress)
-        typer.echo(table("profile", found))
-        rows += found
-        _save(out, "profile", rows, [ceilings])
+    plans = _plans(net, size, ram, threads, patch, accuracy, plan)
+    profiles = (profile(chosen, ceilings, repeats, _progress) for chosen in plans)
+    _report("profile", profiles, ceilings, out)
 
 
 @app.command("scaling")
 def scaling_command(
     threads: Annotated[list[int], typer.Option(help="Worker threads; repeatable.")],
-    kernel: Kernels = [],  # noqa: B006
-    batch: Batches = [8],  # noqa: B006
-    size: Sizes = [48],  # noqa: B006
-    features: Features = 80,
-    out_features: OutFeatures = 80,
-    only: Only = None,
+    kernel: options.Kernels = [],  # noqa: B006
+    batch: options.Batches = [8],  # noqa: B006
+    size: options.Sizes = [48],  # noqa: B006
+    features: options.Features = 80,
+    out_features: options.OutFeatures = 80,
+    only: options.Only = None,
     net: Annotated[list[Path] | None, typer.Option(help="Network file; repeatable.")] = None,
     patch: Annotated[int, typer.Option(help="Output voxels per axis of a network's patch.")] = 64,
-    ram: Ram = 16.0,
-    repeats: Repeats = 5,
-    budget: Budget = 60.0,
-    out: Out = None,
+    ram: options.Ram = 16.0,
+    repeats: options.Repeats = 5,
+    budget: options.Budget = 60.0,
+    out: options.Out = None,
 ) -> None:
     """Layers and networks with more and more threads."""
     check_primitives(only or [], detect_machine())
@@ -219,23 +193,30 @@ def _layers(
     ]
 
 
-def _plan(
-    network: Network,
+def _plans(
+    nets: list[Path],
     size: int,
     ram: float,
     threads: int | None,
     patch: int | None,
     accuracy: Accuracy,
     given: Path | None,
-) -> Plan:
-    if given is None:
-        _progress(f"planning {network.name}")
-        return plan_for(network, size, _bytes(ram), threads, patch, accuracy)
+) -> Iterator[Plan]:
+    """Each network's plan: the given one if there is one, or the best."""
+    for network in map(load_network, nets):
+        if given is None:
+            _progress(f"planning {network.name}")
+            yield plan_for(network, size, _bytes(ram), threads, patch, accuracy)
+        else:
+            yield checked_plan(_read_plan(given), network, _bytes(ram), threads, accuracy)
+
+
+def _read_plan(path: Path) -> Plan:
     try:
-        text = given.read_text()
+        text = path.read_text()
     except OSError as error:
-        raise InvalidInput(f"{given}: cannot be read: {error.strerror}") from None
-    return checked_plan(Plan.from_json(text), network, _bytes(ram), threads)
+        raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
+    return Plan.from_json(text)
 
 
 def _bytes(gib: float) -> int:
@@ -250,6 +231,17 @@ def _ceilings(threads: int) -> Ceilings:
 
 def _progress(what: str) -> None:
     typer.echo(f"... {what}", err=True)
+
+
+def _report(
+    kind: Kind, measured: Iterable[list[Row]], ceilings: Ceilings, out: Path | None
+) -> None:
+    """Print the table of each that is measured, and save it with those before it."""
+    rows: list[Row] = []
+    for found in measured:
+        typer.echo(table(kind, found))
+        rows += found
+        _save(out, kind, rows, [ceilings])
 
 
 def _save(out: Path | None, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> None:

@@ -16,32 +16,32 @@ from znni.shapes import Vec3
 from znni.units import in_units
 
 # Output voxels per axis that are tried.
-EXTENTS = (16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320)
+EXTENTS = (16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384)
 
 # Operations of a layer that are timed when patches are compared: a tenth of a second or less.
 SWEEP_FLOPS = 2e10
 
 
-def _fragments(network: Network, dtype: str, threads: int) -> Any:
+def _fragments(network: Network, dtype: str, threads: int, ram: int) -> Any:
     from bench.torch_fragments import TorchFragments
 
-    return TorchFragments(network, dtype, threads)
+    return TorchFragments(network, dtype, threads, ram)
 
 
-def _dilated(network: Network, dtype: str, threads: int) -> Any:
+def _dilated(network: Network, dtype: str, threads: int, _ram: int) -> Any:
     from bench.torch_dilated import TorchDilated
 
     return TorchDilated(network, dtype, threads)
 
 
-def _monai(network: Network, dtype: str, threads: int) -> Any:
+def _monai(network: Network, dtype: str, threads: int, _ram: int) -> Any:
     from bench.monai_window import MonaiWindows
 
     return MonaiWindows(network, dtype, threads)
 
 
 # How each is made in its process, and the type that it computes in.
-PEERS: dict[str, tuple[Callable[[Network, str, int], Any], str]] = {
+PEERS: dict[str, tuple[Callable[[Network, str, int, int], Any], str]] = {
     "torch_fp32": (_fragments, TYPES["fp32"]),
     "torch_bf16": (_fragments, TYPES["bf16"]),
     "dilated_fp32": (_dilated, TYPES["fp32"]),
@@ -70,10 +70,13 @@ def missing(name: str) -> str | None:
     return None
 
 
-def start(name: str, network: Network, threads: int) -> Child:
-    """A peer in a new process, with the memory settings that suit PyTorch."""
+def start(name: str, network: Network, threads: int, ram: int) -> Child:
+    """A peer in a new process, for patches whose arrays fit ``ram`` bytes.
+
+    The process has the memory settings that suit PyTorch.
+    """
     make, dtype = PEERS[name]
-    return Child(make, network, dtype, threads, environment=ENVIRONMENT)
+    return Child(make, network, dtype, threads, ram, environment=ENVIRONMENT)
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def best_patch(
     """
     patches = sorted({_rounded(network, extent) for extent in extents}, reverse=True)
     seconds: dict[Vec3, float] = {}
-    with start(name, network, threads) as child:
+    with start(name, network, threads, ram) as child:
         begin = perf_counter()
         for patch in patches:
             if child.call("needed_bytes", patch) > ram:

@@ -74,9 +74,8 @@ def compare_network(
 ) -> list[Row]:
     """Rows for a plan's patch, for each peer's best patch, and for what was published.
 
-    Peers look for their best patch first. Then all take turns, warming up in each, unless a patch
-    of ours is predicted to take longer than a turn may. A peer that cannot run, or is killed, has
-    a row that says so.
+    Peers look for their best patch first. Then all take turns, warming up in each. A peer that
+    cannot run, or is killed, has a row that says so.
 
     Args:
         plan: ours.
@@ -102,14 +101,10 @@ def compare_network(
         except ChildFailed as error:
             failed[name] = str(error)
     limit = effort.budget / effort.repeats
-    contestants = {
-        OURS: _Contestant(
-            lambda: Child(PlanPatch, plan.to_json()), None, limit, warm=plan.patch_seconds <= limit
-        )
-    }
+    contestants = {OURS: _Contestant(lambda: Child(PlanPatch, plan.to_json()), None, limit)}
     for name, found in best.items():
-        make = partial(network_peers.start, name, network, threads)
-        contestants[name] = _Contestant(make, found, limit, warm=True)
+        make = partial(network_peers.start, name, network, threads, rivals.ram)
+        contestants[name] = _Contestant(make, found, limit)
     progress("the reference in float64")
     reference = CornerReference(network, random_weights(network, 0), threads)
     results = run_rounds(
@@ -169,14 +164,11 @@ class _Contestant:
         make: starts the process.
         found: a peer's best patch; None for our own plan.
         limit: seconds that one measurement of a peer may take.
-        warm: run a patch before the one that counts.
     """
 
-    def __init__(
-        self, make: Callable[[], Child], found: BestPatch | None, limit: float, *, warm: bool
-    ) -> None:
-        self._make, self._found, self._limit, self._warm = make, found, limit, warm
-        self._about: Row = {"measured": WHOLE if warm else f"{WHOLE}, the first of its process"}
+    def __init__(self, make: Callable[[], Child], found: BestPatch | None, limit: float) -> None:
+        self._make, self._found, self._limit = make, found, limit
+        self._about: Row = {"measured": WHOLE}
         self._corner: Float32 | None = None
         self._failure: str | None = None
 
@@ -198,8 +190,8 @@ class _Contestant:
             self._about["measured"] = child.call("prepare", *estimate, self._limit, room)
             self._about["least_gib"] = child.call("needed_bytes", self._found.patch) / 2**30
         in_parts = self._about["measured"] == PARTS
-        if self._warm and not in_parts:  # parts are warmed up one by one
-            child.call("seconds")
+        if not in_parts:  # parts are warmed up one by one
+            self._about["first_seconds"] = float(child.call("seconds"))
         seconds = float(child.call("seconds"))
         if not in_parts:  # parts do not take a patch's memory
             self._about["peak_gib"] = child.peak_memory() / 2**30

@@ -88,14 +88,14 @@ def profile(
     steps = [(step, runs) for segment, runs in plan.runs() for step in segment.steps]
     rows: list[Row] = []
     for step, runs in steps:
-        taken = median(seconds[step.layer.name])
+        taken = median(seconds[step.operation.name])
         floor = ceilings.floor(runs * step.cost.flops, runs * step.cost.bytes_moved)
         rows.append(
             {
-                "layer": step.layer.name,
+                "layer": step.operation.name,
                 "primitive": step.primitive,
                 "input": str(step.shape_in),
-                "runs": clocks[step.layer.name].calls,
+                "runs": clocks[step.operation.name].calls,
                 "seconds": taken,
                 "share": taken / total,
                 "predicted_seconds": runs * step.seconds,

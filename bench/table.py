@@ -33,6 +33,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, str]] = {
         "name": "{name}",
         "patch": "{patch}",
         "s": "{seconds:.2f}",
+        "first s": "{first_seconds:.2f}",
         "rounds": "{rounds}",
         "spread": "{spread:.0%}",
         "voxels/s": "{voxels_per_s:,.0f}",

@@ -1,12 +1,16 @@
 """The peer for whole networks: max-pooling fragments in PyTorch, at the settings that suit it.
 
 Channels last, and depth first over the first pool's fragments, so that its working set stays
-small: the fastest arrangement of PyTorch's own operators that we found.
+small: the fastest arrangement of PyTorch's own operators that we found. The output of the layers
+before that pool is stored if it fits; else each fragment computes its own, a few planes at a time,
+so that larger patches fit.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,12 +30,23 @@ from znni.weights import Float32
 # A pool's fragments, stacked, and stacked again channels last: all at once.
 COPIES_OF_FRAGMENTS = 3
 
+# Planes of a fragment of the first pool that are computed at a time where its input is not stored.
+SLAB_PLANES = 8
+
 
 class TorchFragments(TorchNetwork):
-    """Dense output by fragments of every pool."""
+    """Dense output by fragments of every pool.
 
-    def __init__(self, network: Network, dtype: str, threads: int) -> None:
+    Args:
+        network: what to compute.
+        dtype: of all arithmetic, by PyTorch's name.
+        threads: PyTorch's.
+        ram: bytes that a patch's arrays may take.
+    """
+
+    def __init__(self, network: Network, dtype: str, threads: int, ram: int) -> None:
         super().__init__(network, dtype, threads)
+        self._ram = ram
         pools = [layer for layer in network.layers if isinstance(layer, Pool)]
         first_pool = network.layers.index(pools[0]) if pools else len(network.layers)
         self.first_pool = pools[0] if pools else Pool("none", Vec3(1, 1, 1))
@@ -44,9 +59,9 @@ class TorchFragments(TorchNetwork):
         """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
         dense = self._new_output(x)
         with torch.inference_mode():
-            stored = self._layers(self.head, self.tensor(x[np.newaxis]))
+            fragment_at = self._fragments(x)
             for offset in offsets(self.window):
-                self._fragment_to(dense, stored, offset)
+                self._finish(dense, fragment_at(offset), offset)
         return dense
 
     def timed(self, x: Float32) -> float:
@@ -62,11 +77,12 @@ class TorchFragments(TorchNetwork):
         dense = self._new_output(x)
         with torch.inference_mode():
             start = time.perf_counter()
-            stored = self._layers(self.head, self.tensor(x[np.newaxis]))
+            fragment_at = self._fragments(x)
             head = time.perf_counter() - start
-            _fragment(stored, self.window, Vec3(0, 0, 0))
+            first = Vec3(0, 0, 0)
+            fragment_at(first)
             start = time.perf_counter()
-            self._fragment_to(dense, stored, Vec3(0, 0, 0))
+            self._finish(dense, fragment_at(first), first)
             fragment = time.perf_counter() - start
         self._last = corner(self.network, dense)
         return head + self.window.volume * fragment
@@ -74,21 +90,28 @@ class TorchFragments(TorchNetwork):
     def ways(self, patch: Vec3, estimate: float) -> list[tuple[str, float]]:
         """Whole, or the head and a single fragment."""
         pieces = self.pieces(patch)
-        head = sum(piece.flops for piece in pieces[: len(self.head)])
-        rest = sum(piece.flops * piece.runs for piece in pieces[len(self.head) :])
-        single = (head + rest / self.window.volume) / (head + rest)
-        return [*super().ways(patch, estimate), (self.one_fragment, estimate * single)]
+        single = sum(piece.flops for piece in pieces)
+        whole = sum(piece.flops * piece.runs for piece in pieces)
+        return [*super().ways(patch, estimate), (self.one_fragment, estimate * single / whole)]
 
     def pieces(self, patch: Vec3) -> list[Piece]:
-        """The layers up to the first pool once, the others once per fragment of it."""
-        made = []
-        shape = Shape5.of(1, self.network.in_features, patch + self.network.field_of_view - 1)
-        for layer in self.head:
-            made.append(self._piece(layer, shape, 1, 0))
-            shape = _out_shape(layer, shape)
+        """The layers from the first pool on once per fragment of it, those before it so or once."""
+        return self._pieces(patch, stored=self._stored(patch))
+
+    def _stored(self, patch: Vec3) -> bool:
+        """Whether the first pool's input fits beside all else."""
+        most = max(piece.alive for piece in self._pieces(patch, stored=True))
+        return most * int(self.dtype.itemsize) <= self._ram
+
+    def _pieces(self, patch: Vec3, *, stored: bool) -> list[Piece]:
         fragments = self.window.volume
-        held = shape.elements
+        shape = Shape5.of(1, self.network.in_features, patch + self.network.field_of_view - 1)
+        made = []
+        for layer in self.head:
+            made.append(self._piece(layer, shape, 1 if stored else fragments, 0))
+            shape = _out_shape(layer, shape)
         size = shape.size // self.window
+        fragment = Shape5.of(1, shape.f, size)
         made.append(
             Piece(
                 layer=self.first_pool,
@@ -98,11 +121,18 @@ class TorchFragments(TorchNetwork):
                 reach=self.window.z - 1,
                 flops=layer_flops(self.first_pool, shape, size),
                 runs=fragments,
-                alive=held + shape.f * size.volume,
+                alive=shape.elements + fragment.elements,
                 run=partial(_fragment, window=self.window, offset=Vec3(0, 0, 0)),
             )
         )
-        shape = Shape5.of(1, shape.f, size)
+        if not stored:
+            share = min(1.0, SLAB_PLANES / size.z)
+            made = [
+                replace(piece, alive=2 * fragment.elements + round(share * piece.alive))
+                for piece in made
+            ]
+        held = shape.elements if stored else 0
+        shape = fragment
         for layer in self.tail:
             made.append(self._piece(layer, shape, fragments, held))
             shape = _out_shape(layer, shape)
@@ -130,9 +160,28 @@ class TorchFragments(TorchNetwork):
         dense.fill(0)  # the first touch of its pages is not PyTorch's time
         return dense
 
-    def _fragment_to(self, dense: Float32, stored: Any, offset: Vec3) -> None:
+    def _fragments(self, x: Float32) -> Callable[[Vec3], Any]:
+        """What gives the first pool's fragment at an offset, from its stored input if that fits."""
+        image = self.tensor(x[np.newaxis])
+        if self._stored(Vec3(*x.shape[1:]) - self.network.field_of_view + 1):
+            return partial(_fragment, self._layers(self.head, image), self.window)
+        return partial(self._fragment_in_slabs, image)
+
+    def _fragment_in_slabs(self, image: Any, offset: Vec3) -> Any:
+        step = self.window.z
+        reach = sum(layer.kernel.z - 1 for layer in self.head if isinstance(layer, Conv))
+        planes = (image.shape[2] - reach) // step
+        slabs = []
+        for first in range(0, planes, SLAB_PLANES):
+            start = offset.z + first * step
+            stop = offset.z + min(first + SLAB_PLANES, planes) * step
+            y = self._layers(self.head, image[:, :, start : stop + reach])
+            slabs.append(_fragment(y, self.window, offset._replace(z=0)))
+        return torch.cat(slabs, dim=2)
+
+    def _finish(self, dense: Float32, fragment: Any, offset: Vec3) -> None:
         """Take one of the first pool's fragments to the end, and put it in its place."""
-        y = self._layers(self.tail, _fragment(stored, self.window, offset))
+        y = self._layers(self.tail, fragment)
         at, stride = self._positions(offset)
         place(y.float().contiguous().numpy(), at, stride, dense)
 
@@ -160,8 +209,7 @@ class TorchFragments(TorchNetwork):
 
 
 def _fragment(x: Any, window: Vec3, offset: Vec3) -> Any:
-    size = Vec3(*x.shape[2:]) + 1 - window
-    stop = offset + size
+    stop = offset + Vec3(*x.shape[2:]) // window * window
     crop = x[:, :, offset.z : stop.z, offset.y : stop.y, offset.x : stop.x]
     return functional.max_pool3d(crop, tuple(window))
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from planner.bounds import Bounds
 from planner.layers import Choice, Options, Slot, fastest_within, least_memory
 from planner.sizes import patch_sizes, patch_sizes_near
-from planner.split import splits
+from planner.split import fusible_convolutions, splits
 from znni.errors import DoesNotFit
 from znni.machine import Machine
 from znni.network import Conv, Network
@@ -92,7 +92,8 @@ class _Search:
         self.machine = machine
         self.overhead = overhead
         self.options = Options(catalogue.values())
-        self.bounds = Bounds(network, self.options)
+        self.fusible = fusible_convolutions(network, self.options)
+        self.bounds = Bounds(network, self.options, self.fusible)
 
     def lower_bound(self, patch: Vec3) -> float:
         """Seconds of the whole output that no plan with this patch can beat."""
@@ -118,7 +119,7 @@ class _Search:
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
         best: tuple[Segments, Choice] | None = None
-        for segments in splits(self.network, patch_input.size, allowed, self.bounds.fusible):
+        for segments in splits(self.network, patch_input.size, allowed, self.fusible):
             slots = self._slots(segments, patch_input, bounds, limit)
             choice = fastest_within(slots, allowed, limit) if slots else None
             if choice:
@@ -132,7 +133,7 @@ class _Search:
         bounds = self.bounds.of_layers(patch)
         candidates = [
             (segments, least_memory(slots))
-            for segments in splits(self.network, patch_input.size, fusible=self.bounds.fusible)
+            for segments in splits(self.network, patch_input.size, fusible=self.fusible)
             if (slots := self._slots(segments, patch_input, bounds, inf))
         ]
         plan = self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
@@ -142,7 +143,7 @@ class _Search:
             needed=plan.memory.total,
             allowed=host.memory,
             device=host.kind,
-            layer=step.layer.name,
+            layer=step.operation.name,
             patch=patch,
         )
 

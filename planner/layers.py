@@ -1,4 +1,4 @@
-"""The ways to compute one layer, and the best choice of one for each under a memory limit."""
+"""The ways to compute each step, and the best choice of them under a memory limit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from planner.costs import model_seconds
+from znni.cost import Cost, Memory
 from znni.network import Operation
 from znni.plans import Step
 from znni.primitive import Primitive
 from znni.shapes import Shape5
+
+UNDECIDED = "undecided"
+
+
+def bare_step(operation: Operation, shape: Shape5, shape_out: Shape5) -> Step:
+    """A step that asks for an operation: no primitive, no cost but its input and output."""
+    least = Memory(resident=0, working=shape.nbytes + shape_out.nbytes)
+    return Step(operation, UNDECIDED, shape, shape_out, Cost(0, 0, least, 1), seconds=0.0)
 
 
 class Options:
@@ -23,9 +32,9 @@ class Options:
         """Steps on the Pareto front of seconds, resident and working memory, fastest first.
 
         Args:
-            step: its layer and shapes are what is asked.
+            step: its operation and shapes are what is asked.
         """
-        key = (step.layer, step.shape_in, step.shape_out)
+        key = (step.operation, step.shape_in, step.shape_out)
         if key not in self._known:
             self._known[key] = _pareto(self._every(step))
         return self._known[key]
@@ -36,10 +45,10 @@ class Options:
 
     def _every(self, asked: Step) -> list[Step]:
         steps = []
-        layer, shape = asked.layer, asked.shape_in
+        operation, shape = asked.operation, asked.shape_in
         for primitive in self._primitives:
-            if primitive.out_shape(layer, shape) == asked.shape_out:
-                cost = primitive.cost(layer, shape)
+            if primitive.out_shape(operation, shape) == asked.shape_out:
+                cost = primitive.cost(operation, shape)
                 seconds = model_seconds(primitive, cost)
                 steps.append(replace(asked, primitive=primitive.name, cost=cost, seconds=seconds))
         return steps
@@ -60,7 +69,7 @@ def _pareto(steps: list[Step]) -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class Slot:
-    """A layer's place in a plan.
+    """A step's place in a plan.
 
     Attributes:
         options: steps to choose from.

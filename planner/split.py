@@ -7,12 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
-from znni.cost import Cost, Memory
+from planner.layers import Options, bare_step
+from planner.samples import sample_steps
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
 from znni.plans import Segment, Step
 from znni.shapes import Shape5, Vec3, fragments, valid_convolution
-
-UNDECIDED = "undecided"
 
 
 def pooled_convolutions(network: Network) -> Iterator[PooledConv]:
@@ -20,6 +19,15 @@ def pooled_convolutions(network: Network) -> Iterator[PooledConv]:
     for layer, following in pairwise(network.layers):
         if isinstance(layer, Conv) and isinstance(following, Pool) and following.window.volume > 1:
             yield PooledConv(layer, following)
+
+
+def fusible_convolutions(network: Network, options: Options) -> tuple[PooledConv, ...]:
+    """The pooled convolutions that some primitive computes as one step."""
+    return tuple(
+        pair
+        for pair in pooled_convolutions(network)
+        if any(options(asked) for asked in sample_steps(pair, pair.conv.in_features))
+    )
 
 
 def splits(
@@ -121,12 +129,6 @@ def _starting(done: tuple[Segment, ...], opened: Segment) -> tuple[tuple[Segment
     return ((*done, opened), Segment("cpu", 1, ())) if opened.steps else (done, opened)
 
 
-def _single(layer: Operation, window: Vec3, shape: Shape5, shape_out: Shape5) -> Step:
+def _single(operation: Operation, window: Vec3, shape: Shape5, shape_out: Shape5) -> Step:
     """A step that makes one fragment of one item, of an input that may start at any offset."""
-    return bare_step(layer, Shape5.of(1, shape.f, shape.size - window + 1), shape_out)
-
-
-def bare_step(layer: Operation, shape: Shape5, shape_out: Shape5) -> Step:
-    """A step that asks for a layer: no primitive, no cost but its input and output."""
-    least = Memory(resident=0, working=shape.nbytes + shape_out.nbytes)
-    return Step(layer, UNDECIDED, shape, shape_out, Cost(0, 0, least, 1), seconds=0.0)
+    return bare_step(operation, Shape5.of(1, shape.f, shape.size - window + 1), shape_out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -397,7 +398,12 @@ def test_stopped_before_the_first_block(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _: signal.raise_signal(number))
+
+    def stopped(_machine: object) -> None:
+        signal.raise_signal(number)
+        time.sleep(10)  # Python may take its time to call the handler
+
+    monkeypatch.setattr("znni.planning.catalogue", stopped)
     message = refused(*INFER, code=128 + number)
     assert message == f"stopped by {number.name}; out.h5 was not made"
     assert not Path("out.h5.partial").exists()

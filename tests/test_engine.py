@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from random_networks import chain, networks
 
 from planner.exhaustive import Overhead, fastest_plan
-from planner.layers import Options
-from planner.split import bare_step, pooled_convolutions, splits
+from planner.layers import Options, bare_step
+from planner.split import pooled_convolutions, splits
 from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import convert, no_progress, run_volume
 from znni.engine.tiles import make_job, tiles
@@ -144,7 +144,7 @@ def test_every_division_with_a_fused_step() -> None:
     found = set()
     fusible = tuple(pooled_convolutions(network))
     for segments in splits(network, Vec3(*volume.shape[1:]), fusible=fusible):
-        names = tuple(step.layer.name for part in segments for step in part.steps)
+        names = tuple(step.operation.name for part in segments for step in part.steps)
         if len(names) < len(network.layers):
             plan = plan_of(segments, network, patch, patch)
             np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
@@ -194,6 +194,8 @@ def test_plan_json_round_trip_and_rejection() -> None:
     for broken in ("", "{}", "[1]", plan.to_json().replace('"l2"', '"lx"', 1)):
         with pytest.raises(InvalidInput, match="not a plan"):
             Plan.from_json(broken)
+    with pytest.raises(InvalidInput, match=r"steps\.0\.operation: Field required; plan again"):
+        Plan.from_json(plan.to_json().replace('"operation"', '"layer"'))  # an earlier version's
 
 
 def test_a_plan_of_unknown_or_wrong_steps_is_refused() -> None:
@@ -214,12 +216,12 @@ def test_a_fused_step_survives_json_and_a_tampered_one_does_not() -> None:
     (pair,) = fusible = tuple(pooled_convolutions(network))
     patch = network.total_pooling
     every = splits(network, patch + network.field_of_view - 1, fusible=fusible)
-    (fused,) = (segments for segments in every if segments[0].steps[0].layer == pair)
+    (fused,) = (segments for segments in every if segments[0].steps[0].operation == pair)
     plan = plan_of(fused, network, patch, patch)
     text = plan.to_json()
     again = Plan.from_json(text)
     assert again == plan
-    assert again.segments[0].steps[0].layer == pair
+    assert again.segments[0].steps[0].operation == pair
     check_runnable(again, CATALOGUE)
     with pytest.raises(InvalidInput, match="'fused', which this machine does not have"):
         check_runnable(again, fake_catalogue())

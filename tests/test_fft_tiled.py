@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from layers import assert_accurate, random_case
 from numpy.typing import NDArray
+from tiled_convolutions import tiled_convolutions
 
 from znni.machine import detect_machine
-from znni.network import Activation, Conv
+from znni.network import Conv
 from znni.primitives import reference
 from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.fft_tiled import FftTiled, primitives
@@ -31,7 +33,6 @@ from znni.primitives.cpu.tiled.overlap_save import (
     tiles_of,
 )
 from znni.shapes import Shape5, Vec3
-from znni.weights import ConvWeights, Float32
 
 Numbers = NDArray[np.float64]
 
@@ -172,60 +173,27 @@ def test_an_axis_takes_the_extent_whose_tiles_have_the_fewest_voxels() -> None:
     assert tile_extents(Vec3.of(8), Vec3.of(0), Vec3(30, 30, 30), Vec3(3, 9, 3)) is None
 
 
-def convolved(
-    primitive: FftTiled, shape: Shape5, kernel: Vec3, out_features: int, activation: Activation
-) -> tuple[Float32, Any]:
-    """The primitive's output and the reference, of random input, weights and bias."""
-    rng = np.random.default_rng(sum(shape))
-    layer = Conv("layer", shape.f, out_features, kernel, activation)
-    weight = rng.standard_normal(layer.weight_shape, dtype=np.float32)
-    weights = ConvWeights(weight, rng.standard_normal(out_features, dtype=np.float32))
-    x = rng.standard_normal(shape, dtype=np.float32)
-    y = primitive.build(layer, shape, weights)(x)
-    return y, reference.convolution(x, layer, weights)
-
-
-@pytest.mark.parametrize(
-    ("tile", "shape", "kernel", "out_features", "activation"),
-    [
-        (8, Shape5(1, 1, 8, 8, 8), Vec3(3, 3, 3), 1, "identity"),
-        (8, Shape5(2, 3, 11, 9, 13), Vec3(3, 2, 4), 5, "relu"),
-        (8, Shape5(3, 17, 7, 9, 5), Vec3(2, 4, 3), 33, "leaky_relu"),
-        (12, Shape5(2, 5, 7, 13, 25), Vec3(1, 5, 2), 3, "sigmoid"),
-        (12, Shape5(1, 4, 3, 4, 21), Vec3(1, 1, 6), 7, "relu"),
-        (16, Shape5(1, 2, 9, 27, 21), Vec3(5, 4, 1), 18, "elu"),
-        (20, Shape5(1, 7, 19, 35, 18), Vec3(4, 5, 6), 17, "softmax"),
-        (24, Shape5(1, 3, 24, 13, 22), Vec3(9, 1, 7), 20, "tanh"),
-        (32, Shape5(1, 2, 29, 27, 31), Vec3(9, 8, 7), 2, "identity"),
-    ],
-)
+@tiled_convolutions
 @pytest.mark.parametrize("resident", [True, False])
-def test_convolution(
-    tile: int,
-    shape: Shape5,
-    kernel: Vec3,
-    out_features: int,
-    activation: Activation,
-    resident: bool,
-) -> None:
-    primitive = FftTiled(DEVICE, tile, resident)
-    y, expected = convolved(primitive, shape, kernel, out_features, activation)
-    assert abs(y - expected).max() <= primitive.accuracy * abs(expected).max()
+def test_convolution(tile: int, layer: Conv, shape: Shape5, resident: bool) -> None:
+    primitive, case = FftTiled(DEVICE, tile, resident), random_case(layer, shape)
+    assert_accurate(primitive, case, case.run(primitive))
 
 
 def test_many_maps_stay_accurate() -> None:
-    primitive = FftTiled(DEVICE, 16, resident=True)
-    y, expected = convolved(primitive, Shape5(1, 80, 16, 16, 18), Vec3(5, 5, 5), 80, "identity")
+    layer = Conv("layer", 80, 80, Vec3(5, 5, 5), "identity")
+    case = random_case(layer, Shape5(1, 80, 16, 16, 18))
+    y = case.run(FftTiled(DEVICE, 16, resident=True))
+    expected = reference.convolution(case.x, layer, case.weights)
     assert abs(y - expected).max() <= 2e-6 * abs(expected).max()
 
 
 def test_several_batches_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    primitive, shape = FftTiled(DEVICE, 8, resident=True), Shape5(2, 3, 15, 16, 17)
-    arguments = primitive, shape, Vec3(3, 3, 3), 4, "relu"
-    whole, _ = convolved(*arguments)  # type: ignore[arg-type]
+    primitive = FftTiled(DEVICE, 8, resident=True)
+    case = random_case(Conv("layer", 3, 4, Vec3(3, 3, 3), "relu"), Shape5(2, 3, 15, 16, 17))
+    whole = case.run(primitive)
     monkeypatch.setattr("znni.primitives.cpu.tiled.tile_batches.BATCH_TILES", 5)
-    parts, _ = convolved(*arguments)  # type: ignore[arg-type]
-    np.testing.assert_allclose(parts, whole, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(case.run(primitive), whole, rtol=1e-5, atol=1e-5)
 
 
 def test_one_catalogue_entry_for_every_extent_that_differs() -> None:

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layers import assert_accurate, random_case
 from numpy.typing import NDArray
+from tiled_convolutions import tiled_convolutions
 
 from znni import planning
 from znni.machine import detect_machine
-from znni.network import Activation, Conv, Network, Pool
+from znni.network import Conv, Network, Pool
 from znni.primitive import catalogue
 from znni.primitives.cpu import fft_tiled, fft_tiled_bfloat16
 from znni.primitives.cpu.common.machine_code import Kernel, has_bfloat16_products
@@ -140,31 +141,10 @@ def test_pairs_are_swapped_negated_and_multiplied() -> None:
 
 
 @has_instructions
-@pytest.mark.parametrize(
-    ("tile", "shape", "kernel", "out_features", "activation"),
-    [
-        (8, Shape5(1, 1, 8, 8, 8), Vec3(3, 3, 3), 1, "identity"),
-        (8, Shape5(2, 3, 11, 9, 13), Vec3(3, 2, 4), 24, "relu"),
-        (8, Shape5(3, 24, 7, 9, 5), Vec3(2, 4, 3), 33, "leaky_relu"),
-        (12, Shape5(2, 5, 7, 13, 25), Vec3(1, 5, 2), 3, "sigmoid"),
-        (12, Shape5(1, 4, 3, 4, 21), Vec3(1, 1, 6), 7, "relu"),
-        (16, Shape5(1, 2, 9, 27, 21), Vec3(5, 4, 1), 18, "elu"),
-        (20, Shape5(1, 7, 19, 35, 18), Vec3(4, 5, 6), 17, "softmax"),
-        (24, Shape5(1, 3, 24, 13, 22), Vec3(9, 1, 7), 80, "tanh"),
-        (32, Shape5(1, 2, 29, 27, 31), Vec3(9, 8, 7), 2, "identity"),
-    ],
-)
+@tiled_convolutions
 @pytest.mark.parametrize("resident", [True, False])
-def test_convolution(
-    tile: int,
-    shape: Shape5,
-    kernel: Vec3,
-    out_features: int,
-    activation: Activation,
-    resident: bool,
-) -> None:
-    primitive = bfloat16(tile, resident)
-    case = random_case(Conv("layer", shape.f, out_features, kernel, activation), shape)
+def test_convolution(tile: int, layer: Conv, shape: Shape5, resident: bool) -> None:
+    primitive, case = bfloat16(tile, resident), random_case(layer, shape)
     assert_accurate(primitive, case, case.run(primitive))
 
 

@@ -244,7 +244,7 @@ def test_where_memory_is_short_a_fused_step_makes_room_for_larger_patches() -> N
     allowed = machine(8 * 2**20)
     stored = fastest_plan(network, output, allowed, apart, NO_OVERHEAD)
     pooled = fastest_plan(network, output, allowed, both, NO_OVERHEAD)
-    assert pooled.segments[0].steps[0].layer == PooledConv(*network.layers[:2])  # type: ignore[arg-type]
+    assert pooled.segments[0].steps[0].operation == PooledConv(*network.layers[:2])  # type: ignore[arg-type]
     assert pooled.memory.total <= 8 * 2**20
     assert pooled.patch.volume >= 4 * stored.patch.volume
     assert pooled.seconds < stored.seconds

@@ -18,8 +18,9 @@ from znni.primitive import Primitive
 from znni.primitives import reference
 from znni.primitives.cpu import fft_data_parallel, fft_task_parallel
 from znni.primitives.cpu.common.simd import LANES
-from znni.primitives.cpu.whole_image import fft_layer, pruned_fft
-from znni.primitives.cpu.whole_image.fft_layer import Blocking, FftLayer, Scratch
+from znni.primitives.cpu.whole_image import pruned_fft
+from znni.primitives.cpu.whole_image.blocking import Blocking, Scratch
+from znni.primitives.cpu.whole_image.fft_layer import FftLayer
 from znni.primitives.cpu.whole_image.fused_product import pack, unpack
 from znni.primitives.cpu.whole_image.pruned_fft import (
     Backend,
@@ -50,7 +51,7 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda s: str(s.image
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """Each source of one-dimensional transforms in turn, for the layers too."""
     chosen: Backend = request.param
-    monkeypatch.setattr(fft_layer, "backend", lambda: chosen)
+    monkeypatch.setattr("znni.primitives.cpu.whole_image.blocking.backend", lambda: chosen)
     return chosen
 
 

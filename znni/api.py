@@ -23,9 +23,9 @@ from znni.planning import accuracy_note, accuracy_of, checked_plan, plan, plan_j
 from znni.plans import Plan
 from znni.shapes import Vec3
 from znni.units import duration, in_units
-from znni.volume import Output, Volume
+from znni.volume import Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
-from znni.volumes.locate import open_volume, split_dataset
+from znni.volumes.locate import open_output, open_volume
 from znni.weights import Float32, Weights, load_weights, random_weights, weights_for
 
 __all__ = [
@@ -133,7 +133,7 @@ def infer(
     _check_features(volume, network)
     check_choices(border, pad, dtype, accuracy)
     job = make_job(network, volume.size, border, pad, roi)
-    output = _open_output(out, source, network.out_features, job.output, dtype, overwrite)
+    output = open_output(out, source, network.out_features, job.output, dtype, overwrite=overwrite)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
@@ -238,33 +238,6 @@ def _given_or_found(
     if given is None:
         return plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize)
     return replace(checked_plan(given, network, ram, threads, accuracy), output=job.output)
-
-
-def _open_output(
-    out: str | Path | Any,
-    source: object,
-    features: int,
-    size: Vec3,
-    dtype: OutputType,
-    overwrite: bool,
-) -> Output:
-    if not isinstance(out, str | Path):
-        if isinstance(source, np.ndarray) and np.may_share_memory(source, out):
-            raise InvalidInput("the output array shares memory with the input; give another")
-        return ArrayOutput(out, features, size, dtype)
-    from znni.volumes.hdf5 import Hdf5Output
-
-    out = Path(out)
-    if isinstance(source, str | Path) and _same_file(out, split_dataset(str(source))[0]):
-        raise InvalidInput(f"{out}: is the input; name another output")
-    return Hdf5Output(out, features, size, dtype, overwrite=overwrite)
-
-
-def _same_file(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:  # there is none yet
-        return False
 
 
 def _check_features(volume: Volume, network: Network) -> None:

@@ -34,7 +34,7 @@ def plan_table(plan: Plan) -> str:
 
 def _row(step: Step, runs: int) -> tuple[str, ...]:
     return (
-        step.layer.name,
+        step.operation.name,
         step.primitive,
         str(step.shape_in),
         str(step.shape_out),

@@ -129,7 +129,7 @@ def checked_plan(
         needed = _class_of(primitives[step.primitive])
         if ACCURACIES[needed] > ACCURACIES[accuracy]:
             raise InvalidInput(
-                f"the plan runs layer {step.layer.name} by {step.primitive}, whose accuracy is "
+                f"the plan runs layer {step.operation.name} by {step.primitive}, whose accuracy is "
                 f"{needed}; allow that with --accuracy {needed}, or plan again with znni plan"
             )
     return given
@@ -147,7 +147,9 @@ def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     primitives = catalogue(plan.machine)
     used = accuracy_of(plan)
     if used != "float32":
-        layers = [s.layer.name for s in _steps(plan) if _class_of(primitives[s.primitive]) == used]
+        layers = [
+            s.operation.name for s in _steps(plan) if _class_of(primitives[s.primitive]) == used
+        ]
         error = ACCURACIES[used]
         return f"{used} in {', '.join(layers)}: relative errors of up to {error:g} a layer"
     if allowed == "float32":

@@ -26,7 +26,7 @@ class Step:
     """One layer by one primitive, or a convolution with the pooling after it.
 
     Attributes:
-        layer: what is computed.
+        operation: what is computed.
         primitive: its name in the catalogue.
         shape_in: of one call's input.
         shape_out: of its output.
@@ -34,7 +34,7 @@ class Step:
         seconds: predicted for one call.
     """
 
-    layer: Operation
+    operation: Operation
     primitive: str
     shape_in: Shape5
     shape_out: Shape5
@@ -44,9 +44,9 @@ class Step:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of the network that it computes, in order."""
-        if isinstance(self.layer, PooledConv):
-            return self.layer.conv, self.layer.pool
-        return (self.layer,)
+        if isinstance(self.operation, PooledConv):
+            return self.operation.conv, self.operation.pool
+        return (self.operation,)
 
     @property
     def conv(self) -> Conv | None:

@@ -102,12 +102,12 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
         if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
             raise InvalidInput(
                 f"the plan takes {segment.sub_batch} of {expected.n} items at layer "
-                f"{first.layer.name}; make the plan again with znni plan"
+                f"{first.operation.name}; make the plan again with znni plan"
             )
         last_shift = segment.shift(tuple(window - 1 for window in segment.plain_windows))
         if first.shape_in.size + last_shift != expected.size:
             raise InvalidInput(
-                f"the plan's layer {first.layer.name} takes {first.shape_in} of {expected}; "
+                f"the plan's layer {first.operation.name} takes {first.shape_in} of {expected}; "
                 f"plan again with znni plan"
             )
         shape = first.shape_in
@@ -117,16 +117,16 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
                     f"the plan uses primitive {step.primitive!r}, which this machine does not "
                     f"have; it has {', '.join(sorted(catalogue))}; plan again with znni plan"
                 )
-            made = catalogue[step.primitive].out_shape(step.layer, shape)
+            made = catalogue[step.primitive].out_shape(step.operation, shape)
             if step.shape_in != shape or step.shape_out != made:
                 raise InvalidInput(
-                    f"the plan's layer {step.layer.name} does not take {step.shape_in} to "
+                    f"the plan's layer {step.operation.name} does not take {step.shape_in} to "
                     f"{step.shape_out} by {step.primitive}; plan again with znni plan"
                 )
-            needed = catalogue[step.primitive].cost(step.layer, shape).memory
+            needed = catalogue[step.primitive].cost(step.operation, shape).memory
             if step.cost.memory != needed:
                 raise InvalidInput(
-                    f"the plan has {step.cost.memory} for layer {step.layer.name} by "
+                    f"the plan has {step.cost.memory} for layer {step.operation.name} by "
                     f"{step.primitive}, which takes {needed} here; plan again with znni plan"
                 )
             shape = step.shape_out
@@ -147,4 +147,4 @@ def _check_memory(plan: Plan) -> None:
 
 def _build(step: Step, catalogue: Catalogue, weights: Weights) -> Run:
     parameters = weights[step.conv.name] if step.conv else None
-    return catalogue[step.primitive].build(step.layer, step.shape_in, parameters)
+    return catalogue[step.primitive].build(step.operation, step.shape_in, parameters)

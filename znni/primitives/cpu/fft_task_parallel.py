@@ -19,7 +19,8 @@ from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
 from znni.primitives.cpu.common.activation import softmax_over_maps
-from znni.primitives.cpu.whole_image.fft_layer import Blocking, FftLayer, Scratch
+from znni.primitives.cpu.whole_image.blocking import Blocking, Scratch
+from znni.primitives.cpu.whole_image.fft_layer import FftLayer
 from znni.primitives.cpu.whole_image.pruned_fft import Complex64
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32, conv_weights

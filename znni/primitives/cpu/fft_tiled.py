@@ -56,7 +56,7 @@ class FftTiled:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Operations of the codelets and the products; every pass over the spectra counted."""
         batches = self._applicable(layer, shape)
-        kernels, places = batches.kernel_bytes, batches.place_bytes
+        kernels, places = batches.kernel_bytes, batches.tiling.place_bytes
         working = batches.working_bytes(self.device.threads)
         if self.resident:
             memory = Memory(places + kernels, working)

@@ -12,7 +12,7 @@ from znni.primitives.cpu.common.simd import FLOAT_BYTES
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.tiled.kernel_transform import transform_kernels
 from znni.primitives.cpu.tiled.number_formats import FLOAT32
-from znni.primitives.cpu.tiled.overlap_save import tile_table, tiles_of
+from znni.primitives.cpu.tiled.overlap_save import tile_table
 from znni.primitives.cpu.tiled.planes import plane_arguments
 from znni.primitives.cpu.tiled.pooled_driver import pooled_driver
 from znni.primitives.cpu.tiled.pooled_passes import (
@@ -40,8 +40,8 @@ class PooledConvolution:
         self._tiles = tiles
         self._workers = workers(threads)
         self._driver = pooled_driver()
-        conv, window, tile = tiles.layer.conv, tiles.layer.pool.window, tiles.tile
-        z, y, x = tiles.computed
+        conv, tile, tiling = tiles.layer.conv, tiles.tile, tiles.tiling
+        z, y, x = tiling.computed
         self._kernels = {
             "forward_rows": forward_rows(tile.x),
             "forward_columns_y": columns(tile.y, -1, tile.y, streaming=False, ahead=False),
@@ -49,38 +49,38 @@ class PooledConvolution:
             "product_columns": product_columns(tile.z, z, conv.in_features),
             "inverse_columns_y": columns(tile.y, 1, y, streaming=False, ahead=False),
             "largest_row": largest_row(tile.x, x),
-            "pooled_row": pooled_row(window.x, tiles.written.x),
+            "pooled_row": pooled_row(tiling.window.x, tiling.written.x),
         }
         self._spectra = empty_aligned(tiles.kernel_shape, np.float32)
         weight = np.ascontiguousarray(weights.weight)
         by_frequency = self._spectra.transpose(1, 0, 2, 3)
         transform_kernels(weight, tile, by_frequency, FLOAT32, self._workers)
-        self._places = tiles_of(tile, tiles.shape.size, conv.kernel, window)
+        self._places = tiling.places()
         self._bias, self._floor = bias_and_floor(conv, weights)
 
     def __call__(self, x: Float32) -> Float32:
         """The pooled output (n, f', z, y, x) for an input (n, f, z, y, x)."""
-        tiles, threads = self._tiles, self._workers.threads
+        tiles, tiling, threads = self._tiles, self._tiles.tiling, self._workers.threads
         y = new_output(tiles.out)
         scratch = workspace((threads, tiles.scratch_floats), np.float32)
         parts = np.cumsum([tiles.transform_floats, tiles.value_floats])
         counter = np.zeros(1, np.int64)
-        source_table = tile_table(self._places, x, tiles.layer.pool.window)
+        source_table = tile_table(self._places, x, tiling.window)
         target_table = tile_table(self._places, y)
         arguments = {
             **{name: kernel.address for name, kernel in self._kernels.items()},
             "counter": counter.ctypes.data,
-            "tiles": tiles.tiles,
+            "tiles": tiling.count,
             **image_arguments("source", x),
             "in_features": x.shape[1],
             "source_table": source_table.ctypes.data,
-            **_named("read", tiles.read),
+            **_named("read", tiling.read),
             **image_arguments("target", y),
             "out_features": y.shape[1],
             "target_table": target_table.ctypes.data,
-            **_named("written", tiles.written),
-            "window_z": tiles.layer.pool.window.z,
-            "window_y": tiles.layer.pool.window.y,
+            **_named("written", tiling.written),
+            "window_z": tiling.window.z,
+            "window_y": tiling.window.y,
             **plane_arguments(tiles.tile),
             "kernels": self._spectra.ctypes.data,
             "group_stride": self._spectra.strides[0] // FLOAT_BYTES,

@@ -12,11 +12,10 @@ from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
 from znni.primitives.cpu.tiled import kernel_transform, tile_transform
 from znni.primitives.cpu.tiled.dft_codelets import complex_dft, real_dft
 from znni.primitives.cpu.tiled.number_formats import FLOAT32
-from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS, inner_extents, tile_count
 from znni.primitives.cpu.tiled.planes import column_blocks
 from znni.primitives.cpu.tiled.pooled_passes import block_floats
-from znni.primitives.cpu.tiled.tile_batches import INDEX_BYTES, TILE_NUMBERS
 from znni.primitives.cpu.tiled.tile_transform import frequencies
+from znni.primitives.cpu.tiled.tiling import Tiling
 from znni.shapes import Shape5, Vec3
 
 # Kernels' spectra of so many bytes stay in a cache that all cores share.
@@ -39,37 +38,15 @@ class PooledTiles:
     out: Shape5
     tile: Vec3
 
-    @property
-    def read(self) -> Vec3:
-        """Voxels that a tile reads."""
-        return self._inner[0]
-
-    @property
-    def written(self) -> Vec3:
-        """Pooled voxels that a tile writes."""
-        return self._inner[1]
-
-    @property
-    def computed(self) -> Vec3:
-        """Voxels that a tile's inverse transform computes, for those that it pools."""
-        wanted = self.written * self.layer.pool.window
-        return Vec3(*map(tile_transform.outputs_computed, wanted, self.tile))
+    @cached_property
+    def tiling(self) -> Tiling:
+        """The tiles of all images."""
+        return Tiling(self.tile, self.shape, self.layer.conv.kernel, self.layer.pool.window)
 
     @property
     def out_groups(self) -> int:
         """Groups of 16 output maps."""
         return -(-self.layer.conv.out_features // LANES)
-
-    @cached_property
-    def tiles(self) -> int:
-        """Tiles of all images."""
-        conv, window = self.layer.conv, self.layer.pool.window
-        return self.shape.n * tile_count(self.tile, self.shape.size, conv.kernel, window)
-
-    @cached_property
-    def _inner(self) -> tuple[Vec3, Vec3]:
-        conv, window = self.layer.conv, self.layer.pool.window
-        return inner_extents(self.tile, self.shape.size, conv.kernel, window)
 
     # Scratch of one worker, in floats
 
@@ -117,36 +94,34 @@ class PooledTiles:
     @property
     def resident_bytes(self) -> int:
         """Bytes of the kernels' spectra, and of what says where one image's tiles lie."""
-        places = self.tiles // self.shape.n * TILE_NUMBERS * INDEX_BYTES
-        return prod(self.kernel_shape) * FLOAT_BYTES + ALIGNMENT + places
+        return prod(self.kernel_shape) * FLOAT_BYTES + ALIGNMENT + self.tiling.place_bytes
 
     def working_bytes(self, threads: int) -> int:
         """Peak bytes of a call."""
         scratch = threads * self.scratch_floats * FLOAT_BYTES + ALIGNMENT
-        tables = 2 * self.tiles * TABLE_COLUMNS * INDEX_BYTES
-        return self.shape.nbytes + self.out.nbytes + scratch + tables
+        return self.shape.nbytes + self.out.nbytes + scratch + self.tiling.table_bytes
 
     @cached_property
     def flops(self) -> float:
         """Operations of a call: transforms, products and pooling."""
-        conv, tile = self.layer.conv, self.tile
+        conv, tile, tiling = self.layer.conv, self.tile, self.tiling
         planes = -(-tile.z // LANES)
         forward = LANES * (
-            planes * self.read.y * real_dft(tile.x).flops
+            planes * tiling.read.y * real_dft(tile.x).flops
             + planes * tile_transform.half(tile.x) * complex_dft(tile.y, -1).flops
             + column_blocks(tile) * complex_dft(tile.z, -1).flops
         )
-        inverse = tile_transform.transform_flops(tile, self.computed, inverse=True)
+        inverse = tile_transform.transform_flops(tile, tiling.computed, inverse=True)
         products = 8 * LANES * frequencies(tile) * conv.in_features
-        pooling = LANES * self.computed.volume
+        pooling = LANES * tiling.computed.volume
         output = self.out_groups * float(inverse + products + pooling)
-        return self.tiles * (conv.in_features * forward + output)
+        return tiling.count * (conv.in_features * forward + output)
 
     @property
     def bytes_moved(self) -> int:
         """Bytes to and from memory: all kernels' spectra for each tile, unless a cache has them."""
-        read = self.read.volume * self.shape.f * FLOAT_BYTES
+        read = self.tiling.read.volume * self.shape.f * FLOAT_BYTES
         kernels = prod(self.kernel_shape) * FLOAT_BYTES
         if kernels > SHARED_CACHE_BYTES:
             read += kernels
-        return self.tiles * read + 2 * self.out.nbytes
+        return self.tiling.count * read + 2 * self.out.nbytes

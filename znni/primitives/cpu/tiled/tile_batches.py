@@ -11,8 +11,8 @@ from znni.network import Conv
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.tiled import frequency_product, kernel_transform, tile_transform
 from znni.primitives.cpu.tiled.number_formats import NumberFormat
-from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS, inner_extents, tile_count
 from znni.primitives.cpu.tiled.tile_transform import frequencies
+from znni.primitives.cpu.tiled.tiling import Tiling
 from znni.shapes import Shape5, Vec3
 
 # The spectra of a batch of tiles: enough tiles to read the kernels' spectra rarely, and for matrix
@@ -25,9 +25,6 @@ BATCH_SHARE = 1 / 8
 
 # Share of a core's nominal operations per second that the kernels' transforms sustain.
 KERNEL_EFFICIENCY = 0.2
-
-INDEX_BYTES = 8
-TILE_NUMBERS = 6
 
 
 @dataclass(frozen=True)
@@ -48,15 +45,10 @@ class TileBatches:
     tile: Vec3
     numbers: NumberFormat
 
-    @property
-    def read(self) -> Vec3:
-        """Voxels that a tile reads."""
-        return inner_extents(self.tile, self.shape.size, self.layer.kernel)[0]
-
-    @property
-    def written(self) -> Vec3:
-        """Voxels that a tile writes."""
-        return inner_extents(self.tile, self.shape.size, self.layer.kernel)[1]
+    @cached_property
+    def tiling(self) -> Tiling:
+        """The tiles of all images."""
+        return Tiling(self.tile, self.shape, self.layer.kernel)
 
     @property
     def in_groups(self) -> int:
@@ -69,23 +61,19 @@ class TileBatches:
         return -(-self.layer.out_features // LANES)
 
     @cached_property
-    def tiles(self) -> int:
-        """Tiles of all images."""
-        return self.shape.n * tile_count(self.tile, self.shape.size, self.layer.kernel)
-
-    @cached_property
     def batch(self) -> int:
         """Tiles at a time: batches are as equal as they can be."""
         tile_bytes = frequencies(self.tile) * self.tile_stride * FLOAT_BYTES
         share = int(BATCH_SHARE * (self.shape.nbytes + self.out.nbytes))
         batch_bytes = max(BATCH_BYTES, min(MOST_BATCH_BYTES, share))
         most = max(1, min(BATCH_TILES, batch_bytes // tile_bytes))
-        return math.ceil(self.tiles / math.ceil(self.tiles / most))
+        tiles = self.tiling.count
+        return math.ceil(tiles / math.ceil(tiles / most))
 
     @property
     def batches(self) -> int:
         """How many times the kernels' spectra are read."""
-        return math.ceil(self.tiles / self.batch)
+        return math.ceil(self.tiling.count / self.batch)
 
     # Layout of the spectra: (frequency, tile, group, float)
 
@@ -127,30 +115,26 @@ class TileBatches:
         )
         return math.prod(shape) * FLOAT_BYTES + ALIGNMENT
 
-    @property
-    def place_bytes(self) -> int:
-        """Bytes of what says where one image's tiles lie."""
-        return self.tiles // self.shape.n * TILE_NUMBERS * INDEX_BYTES
-
     def working_bytes(self, threads: int) -> int:
         """Peak bytes of a call whose kernels' spectra are there already."""
         scratch = threads * self.scratch_floats * FLOAT_BYTES
         spectra = self.spectra_floats * FLOAT_BYTES
-        tables = 2 * self.tiles * TABLE_COLUMNS * INDEX_BYTES
-        return self.shape.nbytes + self.out.nbytes + spectra + scratch + tables + 2 * ALIGNMENT
+        images = self.shape.nbytes + self.out.nbytes
+        return images + spectra + scratch + self.tiling.table_bytes + 2 * ALIGNMENT
 
     @cached_property
     def _flops(self) -> tuple[float, float, float]:
         """Operations of forward transforms, products and inverse transforms."""
-        forward = tile_transform.transform_flops(self.tile, self.read, inverse=False)
-        inverse = tile_transform.transform_flops(self.tile, self.written, inverse=True)
+        tiling = self.tiling
+        forward = tile_transform.transform_flops(self.tile, tiling.read, inverse=False)
+        inverse = tile_transform.transform_flops(self.tile, tiling.written, inverse=True)
         product = frequency_product.product_flops(
-            self.tiles, self.layer.in_features, self.layer.out_features, self.numbers
+            tiling.count, self.layer.in_features, self.layer.out_features, self.numbers
         )
         return (
-            self.tiles * self.in_groups * forward,
+            tiling.count * self.in_groups * forward,
             frequencies(self.tile) * product,
-            self.tiles * self.out_groups * inverse,
+            tiling.count * self.out_groups * inverse,
         )
 
     @property
@@ -178,10 +162,11 @@ class TileBatches:
     @property
     def bytes_moved(self) -> int:
         """Bytes of all passes: each tile is read, and its spectra written and read twice."""
-        voxels = self.tiles * FLOAT_BYTES
+        tiling = self.tiling
+        voxels = tiling.count * FLOAT_BYTES
         images = voxels * (
-            self.layer.in_features * self.read.volume
-            + 2 * self.layer.out_features * self.written.volume
+            self.layer.in_features * tiling.read.volume
+            + 2 * self.layer.out_features * tiling.written.volume
         )
         passes = 2 * (self.in_groups + self.out_groups)
         spectra = voxels * frequencies(self.tile) * passes * self.numbers.floats

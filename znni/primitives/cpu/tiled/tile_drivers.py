@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from znni.primitives.cpu.common.image_rows import zero
+from znni.primitives.cpu.common.image_rows import image_parameters, zero
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.tiled.overlap_save import TABLE_COLUMNS
@@ -25,10 +25,7 @@ DRIVER_ARGUMENTS = {
     "rows": INDEX,
     "columns_y": INDEX,
     "columns_z": INDEX,
-    "image": FLOATS,
-    "map_stride": INDEX,
-    "z_stride": INDEX,
-    "y_stride": INDEX,
+    **image_parameters("array"),
     "maps": INDEX,
     "table": INDICES,
     "tiles": INDEX,
@@ -55,7 +52,7 @@ def forward_driver() -> Kernel:
     shares, planes = _Shares(emit), Planes(emit)
     with shares.tiles() as ([corner, *_], spectrum):
         with emit.loop(emit["inner_z"]) as z:
-            plane, image = planes.at(z), emit.at(corner, emit.times(z, emit["z_stride"]))
+            plane, image = planes.at(z), emit.at(corner, emit.times(z, emit["array_z_stride"]))
             rows = [emit["inner_y"], emit["inner_x"], emit["tile_y"]]
             emit.call(emit["rows"], [image, *shares.image, *rows, plane, planes.end])
             planes.transform_y(plane, emit["columns_y"])
@@ -81,7 +78,7 @@ def inverse_driver() -> Kernel:
             sides = [source, emit["frequency_stride"], run.place, emit["plane_stride"]]
             emit.call(emit["columns_z"], [*sides, run.count, column_stride])
         with emit.loop(emit["inner_z"], skip_z) as z:
-            plane, image = planes.at(z), emit.at(corner, emit.times(z, emit["z_stride"]))
+            plane, image = planes.at(z), emit.at(corner, emit.times(z, emit["array_z_stride"]))
             planes.mirror(plane)
             planes.transform_y(plane, emit["columns_y"])
             rows = [*skip, emit["inner_y"], emit["inner_x"], shares.bias, emit["floor"]]
@@ -116,9 +113,9 @@ class _Shares:
             group = emit.minus(share, emit.times(number, groups))
             feature = emit.times(group, LANES)
             maps = emit.smaller(emit.minus(emit["maps"], feature), LANES)
-            self.image = [emit["map_stride"], emit["y_stride"], maps]
+            self.image = [emit["array_map_stride"], emit["array_y_stride"], maps]
             self.bias = emit.at(emit["bias"], feature)
-            first_voxel = emit.at(emit["image"], emit.times(feature, emit["map_stride"]))
+            first_voxel = emit.at(emit["array"], emit.times(feature, emit["array_map_stride"]))
             first_spectrum = emit.at(emit["spectra"], emit.times(group, emit["number"]))
             with emit.part(number, emit["share"], emit["tiles"]) as tile:
                 row = emit.times(tile, TABLE_COLUMNS)

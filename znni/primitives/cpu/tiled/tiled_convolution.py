@@ -11,12 +11,13 @@ from numpy.typing import DTypeLike, NDArray
 from znni.arena import new_output, workspace
 from znni.arrays import empty_aligned
 from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
+from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.machine_code import Kernel
-from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.tiled.frequency_product import FEW_ROWS, frequency_product
 from znni.primitives.cpu.tiled.kernel_transform import spectrum_shape, transform_kernels
-from znni.primitives.cpu.tiled.overlap_save import tile_table, tiles_of
+from znni.primitives.cpu.tiled.overlap_save import tile_table
 from znni.primitives.cpu.tiled.planes import plane_arguments
 from znni.primitives.cpu.tiled.tile_batches import TileBatches
 from znni.primitives.cpu.tiled.tile_drivers import forward_driver, inverse_driver
@@ -25,7 +26,6 @@ from znni.primitives.cpu.tiled.tile_transform import (
     forward_rows,
     frequencies,
     inverse_rows,
-    outputs_computed,
 )
 from znni.shapes import Vec3
 from znni.weights import ConvWeights, Float32
@@ -59,11 +59,6 @@ class _Image:
     array: Float32
     table: NDArray[np.int64]
 
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Elements from one image, map, plane, row and voxel to the next."""
-        return tuple(stride // FLOAT_BYTES for stride in self.array.strides)
-
 
 class TiledConvolution:
     """Runs a layer: forward transforms, products and inverse transforms, batch after batch.
@@ -82,38 +77,39 @@ class TiledConvolution:
         self._weight = np.ascontiguousarray(weights.weight)
         self._workers = workers(threads)
         layer, tile, numbers = batches.layer, batches.tile, batches.numbers
+        tiling = batches.tiling
         self._forward = _Direction(
             forward_driver(),
             forward_rows(tile.x),
             columns(tile.y, -1, tile.y, streaming=False, ahead=False),
             columns(tile.z, -1, tile.z, streaming=True, ahead=False, numbers=numbers),
-            batches.read,
+            tiling.read,
         )
-        z, y, x = map(outputs_computed, batches.written, tile)
+        z, y, x = tiling.computed
         self._inverse = _Direction(
             inverse_driver(),
             inverse_rows(tile.x, x),
             columns(tile.y, 1, y, streaming=False, ahead=False),
             columns(tile.z, 1, z, streaming=False, ahead=True, numbers=numbers),
-            batches.written,
+            tiling.written,
         )
         few_rows = batches.batch < FEW_ROWS
         self._product = frequency_product(batches.out_groups, few_rows, numbers)
-        self._tiles = tiles_of(tile, batches.shape.size, layer.kernel)
+        self._places = tiling.places()
         self._bias, self._floor = bias_and_floor(layer, weights)
         self._kernels = self._kernel_spectra(empty_aligned) if resident else None
 
     def __call__(self, x: Float32) -> Float32:
         """The output (n, f', z, y, x) for an input (n, f, z, y, x)."""
-        batches = self._batches
+        batches, count = self._batches, self._batches.tiling.count
         kernels = self._kernel_spectra(workspace) if self._kernels is None else self._kernels
         y = new_output(batches.out)
         spectra = workspace((batches.spectra_floats,), np.float32)
         scratch = workspace((self._workers.threads, batches.scratch_floats), np.float32)
         addresses = [part.ctypes.data for part in scratch]
         source, target = self._image(x), self._image(y)
-        for first in range(0, batches.tiles, batches.batch):
-            tiles = range(first, min(first + batches.batch, batches.tiles))
+        for first in range(0, count, batches.batch):
+            tiles = range(first, min(first + batches.batch, count))
             self._transform(self._forward, source, tiles, spectra, addresses)
             self._multiply(kernels, len(tiles), spectra, addresses)
             self._transform(self._inverse, target, tiles, spectra, addresses)
@@ -128,7 +124,7 @@ class TiledConvolution:
         return spectra
 
     def _image(self, array: Float32) -> _Image:
-        return _Image(array, tile_table(self._tiles, array))
+        return _Image(array, tile_table(self._places, array))
 
     def _transform(
         self,
@@ -141,7 +137,6 @@ class TiledConvolution:
         """Transform a batch of tiles from an image, or back into one."""
         batches, tile = self._batches, self._batches.tile
         features = image.array.shape[1]
-        map_stride, z_stride, y_stride = image.strides[1:4]
         groups = -(-features // LANES)
         share = max(1, len(tiles) * groups // (self._workers.threads * SHARES_PER_WORKER))
         counter = np.zeros(1, np.int64)
@@ -149,10 +144,7 @@ class TiledConvolution:
             "rows": direction.rows.address,
             "columns_y": direction.columns_y.address,
             "columns_z": direction.columns_z.address,
-            "image": image.array.ctypes.data,
-            "map_stride": map_stride,
-            "z_stride": z_stride,
-            "y_stride": y_stride,
+            **image_arguments("array", image.array),
             "maps": features,
             "table": image.table[tiles.start].ctypes.data,
             "tiles": len(tiles),

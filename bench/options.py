@@ -1,0 +1,27 @@
+"""The options that several commands of ``python -m bench`` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from znni.options import Accuracy
+
+Kernels = Annotated[list[int], typer.Option("--kernel", help="Kernel extent; repeatable.")]
+Batches = Annotated[list[int], typer.Option("--batch", help="Inputs times fragments; repeatable.")]
+Sizes = Annotated[list[int], typer.Option("--size", help="Input voxels per axis; repeatable.")]
+Features = Annotated[int, typer.Option(help="Input maps.")]
+OutFeatures = Annotated[int, typer.Option(help="Output maps.")]
+Only = Annotated[list[str] | None, typer.Option(help="A primitive; repeatable. Default: all.")]
+Nets = Annotated[list[Path], typer.Option("--net", help="Network file; repeatable.")]
+Volume = Annotated[int, typer.Option("--size", help="Voxels per axis of the volume planned for.")]
+Ram = Annotated[float, typer.Option(help="GiB that a plan may take.")]
+Patch = Annotated[int | None, typer.Option(help="Plan for an output of so many voxels per axis.")]
+PlanFile = Annotated[Path | None, typer.Option(help="Run this plan, made by znni plan --out.")]
+AccuracyClass = Annotated[Accuracy, typer.Option("--accuracy", help="Of the primitives planned.")]
+Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
+Repeats = Annotated[int, typer.Option(help="Counted rounds.")]
+Budget = Annotated[float, typer.Option(help="Seconds for the counted rounds of one contestant.")]
+Out = Annotated[Path | None, typer.Option(help="Save the JSON here.")]
