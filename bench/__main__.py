@@ -13,19 +13,14 @@ import typer
 from bench import options, scaling
 from bench.ceilings import Ceilings, measure_ceilings
 from bench.choices import judge_choices
-from bench.layers import (
-    Effort,
-    Layer,
-    check_primitives,
-    compare_layer,
-    convolution_of,
-    layer,
-)
+from bench.layers import Layer, check_primitives, compare_layer, convolution_of, layer
 from bench.network_peers import check_peers
 from bench.networks import Rivals, compare_network, plan_for
 from bench.plot import plot
 from bench.profile import profile
 from bench.record import Kind, Row, load, save
+from bench.report import report
+from bench.rounds import Effort
 from bench.table import table
 from znni.errors import InvalidInput, ZnniError
 from znni.machine import detect_machine
@@ -66,7 +61,7 @@ def layer_command(
         return compare_layer(machine, operation, shape, only or [], effort, ceilings, peers=peers)
 
     layers = _layers(kernel, batch, size, features, out_features, pool)
-    _report("layer", starmap(compared, layers), ceilings, out)
+    _report("layer", starmap(compared, layers), [ceilings], out)
 
 
 @app.command("choices")
@@ -97,11 +92,15 @@ def network_command(
 ) -> None:
     """The best plan's patch for whole networks, beside the peers at their best patches."""
     names = check_peers(peer or [])
-    ceilings = _ceilings(detect_machine(threads=threads).host.threads)
     rivals, effort = Rivals(tuple(names), _bytes(peer_ram or ram)), Effort(repeats, budget)
+    ceilings: list[Ceilings] = []
+
+    def compared(chosen: Plan) -> list[Row]:
+        _ceilings_of(chosen, ceilings)
+        return compare_network(chosen, rivals, effort, _progress)
+
     plans = _plans(net, size, ram, threads, patch, accuracy, plan)
-    compared = (compare_network(chosen, rivals, effort, _progress) for chosen in plans)
-    _report("network", compared, ceilings, out)
+    _report("network", map(compared, plans), ceilings, out)
 
 
 @app.command("profile")
@@ -117,10 +116,13 @@ def profile_command(
     out: options.Out = None,
 ) -> None:
     """Where a plan's patch spends its time, layer by layer."""
-    ceilings = _ceilings(detect_machine(threads=threads).host.threads)
+    ceilings: list[Ceilings] = []
+
+    def profiled(chosen: Plan) -> list[Row]:
+        return profile(chosen, _ceilings_of(chosen, ceilings), repeats, _progress)
+
     plans = _plans(net, size, ram, threads, patch, accuracy, plan)
-    profiles = (profile(chosen, ceilings, repeats, _progress) for chosen in plans)
-    _report("profile", profiles, ceilings, out)
+    _report("profile", map(profiled, plans), ceilings, out)
 
 
 @app.command("scaling")
@@ -164,6 +166,14 @@ def table_command(results: Annotated[Path, typer.Argument(help="A saved JSON.")]
     """Print saved results as a Markdown table."""
     record = load(results)
     typer.echo(table(record.kind, record.rows))
+
+
+@app.command("report")
+def report_command(
+    results: Annotated[list[Path], typer.Argument(help="Saved JSON files.")],
+) -> None:
+    """Print saved results as a Markdown page, with machines, dates and commands."""
+    typer.echo(report({path.name: load(path) for path in results}), nl=False)
 
 
 @app.command("plot")
@@ -229,19 +239,29 @@ def _ceilings(threads: int) -> Ceilings:
     return ceilings
 
 
+def _ceilings_of(plan: Plan, known: list[Ceilings]) -> Ceilings:
+    """The ceilings with a plan's threads; measured, and added, if they are not yet known."""
+    threads = plan.machine.host.threads
+    for ceilings in known:
+        if ceilings.threads == threads:
+            return ceilings
+    known.append(_ceilings(threads))
+    return known[-1]
+
+
 def _progress(what: str) -> None:
     typer.echo(f"... {what}", err=True)
 
 
 def _report(
-    kind: Kind, measured: Iterable[list[Row]], ceilings: Ceilings, out: Path | None
+    kind: Kind, measured: Iterable[list[Row]], ceilings: list[Ceilings], out: Path | None
 ) -> None:
     """Print the table of each that is measured, and save it with those before it."""
     rows: list[Row] = []
     for found in measured:
         typer.echo(table(kind, found))
         rows += found
-        _save(out, kind, rows, [ceilings])
+        _save(out, kind, rows, ceilings)
 
 
 def _save(out: Path | None, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> None:

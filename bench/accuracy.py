@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from bench.noise import patch_input
+from bench.noise import ORIGIN, patch_input
 from znni.network import Conv, Network, Pool, PooledConv
 from znni.primitives.reference import activation, convolution, pooling
 from znni.shapes import Box, Shape5, Vec3
@@ -14,7 +16,7 @@ from znni.weights import ConvWeights, Float32, Weights
 
 SAMPLES = 64
 UNPOOLED = Pool("none", Vec3(1, 1, 1))
-CORNER = 2  # voxels per axis of a network's output that are judged
+CORNER = 2  # voxels per axis of a network's output that are judged in a corner
 
 
 def sampled_error(x: Float32, y: Float32, layer: Conv | PooledConv, weights: ConvWeights) -> float:
@@ -42,20 +44,36 @@ def sampled_error(x: Float32, y: Float32, layer: Conv | PooledConv, weights: Con
     return worst / scale
 
 
-def corner(network: Network, y: Float32) -> Float32:
-    """The voxels (f', z, y, x) of a patch's output that ``CornerReference`` judges.
+class Corners(NamedTuple):
+    """The voxels of a patch's output that ``CornerReference`` judges.
 
-    They are total pooling apart, so that plain pooling gives them too.
+    They are total pooling apart, so that plain pooling gives them too. The first and the last
+    are of different fragments and, where a patch is computed in tiles, of different tiles.
+
+    Attributes:
+        patch: output voxels per axis.
+        first: (f', z, y, x) from the first voxel on.
+        last: the same up to the last voxel; None where that is not computed.
     """
+
+    patch: Vec3
+    first: Float32
+    last: Float32 | None
+
+
+def corners(network: Network, y: Float32) -> Corners:
+    """Both corners of a patch's output (f', Z, Y, X)."""
     p = network.total_pooling
-    return y[:, :: p.z, :: p.y, :: p.x][:, :CORNER, :CORNER, :CORNER].copy()
+    first = y[:, :: p.z, :: p.y, :: p.x][:, :CORNER, :CORNER, :CORNER]
+    last = y[:, :: -p.z, :: -p.y, :: -p.x][:, :CORNER, :CORNER, :CORNER][:, ::-1, ::-1, ::-1]
+    return Corners(Vec3(*y.shape[1:]), first.copy(), last.copy())
 
 
 class CornerReference:
-    """A network's output at the corner of ``patch_input``, in float64.
+    """A network's output in the corners of patches of ``patch_input``, in float64.
 
     By plain pooling, and by FFT over whole images, which makes the largest networks a matter of
-    a minute.
+    a minute per corner. Patches share the first corner; each has a last one of its own.
 
     Args:
         network: what to compute.
@@ -64,20 +82,31 @@ class CornerReference:
     """
 
     def __init__(self, network: Network, weights: Weights, threads: int) -> None:
-        x = patch_input(network, network.total_pooling * (CORNER - 1) + 1)
-        value = x[np.newaxis].astype(np.float64)
-        for layer in network.layers:
-            if isinstance(layer, Conv):
-                value = _convolution(value, layer, weights[layer.name], threads)
-            else:
-                value = pooling(value, layer)
-        self._expected = value[0]
+        self._network, self._weights, self._threads = network, weights, threads
+        self._known: dict[tuple[Vec3, Vec3], NDArray[np.float64]] = {}
 
-    def error(self, found: Float32) -> float:
-        """The largest error of a ``corner``, relative to the largest value in it."""
-        _, z, y, x = found.shape
-        expected = self._expected[:, :z, :y, :x]
-        return float(np.abs(found - expected).max() / np.abs(expected).max())
+    def error(self, found: Corners) -> float:
+        """The largest error in the corners, relative to the largest value in them."""
+        count = Vec3(*found.first.shape[1:])
+        judged = [(found.first, self._output(ORIGIN, count))]
+        if found.last is not None:
+            start = found.patch - 1 - self._network.total_pooling * (count - 1)
+            judged.append((found.last, self._output(start, count)))
+        worst = max(float(np.abs(y - expected).max()) for y, expected in judged)
+        return worst / max(float(np.abs(expected).max()) for _, expected in judged)
+
+    def _output(self, start: Vec3, count: Vec3) -> NDArray[np.float64]:
+        """So many voxels from one on, total pooling apart; computed once."""
+        if (start, count) not in self._known:
+            span = self._network.total_pooling * (count - 1) + 1
+            value = patch_input(self._network, span, start)[np.newaxis].astype(np.float64)
+            for layer in self._network.layers:
+                if isinstance(layer, Conv):
+                    value = _convolution(value, layer, self._weights[layer.name], self._threads)
+                else:
+                    value = pooling(value, layer)
+            self._known[start, count] = value[0]
+        return self._known[start, count]
 
 
 def _convolution(

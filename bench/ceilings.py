@@ -1,8 +1,11 @@
-"""What this machine can do at most, measured, and the time that no implementation can beat.
+"""What this machine can do at most, measured, and the least time of given work at that rate.
 
 Two ceilings, as in the roofline model (Williams, Waterman and Patterson, "Roofline: an insightful
 visual performance model for multicore architectures", 2009): float32 arithmetic and memory
-traffic, with all threads. Both are measured in the session whose results they judge.
+traffic, with a number of threads. Both are measured in the session whose results they judge.
+
+A floor is that of the operations and bytes that one algorithm declares. Another algorithm may need
+fewer of them, and what fits the caches may move its bytes faster than a large copy does.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time that a machine's ceilings allow, in seconds, and which of the two binds."""
+    """The least time of declared work at the ceilings, in seconds, and which of the two binds."""
 
     seconds: float
     bound: str

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from operator import methodcaller
 from types import TracebackType
 from typing import Any
 
@@ -114,20 +115,26 @@ class Child:
 
 
 def _serve(connection: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Answer calls until the parent hangs up."""
+    """Make the object, and answer calls until the parent hangs up."""
     try:
-        made = make(*arguments)
-        connection.send((True, None))
-        while True:
+        succeeded, made = _outcome(make, *arguments)
+        connection.send((succeeded, None if succeeded else made))
+        while succeeded:
             method, given = connection.recv()
             if method == "peak_memory":
-                connection.send((True, high_water_mark()))
+                connection.send(_outcome(high_water_mark))
             else:
-                connection.send((True, getattr(made, method)(*given)))
+                connection.send(_outcome(methodcaller(method, *given), made))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
+
+
+def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
+    """Whether it succeeded, and its result or one line on its error."""
+    try:
+        return True, function(*arguments)
     except Exception as error:
-        connection.send((False, traceback.format_exception_only(error)[-1].strip()))
+        return False, traceback.format_exception_only(error)[-1].strip()
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -13,7 +12,7 @@ from bench.ceilings import Ceilings
 from bench.child import Child, ChildFailed
 from bench.noise import normal
 from bench.record import Row
-from bench.rounds import Result, Stopwatch, run_rounds, speedups, stopwatch
+from bench.rounds import Effort, Result, Stopwatch, run_rounds, speedups, stopwatch
 from bench.torch_layers import NAMES, TorchConvolution, same_class
 from bench.torch_settings import ENVIRONMENT, has_torch
 from planner.costs import model_seconds
@@ -32,19 +31,6 @@ Layer: TypeAlias = Conv | PooledConv
 
 # A direct convolution reaches at least this share of the arithmetic ceiling.
 LEAST_SHARE_OF_PEAK = 0.4
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long to measure.
-
-    Attributes:
-        repeats: counted rounds.
-        budget: seconds for the counted rounds of one contestant.
-    """
-
-    repeats: int
-    budget: float
 
 
 def check_primitives(names: list[str], machine: Machine) -> None:
@@ -77,8 +63,9 @@ def compare_layer(
 ) -> list[Row]:
     """A row for each primitive, or those named in ``only``, and each peer; fastest first.
 
-    What would not end within the budget, or not fit the memory, has a row that says so. Where
-    the layer is pooled, its voxels are those of the convolution all the same.
+    What would not end within the budget, not fit the memory, or failed before its first time was
+    taken has a row that says so. Where the layer is pooled, its voxels are those of the
+    convolution all the same.
 
     Raises:
         InvalidInput: none of ``only`` does such a layer.
@@ -90,19 +77,19 @@ def compare_layer(
         contestants: dict[str, Stopwatch] = {**ours.stopwatches(), **rivals.stopwatches}
         with ours.arena().in_use():
             results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
+        ran = {name: result for name, result in results.items() if result.ran}
         rows = []
-        for name, result in results.items():
-            if name in rivals.skipped:
-                continue
+        for name, result in ran.items():
             measured = ours if name in ours.runs else rivals
             row = {"name": name, **result.record(), **measured.row(name)}
-            rates = [(results[peer], 1.0) for peer in same_class(name) if peer in results]
+            rates = [(ran[peer], 1.0) for peer in same_class(name) if peer in ran]
             row |= _speed(result, conv, shape, speedups(result, 1.0, rates))
             row |= _roofline(row, ceilings)
             rows.append(row)
         rows += [
             {"name": name, "skipped": reason}
-            for name, reason in {**ours.skipped, **rivals.skipped}.items()
+            for name, reason in {**ours.skipped, **rivals.failed}.items()
+            if name not in ran
         ]
     about = {
         "kernel": str(conv.kernel),
@@ -124,7 +111,7 @@ def _seconds(row: Row) -> float:
     return float(row.get("seconds", float("inf")))
 
 
-def _speed(result: Result, conv: Conv, shape: Shape5, ratio: dict[str, float]) -> Row:
+def _speed(result: Result, conv: Conv, shape: Shape5, ratio: Row) -> Row:
     seconds = result.timing.median
     voxels = shape.n * (shape.size - conv.kernel + 1).volume
     return {
@@ -213,25 +200,35 @@ class _Primitives:
 
 
 class _Torch:
-    """PyTorch's contestants, in a child process, and what is known of them."""
+    """PyTorch's contestants, in a child process, and what is known of them.
 
-    def __init__(self, child: Child | None, about: Row, skipped: dict[str, str]) -> None:
-        self._child, self._about = child, about
-        self.skipped = skipped
+    Args:
+        child: serves a ``TorchConvolution``; None where there is none.
+        part: what is measured, if not the whole batch.
+        failed: by name, why there is no time, or no further one.
+    """
+
+    def __init__(self, child: Child | None, part: str | None, failed: dict[str, str]) -> None:
+        self._child, self._part = child, part
+        self.failed = failed
         self.stopwatches: dict[str, Stopwatch] = {}
         if child:
             self.stopwatches = {
-                name: child.stopwatch(skipped, name, "seconds", name) for name in NAMES
+                name: child.stopwatch(failed, name, "seconds", name) for name in NAMES
             }
 
     def row(self, name: str) -> Row:
+        """Error, and a note on what was not measured."""
         if self._child is None:
             return {}
+        error, notes = None, [self._part] if self._part else []
+        if name in self.failed:
+            notes.append(f"failed later: {self.failed[name]}")
         try:
-            error, peak = self._child.call("error_and_peak", name)
+            error = self._child.call("error", name)
         except ChildFailed as failure:
-            return {"measured": f"time only: {failure}"}
-        return {"error": error, "peak_mib": peak / 2**20, **self._about}
+            notes.append(f"time only: {failure}")
+        return {"error": error, **({"measured": "; ".join(notes)} if notes else {})}
 
 
 @contextmanager
@@ -246,20 +243,20 @@ def _torch_convolutions(
 ) -> Iterator[_Torch]:
     """As many items of the batch as are likely to stay within the budget."""
     if not wanted or not has_torch():
-        reason = "PyTorch is not installed: pip install 'znni[peers]'"
-        yield _Torch(None, {}, dict.fromkeys(NAMES, reason) if wanted else {})
+        reason = "PyTorch is not installed: pip install -e '.[peers]'"
+        yield _Torch(None, None, dict.fromkeys(NAMES, reason) if wanted else {})
         return
     item_flops = _direct_flops(convolution_of(layer), shape._replace(n=1))
     least = item_flops / ceilings.flops
     if least > effort.budget:
         reason = f"one input takes at least {least:.0f} s, beyond {effort.budget:.0f} s"
-        yield _Torch(None, {}, dict.fromkeys(NAMES, reason))
+        yield _Torch(None, None, dict.fromkeys(NAMES, reason))
         return
     one_run = effort.budget / (effort.repeats + 1) * LEAST_SHARE_OF_PEAK
     items = max(1, min(shape.n, int(one_run / least)))
-    about = {"measured": f"{items} of {shape.n} inputs"} if items < shape.n else {}
+    part = f"{items} of {shape.n} inputs" if items < shape.n else None
     threads = machine.host.threads
     with Child(
         TorchConvolution, layer, weights, shape, items, threads, environment=ENVIRONMENT
     ) as child:
-        yield _Torch(child, about, {})
+        yield _Torch(child, part, {})

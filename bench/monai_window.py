@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bench.accuracy import corner
+from bench.accuracy import corners
 from bench.noise import patch_input
 from bench.torch_dilated import TorchDilated
 from bench.torch_settings import PARTS
@@ -27,8 +27,8 @@ from znni.weights import Float32
 class MonaiWindows(TorchDilated):
     """A volume of two windows, so that there is something to stitch; times are for one window."""
 
-    def __init__(self, network: Network, dtype: str, threads: int) -> None:
-        super().__init__(network, dtype, threads)
+    def __init__(self, network: Network, dtype: str, layout: str, threads: int) -> None:
+        super().__init__(network, dtype, layout, threads)
         self._border = network.field_of_view - 1
 
     def __call__(self, x: Float32) -> Float32:
@@ -55,7 +55,7 @@ class MonaiWindows(TorchDilated):
             return own + super().seconds()
         y = self(x)
         seconds = (time.perf_counter() - start) / 2
-        self._last = corner(self.network, y)
+        self._last = corners(self.network, y)
         return seconds
 
     def _infer(self, volume: Any, predictor: Any) -> Any:
@@ -81,5 +81,5 @@ class MonaiWindows(TorchDilated):
 
     def _padded(self, window: Any) -> Any:
         """The network's output, followed by zeros up to the window's extents."""
-        y = self.dense(window.contiguous(memory_format=torch.channels_last_3d))
+        y = self.dense(window.contiguous(memory_format=self.layout))
         return functional.pad(y, (0, self._border.x, 0, self._border.y, 0, self._border.z))

@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
 
 from bench.child import Child, ChildFailed
-from bench.torch_settings import ENVIRONMENT, TYPES, has_torch
+from bench.torch_settings import ENVIRONMENT, LAYOUTS, TYPES, has_torch
 from znni.errors import InvalidInput
 from znni.network import Network
 from znni.shapes import Vec3
 from znni.units import in_units
 
 # Output voxels per axis that are tried.
-EXTENTS = (16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384)
+EXTENTS = (16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448, 512)
 
-# Operations of a layer that are timed when patches are compared: a tenth of a second or less.
+# Operations of a layer that are timed when patches are compared: some tenths of a second. One
+# plane of the output, the least that is computed, may have more.
 SWEEP_FLOPS = 2e10
+SWEEP_REPEATS = 1
+
+# Patches that are tried in each layout, however long that takes.
+LEAST_TRIED = 2
 
 
-def _fragments(network: Network, dtype: str, threads: int, ram: int) -> Any:
+def _fragments(network: Network, dtype: str, layout: str, threads: int, ram: int) -> Any:
     from bench.torch_fragments import TorchFragments
 
-    return TorchFragments(network, dtype, threads, ram)
+    return TorchFragments(network, dtype, layout, threads, ram)
 
 
-def _dilated(network: Network, dtype: str, threads: int, _ram: int) -> Any:
+def _dilated(network: Network, dtype: str, layout: str, threads: int, _ram: int) -> Any:
     from bench.torch_dilated import TorchDilated
 
-    return TorchDilated(network, dtype, threads)
+    return TorchDilated(network, dtype, layout, threads)
 
 
-def _monai(network: Network, dtype: str, threads: int, _ram: int) -> Any:
+def _monai(network: Network, dtype: str, layout: str, threads: int, _ram: int) -> Any:
     from bench.monai_window import MonaiWindows
 
-    return MonaiWindows(network, dtype, threads)
+    return MonaiWindows(network, dtype, layout, threads)
 
 
 # How each is made in its process, and the type that it computes in.
-PEERS: dict[str, tuple[Callable[[Network, str, int, int], Any], str]] = {
+PEERS: dict[str, tuple[Callable[[Network, str, str, int, int], Any], str]] = {
     "torch_fp32": (_fragments, TYPES["fp32"]),
     "torch_bf16": (_fragments, TYPES["bf16"]),
     "dilated_fp32": (_dilated, TYPES["fp32"]),
@@ -64,32 +70,34 @@ def check_peers(names: list[str]) -> list[str]:
 def missing(name: str) -> str | None:
     """Why a peer cannot run here, if it cannot."""
     if not has_torch():
-        return "PyTorch is not installed: pip install 'znni[peers]'"
+        return "PyTorch is not installed: pip install -e '.[peers]'"
     if name.startswith("monai") and find_spec("monai") is None:
-        return "MONAI is not installed: pip install 'znni[peers]'"
+        return "MONAI is not installed: pip install -e '.[peers]'"
     return None
 
 
-def start(name: str, network: Network, threads: int, ram: int) -> Child:
+def start(name: str, network: Network, layout: str, threads: int, ram: int) -> Child:
     """A peer in a new process, for patches whose arrays fit ``ram`` bytes.
 
     The process has the memory settings that suit PyTorch.
     """
     make, dtype = PEERS[name]
-    return Child(make, network, dtype, threads, ram, environment=ENVIRONMENT)
+    return Child(make, network, dtype, layout, threads, ram, environment=ENVIRONMENT)
 
 
 @dataclass(frozen=True)
 class BestPatch:
-    """The patch at which a peer is fastest, by times of parts.
+    """The patch and layout at which a peer is fastest, by times of parts.
 
     Attributes:
         patch: output voxels per axis.
+        layout: by PyTorch's name.
         seconds: of a whole patch, estimated.
-        tried: voxels per second by extent of all that were tried.
+        tried: voxels per second by layout and extents of all that were tried.
     """
 
     patch: Vec3
+    layout: str
     seconds: float
     tried: dict[str, float]
 
@@ -97,7 +105,7 @@ class BestPatch:
 def best_patch(
     name: str, network: Network, threads: int, ram: int, budget: float, extents: tuple[int, ...]
 ) -> BestPatch:
-    """Try patches from the largest that fits to small ones, until the budget ends.
+    """Try patches from the largest that fits to small ones, in each layout, until the budget ends.
 
     What a patch wastes on its borders shrinks with its size, so the first is often the best.
 
@@ -106,27 +114,39 @@ def best_patch(
         network: what to run.
         threads: PyTorch's.
         ram: bytes that a patch's arrays may take.
-        budget: seconds after which no further patch is tried, once one has been.
+        budget: seconds, shared by the layouts, after which no further patch is tried; each tries
+            two at least.
         extents: output voxels per axis, rounded to multiples of the total pooling.
 
     Raises:
         ChildFailed: the peer failed, or none of the patches fits.
     """
     patches = sorted({_rounded(network, extent) for extent in extents}, reverse=True)
-    seconds: dict[Vec3, float] = {}
-    with start(name, network, threads, ram) as child:
-        begin = perf_counter()
-        for patch in patches:
-            if child.call("needed_bytes", patch) > ram:
-                continue
-            if seconds and perf_counter() - begin > budget:
-                break
-            seconds[patch] = child.call("estimate", patch, SWEEP_FLOPS)
+    seconds = {
+        (layout, patch): taken
+        for layout in LAYOUTS
+        for patch, taken in _sweep(
+            partial(start, name, network, layout, threads, ram), patches, ram, budget / len(LAYOUTS)
+        )
+    }
     if not seconds:
         raise ChildFailed(f"no patch of {patches[-1]} or more fits {in_units(ram)}")
-    best = min(seconds, key=lambda patch: seconds[patch] / patch.volume)
-    tried = {str(patch): patch.volume / taken for patch, taken in seconds.items()}
-    return BestPatch(best, seconds[best], tried)
+    layout, patch = min(seconds, key=lambda key: seconds[key] / key[1].volume)
+    tried = {f"{key[0]} {key[1]}": key[1].volume / taken for key, taken in seconds.items()}
+    return BestPatch(patch, layout, seconds[layout, patch], tried)
+
+
+def _sweep(
+    make: Callable[[], Child], patches: list[Vec3], ram: int, budget: float
+) -> Iterator[tuple[Vec3, float]]:
+    """Patches and their estimated seconds."""
+    with make() as child:
+        fitting = [patch for patch in patches if child.call("needed_bytes", patch) <= ram]
+        begin = perf_counter()
+        for tried, patch in enumerate(fitting):
+            if tried >= LEAST_TRIED and perf_counter() - begin > budget:
+                break
+            yield patch, child.call("estimate", patch, SWEEP_FLOPS, SWEEP_REPEATS)
 
 
 def _rounded(network: Network, extent: int) -> Vec3:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import psutil
-
 from bench import network_peers
-from bench.accuracy import CornerReference
+from bench.accuracy import CornerReference, Corners
 from bench.child import Child, ChildFailed
-from bench.layers import Effort
 from bench.network_peers import EXTENTS, BestPatch
 from bench.plan_patch import PlanPatch
 from bench.published import published_rows
 from bench.record import Row
-from bench.rounds import Result, run_rounds, speedups
+from bench.rounds import Effort, Result, run_rounds, speedups
 from bench.torch_settings import PARTS, WHOLE
 from znni import planning
+from znni.machine import detect_machine
 from znni.network import Network
 from znni.options import Accuracy
 from znni.plans import Plan
 from znni.shapes import Vec3
-from znni.weights import Float32, random_weights
+from znni.weights import random_weights
 
 OURS = "znni"
 BASELINE = "torch_fp32"
-
-# Left to the system and to this process, beside a contestant.
-MARGIN = 1 << 30
 
 # The share of a contestant's budget that looking for its best patch may take.
 SWEEP_SHARE = 0.4
@@ -103,10 +99,8 @@ def compare_network(
     limit = effort.budget / effort.repeats
     contestants = {OURS: _Contestant(lambda: Child(PlanPatch, plan.to_json()), None, limit)}
     for name, found in best.items():
-        make = partial(network_peers.start, name, network, threads, rivals.ram)
+        make = partial(network_peers.start, name, network, found.layout, threads, rivals.ram)
         contestants[name] = _Contestant(make, found, limit)
-    progress("the reference in float64")
-    reference = CornerReference(network, random_weights(network, 0), threads)
     results = run_rounds(
         {name: contestant.turn for name, contestant in contestants.items()},
         repeats=effort.repeats,
@@ -114,15 +108,20 @@ def compare_network(
         warm=contestants,
         progress=progress,
     )
+    progress("errors against float64")
+    reference = CornerReference(network, random_weights(network, 0), threads)
+    volumes = {name: found.patch.volume for name, found in best.items()}
+    volumes[OURS] = plan.patch.volume
+    baseline = [(results[BASELINE], float(volumes[BASELINE]))] if BASELINE in results else []
     rows = []
     for name, contestant in contestants.items():
-        row = contestant.row(reference)
-        if "skipped" in row:
-            failed[name] = row["skipped"]
-        else:
-            patch = plan.patch if name == OURS else best[name].patch
-            row |= _speed(results, name, patch, best, plan, failed)
-            rows.append({"network": network.name, "name": name, **row})
+        if contestant.failure:
+            failed[name] = contestant.failure
+            continue
+        about = _ours(plan) if name == OURS else _peer(best[name])
+        row = {"network": network.name, "name": name, "threads": threads, **about}
+        row |= contestant.row(reference) | _speed(results[name], volumes[name])
+        rows.append(row | speedups(results[name], volumes[name], baseline))
     rows += [
         {"network": network.name, "name": name, "skipped": reason}
         for name, reason in failed.items()
@@ -130,29 +129,20 @@ def compare_network(
     return rows + published_rows(network.name)
 
 
-def _speed(
-    results: dict[str, Result],
-    name: str,
-    patch: Vec3,
-    best: dict[str, BestPatch],
-    plan: Plan,
-    failed: dict[str, str],
-) -> Row:
-    result = results[name]
-    row = {
-        "patch": str(patch),
-        **result.record(),
-        "voxels_per_s": patch.volume / result.timing.median,
+def _ours(plan: Plan) -> Row:
+    return {
+        "patch": str(plan.patch),
+        "predicted_voxels_per_s": plan.patch.volume / plan.patch_seconds,
+        "declared_gib": plan.memory.total / 2**30,
     }
-    if BASELINE in results and BASELINE not in failed:
-        rival = results[BASELINE], float(best[BASELINE].patch.volume)
-        row |= speedups(result, patch.volume, [rival])
-    if name == OURS:
-        row["predicted_voxels_per_s"] = patch.volume / plan.patch_seconds
-        row["declared_gib"] = plan.memory.total / 2**30
-    else:
-        row["tried"] = best[name].tried
-    return row
+
+
+def _peer(found: BestPatch) -> Row:
+    return {"patch": str(found.patch), "layout": found.layout, "tried": found.tried}
+
+
+def _speed(result: Result, voxels: int) -> Row:
+    return {**result.record(), "voxels_per_s": voxels / result.timing.median}
 
 
 class _Contestant:
@@ -169,38 +159,42 @@ class _Contestant:
     def __init__(self, make: Callable[[], Child], found: BestPatch | None, limit: float) -> None:
         self._make, self._found, self._limit = make, found, limit
         self._about: Row = {"measured": WHOLE}
-        self._corner: Float32 | None = None
-        self._failure: str | None = None
+        self._first_seconds: list[float] = []
+        self._peaks: list[int] = []
+        self._corners: Corners | None = None
+        self.failure: str | None = None
 
     def turn(self) -> float | None:
         """Seconds of a patch, or None if it failed now or before."""
-        if self._failure:
+        if self.failure:
             return None
         try:
             with self._make() as child:
                 return self._measured(child)
         except ChildFailed as error:
-            self._failure = str(error)
+            self.failure = str(error)
             return None
 
     def _measured(self, child: Child) -> float:
         if self._found:
-            room = int(psutil.virtual_memory().available) - MARGIN
+            room = detect_machine().host.memory
             estimate = self._found.patch, self._found.seconds
             self._about["measured"] = child.call("prepare", *estimate, self._limit, room)
             self._about["least_gib"] = child.call("needed_bytes", self._found.patch) / 2**30
         in_parts = self._about["measured"] == PARTS
         if not in_parts:  # parts are warmed up one by one
-            self._about["first_seconds"] = float(child.call("seconds"))
+            self._first_seconds.append(float(child.call("seconds")))
         seconds = float(child.call("seconds"))
         if not in_parts:  # parts do not take a patch's memory
-            self._about["peak_gib"] = child.peak_memory() / 2**30
-        self._corner = child.call("corner")
+            self._peaks.append(child.peak_memory())
+        self._corners = child.call("corners")
         return seconds
 
     def row(self, reference: CornerReference) -> Row:
-        """What was measured, with error and peak memory, or why there is nothing to tell."""
-        if self._failure:
-            return {"skipped": self._failure}
-        error = None if self._corner is None else reference.error(self._corner)
-        return {**self._about, "error": error}
+        """What was measured, with error, peak memory and the time of a process's first patch."""
+        row = {**self._about}
+        if self._first_seconds:
+            row["first_seconds"] = statistics.median(self._first_seconds)
+            row["peak_gib"] = max(self._peaks) / 2**30
+        row["error"] = None if self._corners is None else reference.error(self._corners)
+        return row

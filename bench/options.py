@@ -9,6 +9,8 @@ import typer
 
 from znni.options import Accuracy
 
+LEAST_BUDGET = 1e-3  # seconds: more than none
+
 Kernels = Annotated[list[int], typer.Option("--kernel", help="Kernel extent; repeatable.")]
 Batches = Annotated[list[int], typer.Option("--batch", help="Inputs times fragments; repeatable.")]
 Sizes = Annotated[list[int], typer.Option("--size", help="Input voxels per axis; repeatable.")]
@@ -22,6 +24,8 @@ Patch = Annotated[int | None, typer.Option(help="Plan for an output of so many v
 PlanFile = Annotated[Path | None, typer.Option(help="Run this plan, made by znni plan --out.")]
 AccuracyClass = Annotated[Accuracy, typer.Option("--accuracy", help="Of the primitives planned.")]
 Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
-Repeats = Annotated[int, typer.Option(help="Counted rounds.")]
-Budget = Annotated[float, typer.Option(help="Seconds for the counted rounds of one contestant.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Counted rounds.")]
+Budget = Annotated[
+    float, typer.Option(min=LEAST_BUDGET, help="Seconds for the counted rounds of one contestant.")
+]
 Out = Annotated[Path | None, typer.Option(help="Save the JSON here.")]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from bench.accuracy import corner
+from bench.accuracy import Corners, corners
 from bench.noise import patch_input
 from znni.planning import prepare
 from znni.plans import Plan
-from znni.weights import Float32, random_weights
+from znni.weights import random_weights
 
 
 class PlanPatch:
@@ -23,16 +23,16 @@ class PlanPatch:
         self._network = made.network
         self._runner = prepare(made, random_weights(made.network, 0))
         self._x = patch_input(made.network, made.patch)
-        self._corner: Float32 | None = None
+        self._corners: Corners | None = None
 
     def seconds(self) -> float:
         """Time one patch."""
         start = time.perf_counter()
         y = self._runner(self._x)
         seconds = time.perf_counter() - start
-        self._corner = corner(self._network, y)
+        self._corners = corners(self._network, y)
         return seconds
 
-    def corner(self) -> Float32 | None:
-        """The output's corner in the last run."""
-        return self._corner
+    def corners(self) -> Corners | None:
+        """The output's corners in the last run."""
+        return self._corners

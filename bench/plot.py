@@ -28,18 +28,21 @@ def plot(record: Record, out: Path) -> None:
             f"plot those of layer, network or scaling"
         )
     if find_spec("matplotlib") is None:
-        raise InvalidInput("matplotlib is not installed: pip install 'znni[peers]'")
+        raise InvalidInput("matplotlib is not installed: pip install -e '.[peers]'")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     draw(figure, rows)
-    machine = record.about["machine"]
-    figure.supxlabel(
-        f"{machine['processor']}, {machine['threads']} threads, {record.about['date']}",
-        fontsize="small",
-    )
+    processor, date = record.about["machine"]["processor"], record.about["date"]
+    figure.supxlabel(f"{processor}, {_threads(record)} threads, {date}", fontsize="small")
     out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(out, dpi=DOTS_PER_INCH)
+
+
+def _threads(record: Record) -> str:
+    """How many were measured with; rows that do not say so took all of the machine's."""
+    counts = {row["threads"] for row in record.rows if "threads" in row}
+    return ", ".join(map(str, sorted(counts or {record.about["machine"]["threads"]})))
 
 
 def _layers(figure: Any, rows: list[Row]) -> None:

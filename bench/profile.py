@@ -61,7 +61,7 @@ def profile(
 
     Args:
         plan: what to run, with random weights.
-        ceilings: of the machine, for the floor under each step.
+        ceilings: of the machine with the plan's threads, for the floor under each step.
         repeats: patches that are timed; the medians are reported.
         progress: told what is being done.
     """
@@ -126,5 +126,6 @@ def profile(
             "voxels_per_s": plan.patch.volume / total,
         }
     )
-    about = {"network": plan.network.name, "patch": str(plan.patch)}
+    threads = plan.machine.host.threads
+    about = {"network": plan.network.name, "patch": str(plan.patch), "threads": threads}
     return [{**about, **row} for row in rows]

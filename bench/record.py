@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shlex
+import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ class Record:
     Attributes:
         kind: of the command.
         rows: measurements by name of the quantity, in SI units but where the name says otherwise.
-        about: command, date, machine, libraries and measured ceilings.
+        about: command, revision, date, machine, libraries and measured ceilings.
     """
 
     kind: Kind
@@ -45,6 +46,7 @@ def save(path: Path, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> N
     record = {
         "kind": kind,
         "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+        "revision": _revision(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": {
             "processor": host.name,
@@ -79,6 +81,18 @@ def load(path: Path, kind: Kind | None = None) -> Record:
             f"{path}: holds no results of python -m bench ({', '.join(known)}); measure again"
         )
     return Record(about.pop("kind"), about.pop("rows"), about)
+
+
+def _revision() -> str | None:
+    """The repository's commit, marked where files differ from it; None outside a repository."""
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        told = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return None
+    return told.stdout.strip() or None
 
 
 def _version(name: str) -> str | None:

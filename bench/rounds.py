@@ -15,6 +15,19 @@ Stopwatch: TypeAlias = Callable[[], "float | None"]
 
 
 @dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        repeats: counted rounds, at least 1.
+        budget: seconds for the counted rounds of one contestant, more than 0.
+    """
+
+    repeats: int
+    budget: float
+
+
+@dataclass(frozen=True)
 class Result:
     """What one contestant measured.
 
@@ -95,7 +108,7 @@ def run_rounds(
 
 def speedups(
     ours: Result, our_voxels: float, rivals: Sequence[tuple[Result, float]]
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """How often faster than the best rival, in voxels per second, over the rounds that both ran.
 
     Args:
@@ -104,7 +117,8 @@ def speedups(
         rivals: each with the voxels of a run; of each round the fastest counts.
 
     Returns:
-        Columns with the median, the lowest and the highest; none where no round is common.
+        Columns with the median, the lowest and the highest, which are None where a single round
+        is common; no columns where none is.
     """
     found = []
     for index, seconds in enumerate(ours.by_round):
@@ -119,6 +133,6 @@ def speedups(
         return {}
     return {
         "ratio_to_torch": statistics.median(found),
-        "ratio_lowest": min(found),
-        "ratio_highest": max(found),
+        "ratio_lowest": min(found) if len(found) > 1 else None,
+        "ratio_highest": max(found) if len(found) > 1 else None,
     }

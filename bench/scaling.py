@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bench.ceilings import Ceilings
 from bench.child import Child
-from bench.layers import Effort, Layer, compare_layer, convolution_of
+from bench.layers import Layer, compare_layer, convolution_of
 from bench.networks import plan_for
 from bench.plan_patch import PlanPatch
 from bench.record import Row
-from bench.rounds import run_rounds
+from bench.rounds import Effort, run_rounds
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.shapes import Shape5

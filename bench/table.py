@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from bench.record import Kind, Row
 
-# Titles, and how each is made of a row's values.
-RATIO = "{ratio_to_torch:.2f} ({ratio_lowest:.2f} to {ratio_highest:.2f})"
-COLUMNS: dict[Kind | Literal["choices"], dict[str, str]] = {
+# Titles, and how each is made of a row's values: by the first form whose values the row has.
+Forms: TypeAlias = str | tuple[str, ...]
+RATIO = ("{ratio_to_torch:.2f} ({ratio_lowest:.2f} to {ratio_highest:.2f})", "{ratio_to_torch:.2f}")
+COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
     "layer": {
         "kernel": "{kernel}",
         "pool": "{pool}",
@@ -32,6 +33,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, str]] = {
         "network": "{network}",
         "name": "{name}",
         "patch": "{patch}",
+        "layout": "{layout}",
         "s": "{seconds:.2f}",
         "first s": "{first_seconds:.2f}",
         "rounds": "{rounds}",
@@ -94,7 +96,7 @@ def table(kind: Kind | Literal["choices"], rows: list[Row]) -> str:
     cells = [[*COLUMNS[kind], NOTE]]
     for row in rows:
         note = row.get("skipped") or row.get("measured")
-        cells.append([_filled(form, row) for form in COLUMNS[kind].values()])
+        cells.append([_filled(forms, row) for forms in COLUMNS[kind].values()])
         cells[-1].append(note if isinstance(note, str) else "")
     used = [i for i in range(len(cells[0])) if any(r[i] not in {ABSENT, ""} for r in cells[1:])]
     widths = {i: max(len(row[i]) for row in cells) for i in used}
@@ -103,9 +105,12 @@ def table(kind: Kind | Literal["choices"], rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _filled(form: str, row: Row) -> str:
-    """The cell, or a dash where the row lacks one of its values."""
-    try:
-        return form.format_map({name: value for name, value in row.items() if value is not None})
-    except KeyError:
-        return ABSENT
+def _filled(forms: Forms, row: Row) -> str:
+    """The cell, or a dash where the row lacks values of every form."""
+    values = {name: value for name, value in row.items() if value is not None}
+    for form in (forms,) if isinstance(forms, str) else forms:
+        try:
+            return form.format_map(values)
+        except KeyError:
+            continue
+    return ABSENT

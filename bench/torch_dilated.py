@@ -21,7 +21,7 @@ from znni.weights import Float32
 
 
 class TorchDilated(TorchNetwork):
-    """A network as dilated layers, valid, channels last."""
+    """A network as dilated layers, valid."""
 
     def __call__(self, x: Float32) -> Float32:
         """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
@@ -56,6 +56,7 @@ class TorchDilated(TorchNetwork):
                     reach=reach.z,
                     flops=layer_flops(layer, shape, size),
                     runs=1,
+                    values=max(shape.elements, out.elements),
                     alive=shape.elements + out.elements,
                     run=partial(self._layer, layer, step),
                 )

@@ -1,9 +1,9 @@
 """The peer for whole networks: max-pooling fragments in PyTorch, at the settings that suit it.
 
-Channels last, and depth first over the first pool's fragments, so that its working set stays
-small: the fastest arrangement of PyTorch's own operators that we found. The output of the layers
-before that pool is stored if it fits; else each fragment computes its own, a few planes at a time,
-so that larger patches fit.
+Depth first over the first pool's fragments, so that its working set stays small: the fastest
+arrangement of PyTorch's own operators that we found. The output of the layers before that pool is
+stored if it fits; else each fragment computes its own, a few planes at a time, so that larger
+patches fit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bench.accuracy import corner
+from bench.accuracy import corners
 from bench.torch_network import TorchNetwork
 from bench.torch_parts import Piece, layer_flops
 from bench.torch_settings import WHOLE
@@ -27,8 +27,8 @@ from znni.network import Conv, Layer, Network, Pool
 from znni.shapes import Shape5, Vec3, offsets
 from znni.weights import Float32
 
-# A pool's fragments, stacked, and stacked again channels last: all at once.
-COPIES_OF_FRAGMENTS = 3
+# A pool's fragments, and joined: both at once.
+COPIES_OF_FRAGMENTS = 2
 
 # Planes of a fragment of the first pool that are computed at a time where its input is not stored.
 SLAB_PLANES = 8
@@ -40,12 +40,13 @@ class TorchFragments(TorchNetwork):
     Args:
         network: what to compute.
         dtype: of all arithmetic, by PyTorch's name.
+        layout: of all arrays in memory, by PyTorch's name.
         threads: PyTorch's.
         ram: bytes that a patch's arrays may take.
     """
 
-    def __init__(self, network: Network, dtype: str, threads: int, ram: int) -> None:
-        super().__init__(network, dtype, threads)
+    def __init__(self, network: Network, dtype: str, layout: str, threads: int, ram: int) -> None:
+        super().__init__(network, dtype, layout, threads)
         self._ram = ram
         pools = [layer for layer in network.layers if isinstance(layer, Pool)]
         first_pool = network.layers.index(pools[0]) if pools else len(network.layers)
@@ -57,7 +58,7 @@ class TorchFragments(TorchNetwork):
 
     def __call__(self, x: Float32) -> Float32:
         """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
-        dense = self._new_output(x)
+        dense = np.empty(self._out_shape(x), np.float32)
         with torch.inference_mode():
             fragment_at = self._fragments(x)
             for offset in offsets(self.window):
@@ -74,7 +75,7 @@ class TorchFragments(TorchNetwork):
         All fragments have the same shape and cost, but the first is the first to touch its memory;
         so its pooling is done once before.
         """
-        dense = self._new_output(x)
+        dense = np.zeros(self._out_shape(x), np.float32)
         with torch.inference_mode():
             start = time.perf_counter()
             fragment_at = self._fragments(x)
@@ -84,7 +85,7 @@ class TorchFragments(TorchNetwork):
             start = time.perf_counter()
             self._finish(dense, fragment_at(first), first)
             fragment = time.perf_counter() - start
-        self._last = corner(self.network, dense)
+        self._last = corners(self.network, dense)._replace(last=None)  # of another fragment
         return head + self.window.volume * fragment
 
     def ways(self, patch: Vec3, estimate: float) -> list[tuple[str, float]]:
@@ -121,6 +122,7 @@ class TorchFragments(TorchNetwork):
                 reach=self.window.z - 1,
                 flops=layer_flops(self.first_pool, shape, size),
                 runs=fragments,
+                values=shape.elements,
                 alive=shape.elements + fragment.elements,
                 run=partial(_fragment, window=self.window, offset=Vec3(0, 0, 0)),
             )
@@ -150,15 +152,14 @@ class TorchFragments(TorchNetwork):
             reach=layer.kernel.z - 1 if isinstance(layer, Conv) else stride - 1,
             flops=layer_flops(layer, shape, out.size),
             runs=runs,
+            values=max(shape.elements, out.elements),
             alive=held + shape.elements + copies * out.elements,
             run=partial(self._layer, layer),
         )
 
-    def _new_output(self, x: Float32) -> Float32:
+    def _out_shape(self, x: Float32) -> tuple[int, int, int, int]:
         size = Vec3(*x.shape[1:]) - self.network.field_of_view + 1
-        dense = np.empty((self.network.out_features, *size), np.float32)
-        dense.fill(0)  # the first touch of its pages is not PyTorch's time
-        return dense
+        return self.network.out_features, size.z, size.y, size.x
 
     def _fragments(self, x: Float32) -> Callable[[Vec3], Any]:
         """What gives the first pool's fragment at an offset, from its stored input if that fits."""
@@ -193,9 +194,7 @@ class TorchFragments(TorchNetwork):
     def _layer(self, layer: Layer, y: Any) -> Any:
         if isinstance(layer, Conv):
             return self.convolve(layer, y)
-        parts = [_fragment(y, layer.window, offset) for offset in offsets(layer.window)]
-        stacked = torch.stack(parts, dim=1).flatten(0, 1)
-        return stacked.contiguous(memory_format=torch.channels_last_3d)
+        return torch.cat([_fragment(y, layer.window, offset) for offset in offsets(layer.window)])
 
     def _positions(self, offset: Vec3) -> tuple[tuple[Vec3, ...], Vec3]:
         """First dense positions of the tail's output, and the stride of its voxels."""
@@ -203,7 +202,7 @@ class TorchFragments(TorchNetwork):
         stride = self.window
         for layer in self.tail:
             if isinstance(layer, Pool):
-                at = tuple(first + stride * o for first in at for o in offsets(layer.window))
+                at = tuple(first + stride * o for o in offsets(layer.window) for first in at)
                 stride *= layer.window
         return at, stride
 

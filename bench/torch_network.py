@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bench.accuracy import CORNER, corner
+from bench.accuracy import CORNER, Corners, corners
 from bench.noise import patch_input
 from bench.torch_parts import Piece, seconds_in_parts
 from bench.torch_settings import PARTS, WHOLE
@@ -23,7 +23,10 @@ from znni.weights import Float32, random_weights
 MEMORY_FACTOR = 3
 
 # Parts that take longer than this tell nothing more.
-PARTS_SECONDS = 10.0
+PARTS_SECONDS = 20.0
+
+# Measurements of a part, of which the median counts.
+PART_REPEATS = 3
 
 UNDILATED = Vec3(1, 1, 1)
 
@@ -34,13 +37,15 @@ class TorchNetwork(ABC):
     Args:
         network: what to compute.
         dtype: of all arithmetic, by PyTorch's name.
+        layout: of all arrays in memory, by PyTorch's name.
         threads: PyTorch's.
     """
 
-    def __init__(self, network: Network, dtype: str, threads: int) -> None:
+    def __init__(self, network: Network, dtype: str, layout: str, threads: int) -> None:
         torch.set_num_threads(threads)
         self.network = network
         self.dtype = getattr(torch, dtype)
+        self.layout = getattr(torch, layout)
         weights = random_weights(network, 0)
         self.parameters = {
             conv.name: (
@@ -52,7 +57,7 @@ class TorchNetwork(ABC):
         self.measured = WHOLE
         self._patch = network.total_pooling
         self._flops = 0.0
-        self._last: Float32 | None = None
+        self._last: Corners | None = None
 
     @abstractmethod
     def pieces(self, patch: Vec3) -> list[Piece]:
@@ -66,9 +71,9 @@ class TorchNetwork(ABC):
         """The least memory that a patch's arrays take."""
         return int(self.dtype.itemsize) * max(piece.alive for piece in self.pieces(patch))
 
-    def estimate(self, patch: Vec3, flops: float) -> float:
+    def estimate(self, patch: Vec3, flops: float, repeats: int) -> float:
         """Seconds of a patch, from parts of about so many operations."""
-        return seconds_in_parts(self.pieces(patch), flops, self.dtype)
+        return seconds_in_parts(self.pieces(patch), flops, repeats, self.empty)
 
     def prepare(self, patch: Vec3, estimate: float, limit: float, room: int) -> str:
         """Choose what ``seconds`` measures, and say what that is.
@@ -88,7 +93,7 @@ class TorchNetwork(ABC):
                     break
         pieces = self.pieces(patch)
         operations = sum(piece.flops * piece.runs for piece in pieces)
-        seconds = min(limit, PARTS_SECONDS) / len(pieces) / 2  # each is run twice
+        seconds = min(limit, PARTS_SECONDS) / len(pieces) / (1 + PART_REPEATS)
         self._flops = operations / estimate * seconds
         return self.measured
 
@@ -99,7 +104,7 @@ class TorchNetwork(ABC):
     def seconds(self) -> float:
         """Time what ``prepare`` chose; always scaled to a whole patch."""
         if self.measured == PARTS:
-            return self.estimate(self._patch, self._flops)
+            return self.estimate(self._patch, self._flops, PART_REPEATS)
         return self.timed(patch_input(self.network, self._patch))
 
     def timed(self, x: Float32) -> float:
@@ -107,15 +112,15 @@ class TorchNetwork(ABC):
         start = time.perf_counter()
         y = self(x)
         seconds = time.perf_counter() - start
-        self._last = corner(self.network, y)
+        self._last = corners(self.network, y)
         return seconds
 
-    def corner(self) -> Float32 | None:
-        """The output's corner in the last run; where only parts ran, by plain pooling."""
+    def corners(self) -> Corners | None:
+        """The last run's corners; where only parts ran, the first one by plain pooling."""
         return self._last if self.measured != PARTS else self.corner_by_pooling()
 
-    def corner_by_pooling(self) -> Float32 | None:
-        """The corner that all patches share, computed by itself in this arithmetic."""
+    def corner_by_pooling(self) -> Corners | None:
+        """The first corner that all patches share, computed by itself in this arithmetic."""
         x = patch_input(self.network, self.network.total_pooling * (CORNER - 1) + 1)
         y = self.tensor(x[np.newaxis])
         with torch.inference_mode():
@@ -124,16 +129,19 @@ class TorchNetwork(ABC):
                     y = self.convolve(layer, y)
                 else:
                     y = functional.max_pool3d(y, tuple(layer.window))
-        return np.asarray(y[0].float().numpy())
+        return Corners(self._patch, np.asarray(y[0].float().numpy()), None)
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        """A tensor of the right type and layout."""
+        return torch.empty(shape, dtype=self.dtype, memory_format=self.layout)
 
     def tensor(self, array: Float32) -> Any:
-        """An array as a tensor of the right type, channels last.
+        """An array as a tensor of the right type and layout.
 
         By a new tensor, because ``contiguous`` leaves the strides of a single map as they are,
         and the convolution's output then has the other layout.
         """
-        made = torch.empty(array.shape, dtype=self.dtype, memory_format=torch.channels_last_3d)
-        return made.copy_(torch.from_numpy(array))
+        return self.empty(array.shape).copy_(torch.from_numpy(array))
 
     def convolve(self, layer: Conv, x: Any, dilation: Vec3 = UNDILATED) -> Any:
         """A convolution with bias and activation."""

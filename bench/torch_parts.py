@@ -8,6 +8,7 @@ leaves out what a whole run spends between the layers, in PyTorch's favour.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from znni.shapes import Shape5, Vec3
 # Pooling is bound by memory: per value read it takes about the time of so many operations.
 FLOPS_PER_POOLED_VALUE = 32
 
-# Values of a part's input, at most.
-MOST_VALUES = 2**28
+# Values of a part's input or output, at most: many times what the caches hold.
+MOST_VALUES = 2**26
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Piece:
         reach: input planes beyond those strides.
         flops: of one run, or what takes as long.
         runs: for one patch.
+        values: of one run's input or output, the larger.
         alive: values held in memory while it runs.
         run: the computation, of an input of any number of items and planes.
     """
@@ -46,32 +48,35 @@ class Piece:
     reach: int
     flops: float
     runs: int
+    values: int
     alive: int
     run: Callable[[Any], Any]
 
     def part(self, flops: float) -> tuple[int, int]:
         """Items and output planes that take about so many operations, at least one of each.
 
-        Fewer where their inputs would be too large to copy a few times: pooling does.
+        Fewer where their first touch would take longer than the operations.
         """
-        share = min(flops / self.flops, MOST_VALUES / self.shape.elements)
+        share = min(flops / self.flops, MOST_VALUES / self.values)
         items = min(self.shape.n, int(share * self.shape.n))
         if items:
             return items, self.planes
         return 1, max(1, min(self.planes, int(share * self.shape.n * self.planes)))
 
-    def seconds(self, flops: float, dtype: Any) -> float:
-        """Time all runs for a patch, scaled from a part of one that has been run once before."""
-        import torch
+    def seconds(self, flops: float, repeats: int, empty: Callable[..., Any]) -> float:
+        """Time all runs for a patch, scaled from a part of one.
 
+        Args:
+            flops: of the part, about.
+            repeats: of which the median counts, after one that does not.
+            empty: makes an array of a given shape, as ``run`` expects it.
+        """
         items, planes = self.part(flops)
-        size = (items, self.shape.f, planes * self.stride + self.reach, *self.shape[3:])
-        x = torch.empty(size, dtype=dtype, memory_format=torch.channels_last_3d).normal_()
-        self.run(x)
-        start = time.perf_counter()
-        self.run(x)
-        taken = time.perf_counter() - start
-        return taken * self.runs * self.shape.n / items * self.planes / planes
+        x = empty((items, self.shape.f, planes * self.stride + self.reach, *self.shape[3:]))
+        x.fill_(0.5)
+        taken = [_seconds(self.run, x) for _ in range(1 + repeats)]
+        scale = self.runs * self.shape.n / items * self.planes / planes
+        return statistics.median(taken[1:]) * scale
 
 
 def layer_flops(layer: Layer, shape: Shape5, out: Vec3) -> float:
@@ -82,9 +87,17 @@ def layer_flops(layer: Layer, shape: Shape5, out: Vec3) -> float:
     return float(FLOPS_PER_POOLED_VALUE * shape.elements)
 
 
-def seconds_in_parts(pieces: Iterable[Piece], flops: float, dtype: Any) -> float:
-    """Time a patch by parts of its pieces, of about so many operations each."""
+def seconds_in_parts(
+    pieces: Iterable[Piece], flops: float, repeats: int, empty: Callable[..., Any]
+) -> float:
+    """Time a patch by parts of its pieces: the sum of ``Piece.seconds``."""
     import torch
 
     with torch.inference_mode():
-        return sum(piece.seconds(flops, dtype) for piece in pieces)
+        return sum(piece.seconds(flops, repeats, empty) for piece in pieces)
+
+
+def _seconds(function: Callable[[Any], Any], x: Any) -> float:
+    start = time.perf_counter()
+    function(x)
+    return time.perf_counter() - start

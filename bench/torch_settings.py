@@ -20,6 +20,9 @@ ENVIRONMENT = {
 WHOLE = "whole patch"
 PARTS = "each layer in part"
 
+# PyTorch's memory formats for volumes: which is faster depends on the kernel's extent.
+LAYOUTS = ("channels_last_3d", "contiguous_format")
+
 TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 

@@ -2,37 +2,94 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.util import find_spec
 
 import pytest
-from quick_benchmarks import CEILINGS, QUICK, needs_torch
+from quick_benchmarks import CEILINGS, QUICK, clock_of_ticks, needs_torch
 
+from bench import layers, rounds
 from bench.ceilings import Ceilings
 from bench.choices import judge_choices
-from bench.layers import Effort, check_primitives, compare_layer, layer
+from bench.layers import check_primitives, compare_layer, layer
+from bench.rounds import Effort
 from bench.table import table
 from znni.errors import InvalidInput
 from znni.machine import Machine
+from znni.network import Network
 from znni.shapes import Shape5, Vec3
+from znni.weights import random_weights
 
 
-def test_a_layers_rows_hold_what_a_reader_needs(machine: Machine) -> None:
+class FailingPeer:
+    """In place of PyTorch, two seconds a run: one of its ways fails at once, one in round 2."""
+
+    def __init__(self, *_: object) -> None:
+        self._runs: Counter[str] = Counter()
+
+    def seconds(self, name: str) -> float:
+        self._runs[name] += 1
+        if name == "torch_bf16":
+            raise ValueError("not on this processor")
+        if name == "torch_fp32" and self._runs[name] == 3:  # after the warm-up and round 1
+            raise MemoryError("no room")
+        return 2.0
+
+    def error(self, name: str) -> float:
+        if name == "torch_bf16_channels_last":
+            raise ValueError("no float64")
+        return 1e-7
+
+
+def test_a_layers_rows_hold_what_a_reader_needs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "time", clock_of_ticks())
     conv, shape = layer(Vec3.of(3), 3, 4), Shape5.of(2, 3, Vec3.of(12))
-    rows = compare_layer(machine, conv, shape, ["direct", "fft_tiled_8"], QUICK, CEILINGS)
+    effort = Effort(repeats=2, budget=1e3)
+    rows = compare_layer(machine, conv, shape, ["direct", "fft_tiled_8"], effort, CEILINGS)
     ours = {row["name"]: row for row in rows if "declared_flops" in row}
     assert set(ours) == {"direct", "fft_tiled_8"}
     for row in ours.values():
-        assert row["rounds"] == QUICK.repeats
+        assert row["all_seconds"] == (1, 1)
         assert row["error"] < 1e-5
-        assert row["floor_seconds"] / row["seconds"] == pytest.approx(row["achieved"])
-        assert row["voxels_per_s"] == pytest.approx(2 * 10**3 / row["seconds"])
+        assert row["achieved"] == row["floor_seconds"]
+        assert row["voxels_per_s"] == 2 * 10**3
+        assert row["gflops_direct"] == pytest.approx(2 * 10**3 * 3 * 4 * 27 * 2 / 1e9)
+        assert row["threads"] == machine.host.threads
     torch = [row for row in rows if row["name"].startswith("torch")]
     assert len(torch) == 4
     if find_spec("torch"):
         assert all(row["error"] < (1e-5 if "fp32" in row["name"] else 2e-2) for row in torch)
-        assert ours["direct"]["ratio_lowest"] <= ours["direct"]["ratio_highest"]
+        assert not any("peak_mib" in row for row in torch)
     else:
         assert all("not installed" in row["skipped"] for row in torch)
+
+
+def test_a_peer_that_fails_keeps_what_it_measured_and_spares_the_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "time", clock_of_ticks())
+    monkeypatch.setattr(layers, "has_torch", lambda: True)
+    monkeypatch.setattr(layers, "TorchConvolution", FailingPeer)
+    conv, shape = layer(Vec3.of(3), 3, 4), Shape5.of(1, 3, Vec3.of(8))
+    effort = Effort(repeats=2, budget=1e3)
+    rows = compare_layer(machine, conv, shape, ["direct"], effort, CEILINGS)
+    found = {row["name"]: row for row in rows}
+    assert len(found) == len(rows) == 5
+    assert found["direct"]["ratio_to_torch"] == 2.0
+    assert found["torch_fp32"]["all_seconds"] == (2.0,)
+    assert found["torch_fp32"]["error"] == 1e-7
+    assert found["torch_fp32"]["measured"] == "failed later: MemoryError: no room"
+    assert found["torch_fp32_channels_last"]["all_seconds"] == (2.0, 2.0)
+    assert "measured" not in found["torch_fp32_channels_last"]
+    assert found["torch_bf16"]["skipped"] == "ValueError: not on this processor"
+    assert found["torch_bf16_channels_last"]["measured"] == "time only: ValueError: no float64"
+    monkeypatch.setattr(layers, "LEAST_SHARE_OF_PEAK", 0.0)  # time for one input only
+    rows = compare_layer(machine, conv, shape._replace(n=8), ["direct"], effort, CEILINGS)
+    notes = {row["name"]: row.get("measured") for row in rows}
+    assert notes["torch_fp32_channels_last"] == "1 of 8 inputs"
+    assert notes["torch_bf16_channels_last"] == "1 of 8 inputs; time only: ValueError: no float64"
 
 
 def test_a_layer_may_be_compared_with_its_pooling(machine: Machine) -> None:
@@ -61,7 +118,18 @@ def test_what_would_not_end_in_time_is_skipped_and_says_so(machine: Machine) -> 
 
 
 @needs_torch
-def test_pytorch_on_a_part_of_the_batch_is_scaled_and_says_so(machine: Machine) -> None:
+def test_pytorch_on_a_part_of_the_batch_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import torch_layers
+
+    conv = layers.convolution_of(layer(Vec3.of(3), 2, 2))
+    weights = random_weights(Network("layer", 2, (conv,)), 0)[conv.name]
+    peer = torch_layers.TorchConvolution(conv, weights, Shape5.of(8, 2, Vec3.of(6)), 2, 2)
+    monkeypatch.setattr(torch_layers, "time", clock_of_ticks())
+    assert peer.seconds("torch_fp32_channels_last") == 4.0
+
+
+@needs_torch
+def test_pytorch_on_a_part_of_the_batch_says_so(machine: Machine) -> None:
     conv, shape = layer(Vec3.of(3), 16, 16), Shape5.of(8, 16, Vec3.of(16))
     slow = Ceilings(2, register_flops=2e9, sgemm_flops=1e9, copy_bandwidth=1e10)
     rows = compare_layer(machine, conv, shape, ["direct"], Effort(1, 0.5), slow)

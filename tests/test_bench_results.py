@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
 from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK
+from typer.testing import CliRunner
 
+import bench.record
+from bench.__main__ import app
 from bench.ceilings import Ceilings
 from bench.layers import compare_layer, layer
 from bench.plot import plot
 from bench.published import published_rows
 from bench.record import Record, load, save
+from bench.report import report
 from bench.scaling import layer_rows, network_rows, with_efficiency
 from bench.table import table
 from znni.errors import InvalidInput
 from znni.machine import Machine
 from znni.shapes import Shape5, Vec3
+
+RESULTS = Path(__file__).parents[1] / "bench" / "results"
 
 needs_matplotlib = pytest.mark.skipif(
     find_spec("matplotlib") is None, reason="matplotlib is not installed"
@@ -58,14 +66,53 @@ def test_results_go_through_json_to_a_table_and_a_picture(
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_scaling_compares_with_the_fewest_threads(machine: Machine) -> None:
-    rows = [row for row in measured("scaling", machine) if row["name"] in {"direct", "znni"}]
-    by_threads = {(row["name"], row["threads"]): row for row in rows}
-    for name in ("direct", "znni"):
-        one, two = by_threads[name, 1], by_threads[name, 2]
-        assert (one["speedup"], one["efficiency"]) == (1.0, 1.0)
-        assert two["speedup"] == pytest.approx(two["voxels_per_s"] / one["voxels_per_s"])
-        assert two["efficiency"] == pytest.approx(two["speedup"] / 2)
+def test_scaling_compares_with_the_fewest_threads_of_the_same_work() -> None:
+    rows = [
+        {"work": work, "name": name, "threads": threads, "voxels_per_s": speed}
+        for work, name, threads, speed in [
+            ("a", "direct", 8, 30.0),
+            ("a", "direct", 2, 10.0),
+            ("a", "fft", 4, 7.0),
+            ("b", "direct", 4, 5.0),
+            ("b", "direct", 8, 5.0),
+        ]
+    ]
+    rows.append({"work": "b", "name": "direct", "threads": 1, "skipped": "killed"})
+    found = [(row.get("speedup"), row.get("efficiency")) for row in with_efficiency(rows)]
+    assert found == [(3.0, 0.75), (1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (1.0, 0.5), (None, None)]
+
+
+@needs_matplotlib
+def test_a_pictures_caption_tells_the_threads_of_its_rows(tmp_path: Path) -> None:
+    from matplotlib import rc_context
+
+    rows = [
+        {"work": "a", "name": "direct", "threads": threads, "voxels_per_s": 1.0}
+        for threads in (48, 24)
+    ]
+    save(tmp_path / "rows.json", "scaling", with_efficiency(rows), [CEILINGS])
+    with rc_context({"svg.fonttype": "none"}):
+        plot(load(tmp_path / "rows.json"), tmp_path / "picture.svg")
+    assert "24, 48 threads" in (tmp_path / "picture.svg").read_text()
+
+
+@pytest.mark.skipif(which("git") is None, reason="git is not installed")
+def test_a_record_tells_the_revision_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def revision() -> str | None:
+        save(tmp_path / "rows.json", "layer", [], [CEILINGS])
+        told: str | None = load(tmp_path / "rows.json").about["revision"]
+        return told
+
+    monkeypatch.setattr(bench.record, "__file__", str(tmp_path / "record.py"))
+    assert revision() is None
+    user = ["-c", "user.name=a", "-c", "user.email=b@c"]
+    for command in (["init"], [*user, "commit", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
+    assert re.fullmatch("[0-9a-f]{7,}", revision() or "")
+    monkeypatch.setenv("PATH", "")
+    assert revision() is None
 
 
 def test_what_lacks_a_value_has_a_dash() -> None:
@@ -75,6 +122,24 @@ def test_what_lacks_a_value_has_a_dash() -> None:
         "|---------|------|--------|",
         "| a       | b    | killed |",
     ]
+
+
+def test_a_single_round_has_neither_spread_nor_range() -> None:
+    single = {"name": "a", "spread": None, "ratio_to_torch": 7.434, "ratio_lowest": None}
+    several = {"name": "b", "spread": 0.5, "ratio_to_torch": 2, "ratio_lowest": 1}
+    lines = table("network", [single, {**several, "ratio_highest": 3}])
+    assert lines.splitlines() == [
+        "| name | spread | x torch fp32        |",
+        "|------|--------|---------------------|",
+        "| a    | -      | 7.43                |",
+        "| b    | 50%    | 2.00 (1.00 to 3.00) |",
+    ]
+
+
+def test_the_page_of_committed_results_is_made_of_them() -> None:
+    paths = sorted(RESULTS.glob("*.json"))
+    assert paths
+    assert (RESULTS / "README.md").read_text() == report({p.name: load(p) for p in paths})
 
 
 def test_a_file_without_results_and_a_profiles_picture_are_refused(tmp_path: Path) -> None:
@@ -113,3 +178,14 @@ def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
     )
     assert refused.returncode == InvalidInput.exit_code
     assert refused.stderr.startswith("bench: error: ")
+
+
+@pytest.mark.parametrize("none", [["--repeats", "0"], ["--budget", "0"]])
+@pytest.mark.parametrize(
+    "command",
+    [["layer", "--kernel", "3"], ["network", "--net", "a"], ["scaling", "--threads", "1"]],
+)
+def test_the_command_refuses_to_measure_nothing(command: list[str], none: list[str]) -> None:
+    refused = CliRunner().invoke(app, [*command, *none])
+    assert refused.exit_code == 2
+    assert none[0] in refused.output
