@@ -1,9 +1,9 @@
 """LLVM IR to callable machine code, compiled once per machine and kept on disk.
 
 A compiled kernel is stored under the hash of everything that it depends on: its IR, the
-versions of LLVM, the processor and its features. So a changed generator, an upgrade or another
-processor simply asks for another file, and nothing is ever stale. Files appear whole or not at
-all, so that many processes can share the directory.
+version of LLVM and the options it is given, the processor and its features. So a changed
+generator, an upgrade or another processor simply asks for another file, and nothing is ever
+stale. Files appear whole or not at all, so that many processes can share the directory.
 """
 
 from __future__ import annotations
@@ -25,6 +25,16 @@ import llvmlite.binding as llvm
 _log = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 32
+
+_CODE_OPTIONS = {"opt": 3, "codemodel": "jitdefault", "jit": True}
+
+# Every loop is written as it is to run: unrolled and vectorised by hand.
+_PASS_OPTIONS = {
+    "speed_level": 2,
+    "loop_unrolling": False,
+    "loop_vectorization": False,
+    "slp_vectorization": False,
+}
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,12 @@ def cache_directory() -> Path:
 
 
 @cache
+def is_x86() -> bool:
+    """Whether the processor is of the x86 family, whose streaming stores keep no order."""
+    return str(llvm.get_default_triple()).startswith("x86_64")
+
+
+@cache
 def has_wide_registers() -> bool:
     """Whether the processor has 32 vector registers of 16 floats (AVX-512)."""
     return bool(llvm.get_host_cpu_features().get("avx512f"))
@@ -95,13 +111,26 @@ def has_bfloat16_products() -> bool:
     return bool(llvm.get_host_cpu_features().get("avx512bf16"))
 
 
+@cache
+def yield_address() -> int:
+    """The address of the system's function that lets other threads have the processor.
+
+    It takes no argument.
+    """
+    if sys.platform == "win32":
+        function = ctypes.WinDLL("kernel32").SwitchToThread
+    else:
+        function = ctypes.CDLL(None).sched_yield
+    return ctypes.c_size_t.from_buffer(ctypes.cast(function, ctypes.c_void_p)).value
+
+
 def _target_machine() -> Any:
     """A new one each time: an engine owns the one that it is given."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=3, codemodel="jitdefault", jit=True
+        cpu=llvm.get_host_cpu_name(), features=features, **_CODE_OPTIONS
     )
 
 
@@ -110,7 +139,7 @@ def _environment() -> str:
     features = sorted(llvm.get_host_cpu_features().items())
     return (
         f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()} "
-        f"{llvm.get_host_cpu_name()} {features}"
+        f"{llvm.get_host_cpu_name()} {features} {_CODE_OPTIONS} {_PASS_OPTIONS}"
     )
 
 
@@ -122,9 +151,9 @@ def _compile(source: str) -> bytes:
     module = llvm.parse_assembly(source)
     module.verify()
     target = _target_machine()
-    # Every loop below is written as it is to run: unrolled and vectorised by hand.
-    tuning = llvm.create_pipeline_tuning_options(speed_level=2)
-    tuning.loop_unrolling = tuning.loop_vectorization = tuning.slp_vectorization = False
+    tuning = llvm.create_pipeline_tuning_options()
+    for option, value in _PASS_OPTIONS.items():
+        setattr(tuning, option, value)
     passes = llvm.create_pass_builder(target, tuning)
     passes.getModulePassManager().run(module, passes)
     return bytes(target.emit_object(module))

@@ -13,7 +13,7 @@ from enum import Enum
 
 from llvmlite import ir
 
-from znni.primitives.cpu.common.machine_code import Kernel, compiled
+from znni.primitives.cpu.common.machine_code import Kernel, compiled, is_x86
 from znni.primitives.cpu.common.vector_code import (
     FLOAT,
     FLOAT_BYTES,
@@ -28,7 +28,12 @@ __all__ = ["FLOAT_BYTES", "LANES", "Argument", "Emitter", "Value", "Variable", "
 
 VECTOR_BYTES = LANES * FLOAT_BYTES
 
+# How often a waiting thread looks before it first lets others have the processor: some hundred
+# nanoseconds, in which a thread that is about to finish does.
+LOOKS = 1000
+
 _INDEX = ir.IntType(64)
+_INDEX_BYTES = 8
 _MASK = ir.VectorType(ir.IntType(1), LANES)
 
 
@@ -92,6 +97,26 @@ class Emitter(VectorCode):
         build.cbranch(build.icmp_signed("<", following, stop), body, after)
         build.position_at_end(after)
 
+    def part(self, number: Value, size: Value, stop: Value) -> AbstractContextManager[Value]:
+        """Repeat what is emitted inside for the indices of one of the parts of 0 ... stop."""
+        first = self.times(number, size)
+        return self.loop(self.smaller(self.plus(first, size), stop), first)
+
+    @contextmanager
+    def when(self, left: Value, relation: str, right: Value | int) -> Iterator[None]:
+        """Do what is emitted inside only where the two indices are so related."""
+        build = self._build
+        with build.if_then(build.icmp_signed(relation, left, self.index(right))):
+            yield
+
+    def call(self, address: Value, arguments: Sequence[Value]) -> None:
+        """Call another kernel by its address."""
+        signature = ir.FunctionType(ir.VoidType(), [value.type for value in arguments])
+        target = self._build.inttoptr(address, signature.as_pointer())
+        self._build.call(target, arguments)
+
+    # Between threads
+
     @contextmanager
     def claims(self, counter: Value, stop: Value) -> Iterator[Value]:
         """Repeat what is emitted inside for numbers below stop that nobody else has claimed.
@@ -111,23 +136,38 @@ class Emitter(VectorCode):
         build.branch(head)
         build.position_at_end(after)
 
-    def part(self, number: Value, size: Value, stop: Value) -> AbstractContextManager[Value]:
-        """Repeat what is emitted inside for the indices of one of the parts of 0 ... stop."""
-        first = self.times(number, size)
-        return self.loop(self.smaller(self.plus(first, size), stop), first)
+    def announce(self, counter: Value, number: Value) -> None:
+        """Add to a counter: who sees it by ``wait_for`` sees all that this thread has stored."""
+        if is_x86():
+            # Streaming stores are in no order with any others there, whatever LLVM's own fences.
+            fence = self.intrinsic("llvm.x86.sse.sfence", ir.FunctionType(ir.VoidType(), []))
+            self._build.call(fence, [])
+        self._build.atomic_rmw("add", counter, number, "release")
 
-    @contextmanager
-    def when(self, left: Value, relation: str, right: Value | int) -> Iterator[None]:
-        """Do what is emitted inside only where the two indices are so related."""
+    def wait_for(self, counter: Value, least: Value, pause: Value) -> None:
+        """Wait until a counter has reached a number.
+
+        Args:
+            counter: that others ``announce`` in.
+            least: the number.
+            pause: the address of a function without arguments: after the first looks, it is called
+                before each further one.
+        """
         build = self._build
-        with build.if_then(build.icmp_signed(relation, left, self.index(right))):
-            yield
-
-    def call(self, address: Value, arguments: Sequence[Value]) -> None:
-        """Call another kernel by its address."""
-        signature = ir.FunctionType(ir.VoidType(), [value.type for value in arguments])
-        target = self._build.inttoptr(address, signature.as_pointer())
-        self._build.call(target, arguments)
+        look, again, after = (
+            self._function.append_basic_block(name) for name in ("look", "again", "reached")
+        )
+        looks = self.variable(self.index(0))
+        build.branch(look)
+        build.position_at_end(look)
+        number = build.load_atomic(counter, "acquire", _INDEX_BYTES)
+        build.cbranch(build.icmp_signed("<", number, least), again, after)
+        build.position_at_end(again)
+        looks.set(self.plus(looks.get(), 1))
+        with self.when(looks.get(), ">", LOOKS):
+            self.call(pause, [])
+        build.branch(look)
+        build.position_at_end(after)
 
     # Indices
 
@@ -159,6 +199,11 @@ class Emitter(VectorCode):
     def chosen(self, left: Value, relation: str, right: Value, yes: Value, no: Value) -> Value:
         """One of two indices or addresses, by how two indices are related."""
         return self._build.select(self._build.icmp_signed(relation, left, right), yes, no)
+
+    def given(self, number: Value, kind: Argument) -> Value:
+        """An index as what a kernel can be given, where that is an address as what is there."""
+        is_index = kind is Argument.INDEX
+        return number if is_index else self._build.inttoptr(number, kind.value)
 
     def index_at(self, indices: Value, position: Value) -> Value:
         """The index stored at a position of an array of indices."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value, whole_vectors
 from znni.primitives.cpu.tiled.number_formats import NumberFormat
 
-FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
+FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
 # Fewer rows than this are few: the time is that of reading the kernels.
 FEW_ROWS = 12
@@ -33,8 +33,8 @@ def product_flops(rows: int, in_features: int, out_features: int, numbers: Numbe
 
 
 @cache
-def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Kernel:
-    """Replace spectra of input maps by spectra of output maps, in shares of the frequencies.
+def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> PhaseKernel:
+    """Replace spectra of input maps by spectra of output maps; a share is some frequencies.
 
     Args:
         groups: of 16 output maps.
@@ -42,7 +42,7 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Ker
             would be more loads than there is time for.
         numbers: the spectra's format.
     """
-    emit = Emitter(
+    emit = PhaseEmitter(
         f"frequency_product_{groups}{numbers.suffix}" + "_few_rows" * few_rows,
         spectra=FLOATS,
         frequency_stride=INDEX,
@@ -51,10 +51,7 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Ker
         kernels=FLOATS,
         in_features=INDEX,
         frequencies=INDEX,
-        share=INDEX,
-        shares=INDEX,
-        counter=INDICES,
-        scratch=FLOATS,
+        frequencies_per_share=INDEX,
     )
     blocks = numbers.blocks
     most = max(blocks)
@@ -63,10 +60,8 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Ker
     part = emit.times(in_groups, LANES)
     panel = emit.at(emit["scratch"], emit.times(rows, emit.times(part, numbers.parts)))
     kernel_stride = emit.times(in_features, numbers.floats)
-    with (
-        emit.claims(emit["counter"], emit["shares"]) as number,
-        emit.part(number, emit["share"], emit["frequencies"]) as frequency,
-    ):
+    share = emit["share"], emit["frequencies_per_share"], emit["frequencies"]
+    with emit.part(*share) as frequency:
         spectra = emit.at(emit["spectra"], emit.times(frequency, emit["frequency_stride"]))
         kernel_floats = emit.times(kernel_stride, groups)
         kernels = emit.at(emit["kernels"], emit.times(frequency, kernel_floats))
@@ -88,7 +83,7 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Ker
                 _block_product(emit, numbers, start, height, panel, width, target, part, ahead)
             with emit.when(rows, "<", height), emit.loop(rows) as row:
                 _block_product(emit, numbers, row, 1, panel, width, target, part, ahead)
-    return emit.compile()
+    return emit.compile_phase()
 
 
 class _Ahead:

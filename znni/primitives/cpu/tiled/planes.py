@@ -10,7 +10,7 @@ from znni.primitives.cpu.tiled.number_formats import NUMBER
 from znni.primitives.cpu.tiled.tile_transform import half, own_columns, plane_stride, whole_rows
 from znni.shapes import Vec3
 
-# Of every driver with planes; ``scratch`` is the worker's own.
+# Of every driver with planes, beside the worker's ``scratch``.
 PLANE_ARGUMENTS = {
     "tile_z": Argument.INDEX,
     "tile_y": Argument.INDEX,
@@ -18,12 +18,11 @@ PLANE_ARGUMENTS = {
     "whole_rows": Argument.INDEX,
     "own_columns": Argument.INDEX,
     "plane_stride": Argument.INDEX,
-    "scratch": Argument.FLOATS,
 }
 
 
 def plane_arguments(tile: Vec3) -> dict[str, int]:
-    """All of ``PLANE_ARGUMENTS`` but the scratch."""
+    """What ``PLANE_ARGUMENTS`` are for a tile."""
     return {
         "tile_z": tile.z,
         "tile_y": tile.y,
@@ -61,7 +60,7 @@ class Planes:
 
     Where lanes are positions along z, not maps, only the first few planes are used.
 
-    The driver that emits it has the ``PLANE_ARGUMENTS``.
+    The driver that emits it has the ``PLANE_ARGUMENTS`` and ``scratch``.
 
     Attributes:
         row_stride: floats from one row of a plane to the next.

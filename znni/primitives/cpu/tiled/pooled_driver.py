@@ -45,6 +45,7 @@ ARGUMENTS = {
     **PLANE_ARGUMENTS,
     "kernels": FLOATS,
     "group_stride": INDEX,  # floats from the kernels of 16 output maps to the next
+    "scratch": FLOATS,  # the worker's: of a tile's planes
     "values": FLOATS,  # the worker's: of a tile's spectra
     "largest": FLOATS,  # the worker's: of a row, minus infinity at first
     "bias": FLOATS,

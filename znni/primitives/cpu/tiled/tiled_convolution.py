@@ -13,6 +13,7 @@ from znni.arrays import empty_aligned
 from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.phases import Phase, PhaseKernel, run_phases
 from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.tiled.frequency_product import FEW_ROWS, frequency_product
@@ -31,8 +32,7 @@ from znni.shapes import Vec3
 from znni.weights import ConvWeights, Float32
 
 # Shares of a pass per worker: few, since neighbouring tiles have cache lines in common, and
-# enough that all workers end together. Workers claim them inside compiled code, where no
-# interpreter lock holds them up; an interruption takes effect when the pass ends.
+# enough that all workers end together.
 SHARES_PER_WORKER = 16
 
 
@@ -40,7 +40,7 @@ SHARES_PER_WORKER = 16
 class _Direction:
     """The kernels that transform tiles one way, and the voxels of a tile that they touch."""
 
-    driver: Kernel
+    driver: PhaseKernel
     rows: Kernel
     columns_y: Kernel
     columns_z: Kernel
@@ -62,6 +62,8 @@ class _Image:
 
 class TiledConvolution:
     """Runs a layer: forward transforms, products and inverse transforms, batch after batch.
+
+    An interruption takes effect when a batch ends.
 
     Args:
         batches: the layer's tiles.
@@ -110,9 +112,12 @@ class TiledConvolution:
         source, target = self._image(x), self._image(y)
         for first in range(0, count, batches.batch):
             tiles = range(first, min(first + batches.batch, count))
-            self._transform(self._forward, source, tiles, spectra, addresses)
-            self._multiply(kernels, len(tiles), spectra, addresses)
-            self._transform(self._inverse, target, tiles, spectra, addresses)
+            passes = [
+                self._transform(self._forward, source, tiles, spectra),
+                self._multiply(kernels, len(tiles), spectra),
+                self._transform(self._inverse, target, tiles, spectra),
+            ]
+            run_phases(passes, addresses, self._workers)
         activate_further(y, batches.layer.activation, self._workers)
         return y
 
@@ -127,68 +132,48 @@ class TiledConvolution:
         return _Image(array, tile_table(self._places, array))
 
     def _transform(
-        self,
-        direction: _Direction,
-        image: _Image,
-        tiles: range,
-        spectra: Float32,
-        scratch: list[int],
-    ) -> None:
+        self, direction: _Direction, image: _Image, tiles: range, spectra: Float32
+    ) -> Phase:
         """Transform a batch of tiles from an image, or back into one."""
         batches, tile = self._batches, self._batches.tile
         features = image.array.shape[1]
         groups = -(-features // LANES)
         share = max(1, len(tiles) * groups // (self._workers.threads * SHARES_PER_WORKER))
-        counter = np.zeros(1, np.int64)
-        arguments = {
-            "rows": direction.rows.address,
-            "columns_y": direction.columns_y.address,
-            "columns_z": direction.columns_z.address,
+        return direction.driver.phase(
+            -(-len(tiles) // share) * groups,
+            rows=direction.rows.address,
+            columns_y=direction.columns_y.address,
+            columns_z=direction.columns_z.address,
             **image_arguments("array", image.array),
-            "maps": features,
-            "table": image.table[tiles.start].ctypes.data,
-            "tiles": len(tiles),
-            "share": share,
-            "shares": -(-len(tiles) // share) * groups,
-            "counter": counter.ctypes.data,
-            "inner_z": direction.inner.z,
-            "inner_y": direction.inner.y,
-            "inner_x": direction.inner.x,
+            maps=features,
+            table=image.table[tiles.start].ctypes.data,
+            tiles=len(tiles),
+            tiles_per_share=share,
+            inner_z=direction.inner.z,
+            inner_y=direction.inner.y,
+            inner_x=direction.inner.x,
             **plane_arguments(tile),
-            "spectra": spectra.ctypes.data,
-            "number": batches.numbers.floats,
-            "tile_stride": batches.tile_stride,
-            "frequency_stride": batches.frequency_stride,
-            "bias": self._bias.ctypes.data,
-            "floor": self._floor.ctypes.data,
-        }
+            spectra=spectra.ctypes.data,
+            number=batches.numbers.floats,
+            tile_stride=batches.tile_stride,
+            frequency_stride=batches.frequency_stride,
+            bias=self._bias.ctypes.data,
+            floor=self._floor.ctypes.data,
+        )
 
-        def take_shares(worker: int, _: int) -> None:
-            direction.driver(**arguments, scratch=scratch[worker])
-
-        self._workers.for_each(take_shares, range(self._workers.threads))
-
-    def _multiply(self, kernels: Float32, rows: int, spectra: Float32, scratch: list[int]) -> None:
+    def _multiply(self, kernels: Float32, rows: int, spectra: Float32) -> Phase:
         """Multiply a batch's spectra by the kernels', in place."""
         batches = self._batches
         count = frequencies(batches.tile)
         share = -(-count // (self._workers.threads * SHARES_PER_WORKER))
-        first_spectrum, first_kernel = spectra.ctypes.data, kernels.ctypes.data
-        counter = np.zeros(1, np.int64)
-
-        def take_shares(worker: int, _: int) -> None:
-            self._product(
-                first_spectrum,
-                batches.frequency_stride,
-                rows,
-                batches.tile_stride,
-                first_kernel,
-                batches.layer.in_features,
-                count,
-                share,
-                -(-count // share),
-                counter.ctypes.data,
-                scratch[worker],
-            )
-
-        self._workers.for_each(take_shares, range(self._workers.threads))
+        return self._product.phase(
+            -(-count // share),
+            spectra=spectra.ctypes.data,
+            frequency_stride=batches.frequency_stride,
+            rows=rows,
+            row_stride=batches.tile_stride,
+            kernels=kernels.ctypes.data,
+            in_features=batches.layer.in_features,
+            frequencies=count,
+            frequencies_per_share=share,
+        )
