@@ -28,10 +28,11 @@ MOST_STEPS = 4000
 
 @dataclass(frozen=True)
 class Overhead:
-    """Host bytes that a run takes whatever its plan.
+    """Host bytes that a run takes beside its layers.
 
     Attributes:
-        process: the interpreter, its libraries and compiled code.
+        process: the interpreter, its libraries and compiled code, and an array for the whole
+            output if the run makes one.
         voxel_in: bytes per input voxel and map of a block read ahead.
         voxel_out: bytes per output voxel and map of blocks computed and on their way out.
     """
@@ -39,6 +40,18 @@ class Overhead:
     process: int
     voxel_in: int
     voxel_out: int
+
+    def of_run(self, network: Network, patch: Vec3) -> PlanMemory:
+        """The memory of a run in patches of that many output voxels, but for its layers'."""
+        voxels_in = network.in_features * (patch + network.field_of_view - 1).volume
+        voxels_out = network.out_features * patch.volume
+        return PlanMemory(
+            process=self.process,
+            weights=4 * network.parameters,
+            resident=0,
+            working=0,
+            blocks=voxels_in * self.voxel_in + voxels_out * self.voxel_out,
+        )
 
 
 def fastest_plan(
@@ -114,7 +127,7 @@ class _Search:
 
     def fastest_for(self, patch: Vec3, seconds_limit: float) -> Plan | None:
         """The fastest plan with this patch, if one fits and beats the limit."""
-        allowed = self.machine.host.memory - self._beside(patch).total
+        allowed = self.machine.host.memory - self.overhead.of_run(self.network, patch).total
         limit = seconds_limit / self.output.ceil_div(patch).volume
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
@@ -173,18 +186,6 @@ class _Search:
         size = patch + self.view - 1
         return Shape5.of(1, self.network.in_features, size)
 
-    def _beside(self, patch: Vec3) -> PlanMemory:
-        """The bytes of a run beside its layers."""
-        voxels_in = self._patch_input(patch).elements
-        voxels_out = self.network.out_features * patch.volume
-        return PlanMemory(
-            process=self.overhead.process,
-            weights=4 * self.network.parameters,
-            resident=0,
-            working=0,
-            blocks=voxels_in * self.overhead.voxel_in + voxels_out * self.overhead.voxel_out,
-        )
-
     def _plan(self, patch: Vec3, segments: Segments, choice: Choice) -> Plan:
         chosen = iter(choice.steps)
         segments = tuple(
@@ -192,5 +193,6 @@ class _Search:
             for segment in segments
         )
         working, _ = working_peak(segments, self._patch_input(patch))
-        memory = replace(self._beside(patch), resident=choice.resident, working=working)
+        beside = self.overhead.of_run(self.network, patch)
+        memory = replace(beside, resident=choice.resident, working=working)
         return Plan(self.network, self.machine, self.output, patch, segments, memory)

@@ -23,7 +23,7 @@ from znni.plans import Plan
 from znni.primitive import convolved
 from znni.primitives.reference import dense
 from znni.shapes import Box, Vec3
-from znni.weights import Weights
+from znni.weights import ConvWeights, Weights
 
 
 @pytest.fixture(autouse=True)
@@ -164,6 +164,43 @@ def test_an_inferer_prepares_a_size_once(
     assert len(planned) == 1
     inferer(voxels((9, 20, 23)))
     assert len(planned) == 2
+    inferer(voxels((9, 20, 23), "float64"))  # blocks of it take more memory
+    assert len(planned) == 3
+
+
+def test_an_inferer_counts_its_output(network: Network, weights: Weights) -> None:
+    output = 4 * 2 * 6 * 15 * 16
+    with pytest.raises(DoesNotFit) as alone:
+        znni.plan(network, VOLUME, ram=1, input_itemsize=1)
+    with pytest.raises(DoesNotFit) as refused:
+        znni.Inferer(network, weights, ram=1)(voxels())
+    needed = refused.value.needed
+    assert needed == alone.value.needed + output
+    assert refused.value.__notes__ == ["11 KiB of that are for the output array"]
+    with pytest.raises(DoesNotFit):
+        znni.Inferer(network, weights, ram=needed - 1)(voxels())
+    found = znni.Inferer(network, weights, ram=needed)(voxels())
+    np.testing.assert_allclose(found, expected(network, weights, voxels()), atol=1e-5)
+
+
+def test_an_inferer_checks_a_plan_for_what_it_is_called_with(
+    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
+) -> None:
+    prepared: list[Any] = []
+    original = znni.api.prepare
+    monkeypatch.setattr(znni.api, "prepare", lambda *a: prepared.append(a) or original(*a))
+    plan = znni.plan(network, (4, 10, 12), input_itemsize=1)
+    small, output = voxels((4, 10, 12)), 4 * 2 * 3 * 5 * 5
+    inferer = znni.Inferer(network, weights, plan, ram=plan.memory.total + output)
+    inferer(small)
+    with pytest.raises(InvalidInput, match="11 KiB of it for the output array, and"):
+        inferer(voxels())
+    with pytest.raises(InvalidInput, match="are allowed"):
+        inferer(small.astype("float64"))
+    inferer(small)
+    assert len(prepared) == 1
+    with pytest.raises(InvalidInput, match="are allowed"):
+        znni.Inferer(network, weights, plan, ram=plan.memory.total + output - 1)(small)
 
 
 def test_an_inferer_with_a_plan_runs_it_on_any_size(network: Network, weights: Weights) -> None:
@@ -236,6 +273,32 @@ def test_less_accuracy_is_for_those_who_ask(
     for given in (plan, None):
         inferer = znni.Inferer(network, weights, given, accuracy="bfloat16")
         np.testing.assert_array_equal(inferer(voxels()), out)
+
+
+def test_weights_that_a_program_made_are_checked(network: Network, weights: Weights) -> None:
+    first = weights["conv1"]
+    narrow = ConvWeights(first.weight[..., :2], first.bias)
+    wrong = Weights({**weights.layers, "conv1": narrow}, "mine")
+    said = r"mine: conv1\.weight has shape \(3, 1, 2, 3, 2\); the network needs \(3, 1, 2, 3, 3\)"
+    with pytest.raises(InvalidInput, match=said):
+        znni.Inferer(network, wrong)
+    with pytest.raises(InvalidInput, match=said):
+        znni.infer(voxels(), network, "out.h5", weights=wrong)
+    with pytest.raises(InvalidInput, match=r"both random weights and the weights tiny\.npz"):
+        znni.infer(voxels(), network, "out.h5", weights=weights, random_seed=1)
+    assert not Path("out.h5").exists()
+
+
+def test_real_weights_and_volumes_in_any_order_and_precision(
+    network: Network, weights: Weights
+) -> None:
+    turned = {
+        name: ConvWeights(np.asfortranarray(layer.weight, float), np.repeat(layer.bias, 2)[::2])
+        for name, layer in weights.layers.items()
+    }
+    volume = np.asfortranarray(voxels((7, 21, 23)))  # of whole patches: read as it is stored
+    found = znni.Inferer(network, Weights(turned, "mine"), threads=2)(volume)
+    np.testing.assert_allclose(found, expected(network, weights, volume), atol=1e-5)
 
 
 def test_misspelt_choices_are_refused(network: Network, weights: Weights) -> None:

@@ -77,6 +77,24 @@ def test_what_finds_no_room_in_one_piece_takes_no_more_in_all() -> None:
     assert peak.added < 44 * MIB  # the system takes back whole huge pages only
 
 
+def test_every_use_is_laid_out_alike() -> None:
+    arena = Arena(4 * MIB)
+    addresses = set()
+    for _ in range(2):
+        with arena.in_use():
+            addresses.add(new_output((MIB // 4,)).ctypes.data)
+    assert len(addresses) == 1
+
+
+def test_alignment_takes_no_room_from_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [SMALL + 1, SMALL + 1, SMALL + mmap.PAGESIZE - 2]
+    arena = Arena(sum(sizes))
+    monkeypatch.setattr("znni.arena.map_pages", lambda nbytes: pytest.fail(f"{nbytes} outside"))
+    with arena.in_use():
+        arrays = [workspace((size,), np.uint8) for size in sizes]
+    assert [array.size for array in arrays] == sizes
+
+
 @pytest.mark.parametrize("size", [0, 1, SMALL // 4 - 1, SMALL // 4, SMALL])
 def test_sizes_around_the_smallest_that_is_shared(size: int) -> None:
     for arena in (None, Arena(MIB)):

@@ -314,45 +314,6 @@ def test_memory_for_no_patch_and_the_least_that_will_do() -> None:
     succeeds(*INFER, "--ram", found[1])
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", "\xff", '{"network": 3}'])
-def test_a_plan_that_is_none(text: str) -> None:
-    Path("plan.json").write_text(text, encoding="latin-1")
-    assert "plan.json: not a plan" in refused(*INFER, "--plan", "plan.json")
-
-
-@pytest.mark.parametrize(
-    ("part", "broken"),
-    [
-        ('"patch": [', '"patch": [0, 1, 1], "x": ['),
-        ('"output": [', '"output": [-1, 1, 1], "x": ['),
-        ('"sub_batch": 1', '"sub_batch": 0'),
-        ('"sub_batch": 1', '"sub_batch": 7'),
-        ('"seconds": ', '"seconds": 1e999, "x": '),
-        ('"primitive": "', '"primitive": "no'),
-        ('"name": "conv1"', '"name": "conv7"'),
-        ('"blocks": ', '"working": 1, "blocks": '),
-        ('"working": ', '"working": 1'),
-    ],
-)
-def test_a_plan_that_was_tampered_with(part: str, broken: str) -> None:
-    succeeds("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
-    text = Path("plan.json").read_text().replace("\n", "").replace('": ', '":').replace('":', '": ')
-    assert part in text
-    Path("plan.json").write_text(text.replace(part, broken, 1))
-    assert "plan" in refused(*INFER, "--plan", "plan.json")
-
-
-def test_a_plan_of_another_network_or_machine() -> None:
-    make = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
-    succeeds(*make)
-    assert "1 MiB are allowed" in refused(*INFER, "--plan", "plan.json", "--ram", "1MiB")
-    assert "--threads 77" in refused(*INFER, "--plan", "plan.json", "--threads", 77)
-    rewrite("tiny.yaml", "sigmoid", "tanh")
-    message = refused(*INFER, "--plan", "plan.json")
-    assert "the plan is for network tiny, as it was then" in message
-    assert "as it was then" in refused(*INFER, "--plan", "plan.json", "--dry-run")
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 def test_a_voxel_that_is_no_number(value: float) -> None:
     values = voxels(dtype="float64")

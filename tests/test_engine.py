@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
-from fakes import FUSED, fake_catalogue, machine
+from fakes import FUSED, Fake, fake_catalogue, machine
 from hypothesis import given
 from hypothesis import strategies as st
 from random_networks import chain, networks
@@ -14,19 +16,23 @@ from random_networks import chain, networks
 from planner.exhaustive import Overhead, fastest_plan
 from planner.layers import Options, bare_step
 from planner.split import pooled_convolutions, splits
+from znni import arena
 from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import convert, no_progress, run_volume
-from znni.engine.tiles import make_job, tiles
+from znni.engine.tiles import make_job, read_input, tiles
 from znni.errors import DoesNotFit, InvalidInput
-from znni.network import Conv, Network, Pool, PooledConv
-from znni.plans import Plan, PlanMemory, Segment, working_peak
+from znni.network import Conv, InputScaling, Network, Pool, PooledConv
+from znni.plans import Plan, PlanMemory, Segment, held_beside, working_peak
+from znni.primitive import convolved
 from znni.primitives.reference import dense
 from znni.shapes import Box, Shape5, Vec3
 from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.weights import Float32, random_weights
 
 NO_OVERHEAD = Overhead(process=0, voxel_in=0, voxel_out=0)
-CATALOGUE = fake_catalogue(FUSED)
+WORKSPACE = 1000
+SEPARATE = fake_catalogue(Fake("conv", convolved, flops=100.0, workspace=WORKSPACE))
+CATALOGUE = SEPARATE | {"fused": FUSED}
 
 
 def any_plan(draw: st.DrawFn, network: Network, output: Vec3, patch: Vec3) -> Plan:
@@ -89,6 +95,21 @@ def test_any_plan_equals_single_windows(case: tuple[Network, Float32, Vec3, Plan
     np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
 
 
+@given(cases())
+def test_every_patch_finds_room_in_what_the_plan_takes_beside_its_input(
+    case: tuple[Network, Float32, Vec3, Plan],
+) -> None:
+    network, volume, _, plan = case
+    with (
+        mock.patch.object(arena, "SMALL", 1),
+        mock.patch.object(arena, "map_pages", wraps=arena.map_pages) as mapped,
+    ):
+        run(network, plan, volume)
+    (capacity,) = (call.args[0] for call in mapped.call_args_list)  # the arena, and no more
+    beside_input = plan.memory.working - plan.input_shape.nbytes
+    assert capacity <= beside_input + 2 * mmap.PAGESIZE
+
+
 @given(cases(), st.sampled_from(["reflect", "edge", "constant"]), st.data())
 def test_same_border_and_roi_are_crops_of_the_padded_whole(
     case: tuple[Network, Float32, Vec3, Plan], pad: str, data: st.DataObject
@@ -124,9 +145,9 @@ def test_a_fixed_example_of_three_nested_segments() -> None:
     network = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
     output = network.total_pooling * 2
     with pytest.raises(DoesNotFit) as refused:
-        fastest_plan(network, output, machine(memory=1), fake_catalogue(), NO_OVERHEAD)
+        fastest_plan(network, output, machine(memory=1), SEPARATE, NO_OVERHEAD)
     tight = machine(memory=refused.value.needed)
-    plan = fastest_plan(network, output, tight, fake_catalogue(), NO_OVERHEAD)
+    plan = fastest_plan(network, output, tight, SEPARATE, NO_OVERHEAD)
     assert plan.memory.total <= refused.value.needed
     assert len(plan.segments) > 1
     generator = np.random.default_rng(0)
@@ -172,6 +193,9 @@ def test_a_fused_step_amid_its_segment() -> None:
         steps.append(bare_step(layer, shape, out))
         shape = out
     plan = plan_of((Segment("cpu", 1, tuple(steps)),), network, patch, patch)
+    step, held = next(held_beside(plan.segments, plan.input_shape))
+    in_place = plan.input_shape.nbytes + steps[0].shape_out.nbytes + WORKSPACE
+    assert held + step.cost.memory.working == in_place, "the stored input is read where it is"
     generator = np.random.default_rng(0)
     volume = generator.random((1, *plan.input_patch), dtype=np.float32)
     expected = dense(network, random_weights(network, 7), volume)
@@ -180,11 +204,20 @@ def test_a_fused_step_amid_its_segment() -> None:
 
 def test_an_error_while_reading_stops_the_run() -> None:
     network = chain(("conv", 2))
-    plan = fastest_plan(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD)
+    plan = fastest_plan(network, Vec3(8, 8, 8), machine(), SEPARATE, NO_OVERHEAD)
     volume = np.ones((1, 9, 9, 9), np.float32)
     volume[0, 4, 5, 6] = np.nan
     with pytest.raises(InvalidInput, match="z=4, y=5, x=6"):
         run(network, plan, volume)
+
+
+def test_a_volume_with_its_axes_in_another_order_reaches_the_network_in_rows() -> None:
+    network = chain(("conv", 3))
+    volume = np.asfortranarray(np.random.default_rng(0).random((1, 5, 6, 7), np.float32))
+    job = make_job(network, Vec3(5, 6, 7), "valid", "reflect", None)
+    for tile in tiles(job.output, Vec3(3, 2, 5)):
+        box = read_input(ArrayVolume(volume), job, tile, network.field_of_view, InputScaling())
+        assert box.flags.c_contiguous
 
 
 def test_plan_json_round_trip_and_rejection() -> None:

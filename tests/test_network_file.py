@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -192,3 +193,32 @@ def test_any_bytes_load_or_are_refused(folder: Path, inserted: bytes, at: int) -
 @given(st.text(max_size=100))
 def test_any_text_loads_or_is_refused(folder: Path, text: str) -> None:
     only_invalid_input(text.encode(errors="surrogatepass"), folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"in_features": 0}, "layer c: in_features is 0; give 1 or more"),
+        ({"out_features": -3}, "layer c: out_features is -3; give 1 or more"),
+        ({"out_features": 2.0}, "layer c: out_features is 2.0"),
+        ({"kernel": Vec3(3, 0, 3)}, "layer c: kernel is Vec3(z=3, y=0, x=3); give a Vec3"),
+        ({"kernel": Vec3(3, 3, 2.5)}, "x=2.5); give a Vec3 of three positive integers"),  # type: ignore[arg-type]
+        ({"kernel": (3, 3, 3)}, "layer c: kernel is (3, 3, 3); give a Vec3"),
+        ({"kernel": 3}, "layer c: kernel is 3; give a Vec3"),
+        ({"activation": "rleu"}, "layer c: unknown activation 'rleu'; choose one of relu, "),
+        ({"activation": ["relu"]}, "layer c: unknown activation ['relu']"),
+    ],
+)
+def test_a_convolution_is_checked_when_it_is_made(fields: dict[str, Any], said: str) -> None:
+    good = {"in_features": 1, "out_features": 2, "kernel": Vec3(3, 3, 3), "activation": "relu"}
+    assert Conv("c", **good).parameters == 56  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput) as refused:
+        Conv("c", **(good | fields))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("window", [Vec3(2, 2, 0), Vec3(-1, 2, 2), (2, 2, 2), 2, None])
+def test_a_pooling_is_checked_when_it_is_made(window: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Pool("p", window)
+    assert str(refused.value).startswith(f"layer p: window is {window!r}; give a Vec3 of three")

@@ -15,7 +15,15 @@ from safetensors.numpy import save_file
 from znni.errors import InvalidInput
 from znni.network import Conv, Network, Pool
 from znni.shapes import Vec3
-from znni.weights import load_weights, random_weights, weights_for
+from znni.weights import (
+    ConvWeights,
+    Weights,
+    checked_weights,
+    conv_weights,
+    load_weights,
+    random_weights,
+    weights_for,
+)
 
 NETWORK = Network(
     "small",
@@ -171,3 +179,79 @@ def test_which_weights(tmp_path: Path) -> None:
     assert weights_for(NETWORK, None, 5).source == "random, seed 5"
     with pytest.raises(InvalidInput, match="both"):
         weights_for(NETWORK, path, 5)
+
+
+def test_weights_that_a_program_made() -> None:
+    made = random_weights(NETWORK, 5)
+    kept = checked_weights(made, NETWORK)
+    assert (kept.source, kept.sha256) == (made.source, made.sha256)
+    for name, layer in made.layers.items():
+        assert kept[name].weight is layer.weight  # not copied without need
+    other = {
+        name: ConvWeights(np.asfortranarray(layer.weight, ">f8"), np.repeat(layer.bias, 2)[::2])
+        for name, layer in made.layers.items()
+    }
+    converted = weights_for(NETWORK, Weights(other, "mine"), None)
+    assert converted.sha256 == made.sha256
+    for layer in converted.layers.values():
+        for array in (layer.weight, layer.bias):
+            assert array.dtype == np.float32
+            assert array.dtype.isnative
+            assert array.flags.c_contiguous
+    with pytest.raises(InvalidInput, match="both random weights and the weights mine"):
+        weights_for(NETWORK, Weights(other, "mine"), 5)
+
+
+GOOD = random_weights(NETWORK, 5)["first"]
+FAULTS: dict[str, tuple[Any, str]] = {
+    "fewer maps": (
+        ConvWeights(GOOD.weight[:2], GOOD.bias),
+        "weight has shape (2, 2, 1, 2, 3); the network needs (3, 2, 1, 2, 3)",
+    ),
+    "turned": (
+        ConvWeights(GOOD.weight.swapaxes(0, 1), GOOD.bias),
+        "weight has shape (2, 3, 1, 2, 3); the network needs (3, 2, 1, 2, 3)",
+    ),
+    "short bias": (
+        ConvWeights(GOOD.weight, GOOD.bias[:1]),
+        "bias has shape (1,); the network needs (3,)",
+    ),
+    "integers": (
+        ConvWeights(GOOD.weight.astype(np.int32), GOOD.bias),  # type: ignore[arg-type]
+        "weight is int32; give it as float32",
+    ),
+    "not finite": (ConvWeights(GOOD.weight, GOOD.bias * np.float32(np.nan)), "bias has 3 values"),
+    "list": (ConvWeights(GOOD.weight, GOOD.bias.tolist()), "bias is a list; give a NumPy array"),
+    "nothing": (ConvWeights(GOOD.weight, None), "bias is a NoneType"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_weights_that_a_program_made_wrong(fault: str) -> None:
+    """Refused before a run, and again where compiled code would read them."""
+    wrong, said = FAULTS[fault]
+    layers = random_weights(NETWORK, 5).layers
+    with pytest.raises(InvalidInput) as refused:
+        checked_weights(Weights({**layers, "first": wrong}, "mine"), NETWORK)
+    assert str(refused.value).startswith(f"mine: first.{said}")
+    with pytest.raises(InvalidInput) as refused:
+        conv_weights(NETWORK.convolutions[0], wrong)
+    assert str(refused.value).startswith(f"layer first: {said}")
+
+
+def test_layers_missing_and_unknown() -> None:
+    layers = dict(random_weights(NETWORK, 5).layers)
+    more = Weights({**layers, "third": layers["last"]}, "mine")
+    with pytest.raises(InvalidInput, match=r"mine: holds 'third\.bias'.* another network\?"):
+        checked_weights(more, NETWORK)
+    pair = (layers["last"].weight, layers["last"].bias)
+    with pytest.raises(InvalidInput, match="mine: layer last has a tuple; give it ConvWeights"):
+        checked_weights(Weights({**layers, "last": pair}, "mine"), NETWORK)  # type: ignore[dict-item]
+    del layers["last"]
+    fewer = Weights(layers, "mine")
+    with pytest.raises(InvalidInput, match=r"mine: lacks 'last\.bias'.*it holds first\.bias"):
+        checked_weights(fewer, NETWORK)
+    with pytest.raises(InvalidInput, match=r"mine: has no weights for layer 'last'; .* of first"):
+        _ = fewer["last"]
+    with pytest.raises(InvalidInput, match="layer last is a convolution and needs weights"):
+        conv_weights(NETWORK.convolutions[1], None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Progress, no_progress, run_volume
 from znni.engine.tiles import Job, Region, make_job
 from znni.errors import InvalidInput
+from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Accuracy, Border, OutputType, Pad, check_choices
-from znni.planning import accuracy_note, accuracy_of, checked_plan, plan, plan_job, prepare
+from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare
 from znni.plans import Plan
 from znni.shapes import Vec3
 from znni.units import duration, in_units
@@ -108,8 +109,8 @@ def infer(
         border: ``valid`` or ``same``.
         pad: what is seen beyond the edges with ``same``.
         roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
-        ram: bytes that the process may take, or such as ``8GiB``; by default what is available,
-            less a margin.
+        ram: bytes that the process may take beside arrays that it is given, or such as ``8GiB``;
+            by default what is available, less a margin.
         threads: worker threads; by default all cores.
         dtype: of the output; ``uint8`` stores 0..1 as 0..255.
         accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
@@ -127,8 +128,7 @@ def infer(
     Any error after the output is opened carries a note of what is left of it.
     """
     network = network if isinstance(network, Network) else load_network(network)
-    if not isinstance(weights, Weights):
-        weights = weights_for(network, weights, random_seed)
+    weights = weights_for(network, weights, random_seed)
     volume = open_volume(source, dataset)
     _check_features(volume, network)
     check_choices(border, pad, dtype, accuracy)
@@ -137,7 +137,7 @@ def infer(
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan = _given_or_found(plan, network, job, ram, threads, dtype, accuracy, volume.itemsize)
+        plan = given_or_found(plan, network, job, ram, threads, dtype, accuracy, volume.itemsize)
         note = accuracy_note(plan, accuracy)
         attributes = _provenance(plan, weights, job, source, command, dtype)
         output.describe(attributes)
@@ -162,6 +162,8 @@ class Inferer:
     Calling it with an array (z, y, x) or (f, z, y, x) gives the dense output (f', z', y', x')
     as float32. The primitives prepared for one size of array are kept for the next of that size.
 
+    ``ram`` bounds what the process may take with its output, beside the array that it is given.
+
     Example:
         >>> inferer = znni.Inferer("networks/boundaries.yaml")
         >>> probability = inferer(volume)
@@ -185,59 +187,52 @@ class Inferer:
     ) -> None:
         check_choices(border, pad, accuracy=accuracy)
         self.network = network if isinstance(network, Network) else load_network(network)
-        self.weights = (
-            weights if isinstance(weights, Weights) else weights_for(self.network, weights, None)
-        )
+        self.weights = weights_for(self.network, weights, None)
         self.plan = plan
         self._border: Border = border
         self._pad: Pad = pad
         self._ram = ram
         self._threads = threads
         self._accuracy: Accuracy = accuracy
+        self._allowed = 0
         self._runner: PatchRunner | None = None
-        self._planned_for: Vec3 | None = None
+        self._checked_for: tuple[Vec3, int] | None = None
 
     def __call__(self, array: ArrayLike) -> Float32:
         """The dense output of an array."""
         volume = ArrayVolume(array)
         _check_features(volume, self.network)
         job = make_job(self.network, volume.size, self._border, self._pad, None)
+        runner = self._runner_for(job, volume)
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
-        run_volume(volume, job, self._runner_for(job, volume), output, "float32", no_progress)
+        run_volume(volume, job, runner, output, "float32", no_progress)
         return dense
 
     def _runner_for(self, job: Job, volume: Volume) -> PatchRunner:
-        if self._runner is None or (self.plan is None and self._planned_for != job.output):
-            self._runner = None  # what it keeps is freed before the next one is built
-            chosen = _given_or_found(
-                self.plan,
-                self.network,
-                job,
-                self._ram,
-                self._threads,
-                "float32",
-                self._accuracy,
-                volume.itemsize,
-            )
+        """The runner of the plan given, or of one for this job, checked to fit into memory."""
+        asked = job.output, volume.itemsize
+        if self._runner is not None and self._checked_for == asked:
+            return self._runner
+        if self.plan is None:
+            self._runner = None  # what it keeps is freed before the next one is planned
+        if self._runner is None:  # from here on it takes its share of what is available
+            self._allowed = detect_machine(self._ram, self._threads).host.memory
+        chosen = given_or_found(
+            self.plan,
+            self.network,
+            job,
+            self._allowed,
+            self._threads,
+            "float32",
+            self._accuracy,
+            volume.itemsize,
+            output_array=4 * self.network.out_features * job.output.volume,
+        )
+        if self._runner is None:
             self._runner = prepare(chosen, self.weights)
-            self._planned_for = job.output
+        self._checked_for = asked
         return self._runner
-
-
-def _given_or_found(
-    given: Plan | None,
-    network: Network,
-    job: Job,
-    ram: int | str | None,
-    threads: int | None,
-    dtype: OutputType,
-    accuracy: Accuracy,
-    input_itemsize: int,
-) -> Plan:
-    if given is None:
-        return plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize)
-    return replace(checked_plan(given, network, ram, threads, accuracy), output=job.output)
 
 
 def _check_features(volume: Volume, network: Network) -> None:

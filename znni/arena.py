@@ -58,10 +58,7 @@ def map_pages(nbytes: int) -> mmap.mmap:
     ``malloc`` keeps freed blocks of up to some tens of megabytes, which a promise of exact peak
     memory cannot afford.
     """
-    if hasattr(mmap, "MAP_PRIVATE"):
-        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    else:  # Windows
-        pages = mmap.mmap(-1, nbytes)
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel built without huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
@@ -76,11 +73,11 @@ class Arena:
     than its capacity is resident.
 
     Args:
-        capacity: bytes.
+        capacity: bytes of the arrays alive at a time. Their alignment has a page more.
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = -(-max(capacity, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.capacity = (-(-capacity // mmap.PAGESIZE) + 1) * mmap.PAGESIZE
         self._pages = map_pages(self.capacity)
         self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
         self._free = [(0, self.capacity)]  # ascending, never adjacent
@@ -90,7 +87,11 @@ class Arena:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Serve ``new_output`` and ``workspace`` of this thread within a ``with`` block."""
+        """Serve ``new_output`` and ``workspace`` of this thread within a ``with`` block.
+
+        Each begins at the same end, so that patch after patch is laid out alike.
+        """
+        self._at_high_end = True
         token = _current.set(self)
         try:
             yield
@@ -148,7 +149,7 @@ class Arena:
         """Return the whole pages of a free piece to the system."""
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         last = stop // mmap.PAGESIZE * mmap.PAGESIZE
-        if first < last and hasattr(mmap, "MADV_DONTNEED"):
+        if first < last:
             self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 

@@ -94,7 +94,9 @@ def infer(
     region = _parse_roi(roi) if roi else None
     given = _read_plan(plan) if plan else None
     if dry_run and given:
-        checked = planning.checked_plan(given, network, ram, threads, accuracy)
+        checked = planning.checked_plan(
+            given, network, ram, threads, accuracy, dtype=dtype, input_itemsize=source.itemsize
+        )
         typer.echo(_table(checked, accuracy))
         return
     if dry_run:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from znni.errors import InvalidInput
 from znni.shapes import Vec3
@@ -29,6 +29,9 @@ class Conv:
         out_features: output maps.
         kernel: extents in voxels.
         activation: applied to the sum; ``softmax`` runs over the maps of each voxel.
+
+    Raises:
+        InvalidInput: no maps, an extent that is not positive, or an unknown activation.
     """
 
     name: str
@@ -36,6 +39,17 @@ class Conv:
     out_features: int
     kernel: Vec3
     activation: Activation
+
+    def __post_init__(self) -> None:
+        for what, maps in (("in_features", self.in_features), ("out_features", self.out_features)):
+            if not _is_positive(maps):
+                raise InvalidInput(f"layer {self.name}: {what} is {maps!r}; give 1 or more")
+        _check_extents(f"layer {self.name}: kernel", self.kernel)
+        if self.activation not in get_args(Activation):
+            raise InvalidInput(
+                f"layer {self.name}: unknown activation {self.activation!r}; choose one of "
+                f"{', '.join(get_args(Activation))}"
+            )
 
     @property
     def weight_shape(self) -> tuple[int, int, int, int, int]:
@@ -50,10 +64,21 @@ class Conv:
 
 @dataclass(frozen=True)
 class Pool:
-    """Max-pooling with stride = window. Pooled or dense (fragments) is the plan's choice."""
+    """Max-pooling with stride = window. Pooled or dense (fragments) is the plan's choice.
+
+    Attributes:
+        name: unique within the network.
+        window: extents in voxels.
+
+    Raises:
+        InvalidInput: an extent that is not positive.
+    """
 
     name: str
     window: Vec3
+
+    def __post_init__(self) -> None:
+        _check_extents(f"layer {self.name}: window", self.window)
 
 
 Layer: TypeAlias = Conv | Pool
@@ -161,3 +186,15 @@ class Network:
             f"{self.in_features} -> {self.out_features} maps, field of view {self.field_of_view}, "
             f"total pooling {self.total_pooling}"
         )
+
+
+def _check_extents(what: str, extents: object) -> None:
+    """Check three positive extents, of a caller without a type checker too."""
+    if not isinstance(extents, Vec3) or not all(map(_is_positive, extents)):
+        raise InvalidInput(
+            f"{what} is {extents!r}; give a Vec3 of three positive integers, as Vec3(3, 3, 3)"
+        )
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, int) and number >= 1

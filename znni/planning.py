@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from planner.exhaustive import Overhead, fastest_plan
 from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
 from znni.engine.tiles import Job, Region, make_job
-from znni.errors import InvalidInput
+from znni.errors import DoesNotFit, InvalidInput
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
@@ -66,10 +67,11 @@ def plan(
         )
     check_choices(border, dtype=dtype, accuracy=accuracy)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
-    return plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize)
+    return _plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize)
 
 
-def plan_job(
+def given_or_found(
+    given: Plan | None,
     network: Network,
     job: Job,
     ram: int | str | None,
@@ -77,19 +79,65 @@ def plan_job(
     dtype: OutputType,
     accuracy: Accuracy,
     input_itemsize: int,
+    output_array: int = 0,
+) -> Plan:
+    """The plan given for a job, as ``checked_plan`` finds it, or else the fastest there is.
+
+    Args:
+        given: a plan made earlier, if there is one.
+        network: what is to be run.
+        job: which output is wanted.
+        ram: bytes that the process may take, as in ``plan``.
+        threads: worker threads, as in ``plan``.
+        dtype: of the output.
+        accuracy: the class that primitives may have.
+        input_itemsize: bytes of one stored input value.
+        output_array: bytes of an array for the whole output, if the caller makes one.
+
+    Raises:
+        InvalidInput: the plan given cannot be run.
+        DoesNotFit: no plan stays within ``ram``.
+    """
+    if given is None:
+        return _plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize, output_array)
+    checked = checked_plan(
+        given,
+        network,
+        ram,
+        threads,
+        accuracy,
+        dtype=dtype,
+        input_itemsize=input_itemsize,
+        output_array=output_array,
+    )
+    return replace(checked, output=job.output)
+
+
+def _plan_job(
+    network: Network,
+    job: Job,
+    ram: int | str | None,
+    threads: int | None,
+    dtype: OutputType,
+    accuracy: Accuracy,
+    input_itemsize: int,
+    output_array: int = 0,
 ) -> Plan:
     """The fastest plan for a job on this machine."""
     machine = detect_machine(ram, threads)
-    overhead = Overhead(
-        PROCESS_BYTES, bytes_per_input_voxel(input_itemsize), bytes_per_output_voxel(dtype)
-    )
+    overhead = _overhead(dtype, input_itemsize, output_array)
     start = time.perf_counter()
     primitives = {
         name: primitive
         for name, primitive in catalogue(machine).items()
         if primitive.accuracy <= ACCURACIES[accuracy]
     }
-    found = fastest_plan(network, job.output, machine, primitives, overhead)
+    try:
+        found = fastest_plan(network, job.output, machine, primitives, overhead)
+    except DoesNotFit as error:
+        if output_array:
+            error.add_note(f"{in_units(output_array)} of that are for the output array")
+        raise
     log.info("planned in %.1f s: patch %s", time.perf_counter() - start, found.patch)
     return found
 
@@ -100,8 +148,25 @@ def checked_plan(
     ram: int | str | None = None,
     threads: int | None = None,
     accuracy: Accuracy = "float32",
+    *,
+    dtype: OutputType = "float32",
+    input_itemsize: int = 4,
+    output_array: int = 0,
 ) -> Plan:
     """A plan made earlier, for the network and within the limits of now.
+
+    Args:
+        given: the plan.
+        network: what is to be run.
+        ram: bytes that the process may take, as in ``plan``.
+        threads: worker threads, if they are to be a certain number.
+        accuracy: the class that primitives may have.
+        dtype: of the output.
+        input_itemsize: bytes of one stored input value.
+        output_array: bytes of an array for the whole output, if the caller makes one.
+
+    Returns:
+        The plan with the memory that this run takes: its types may not be those it was made for.
 
     Raises:
         InvalidInput: it is for another network, takes more memory or other threads, uses what
@@ -112,11 +177,10 @@ def checked_plan(
             f"the plan is for network {given.network.name}, as it was then, not for this "
             f"{network.name}; plan again with znni plan"
         )
-    allowed = detect_machine(ram, threads).host.memory
-    if given.memory.total > allowed:
+    if given.machine.gpus or any(segment.device != "cpu" for segment in given.segments):
         raise InvalidInput(
-            f"the plan takes {in_units(given.memory.total)} and {in_units(allowed)} are allowed; "
-            f"plan again with znni plan --ram"
+            "the plan is for a machine with a GPU, which needs a version of znni with GPU "
+            "primitives; this one has none: plan again with znni plan"
         )
     if threads not in (None, given.machine.host.threads):
         raise InvalidInput(
@@ -132,7 +196,25 @@ def checked_plan(
                 f"the plan runs layer {step.operation.name} by {step.primitive}, whose accuracy is "
                 f"{needed}; allow that with --accuracy {needed}, or plan again with znni plan"
             )
-    return given
+    beside = _overhead(dtype, input_itemsize, output_array).of_run(network, given.patch)
+    memory = replace(beside, resident=given.memory.resident, working=given.memory.working)
+    allowed = detect_machine(ram, threads).host.memory
+    if memory.total > allowed:
+        output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
+        raise InvalidInput(
+            f"the plan takes {in_units(memory.total)}{output} and {in_units(allowed)} are allowed; "
+            f"plan again with znni plan --ram"
+        )
+    return replace(given, memory=memory)
+
+
+def _overhead(dtype: OutputType, input_itemsize: int, output_array: int) -> Overhead:
+    """What a run takes beside its layers."""
+    return Overhead(
+        PROCESS_BYTES + output_array,
+        bytes_per_input_voxel(input_itemsize),
+        bytes_per_output_voxel(dtype),
+    )
 
 
 def accuracy_of(plan: Plan) -> Accuracy:

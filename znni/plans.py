@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, prod
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -80,7 +81,7 @@ class Segment:
         steps: in order.
     """
 
-    device: str
+    device: Literal["cpu", "gpu"]
     sub_batch: int
     steps: tuple[Step, ...]
 
@@ -104,22 +105,14 @@ class Segment:
                 stride *= step.pool.window
         return start
 
-    @property
-    def reads_a_view(self) -> bool:
-        """Whether the first step may read its stored input in place.
-
-        Slices of the batch are contiguous, and what pools takes any strides; a convolution alone
-        of a shifted crop needs a copy.
-        """
-        return self.shifts == 1 or self.steps[0].pool is not None
-
 
 @dataclass(frozen=True)
 class PlanMemory:
     """Peak bytes on the host, by purpose.
 
     Attributes:
-        process: the interpreter, its libraries and compiled code.
+        process: the interpreter, its libraries and compiled code, and an array for the whole
+            output if the run makes one.
         weights: the network's parameters.
         resident: what the primitives keep between patches.
         working: the layers' arrays and workspace at their highest.
@@ -162,6 +155,11 @@ class Plan:
     def input_patch(self) -> Vec3:
         """Input voxels of one patch."""
         return self.patch + self.network.field_of_view - 1
+
+    @property
+    def input_shape(self) -> Shape5:
+        """The shape of one patch's input."""
+        return Shape5.of(1, self.network.in_features, self.input_patch)
 
     @property
     def patches(self) -> int:
@@ -223,13 +221,20 @@ class Plan:
                 f"not a plan of this version of znni: at {where}: {first['msg']}; "
                 f"plan again with znni plan"
             ) from None
+        except InvalidInput as error:
+            raise InvalidInput(f"not a plan: {error}; plan again with znni plan") from None
         steps = [step for segment in plan.segments for step in segment.steps]
         if (
             not all(s.steps for s in plan.segments)
             or tuple(layer for step in steps for layer in step.layers) != plan.network.layers
         ):
             raise InvalidInput("not a plan: its steps are not its network's layers")
-        sizes = (*plan.output, *plan.patch, *(segment.sub_batch for segment in plan.segments))
+        sizes = (
+            *plan.output,
+            *plan.patch,
+            *(segment.sub_batch for segment in plan.segments),
+            plan.machine.host.threads,
+        )
         if min(sizes) < 1 or not all(0 < step.seconds < inf for step in steps):
             raise InvalidInput("not a plan: its sizes and its time are not all positive")
         return plan
@@ -248,13 +253,13 @@ def held_beside(segments: tuple[Segment, ...], patch_input: Shape5) -> Iterator[
     """Each step with the bytes alive during it beside its own working memory.
 
     A segment's input is held while the segments after it run. A step's ``working`` counts its
-    input, so an input that is a view of one held is taken off.
+    input, and that of a segment's first step is a view of what is held: it is taken off.
     """
     held, stored = 0, patch_input.nbytes
     for segment in segments:
         held += stored
         for index, step in enumerate(segment.steps):
-            viewed = step.shape_in.nbytes if index == 0 and segment.reads_a_view else 0
+            viewed = step.shape_in.nbytes if index == 0 else 0
             yield step, held - viewed
         stored = segment.steps[-1].shape_out.nbytes
 

@@ -17,6 +17,8 @@ from znni.network import Conv, Network
 
 Float32: TypeAlias = NDArray[np.float32]
 
+KINDS = ("weight", "bias")  # a convolution's arrays: in a file, NAME.weight and NAME.bias
+
 
 @dataclass(frozen=True)
 class ConvWeights:
@@ -39,6 +41,16 @@ class Weights:
     source: str
 
     def __getitem__(self, name: str) -> ConvWeights:
+        """A layer's parameters.
+
+        Raises:
+            InvalidInput: there are none of that name.
+        """
+        if name not in self.layers:
+            known = ", ".join(sorted(self.layers)) or "none"
+            raise InvalidInput(
+                f"{self.source}: has no weights for layer {name!r}; it has those of {known}"
+            )
         return self.layers[name]
 
     @property
@@ -86,40 +98,65 @@ def load_weights(path: str | Path, network: Network) -> Weights:
             type, or not finite.
     """
     path = Path(path)
-    arrays = _read_arrays(path)
-    expected: dict[str, tuple[int, ...]] = {}
-    for conv in network.convolutions:
-        expected[f"{conv.name}.weight"] = conv.weight_shape
-        expected[f"{conv.name}.bias"] = (conv.out_features,)
-    if missing := sorted(expected.keys() - arrays.keys()):
-        raise InvalidInput(
-            f"{path}: lacks {missing[0]!r}, which network {network.name} needs; it holds "
-            f"{', '.join(sorted(arrays)) or 'nothing'}"
-        )
-    if unknown := sorted(arrays.keys() - expected.keys()):
-        raise InvalidInput(
-            f"{path}: holds {unknown[0]!r}, which network {network.name} has no layer for; are "
-            f"these the weights of another network?"
-        )
-    checked = {name: _checked(path, name, arrays[name], expected[name]) for name in expected}
-    layers = {
-        conv.name: ConvWeights(checked[f"{conv.name}.weight"], checked[f"{conv.name}.bias"])
-        for conv in network.convolutions
-    }
-    return Weights(layers, source=str(path))
+    return _weights_of(network, _read_arrays(path), str(path))
 
 
-def weights_for(network: Network, path: str | Path | None, random_seed: int | None) -> Weights:
-    """The weights asked for: random ones, a given file, or the file that the network names.
+def checked_weights(given: Weights, network: Network) -> Weights:
+    """Weights that a program made, held to what those in a file are held to.
+
+    Returns:
+        The same values as C-contiguous float32: the arrays given, where they are that.
 
     Raises:
-        InvalidInput: none of the three, or both of the first two.
+        InvalidInput: an array that is missing, unknown, of a wrong shape or type, or not finite.
     """
-    if random_seed is not None and path is not None:
-        raise InvalidInput(f"both random weights and the weights {path} are asked for; give one")
+    arrays: dict[str, object] = {}
+    for name, layer in given.layers.items():
+        if not isinstance(layer, ConvWeights):
+            raise InvalidInput(
+                f"{given.source}: layer {name} has a {type(layer).__name__}; give it "
+                f"ConvWeights(weight, bias)"
+            )
+        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = layer.weight, layer.bias
+    return _weights_of(network, arrays, given.source)
+
+
+def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> Weights:
+    """A network's weights from arrays named ``NAME.weight`` and ``NAME.bias``."""
+    expected = {f"{conv.name}.{kind}" for conv in network.convolutions for kind in KINDS}
+    if missing := sorted(expected - arrays.keys()):
+        raise InvalidInput(
+            f"{source}: lacks {missing[0]!r}, which network {network.name} needs; it holds "
+            f"{', '.join(sorted(arrays)) or 'nothing'}"
+        )
+    if unknown := sorted(arrays.keys() - expected):
+        raise InvalidInput(
+            f"{source}: holds {unknown[0]!r}, which network {network.name} has no layer for; are "
+            f"these the weights of another network?"
+        )
+    layers = {}
+    for conv in network.convolutions:
+        weight, bias = (arrays[f"{conv.name}.{kind}"] for kind in KINDS)
+        layers[conv.name] = _checked(f"{source}: {conv.name}.", conv, weight, bias)
+    return Weights(layers, source)
+
+
+def weights_for(
+    network: Network, given: Weights | str | Path | None, random_seed: int | None
+) -> Weights:
+    """The weights asked for: random ones, those given, or the file that the network names.
+
+    Raises:
+        InvalidInput: none of the three, both of the first two, or not this network's.
+    """
+    if random_seed is not None and given is not None:
+        named = given.source if isinstance(given, Weights) else given
+        raise InvalidInput(f"both random weights and the weights {named} are asked for; give one")
     if random_seed is not None:
         return random_weights(network, random_seed)
-    path = path or network.weights
+    if isinstance(given, Weights):
+        return checked_weights(given, network)
+    path = given or network.weights
     if path is None:
         raise InvalidInput(
             f"network {network.name} names no weights; give a file with --weights, or "
@@ -163,25 +200,38 @@ def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
     return found
 
 
-def _checked(path: Path, name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> Float32:
+def conv_weights(layer: Conv, weights: ConvWeights | None) -> ConvWeights:
+    """A convolution's weights as compiled code may read them: C-contiguous float32.
+
+    Raises:
+        InvalidInput: none are given, or ones of a wrong shape or type, or not finite.
+    """
+    if weights is None:
+        raise InvalidInput(f"layer {layer.name} is a convolution and needs weights")
+    return _checked(f"layer {layer.name}: ", layer, weights.weight, weights.bias)
+
+
+def _checked(where: str, layer: Conv, weight: object, bias: object) -> ConvWeights:
+    """What a convolution needs, of arrays that may be anything. Errors begin with ``where``."""
+    return ConvWeights(
+        _checked_array(f"{where}weight", weight, layer.weight_shape),
+        _checked_array(f"{where}bias", bias, (layer.out_features,)),
+    )
+
+
+def _checked_array(name: str, array: object, shape: tuple[int, ...]) -> Float32:
+    if not isinstance(array, np.ndarray):
+        raise InvalidInput(f"{name} is a {type(array).__name__}; give a NumPy array")
     if array.shape != shape:
-        raise InvalidInput(f"{path}: {name} has shape {array.shape}; the network needs {shape}")
+        raise InvalidInput(f"{name} has shape {array.shape}; the network needs {shape}")
     if array.dtype.kind != "f":
         raise InvalidInput(
-            f"{path}: {name} is {array.dtype}; save it as float32 (float16 and float64 will do)"
+            f"{name} is {array.dtype}; give it as float32 (float16 and float64 will do)"
         )
     with np.errstate(over="ignore"):  # an overflow becomes inf, which is reported below
         values = np.ascontiguousarray(array, dtype=np.float32)
     if bad := int(values.size - np.isfinite(values).sum()):
         raise InvalidInput(
-            f"{path}: {name} has {bad} values that are NaN or infinite in float32; "
-            f"export the weights again"
+            f"{name} has {bad} values that are NaN or infinite in float32; export the weights again"
         )
     return values
-
-
-def conv_weights(layer: Conv, weights: ConvWeights | None) -> ConvWeights:
-    """A convolution's weights, which a caller must have given."""
-    if weights is None:
-        raise InvalidInput(f"layer {layer.name} is a convolution and needs weights")
-    return weights

@@ -12,7 +12,7 @@ from znni.engine.recombine import place
 from znni.errors import InvalidInput
 from znni.plans import Plan, Segment, Step, working_peak
 from znni.primitive import Catalogue, Run
-from znni.shapes import Box, Shape5, Vec3, offsets
+from znni.shapes import Box, Vec3, offsets
 from znni.weights import Float32, Weights
 
 ZERO = Vec3(0, 0, 0)
@@ -27,12 +27,15 @@ class _Stage:
 
 
 class PatchRunner:
-    """Runs patch after patch through a plan, with all that can be prepared once prepared."""
+    """Runs patch after patch through a plan, with all that can be prepared once prepared.
+
+    Its arena holds what a patch takes beside its input, which is the caller's.
+    """
 
     def __init__(self, plan: Plan, catalogue: Catalogue, weights: Weights) -> None:
         check_runnable(plan, catalogue)
         self.plan = plan
-        self._arena = Arena(plan.memory.working)
+        self._arena = Arena(plan.memory.working - plan.input_shape.nbytes)
         self._stages = tuple(
             _Stage(segment, tuple(_build(step, catalogue, weights) for step in segment.steps))
             for segment in plan.segments
@@ -73,8 +76,6 @@ class PatchRunner:
         start = segment.shift(chosen)
         crop = Box(start, start + segment.steps[0].shape_in.size)
         y = items[:, :, *crop.slices]
-        if not segment.reads_a_view:
-            y = np.ascontiguousarray(y)
         remaining = iter(chosen)
         for step, run in zip(segment.steps, runs, strict=True):
             y = run(y)
@@ -96,7 +97,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
         InvalidInput: an unknown primitive, shapes that it would not produce, or other memory
             than it takes.
     """
-    expected = Shape5.of(1, plan.network.in_features, plan.input_patch)
+    expected = plan.input_shape
     for segment in plan.segments:
         first = segment.steps[0]
         if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
@@ -135,8 +136,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
 
 
 def _check_memory(plan: Plan) -> None:
-    patch_input = Shape5.of(1, plan.network.in_features, plan.input_patch)
-    working, _ = working_peak(plan.segments, patch_input)
+    working, _ = working_peak(plan.segments, plan.input_shape)
     resident = sum(step.cost.memory.resident for part in plan.segments for step in part.steps)
     if (plan.memory.working, plan.memory.resident) != (working, resident):
         raise InvalidInput(

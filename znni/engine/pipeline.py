@@ -102,5 +102,10 @@ def bytes_per_input_voxel(itemsize: int) -> int:
 
 
 def bytes_per_output_voxel(dtype: OutputType) -> int:
-    """Host bytes of a block computed, one being written, and its conversion."""
-    return 2 * 4 + (0 if dtype == "float32" else 4 + np.dtype(dtype).itemsize)
+    """Host bytes of a block computed, one being written, and a copy of that as it is stored.
+
+    The copy of a block of float32 is HDF5's, of a part that is not contiguous; uint8 is scaled in
+    float32 first.
+    """
+    scaled = 4 if dtype == "uint8" else 0
+    return 2 * 4 + scaled + np.dtype(dtype).itemsize

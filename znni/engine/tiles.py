@@ -149,7 +149,7 @@ def read_input(volume: Volume, job: Job, tile: Tile, view: Vec3, scaling: InputS
         if source.size != stop[axis] - start[axis] or np.any(np.diff(source) != 1):
             raw = raw.take(source - start[axis], axis=axis + 1)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
-        values = raw.astype(np.float32)
+        values = raw.astype(np.float32, order="C")  # whatever the axes' order in the volume
         values *= np.float32(scaling.scale)
         values += np.float32(scaling.offset)
     _check_finite(values, raw, sources)
