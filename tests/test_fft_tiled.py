@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from tiled_convolutions import tiled_convolutions
 
 from znni.machine import detect_machine
-from znni.network import Conv
+from znni.network import Conv, Pool, PooledConv
+from znni.primitive import convolved_and_pooled
 from znni.primitives import reference
 from znni.primitives.cpu.common import machine_code
+from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.fft_tiled import FftTiled, primitives
 from znni.primitives.cpu.tiled import tile_transform
 from znni.primitives.cpu.tiled.codelets import Codelet
@@ -32,6 +34,7 @@ from znni.primitives.cpu.tiled.overlap_save import (
     tile_extents,
     tiles_of,
 )
+from znni.primitives.cpu.tiled.pooled_tiles import PooledTiles
 from znni.shapes import Shape5, Vec3
 
 Numbers = NDArray[np.float64]
@@ -216,6 +219,30 @@ def test_few_output_maps_cost_few_operations() -> None:
     )
     assert few.flops < 0.3 * many.flops
     assert few.memory.resident < 0.3 * many.memory.resident
+
+
+def test_pooled_tiles_pay_for_the_lines_that_they_pool() -> None:
+    """Of 11 valid voxels windows of two take 10. The codelets have 12 outputs, as for 12 of 12."""
+    tile = Vec3(16, 16, 16)
+
+    def flops_of_a_group(kernel: int) -> float:
+        """Operations of a tile for 16 more output maps."""
+
+        def flops(maps: int) -> float:
+            conv = Conv("conv", 1, maps, Vec3.of(kernel), "relu")
+            layer, shape = PooledConv(conv, Pool("pool", Vec3(2, 2, 2))), Shape5(1, 1, 90, 90, 90)
+            out = convolved_and_pooled(layer, shape)
+            assert out is not None
+            tiles = PooledTiles(layer, shape, out, tile)
+            return tiles.flops / tiles.tiling.count
+
+        return flops(32) - flops(16)
+
+    rows, planes, voxels = 12**2 - 10**2, 12 - 10, 12**3 - 10**3
+    row = tile_transform.inverse_row_codelet(tile.x, 12).flops
+    column = tile_transform.column_codelet(tile.y, 1, 12).flops
+    left_out = rows * row + planes * tile_transform.half(tile.x) * column + voxels
+    assert flops_of_a_group(5) - flops_of_a_group(6) == LANES * left_out
 
 
 SCRIPT = """

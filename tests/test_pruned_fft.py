@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counting_workers import CountingWorkers
 from numpy.typing import NDArray
 
 from znni.arrays import peak_memory
@@ -227,6 +228,18 @@ def test_results_do_not_depend_on_the_number_of_threads(primitive: Primitive) ->
     expected = single.build(layer, shape, weights)(x)
     for _ in range(3):
         np.testing.assert_array_equal(primitive.build(layer, shape, weights)(x), expected)
+
+
+@every_primitive
+def test_a_single_map_is_work_for_all_threads(
+    primitive: Primitive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = CountingWorkers(CPU.threads)
+    monkeypatch.setattr("znni.primitives.cpu.whole_image.blocking.workers", lambda _threads: pool)
+    layer, shape = Conv("one map", 1, 1, Vec3(3, 5, 10), "relu"), Shape5(1, 1, 13, 64, 260)
+    weights = ConvWeights(random(*layer.weight_shape), random(1))
+    primitive.build(layer, shape, weights)(random(*shape))
+    assert min(pool.tasks) >= CPU.threads
 
 
 @every_primitive

@@ -35,3 +35,20 @@ class Cost:
     bytes_moved: float
     memory: Memory
     efficiency: float
+
+    def plus(self, flops: float, efficiency: float, bytes_moved: float) -> Cost:
+        """The price with more work in the same memory.
+
+        Args:
+            flops: of that work.
+            efficiency: the share of the nominal rate that they sustain.
+            bytes_moved: of that work.
+        """
+        together = self.flops + flops
+        at_nominal_rate = self.flops / self.efficiency + flops / efficiency
+        return Cost(
+            together,
+            self.bytes_moved + bytes_moved,
+            self.memory,
+            efficiency=together / at_nominal_rate,
+        )

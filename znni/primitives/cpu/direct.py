@@ -20,7 +20,13 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
-from znni.primitives.cpu.common.activation import CODES, activate, softmax_over_maps
+from znni.primitives.cpu.common.activation import (
+    CODES,
+    FUSED_BY_ROW,
+    activate,
+    softmax_over_maps,
+    with_activation,
+)
 from znni.primitives.cpu.common.flat_view import flat_view
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.primitives.cpu.common.streaming import (
@@ -129,7 +135,7 @@ class Direct:
         bands = -(-out.y // blocking.rows)
         tasks = out.n * out.z * bands
         read_again = layer.kernel.z * (blocking.rows + layer.kernel.y - 1) / blocking.rows
-        return Cost(
+        cost = Cost(
             flops=2.0 * tasks * maps * blocking.positions * taps,
             bytes_moved=shape.nbytes * read_again + bytes_to_write(out.nbytes),
             memory=Memory(
@@ -138,6 +144,7 @@ class Direct:
             ),
             efficiency=EFFICIENCY,
         )
+        return with_activation(cost, layer.activation, out, FUSED_BY_ROW)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as the register tile reads them."""

@@ -15,8 +15,14 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Operation, PooledConv
 from znni.options import ACCURACIES
-from znni.primitive import Run, convolved_and_pooled
-from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
+from znni.primitive import Run
+from znni.primitives.cpu.common.activation import (
+    FUSED_BY_VECTOR,
+    activate_further,
+    bias_and_floor,
+    with_activation,
+)
+from znni.primitives.cpu.common.first_layer import pooled_first_layer
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.common.workers import workers
@@ -29,11 +35,8 @@ from znni.weights import ConvWeights, Float32, conv_weights
 MOST_PRODUCTS = 512
 MOST_SUMS = 24
 
-# Input maps, at most: first layers are what this is for.
-MOST_FEATURES = 4
-
 # Share of a core's nominal operations per second.
-EFFICIENCY = 0.45
+EFFICIENCY = 0.62
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,9 @@ class DirectPooled:
     accuracy: float = ACCURACIES["float32"]
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """A convolution of few taps with its pooling.
-
-        Not with softmax, which does not keep the order of a map's values.
-        """
-        if not isinstance(layer, PooledConv) or layer.conv.activation == "softmax":
-            return None
-        sums = layer.pool.window.volume
-        written_out = sums <= MOST_SUMS and sums * layer.conv.kernel.volume <= MOST_PRODUCTS
-        fits = written_out and shape.f <= MOST_FEATURES
-        return convolved_and_pooled(layer, shape) if fits else None
+        """A convolution of few taps with its pooling."""
+        found = self._found(layer, shape)
+        return found and found[1]
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """A multiply-add for each tap of each voxel; the image read and written."""
@@ -62,7 +58,7 @@ class DirectPooled:
         taps = pair.conv.in_features * pair.conv.kernel.volume
         maps = whole_vectors(out.f)
         scratch = self.device.threads * SCRATCH_FLOATS * FLOAT_BYTES
-        return Cost(
+        cost = Cost(
             flops=2.0 * out.n * out.size.volume * pair.pool.window.volume * maps * taps,
             bytes_moved=shape.nbytes + 2 * out.nbytes,
             memory=Memory(
@@ -71,6 +67,7 @@ class DirectPooled:
             ),
             efficiency=EFFICIENCY,
         )
+        return with_activation(cost, pair.conv.activation, out, FUSED_BY_VECTOR)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as the kernel reads them."""
@@ -110,10 +107,19 @@ class DirectPooled:
         return run
 
     def _checked(self, layer: Operation, shape: Shape5) -> tuple[PooledConv, Shape5]:
-        out = self.out_shape(layer, shape)
-        if not isinstance(layer, PooledConv) or out is None:
+        found = self._found(layer, shape)
+        if found is None:
             raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return layer, out
+        return found
+
+    def _found(self, layer: Operation, shape: Shape5) -> tuple[PooledConv, Shape5] | None:
+        found = pooled_first_layer(layer, shape)
+        if found is None:
+            return None
+        pair, _ = found
+        sums = pair.pool.window.volume
+        written_out = sums <= MOST_SUMS and sums * pair.conv.kernel.volume <= MOST_PRODUCTS
+        return found if written_out else None
 
 
 def primitives(device: Device) -> tuple[DirectPooled, ...]:

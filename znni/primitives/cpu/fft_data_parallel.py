@@ -9,84 +9,67 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
 from znni.arena import new_output, workspace
-from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Conv, Operation
-from znni.primitive import Run, convolved
-from znni.primitives.cpu.common.activation import softmax_over_maps
+from znni.primitive import Run
 from znni.primitives.cpu.whole_image.blocking import Blocking, Scratch
 from znni.primitives.cpu.whole_image.fft_layer import FftLayer
 from znni.primitives.cpu.whole_image.pruned_fft import Complex64
+from znni.primitives.cpu.whole_image.whole_image_fft import WholeImageFft
 from znni.shapes import Shape5
-from znni.weights import ConvWeights, Float32, conv_weights
+from znni.weights import Float32
 
 # Maps that are transformed, or made, at a time: few, for the memory; more, for fewer barriers.
 GROUP = 4
 
 
 @dataclass(frozen=True)
-class FftDataParallel:
+class FftDataParallel(WholeImageFft):
     """Whole-image FFT convolution, parallel within each step."""
 
-    device: Device
     name: str = "fft_data_parallel"
-    accuracy: float = 2e-5
+    group: ClassVar[int] = GROUP
 
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Any convolution."""
-        return convolved(layer, shape)
-
-    def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Memory S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
+    def working_bytes(self, blocking: Blocking) -> int:
+        """S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
 
         n~ = N_z N_y (N_x + 2) is a spectrum, h = n_z N_y (N_x + 2) and h' = n'_z N_y (N_x + 2) are
         half-transformed maps, of which g <= 4 inputs or g' <= 4 outputs are held at a time; T is
         the number of threads. With SciPy, one transform's result per thread more.
         """
-        blocking = self._blocking(layer, shape)
-        out = blocking.out
+        shape, out = blocking.shape, blocking.out
         spectra = blocking.spectra_bytes(blocking.all_vectors)
         half_in = shape.n * min(GROUP, shape.f) * blocking.half_bytes
         half_out = out.n * min(GROUP, out.f) * blocking.half_bytes * out.z // shape.z
         second_stage = half_out + out.nbytes + blocking.scratch_bytes
-        kernels_read = len(blocking.blocks) * 4 * out.f * shape.f * blocking.layer.kernel.volume
-        return Cost(
-            flops=blocking.flops,
-            bytes_moved=(
-                shape.nbytes
-                + 2.0 * blocking.half_bytes * (shape.n * shape.f + out.n * out.f)
-                + (1.0 + len(blocking.groups)) * spectra
-                + 2.0 * out.nbytes
-                + kernels_read
-            ),
-            memory=Memory(
-                resident=blocking.resident_bytes,
-                working=(
-                    shape.nbytes + spectra + blocking.transient_bytes + max(half_in, second_stage)
-                ),
-            ),
-            efficiency=blocking.efficiency,
+        return shape.nbytes + spectra + blocking.transient_bytes + max(half_in, second_stage)
+
+    def bytes_moved(self, blocking: Blocking) -> float:
+        """All groups of output maps pass over all inputs' spectra, and all blocks over the kernels.
+
+        Half-transformed maps are written and read.
+        """
+        shape, out = blocking.shape, blocking.out
+        spectra = blocking.spectra_bytes(blocking.all_vectors)
+        return (
+            shape.nbytes
+            + 2.0 * blocking.half_bytes * (shape.n * shape.f + out.n * out.f)
+            + (1.0 + len(blocking.groups)) * spectra
+            + 2.0 * out.nbytes
+            + blocking.kernel_bytes_read
         )
 
-    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Plan the transforms, and compile."""
-        blocking = self._blocking(layer, shape)
-        return _Run(blocking, FftLayer(blocking, conv_weights(blocking.layer, weights)))
-
-    def _blocking(self, layer: Operation, shape: Shape5) -> Blocking:
-        if not isinstance(layer, Conv) or self.out_shape(layer, shape) is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return Blocking(layer, shape, self.device.threads, GROUP)
+    def convolution(self, steps: FftLayer) -> Run:
+        """All inputs forward, then the outputs, a group of maps after another."""
+        return _Convolution(steps.blocking, steps)
 
 
 @dataclass(frozen=True)
-class _Run:
-    """All inputs forward, then the outputs, a group of maps after another."""
-
+class _Convolution:
     blocking: Blocking
     steps: FftLayer
 
@@ -95,8 +78,6 @@ class _Run:
         self._transform_inputs(x, spectra)
         y = new_output(self.blocking.out)
         self._transform_outputs(spectra, y)
-        if self.blocking.layer.activation == "softmax":
-            softmax_over_maps(y, self.blocking.workers)
         return y
 
     def _transform_inputs(self, x: Float32, spectra: Float32) -> None:

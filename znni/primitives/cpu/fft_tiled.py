@@ -16,6 +16,7 @@ from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.options import ACCURACIES
 from znni.primitive import Run, convolved
+from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NumberFormat
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
 from znni.primitives.cpu.tiled.tile_batches import TileBatches
@@ -24,6 +25,9 @@ from znni.weights import ConvWeights, conv_weights
 
 # The largest extents of tiles that are offered. Extents between them are used too.
 TILES = (8, 12, 16, 20, 24, 32, 40)
+
+# Share of a core's nominal operations per second that the kernels' transforms sustain.
+KERNEL_EFFICIENCY = 0.2
 
 
 @dataclass(frozen=True)
@@ -56,18 +60,15 @@ class FftTiled:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Operations of the codelets and the products; every pass over the spectra counted."""
         batches = self._applicable(layer, shape)
-        kernels, places = batches.kernel_bytes, batches.tiling.place_bytes
-        working = batches.working_bytes(self.device.threads)
-        if self.resident:
-            memory = Memory(places + kernels, working)
-            return Cost(batches.flops, batches.bytes_moved, memory, batches.efficiency)
-        flops = batches.flops + batches.kernel_flops
-        return Cost(
-            flops,
-            bytes_moved=batches.bytes_moved + kernels,
-            memory=Memory(places, working + kernels),
-            efficiency=flops / (batches.flops / batches.efficiency + batches.kernel_peak_flops),
+        kept, made = (batches.kernel_bytes, 0) if self.resident else (0, batches.kernel_bytes)
+        memory = Memory(
+            resident=batches.tiling.place_bytes + kept,
+            working=batches.working_bytes(self.device.threads) + made,
         )
+        cost = Cost(batches.flops, batches.bytes_moved, memory, batches.efficiency)
+        if not self.resident:
+            cost = cost.plus(batches.kernel_flops, KERNEL_EFFICIENCY, batches.kernel_bytes)
+        return with_activation(cost, batches.layer.activation, batches.out, FUSED_BY_VECTOR)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""

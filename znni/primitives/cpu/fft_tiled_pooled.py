@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 from znni.cost import Cost, Memory
 from znni.machine import Device
-from znni.network import Operation, PooledConv
+from znni.network import Operation
 from znni.options import ACCURACIES
-from znni.primitive import Run, convolved_and_pooled
+from znni.primitive import Run
+from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
+from znni.primitives.cpu.common.first_layer import pooled_first_layer
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
 from znni.primitives.cpu.tiled.pooled_tiles import PooledTiles
 from znni.shapes import Shape5, Vec3
@@ -27,12 +29,9 @@ from znni.weights import ConvWeights, conv_weights
 TILES = (12, 16, 20, 24, 32)
 LONGEST_ROW = 40
 
-# Input maps, at most: with more, products take most of the time and want to be made in batches.
-MOST_FEATURES = 4
-
 # Share of a core's nominal operations per second, where a tile's planes stay in the second-level
 # cache; beyond that, it falls with the square root of their bytes.
-EFFICIENCY = 0.43
+EFFICIENCY = 0.5
 CACHED_BYTES = 700 * 1024
 
 
@@ -56,10 +55,7 @@ class FftTiledPooled:
         return f"fft_tiled_pooled_{self.tile}"
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """A convolution of few maps with its pooling, unless a smaller tile does as well.
-
-        Not with softmax, which does not keep the order of a map's values.
-        """
+        """A convolution of few maps with its pooling, unless a smaller tile does as well."""
         tiles = self._tiles(layer, shape)
         return tiles.out if tiles else None
 
@@ -68,7 +64,9 @@ class FftTiledPooled:
         tiles = self._applicable(layer, shape)
         memory = Memory(tiles.resident_bytes, tiles.working_bytes(self.device.threads))
         efficiency = EFFICIENCY * min(1.0, CACHED_BYTES / tiles.plane_bytes) ** 0.5
-        return Cost(tiles.flops, tiles.bytes_moved, memory, efficiency)
+        cost = Cost(tiles.flops, tiles.bytes_moved, memory, efficiency)
+        activation = tiles.layer.conv.activation
+        return with_activation(cost, activation, tiles.out, FUSED_BY_VECTOR)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
@@ -85,17 +83,16 @@ class FftTiledPooled:
         return tiles
 
     def _tiles(self, layer: Operation, shape: Shape5) -> PooledTiles | None:
-        out = convolved_and_pooled(layer, shape)
-        if out is None or not isinstance(layer, PooledConv):
+        found = pooled_first_layer(layer, shape)
+        if found is None:
             return None
-        if shape.f > MOST_FEATURES or layer.conv.activation == "softmax":
-            return None
+        pair, out = found
         before = max((tile for tile in TILES if tile < self.tile), default=0)
         largest = Vec3(self.tile, self.tile, LONGEST_ROW)
         smaller = Vec3(before, before, LONGEST_ROW)
-        kernel, window = layer.conv.kernel, layer.pool.window
+        kernel, window = pair.conv.kernel, pair.pool.window
         tile = tile_extents(largest, smaller, shape.size, kernel, window)
-        return tile and PooledTiles(layer, shape, out, tile)
+        return tile and PooledTiles(pair, shape, out, tile)
 
 
 def primitives(device: Device) -> tuple[FftTiledPooled, ...]:

@@ -12,7 +12,11 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
-from znni.primitives.cpu.common.activation import softmax_over_maps
+from znni.primitives.cpu.common.activation import (
+    FUSED_BY_ROW,
+    softmax_over_maps,
+    with_activation,
+)
 from znni.primitives.cpu.common.even_slices import even_slices
 from znni.primitives.cpu.common.flat_view import flat_view
 from znni.primitives.cpu.common.workers import Workers, workers
@@ -58,21 +62,22 @@ class Lowered:
         split, block = self._blocking(conv, out)
         positions = (out.size + out.size.ceil_div(block.size) * (split.lifted - 1)).volume
         if self.blocked:
-            workspace = self.device.threads * block.nbytes(conv, split)
+            workspace_bytes = self.device.threads * block.nbytes(conv, split)
             passes = 0
         else:
-            workspace = block.lowered_nbytes(conv, split)
-            workspace += 0 if _product_is_output(split) else block.product_nbytes(split)
+            workspace_bytes = block.lowered_nbytes(conv, split)
+            workspace_bytes += 0 if _product_is_output(split) else block.product_nbytes(split)
             passes = 2 * out.n  # written and read, for every image
-        return Cost(
+        cost = Cost(
             flops=2.0 * out.n * positions * conv.in_features * out.f * conv.kernel.volume,
-            bytes_moved=shape.nbytes + 2 * out.nbytes + passes * workspace,
+            bytes_moved=shape.nbytes + 2 * out.nbytes + passes * workspace_bytes,
             memory=Memory(
                 resident=split.matrix_nbytes(conv),
-                working=shape.nbytes + out.nbytes + workspace,
+                working=shape.nbytes + out.nbytes + workspace_bytes,
             ),
             efficiency=self.efficiency * min(1.0, min(split.matrix_shape(conv)) / FULL_RATE),
         )
+        return with_activation(cost, conv.activation, out, FUSED_BY_ROW)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as a matrix."""

@@ -13,11 +13,11 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from znni.network import Conv
 from znni.primitives.cpu.common.activation import CODES, activate
 from znni.primitives.cpu.common.flat_view import FlatView
+from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.shapes import Vec3
 from znni.weights import Float32
 
@@ -166,7 +166,7 @@ class LoweredLayer:
         _lift(product, lifted, positions, image, *box, self.bias, code)
 
 
-@njit(nogil=True, cache=True)
+@numba_kernel
 def _lower(memory, start, strides, corner, lowered, positions, first, rows):  # type: ignore[no-untyped-def]
     for index in range(rows.shape[0]):
         rest, dx = divmod(first + index, lowered[2])
@@ -182,7 +182,7 @@ def _lower(memory, start, strides, corner, lowered, positions, first, rows):  # 
                     target[x] = source[x]
 
 
-@njit(nogil=True, cache=True)
+@numba_kernel
 def _lift(product, lifted, positions, image, corner, extent, bias, code):  # type: ignore[no-untyped-def]
     taps = lifted[0] * lifted[1] * lifted[2]
     for o in range(extent[0]):

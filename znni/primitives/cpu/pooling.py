@@ -38,8 +38,8 @@ class Pooling(ABC):
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """One comparison for every voxel; a pass over the input and one over the output."""
-        pool, out = self._checked(layer, shape)
-        scratch = self.device.threads * Scratch.of(shape, out, pool.window).nbytes
+        window, out = self._checked(layer, shape)
+        scratch = self.device.threads * Scratch.of(shape, out, window).nbytes
         return Cost(
             flops=float(shape.elements),
             bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
@@ -54,18 +54,18 @@ class Pooling(ABC):
         weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
     ) -> Run:
         """Nothing to prepare."""
-        pool, out = self._checked(layer, shape)
-        threads = workers(self.device.threads)
+        window, out = self._checked(layer, shape)
+        pool = workers(self.device.threads)
 
         def run(x: Float32) -> Float32:
             y = new_output(out)
-            window_maxima(x, y, pool.window, self.offsets(pool.window), threads)
+            window_maxima(x, y, window, self.offsets(window), pool)
             return y
 
         return run
 
-    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Pool, Shape5]:
+    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Vec3, Shape5]:
         out = self.out_shape(layer, shape)
         if not isinstance(layer, Pool) or out is None:
             raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")
-        return layer, out
+        return layer.window, out

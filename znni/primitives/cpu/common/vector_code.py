@@ -9,6 +9,8 @@ from llvmlite import ir
 
 LANES = 16
 FLOAT_BYTES = 4
+# Floats of 16 complex numbers: a vector of real parts, and one of imaginary parts.
+NUMBER = 2 * LANES
 
 FLOAT = ir.FloatType()
 INT32 = ir.IntType(32)

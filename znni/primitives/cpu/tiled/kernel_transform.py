@@ -14,7 +14,14 @@ import numpy as np
 
 from znni.arrays import empty_aligned
 from znni.primitives.cpu.common.machine_code import Kernel
-from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.simd import (
+    FLOAT_BYTES,
+    LANES,
+    Argument,
+    Emitter,
+    Value,
+    whole_vectors,
+)
 from znni.primitives.cpu.common.workers import Workers
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.primitives.cpu.tiled.tile_transform import (
@@ -33,7 +40,7 @@ def spectrum_shape(
     tile: Vec3, out_features: int, in_features: int, numbers: NumberFormat
 ) -> tuple[int, int, int, int]:
     """Shape of the kernels' spectra: (frequency, group of output maps, input map, float)."""
-    groups = -(-out_features // LANES)
+    groups = whole_vectors(out_features) // LANES
     return frequencies(tile), groups, in_features, numbers.floats
 
 
@@ -59,7 +66,8 @@ def transform_kernels(
     Args:
         weight: (out, in, z, y, x), C-contiguous.
         tile: extents.
-        spectra: of ``spectrum_shape``, on a cache line, any strides; overwritten.
+        spectra: of ``spectrum_shape``, overwritten. Each number begins on a cache line, as
+            stores past the caches want it, and is contiguous; the other axes have any strides.
         numbers: the spectra's format.
         workers: who do it.
     """

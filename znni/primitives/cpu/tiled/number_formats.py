@@ -13,9 +13,9 @@ from typing import ClassVar
 
 from znni.primitives.cpu.common.machine_code import has_wide_registers
 from znni.primitives.cpu.common.simd import LANES, Emitter, Value
+from znni.primitives.cpu.common.vector_code import NUMBER
 
-# Floats of a number in float32: real and imaginary parts of 16 maps.
-NUMBER = 2 * LANES
+__all__ = ["BFLOAT16", "FLOAT32", "NUMBER", "NumberFormat"]
 
 
 class NumberFormat(ABC):
@@ -87,7 +87,7 @@ class NumberFormat(ABC):
         """Store the number that a product's sums make."""
 
 
-class Float32(NumberFormat):
+class Float32Format(NumberFormat):
     """Two vectors of float32, multiplied by three real products (Gauss, as in TAOCP 4.6.4).
 
         re = (a + b) c - b (c + d),   im = (a + b) c + a (d - c)   for (a + ib)(c + id)
@@ -152,7 +152,7 @@ class Float32(NumberFormat):
         return emit.load(number), emit.load(emit.at(number, LANES))
 
 
-class Bfloat16(NumberFormat):
+class Bfloat16Format(NumberFormat):
     """One vector of (real, imaginary) pairs of bfloat16, multiplied and added in float32.
 
     An instruction multiplies pairs and adds both products, so that a complex multiply-add takes
@@ -217,5 +217,5 @@ class Bfloat16(NumberFormat):
         emit.store(emit.pairs(real, imaginary), number)
 
 
-FLOAT32 = Float32()
-BFLOAT16 = Bfloat16()
+FLOAT32 = Float32Format()
+BFLOAT16 = Bfloat16Format()

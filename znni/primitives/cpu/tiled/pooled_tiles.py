@@ -8,7 +8,7 @@ from math import prod
 
 from znni.arrays import ALIGNMENT
 from znni.network import PooledConv
-from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.tiled import kernel_transform, tile_transform
 from znni.primitives.cpu.tiled.dft_codelets import complex_dft, real_dft
 from znni.primitives.cpu.tiled.number_formats import FLOAT32
@@ -46,7 +46,7 @@ class PooledTiles:
     @property
     def out_groups(self) -> int:
         """Groups of 16 output maps."""
-        return -(-self.layer.conv.out_features // LANES)
+        return whole_vectors(self.layer.conv.out_features) // LANES
 
     # Scratch of one worker, in floats
 
@@ -105,15 +105,15 @@ class PooledTiles:
     def flops(self) -> float:
         """Operations of a call: transforms, products and pooling."""
         conv, tile, tiling = self.layer.conv, self.tile, self.tiling
-        planes = -(-tile.z // LANES)
+        planes = whole_vectors(tile.z) // LANES
         forward = LANES * (
             planes * tiling.read.y * real_dft(tile.x).flops
             + planes * tile_transform.half(tile.x) * complex_dft(tile.y, -1).flops
             + column_blocks(tile) * complex_dft(tile.z, -1).flops
         )
-        inverse = tile_transform.transform_flops(tile, tiling.computed, inverse=True)
+        inverse = tile_transform.transform_flops(tile, tiling.wanted, inverse=True)
         products = 8 * LANES * frequencies(tile) * conv.in_features
-        pooling = LANES * tiling.computed.volume
+        pooling = LANES * tiling.wanted.volume
         output = self.out_groups * float(inverse + products + pooling)
         return tiling.count * (conv.in_features * forward + output)
 

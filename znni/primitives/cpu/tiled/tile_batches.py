@@ -23,9 +23,6 @@ BATCH_BYTES = 256 * 2**20
 MOST_BATCH_BYTES = 512 * 2**20
 BATCH_SHARE = 1 / 8
 
-# Share of a core's nominal operations per second that the kernels' transforms sustain.
-KERNEL_EFFICIENCY = 0.2
-
 
 @dataclass(frozen=True)
 class TileBatches:
@@ -53,12 +50,12 @@ class TileBatches:
     @property
     def in_groups(self) -> int:
         """Groups of 16 input maps."""
-        return -(-self.layer.in_features // LANES)
+        return whole_vectors(self.layer.in_features) // LANES
 
     @property
     def out_groups(self) -> int:
         """Groups of 16 output maps."""
-        return -(-self.layer.out_features // LANES)
+        return whole_vectors(self.layer.out_features) // LANES
 
     @cached_property
     def batch(self) -> int:
@@ -153,11 +150,6 @@ class TileBatches:
         """Operations of the kernels' transforms."""
         kernels = self.layer.in_features * self.out_groups
         return kernels * kernel_transform.transform_flops(self.tile, self.layer.kernel)
-
-    @property
-    def kernel_peak_flops(self) -> float:
-        """Operations that would take as long at the processor's nominal rate."""
-        return self.kernel_flops / KERNEL_EFFICIENCY
 
     @property
     def bytes_moved(self) -> int:

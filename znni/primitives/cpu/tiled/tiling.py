@@ -49,9 +49,17 @@ class Tiling:
         return self._inner[1]
 
     @property
+    def wanted(self) -> Vec3:
+        """Voxels of the convolution that a tile writes or pools."""
+        return self.written * self.window
+
+    @property
     def computed(self) -> Vec3:
-        """Voxels that a tile's inverse transform computes, for those that it writes or pools."""
-        return Vec3(*map(outputs_computed, self.written * self.window, self.tile))
+        """Voxels that the kernels of a tile's inverse transform compute along each axis.
+
+        Lines and planes without any that are wanted are left out, so that they are not all made.
+        """
+        return Vec3(*map(outputs_computed, self.wanted, self.tile))
 
     @cached_property
     def count(self) -> int:

@@ -8,6 +8,7 @@ Sizes in docstrings: S inputs of f maps of n voxels; N the transform's size.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,12 +16,15 @@ import numpy as np
 
 from znni.arena import workspace
 from znni.network import Conv
-from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
+from znni.primitives.cpu.common.vector_code import NUMBER
 from znni.primitives.cpu.common.workers import Workers, workers
-from znni.primitives.cpu.whole_image.fused_product import NUMBER_BYTES, NUMBER_FLOATS
 from znni.primitives.cpu.whole_image.pruned_fft import PrunedShape, PrunedTransforms, backend
 from znni.shapes import Shape5, valid_convolution
 from znni.weights import Float32
+
+# Bytes of a vector of complex numbers.
+NUMBER_BYTES = NUMBER * FLOAT_BYTES
 
 # Maps that are transformed along z together.
 MAPS_TOGETHER = 4
@@ -73,7 +77,7 @@ class Blocking:
     @cached_property
     def all_vectors(self) -> int:
         """Vectors of a (y, x) plane's frequencies, the last one padded."""
-        return -(-self.pruned.plane // LANES)
+        return whole_vectors(self.pruned.plane) // LANES
 
     @cached_property
     def vectors(self) -> int:
@@ -129,6 +133,11 @@ class Blocking:
         return [
             PrunedTransforms(self.pruned, self.maps, width, backend()) for _ in range(self.threads)
         ]
+
+    @property
+    def kernel_bytes_read(self) -> int:
+        """Bytes of the kernels, which each block of frequencies reads anew."""
+        return len(self.blocks) * FLOAT_BYTES * math.prod(self.layer.weight_shape)
 
     @property
     def resident_bytes(self) -> int:
@@ -190,7 +199,7 @@ class Scratch:
     """One call's memory for the products of one worker."""
 
     def __init__(self, blocking: Blocking) -> None:
-        shape, floats = blocking.shape, blocking.vectors * NUMBER_FLOATS
+        shape, floats = blocking.shape, blocking.vectors * NUMBER
         planes, taps = blocking.pruned.size.z, blocking.layer.kernel.z
         maps = min(blocking.group, blocking.out.f)
         self.kernels: Float32 = workspace((maps * shape.f * taps * floats,), np.float32)

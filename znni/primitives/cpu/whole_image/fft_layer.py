@@ -15,8 +15,9 @@ import numpy as np
 
 from znni.primitives.cpu.common.activation import CODES, activate
 from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.common.vector_code import NUMBER
 from znni.primitives.cpu.whole_image.blocking import Blocking, Scratch
-from znni.primitives.cpu.whole_image.fused_product import NUMBER_FLOATS, Accumulator, pack, unpack
+from znni.primitives.cpu.whole_image.fused_product import Accumulator, pack, unpack
 from znni.primitives.cpu.whole_image.pruned_fft import Complex64
 from znni.weights import ConvWeights, Float32
 
@@ -68,7 +69,7 @@ class FftLayer:
         waves = self._plane_waves[:, block : block + vectors].reshape(matrix.shape[1], -1)
         kernels = scratch.kernels[: len(matrix) * waves.shape[1]]
         np.matmul(matrix, waves, out=kernels.reshape(len(matrix), -1))
-        sums = scratch.sums[: vectors * maps * planes * batch * NUMBER_FLOATS]
+        sums = scratch.sums[: vectors * maps * planes * batch * NUMBER]
         sums = sums.reshape(vectors, maps, planes, batch, 2, LANES)
         self._accumulate(sums, spectra, kernels)
         return sums

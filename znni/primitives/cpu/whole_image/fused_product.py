@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from numba import njit
-
 from znni.primitives.cpu.common.machine_code import Kernel
-from znni.primitives.cpu.common.simd import LANES, VECTOR_BYTES, Argument, Emitter, Value
+from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.vector_code import NUMBER
 from znni.primitives.cpu.whole_image.pruned_fft import Complex64
 from znni.weights import Float32
 
-# One vector of complex numbers.
-NUMBER_FLOATS, NUMBER_BYTES = 2 * LANES, 2 * VECTOR_BYTES
 # Sums of one pass over the input maps stay in the second-level cache: for many output maps at a
 # time, which counts for more than the first level, since inputs stream from farther away.
 SUMS_BYTES = 256 * 1024
@@ -46,7 +44,7 @@ class Accumulator:
             kernels: (out maps, in maps, taps, vectors, 2, LANES).
         """
         vectors, maps, planes, batch = sums.shape[:4]
-        pair = 2 * maps * NUMBER_BYTES
+        pair = 2 * maps * NUMBER * FLOAT_BYTES
         items = min(batch, max(1, SUMS_BYTES // pair))
         pairs = max(1, SUMS_BYTES // (pair * items))
         sums[:] = 0
@@ -112,17 +110,17 @@ class _Terms:
             return emit.plus(emit.times(outer, extent), inner)
 
         self._emit = emit
-        self._plane = emit.times(emit["batch"], NUMBER_FLOATS)
+        self._plane = emit.times(emit["batch"], NUMBER)
         map_floats = emit.times(emit["planes"], self._plane)
         target = emit.times(index(vector, emit["maps"], o), map_floats)
         source = emit.times(index(vector, emit["features"], j), map_floats)
-        self._sums = emit.at(emit["sums"], index(n, NUMBER_FLOATS, target))
-        self._spectra = emit.at(emit["spectra"], index(n, NUMBER_FLOATS, source))
+        self._sums = emit.at(emit["sums"], index(n, NUMBER, target))
+        self._spectra = emit.at(emit["spectra"], index(n, NUMBER, source))
         first_tap = emit.times(index(o, emit["features"], j), taps)
         self._taps = []
         for tap in range(taps):
             number = index(emit.plus(first_tap, tap), emit["vectors"], vector)
-            address = emit.at(emit["kernels"], emit.times(number, NUMBER_FLOATS))
+            address = emit.at(emit["kernels"], emit.times(number, NUMBER))
             self._taps.append(_load(emit, address))
 
     def add(self, z: Value, items: Value, *, mirrored: bool) -> None:
@@ -134,7 +132,7 @@ class _Terms:
         kernels = self._kernels(z)
         with emit.loop(items) as item:
             for start, kernel in zip(starts, kernels, strict=False):
-                self._multiply_add(emit.plus(start, emit.times(item, NUMBER_FLOATS)), kernel)
+                self._multiply_add(emit.plus(start, emit.times(item, NUMBER)), kernel)
 
     def _kernels(self, z: Value) -> list[tuple[Value, Value]]:
         """The kernel's values at z and at -z: sums of (cos +- i sin) times tap."""
@@ -170,9 +168,7 @@ def _load(emit: Emitter, address: Value) -> tuple[Value, Value]:
     return emit.load(address), emit.load(emit.at(address, LANES))
 
 
-@njit(
-    "void(complex64[:,:,::1], int64, float32[:,:,:,:,:,::1], int64, int64)", nogil=True, cache=True
-)
+@numba_kernel
 def pack(columns: Complex64, count: int, spectra: Float32, first: int, n: int) -> None:
     """Copy ``count`` maps (map, z, frequency) to ``spectra[:, first:, :, n]``, as vectors."""
     for index in range(count):
@@ -185,9 +181,7 @@ def pack(columns: Complex64, count: int, spectra: Float32, first: int, n: int) -
                     target[1, lane] = source[lane].imag
 
 
-@njit(
-    "void(float32[:,:,:,:,:,::1], int64, int64, complex64[:,:,::1], int64)", nogil=True, cache=True
-)
+@numba_kernel
 def unpack(sums: Float32, first: int, n: int, columns: Complex64, count: int) -> None:
     """Copy ``sums[:, first:, :, n]`` to ``count`` maps of columns: the reverse of ``pack``."""
     for index in range(count):

@@ -1,0 +1,27 @@
+"""How numba kernels are compiled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import numpy as np
+from threadpoolctl import threadpool_info
+from znni.primitives.cpu.common.activation import activate
+
+def libraries():
+    return sorted(pool["filepath"] for pool in threadpool_info() if pool["user_api"] == "blas")
+
+before, row = libraries(), -np.ones(3, np.float32)
+activate(row, np.float32(2), 1)
+print(row.tolist(), libraries() == before)
+"""
+
+
+def test_the_first_kernel_loads_no_blas_that_workers_do_not_know() -> None:
+    """They look for it once, before their first task."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "[1.0, 1.0, 1.0] True\n"

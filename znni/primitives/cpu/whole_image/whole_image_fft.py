@@ -1,0 +1,80 @@
+"""What both whole-image FFT convolutions have in common: all but what they hold at a time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from znni.cost import Cost, Memory
+from znni.machine import Device
+from znni.network import Conv, Operation
+from znni.primitive import Run, convolved
+from znni.primitives.cpu.common.activation import (
+    FUSED_BY_ROW,
+    softmax_over_maps,
+    with_activation,
+)
+from znni.primitives.cpu.whole_image.blocking import Blocking
+from znni.primitives.cpu.whole_image.fft_layer import FftLayer
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, Float32, conv_weights
+
+
+@dataclass(frozen=True)
+class WholeImageFft(ABC):
+    """Convolution by whole-image FFT on the CPU.
+
+    Attributes:
+        group: output maps that share each passing of the inputs' spectra, at most.
+    """
+
+    device: Device
+    name: str
+    accuracy: float = 2e-5
+    group: ClassVar[int]
+
+    @abstractmethod
+    def working_bytes(self, blocking: Blocking) -> int:
+        """Peak bytes of a call, its input and output counted."""
+
+    @abstractmethod
+    def bytes_moved(self, blocking: Blocking) -> float:
+        """Bytes to and from main memory, but for a softmax."""
+
+    @abstractmethod
+    def convolution(self, steps: FftLayer) -> Run:
+        """What takes an input through all steps, but for a softmax."""
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Any convolution."""
+        return convolved(layer, shape)
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Transforms and products; each passing of the spectra counted."""
+        blocking = self._blocking(layer, shape)
+        cost = Cost(
+            flops=blocking.flops,
+            bytes_moved=self.bytes_moved(blocking),
+            memory=Memory(blocking.resident_bytes, self.working_bytes(blocking)),
+            efficiency=blocking.efficiency,
+        )
+        return with_activation(cost, blocking.layer.activation, blocking.out, FUSED_BY_ROW)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Plan the transforms, and compile."""
+        blocking = self._blocking(layer, shape)
+        convolve = self.convolution(FftLayer(blocking, conv_weights(blocking.layer, weights)))
+
+        def run(x: Float32) -> Float32:
+            y = convolve(x)
+            if blocking.layer.activation == "softmax":
+                softmax_over_maps(y, blocking.workers)
+            return y
+
+        return run
+
+    def _blocking(self, layer: Operation, shape: Shape5) -> Blocking:
+        if not isinstance(layer, Conv) or self.out_shape(layer, shape) is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        return Blocking(layer, shape, self.device.threads, self.group)
