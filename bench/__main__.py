@@ -183,6 +183,7 @@ def plot_command(
 ) -> None:
     """Draw saved results of layer, network or scaling."""
     plot(load(results), out)
+    typer.echo(f"wrote {out}")
 
 
 def _layers(
@@ -193,7 +194,16 @@ def _layers(
     out_features: int,
     window: int | None = None,
 ) -> list[tuple[Layer, Shape5]]:
-    """Every combination, as layers and the shapes of their inputs."""
+    """Every combination, as layers and the shapes of their inputs.
+
+    Raises:
+        InvalidInput: a kernel with its pooling sees more than there is.
+    """
+    seen = max(kernels, default=1) + (window or 1) - 1
+    if seen > min(sizes):
+        raise InvalidInput(
+            f"--kernel {max(kernels)} needs {seen} voxels per axis: --size {min(sizes)} is less"
+        )
     return [
         (
             layer(Vec3.of(kernel), features, out_features, window),

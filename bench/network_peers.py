@@ -16,6 +16,9 @@ from znni.network import Network
 from znni.shapes import Vec3
 from znni.units import in_units
 
+# What the peers compute after a convolution.
+ACTIVATIONS = ("relu", "identity")
+
 # Output voxels per axis that are tried.
 EXTENTS = (16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448, 512)
 
@@ -67,8 +70,11 @@ def check_peers(names: list[str]) -> list[str]:
     return names or list(PEERS)
 
 
-def missing(name: str) -> str | None:
-    """Why a peer cannot run here, if it cannot."""
+def missing(name: str, network: Network) -> str | None:
+    """Why a peer cannot run a network here, if it cannot."""
+    for conv in network.convolutions:
+        if conv.activation not in ACTIVATIONS:
+            return f"PyTorch's peers have no {conv.activation}, which {conv.name} uses"
     if not has_torch():
         return "PyTorch is not installed: pip install -e '.[peers]'"
     if name.startswith("monai") and find_spec("monai") is None:

@@ -41,7 +41,7 @@ class Rivals:
     Attributes:
         names: of the peers.
         ram: bytes that a peer's patch may take.
-        extents: output voxels per axis of the patches that they try.
+        extents: output voxels per axis of the patches that they try, up to those of the volume.
     """
 
     names: tuple[str, ...]
@@ -80,10 +80,12 @@ def compare_network(
         progress: told what is being done.
     """
     network, threads = plan.network, plan.machine.host.threads
+    fitting = tuple(extent for extent in rivals.extents if extent <= max(plan.output))
+    extents = fitting or (min(rivals.extents),)
     failed: dict[str, str] = {}
     best: dict[str, BestPatch] = {}
     for name in rivals.names:
-        if reason := network_peers.missing(name):
+        if reason := network_peers.missing(name, network):
             failed[name] = reason
             continue
         if same := best.get(SAME_PATCH.get(name, "")):
@@ -92,7 +94,7 @@ def compare_network(
         progress(f"{name}, looking for its best patch")
         try:
             best[name] = network_peers.best_patch(
-                name, network, threads, rivals.ram, SWEEP_SHARE * effort.budget, rivals.extents
+                name, network, threads, rivals.ram, SWEEP_SHARE * effort.budget, extents
             )
         except ChildFailed as error:
             failed[name] = str(error)

@@ -12,7 +12,7 @@ from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK, clock_of_ticks, ne
 
 import bench.profile
 from bench.accuracy import CornerReference, corners
-from bench.network_peers import check_peers
+from bench.network_peers import check_peers, missing
 from bench.networks import Rivals, compare_network, plan_for
 from bench.noise import patch_input
 from bench.plan_patch import PlanPatch
@@ -20,6 +20,7 @@ from bench.profile import profile
 from bench.published import published_rows
 from bench.torch_settings import LAYOUTS
 from znni.errors import InvalidInput
+from znni.network import Conv, Network
 from znni.plans import Plan
 from znni.primitives.reference import dense
 from znni.shapes import Vec3
@@ -179,6 +180,12 @@ def test_published_numbers_are_of_the_four_networks_only() -> None:
     assert {row["name"] for row in published_rows("n337")} >= {"ZNNi CPU-only", "ZNN"}
     assert "ELEKTRONN" not in {row["name"] for row in published_rows("n537")}
     assert published_rows("tiny") == []
+
+
+def test_peers_sit_out_what_they_do_not_compute() -> None:
+    conv = Conv("conv1", 1, 1, Vec3(1, 1, 1), "sigmoid")
+    reason = missing("torch_fp32", Network("sigmoid", 1, (conv,)))
+    assert reason == "PyTorch's peers have no sigmoid, which conv1 uses"
 
 
 def test_an_unknown_peer_is_refused() -> None:

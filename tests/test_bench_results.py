@@ -115,6 +115,16 @@ def test_a_record_tells_the_revision_that_was_measured(
     assert revision() is None
 
 
+def test_a_kernel_larger_than_its_input_is_refused() -> None:
+    from typer.testing import CliRunner
+
+    from bench.__main__ import app
+
+    outcome = CliRunner().invoke(app, ["layer", "--kernel", "7", "--pool", "2", "--size", "7"])
+    assert isinstance(outcome.exception, InvalidInput)
+    assert "needs 8 voxels per axis: --size 7 is less" in str(outcome.exception)
+
+
 def test_what_lacks_a_value_has_a_dash() -> None:
     lines = table("network", [{"network": "a", "name": "b", "error": None, "skipped": "killed"}])
     assert lines.splitlines() == [

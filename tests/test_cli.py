@@ -277,6 +277,14 @@ def test_a_dry_run_writes_nothing(folder: Path) -> None:
     assert "conv1" in succeeds(*INFER, "--dry-run", "--plan", "plan.json")
 
 
+def test_a_dry_run_refuses_a_volume_of_other_maps() -> None:
+    with h5py.File("rgb.h5", "w") as file:
+        file["raw"] = np.zeros((3, 7, 20, 23), np.uint8)
+    assert "3 maps and network tiny takes 1" in refused(
+        "infer", "rgb.h5", "--net", "tiny.yaml", "--dry-run"
+    )
+
+
 def test_a_dry_run_needs_no_weights() -> None:
     Path("tiny.npz").unlink()
     assert "conv1" in succeeds(*INFER, "--dry-run")

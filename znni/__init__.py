@@ -12,6 +12,10 @@ __version__ = "0.1.0"
 __all__ = ["Inferer", "infer", "load_network", "load_weights", "plan", "random_weights"]
 
 
+def __dir__() -> list[str]:
+    return ["__version__", *__all__]
+
+
 def __getattr__(name: str) -> object:
     """Import the library on first use, so that ``znni --help`` answers at once."""
     if name not in __all__:

@@ -130,7 +130,7 @@ def infer(
     network = network if isinstance(network, Network) else load_network(network)
     weights = weights_for(network, weights, random_seed)
     volume = open_volume(source, dataset)
-    _check_features(volume, network)
+    check_features(volume, network)
     check_choices(border, pad, dtype, accuracy)
     job = make_job(network, volume.size, border, pad, roi)
     output = open_output(out, source, network.out_features, job.output, dtype, overwrite=overwrite)
@@ -201,7 +201,7 @@ class Inferer:
     def __call__(self, array: ArrayLike) -> Float32:
         """The dense output of an array."""
         volume = ArrayVolume(array)
-        _check_features(volume, self.network)
+        check_features(volume, self.network)
         job = make_job(self.network, volume.size, self._border, self._pad, None)
         runner = self._runner_for(job, volume)
         dense = np.empty((self.network.out_features, *job.output), np.float32)
@@ -235,7 +235,12 @@ class Inferer:
         return self._runner
 
 
-def _check_features(volume: Volume, network: Network) -> None:
+def check_features(volume: Volume, network: Network) -> None:
+    """Refuse a volume that has other maps than the network takes.
+
+    Raises:
+        InvalidInput: it has.
+    """
     if volume.features != network.in_features:
         raise InvalidInput(
             f"the volume has {volume.features} maps and network {network.name} takes "

@@ -91,6 +91,7 @@ def infer(
 
     network = api.load_network(net)
     source = open_volume(volume, dataset)
+    api.check_features(source, network)
     region = _parse_roi(roi) if roi else None
     given = _read_plan(plan) if plan else None
     if dry_run and given:
