@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import Counter
-from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
-from znni.primitives.cpu.common import workers as module
 from znni.primitives.cpu.common.even_slices import even_slices
 from znni.primitives.cpu.common.workers import Workers, workers
 
@@ -72,33 +72,81 @@ def test_an_exception_reaches_the_caller_and_stops_the_rest(threads: int) -> Non
     assert sorted(again) == list(range(10))
 
 
-def test_signals_while_waiting_stop_the_rest_and_are_raised_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done: list[int] = []
-    other_works = threading.Event()
-    signals, wait = [KeyboardInterrupt("first"), KeyboardInterrupt("second")], module.wait
-
-    def interrupted(futures: list[Future[None]]) -> object:
-        if signals:
-            raise signals.pop(0)
-        return wait(futures)
-
-    def task(worker: int, item: int) -> None:
-        if worker == 0:
-            other_works.wait(10)
-            raise signals.pop(0)
-        other_works.set()
-        time.sleep(0.01)
-        done.append(item)
-
-    monkeypatch.setattr(module, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        workers(2).for_each(task, range(1000))
+def check_that_nothing_goes_on(done: list[int]) -> None:
     finished = len(done)
     assert 0 < finished < 1000
     time.sleep(0.05)
     assert len(done) == finished
+
+
+def test_an_exception_of_the_caller_is_raised_when_the_others_are_done() -> None:
+    done: list[int] = []
+    other_works = threading.Event()
+
+    def task(worker: int, item: int) -> None:
+        if worker == 0:
+            assert other_works.wait(10)
+            raise ValueError("worker 0")
+        other_works.set()
+        time.sleep(0.01)
+        done.append(item)
+
+    with pytest.raises(ValueError, match="worker 0"):
+        workers(2).for_each(task, range(1000))
+    check_that_nothing_goes_on(done)
+
+
+def test_signals_while_waiting_stop_the_rest_and_are_raised_after_it() -> None:
+    done: list[int] = []
+    other_works, waiting = threading.Event(), threading.Event()
+
+    def task(worker: int, item: int) -> None:
+        if worker == 0:
+            assert other_works.wait(10)
+            waiting.set()
+            raise KeyboardInterrupt
+        other_works.set()
+        assert waiting.wait(10)
+        for _ in range(3):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(0.01)
+        done.append(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        workers(2).for_each(task, range(1000))
+    check_that_nothing_goes_on(done)
+
+
+def test_a_signal_while_work_is_handed_out_leaves_nobody_at_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[int] = []
+    begun, pool = threading.Event(), Workers(2)
+    submit = pool._pool.submit
+
+    def interrupted_submit(*arguments: Any) -> None:
+        submit(*arguments)
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+
+    def task(_worker: int, item: int) -> None:
+        begun.set()
+        time.sleep(0.01)
+        done.append(item)
+
+    monkeypatch.setattr(pool._pool, "submit", interrupted_submit)
+    with pytest.raises(KeyboardInterrupt):
+        pool.for_each(task, range(1000))
+    check_that_nothing_goes_on(done)
+
+
+def test_a_worker_that_comes_when_all_is_done_is_not_waited_for() -> None:
+    pool, occupied = Workers(2), threading.Event()
+    pool._pool.submit(occupied.wait, 10)
+    done: list[int] = []
+    pool.for_each(lambda _worker, item: done.append(item), range(5))
+    assert done == list(range(5))
+    occupied.set()
 
 
 def test_blas_has_one_thread_inside_and_its_own_number_again_outside() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# numba loads SciPy's BLAS with the first kernel that it compiles. Workers hold to one thread the
-# libraries that are there when the first task is handed out: so it is loaded before.
-import scipy.linalg  # noqa: F401
 from numba import njit
 
 

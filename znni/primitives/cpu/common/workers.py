@@ -8,10 +8,10 @@ no two libraries' pools ever fight over the cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from threading import Lock
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -49,45 +49,79 @@ class Workers:
         ``worker`` is below ``threads`` and no two calls with the same one overlap: it may index
         scratch memory. The calling thread is worker 0. The first exception stops the others.
         """
-        remaining = iter(items)
-        lock = Lock()
-        stop = False
-
-        def work(worker: int) -> None:
-            nonlocal stop
-            try:
-                while not stop:
-                    with lock:
-                        try:
-                            item = next(remaining)
-                        except StopIteration:
-                            return
-                    task(worker, item)
-            except BaseException:
-                stop = True
-                raise
-
-        others: list[Future[None]] = []
+        round_ = _Round(task, items)
         with _threadpools().limit(limits=1, user_api="blas"):
             try:
-                others.extend(self._pool.submit(work, i) for i in range(1, self.threads))
-                work(0)
-                wait(others)
+                for worker in range(1, self.threads):
+                    self._pool.submit(round_.take_part, worker)
+                round_.take_items(0)
+                round_.close()
             except BaseException:  # a signal's, too, wherever it arrives
-                stop = True
-                _outwait(others)
+                round_.close()
                 raise
-            for other in others:
-                other.result()
+        round_.raise_failure()
 
 
-def _outwait(others: Iterable[Future[None]]) -> None:
-    """Wait until none runs, signals or not: the memory that they write must outlive them."""
-    try:
-        wait(others)
-    except BaseException:
-        _outwait(others)
-        raise
+class _Round(Generic[Item]):
+    """One list of tasks, and who is at it."""
+
+    def __init__(self, task: Callable[[int, Item], None], items: Iterable[Item]) -> None:
+        self._task = task
+        self._remaining = iter(items)
+        self._lock = Lock()
+        self._closed = False
+        self._busy = 0
+        self._idle = Lock()  # held by those who are busy
+        self._failure: BaseException | None = None
+
+    def take_items(self, worker: int) -> None:
+        """Do what remains, until nothing does or the round is closed."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    return
+                try:
+                    item = next(self._remaining)
+                except StopIteration:
+                    return
+            self._task(worker, item)
+
+    def take_part(self, worker: int) -> None:
+        """``take_items``, unless it is too late; a failure closes the round and is kept."""
+        with self._lock:
+            if self._closed:
+                return
+            if not self._busy:
+                self._idle.acquire()
+            self._busy += 1
+        try:
+            self.take_items(worker)
+        except BaseException as error:
+            self._closed, self._failure = True, self._failure or error
+        with self._lock:
+            self._busy -= 1
+            if not self._busy:
+                self._idle.release()
+
+    def close(self) -> None:
+        """Let nobody begin, and wait until those who did take part are done.
+
+        Signals do not end the wait: the memory that the tasks write must outlive them.
+        """
+        try:
+            with self._lock:
+                self._closed = True
+            with self._idle:
+                pass
+        except BaseException:
+            self.close()
+            raise
+
+    def raise_failure(self) -> None:
+        """Raise the first failure of those who took part, if there was one."""
+        failure, self._failure = self._failure, None  # its frames refer to this round
+        if failure is not None:
+            raise failure
 
 
 @cache
@@ -98,7 +132,10 @@ def workers(threads: int) -> Workers:
 
 @cache
 def _threadpools() -> ThreadpoolController:
-    import numpy as np  # loads the BLAS that the controller then finds
+    # The controller finds what is loaded by then: numpy's BLAS, and SciPy's, which numba would
+    # load with the first kernel that it compiles.
+    import numpy as np
+    import scipy.linalg  # noqa: F401
 
     np.ones((1, 1)) @ np.ones((1, 1))
     return ThreadpoolController()
