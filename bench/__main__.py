@@ -22,16 +22,21 @@ from bench.record import Kind, Row, load, save
 from bench.report import report
 from bench.rounds import Effort
 from bench.table import table
+from znni.cli.usage import usage_error
 from znni.errors import InvalidInput, ZnniError
 from znni.machine import detect_machine
 from znni.network_file import load_network
-from znni.options import Accuracy
+from znni.options import Accuracy, memory_size
+from znni.plan_file import load_plan
 from znni.planning import checked_plan
 from znni.plans import Plan
 from znni.shapes import Shape5, Vec3
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich help gives flags a type, as if they took a value
+    help=__doc__,
 )
 
 
@@ -42,7 +47,9 @@ def layer_command(
     size: options.Sizes = [64],  # noqa: B006
     features: options.Features = 80,
     out_features: options.OutFeatures = 80,
-    pool: Annotated[int | None, typer.Option(help="Pool by so many voxels per axis.")] = None,
+    pool: Annotated[
+        int | None, typer.Option(min=1, help="Pool by so many voxels per axis.")
+    ] = None,
     only: options.Only = None,
     peers: Annotated[bool, typer.Option(help="PyTorch, too.")] = True,
     threads: options.Threads = None,
@@ -77,13 +84,16 @@ def choices_command(
 def network_command(
     net: options.Nets,
     size: options.Volume = 512,
-    ram: options.Ram = 16.0,
+    ram: options.Ram = 16 << 30,
     patch: options.Patch = None,
     plan: options.PlanFile = None,
     accuracy: options.AccuracyClass = "float32",
     peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
     peer_ram: Annotated[
-        float | None, typer.Option(help="GiB for a peer's patch. Default: --ram.")
+        int | None,
+        typer.Option(
+            parser=memory_size, metavar="SIZE", help="Memory for a peer's patch. Default: --ram."
+        ),
     ] = None,
     threads: options.Threads = None,
     repeats: options.Repeats = 3,
@@ -92,7 +102,7 @@ def network_command(
 ) -> None:
     """The best plan's patch for whole networks, beside the peers at their best patches."""
     names = check_peers(peer or [])
-    rivals, effort = Rivals(tuple(names), _bytes(peer_ram or ram)), Effort(repeats, budget)
+    rivals, effort = Rivals(tuple(names), peer_ram or ram), Effort(repeats, budget)
     ceilings: list[Ceilings] = []
 
     def compared(chosen: Plan) -> list[Row]:
@@ -107,7 +117,7 @@ def network_command(
 def profile_command(
     net: options.Nets,
     size: options.Volume = 512,
-    ram: options.Ram = 16.0,
+    ram: options.Ram = 16 << 30,
     patch: options.Patch = None,
     plan: options.PlanFile = None,
     accuracy: options.AccuracyClass = "float32",
@@ -127,7 +137,7 @@ def profile_command(
 
 @app.command("scaling")
 def scaling_command(
-    threads: Annotated[list[int], typer.Option(help="Worker threads; repeatable.")],
+    threads: Annotated[list[int], typer.Option(min=1, help="Worker threads; repeatable.")],
     kernel: options.Kernels = [],  # noqa: B006
     batch: options.Batches = [8],  # noqa: B006
     size: options.Sizes = [48],  # noqa: B006
@@ -135,8 +145,10 @@ def scaling_command(
     out_features: options.OutFeatures = 80,
     only: options.Only = None,
     net: Annotated[list[Path] | None, typer.Option(help="Network file; repeatable.")] = None,
-    patch: Annotated[int, typer.Option(help="Output voxels per axis of a network's patch.")] = 64,
-    ram: options.Ram = 16.0,
+    patch: Annotated[
+        int, typer.Option(min=1, help="Output voxels per axis of a network's patch.")
+    ] = 64,
+    ram: options.Ram = 16 << 30,
     repeats: options.Repeats = 5,
     budget: options.Budget = 60.0,
     out: options.Out = None,
@@ -150,7 +162,7 @@ def scaling_command(
     found = chain(
         scaling.layer_rows(ceilings, layers, only or [], effort, _progress),
         *(
-            scaling.network_rows(threads, network, patch, _bytes(ram), effort, _progress)
+            scaling.network_rows(threads, network, patch, ram, effort, _progress)
             for network in networks
         ),
     )
@@ -216,7 +228,7 @@ def _layers(
 def _plans(
     nets: list[Path],
     size: int,
-    ram: float,
+    ram: int,
     threads: int | None,
     patch: int | None,
     accuracy: Accuracy,
@@ -226,21 +238,9 @@ def _plans(
     for network in map(load_network, nets):
         if given is None:
             _progress(f"planning {network.name}")
-            yield plan_for(network, size, _bytes(ram), threads, patch, accuracy)
+            yield plan_for(network, size, ram, threads, patch, accuracy)
         else:
-            yield checked_plan(_read_plan(given), network, _bytes(ram), threads, accuracy)
-
-
-def _read_plan(path: Path) -> Plan:
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
-    return Plan.from_json(text)
-
-
-def _bytes(gib: float) -> int:
-    return int(gib * 2**30)
+            yield checked_plan(load_plan(given), network, ram, threads, accuracy)
 
 
 def _ceilings(threads: int) -> Ceilings:
@@ -281,11 +281,15 @@ def _save(out: Path | None, kind: Kind, rows: list[Row], ceilings: list[Ceilings
 
 def main() -> None:
     """Run a command; an error that a user can mend is one line."""
+    arguments = sys.argv[1:] or ["--help"]
     try:
-        app()
+        sys.exit(app(arguments, prog_name="python -m bench", standalone_mode=False))
     except ZnniError as error:
-        typer.echo(f"bench: error: {error}", err=True)
-        sys.exit(error.exit_code)
+        message, code = str(error), error.exit_code
+    except typer.TyperException as error:  # an option or argument not understood
+        message, code = usage_error(error), error.exit_code
+    typer.echo(f"bench: error: {message}", err=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def test_real_inferer_and_infer_agree(network: Network, weights: Weights) -> Non
     np.testing.assert_array_equal(inferer(volume), out)
     np.testing.assert_allclose(out, expected(network, weights, volume), atol=1e-5)
     assert report.voxels == 6 * 15 * 16
-    assert report.peak_memory <= report.plan.memory.total
+    assert report.attributes["peak_memory_bytes"] == report.peak_memory > 0
 
 
 def test_infer_into_a_file_or_an_array(network: Network, weights: Weights) -> None:
@@ -235,7 +235,7 @@ def test_an_inferer_refuses(network: Network, weights: Weights) -> None:
         with pytest.raises(InvalidInput, match=said):
             inferer(array)
     np.testing.assert_allclose(inferer(voxels()), expected(network, weights, voxels()), atol=1e-5)
-    with pytest.raises(InvalidInput, match="--random-weights"):
+    with pytest.raises(InvalidInput, match=r"weights=znni\.random_weights\(network, 0\)"):
         znni.Inferer(Network("none", 1, network.layers))
 
 
@@ -279,7 +279,7 @@ def test_weights_that_a_program_made_are_checked(network: Network, weights: Weig
     first = weights["conv1"]
     narrow = ConvWeights(first.weight[..., :2], first.bias)
     wrong = Weights({**weights.layers, "conv1": narrow}, "mine")
-    said = r"mine: conv1\.weight has shape \(3, 1, 2, 3, 2\); the network needs \(3, 1, 2, 3, 3\)"
+    said = r"mine: layer conv1: weight has shape .*, 3, 2\); the network needs .*, 3, 3\)"
     with pytest.raises(InvalidInput, match=said):
         znni.Inferer(network, wrong)
     with pytest.raises(InvalidInput, match=said):

@@ -108,9 +108,18 @@ def test_a_record_tells_the_revision_that_was_measured(
     monkeypatch.setattr(bench.record, "__file__", str(tmp_path / "record.py"))
     assert revision() is None
     user = ["-c", "user.name=a", "-c", "user.email=b@c"]
-    for command in (["init"], [*user, "commit", "--allow-empty", "-m", "first"]):
+    code, result = tmp_path / "code.py", tmp_path / "bench" / "results" / "layers.json"
+    result.parent.mkdir(parents=True)
+    for path in (code, result):
+        path.write_text("first")
+    for command in (["init"], ["add", str(code), str(result)], [*user, "commit", "-m", "first"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
-    assert re.fullmatch("[0-9a-f]{7,}", revision() or "")
+    commit = revision() or ""
+    assert re.fullmatch("[0-9a-f]{7,}", commit)
+    result.write_text("second")
+    assert revision() == commit
+    code.write_text("second")
+    assert revision() == f"{commit}-dirty"
     monkeypatch.setenv("PATH", "")
     assert revision() is None
 

@@ -246,8 +246,8 @@ def test_a_plan_of_less_accuracy_is_run_only_where_that_is_allowed(
     succeeds(*plan, "--accuracy", "bfloat16", "--out", "inexact.json")
     for arguments in ((), ("--dry-run",)):
         assert refused(*INFER, "--plan", "inexact.json", *arguments).startswith(
-            "the plan runs layer conv1 by inexact, whose accuracy is bfloat16; allow that with "
-            "--accuracy bfloat16, or plan again with znni plan"
+            "the plan runs layer conv1 by inexact, whose accuracy is bfloat16; give "
+            "accuracy='bfloat16' (--accuracy bfloat16) to allow that, or plan again with znni.plan"
         )
     allowed = (*INFER, "--plan", "inexact.json", "--accuracy", "bfloat16")
     assert "accuracy      bfloat16 in conv1" in succeeds(*allowed, "--dry-run")
@@ -299,9 +299,12 @@ def test_info() -> None:
 
 
 def test_version_and_help() -> None:
-    assert succeeds("version") == f"{__version__}\n"
+    assert succeeds("--version") == f"znni {__version__}\n"
     for command in ((), ("infer",), ("plan",), ("info",)):
-        assert "Usage: " in succeeds(*command, "--help")
+        said = succeeds(*command, "--help")
+        assert said.startswith(f"Usage: {' '.join(('znni', *command))} [OPTIONS]")
+        assert "--help " in said
+        assert "<bool>" not in said  # flags take no value
 
 
 def test_debug_shows_a_traceback_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -318,6 +321,7 @@ def test_one_letter_wrong() -> None:
     said = refused(*INFER, "--dtpye", "uint8")
     assert "No such option: --dtpye" in said
     assert "--dtype" in said
+    assert said.endswith("; see znni infer --help")
 
 
 class Terminal(StringIO):

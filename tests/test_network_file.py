@@ -69,18 +69,22 @@ def test_the_networks_here_load(path: Path) -> None:
     [
         ("relu", "rleu", 6, ["unknown activation 'rleu'", "relu", "softmax"]),
         ("kernel: 3", "kernal: 3", 8, ["unknown key 'kernal'", "did you mean 'kernel'"]),
+        ("in_features: 2", "in_features: []", 2, ["in_features is []; give an integer from 1"]),
+        ("whole.safetensors", "3", 4, ["weights is 3; give the name of a file"]),
+        ("whole.safetensors", "''", 4, ["weights is ''; give the name of a file"]),
+        ("{features: 3, kernel: 3}", "3", 8, ["layers.2.conv is 3; give it as keys"]),
         ("in_features", "in_feature", 2, ["unknown key 'in_feature'", "'in_features'"]),
         ("window: 2", "window: 2, stride: 2", 7, ["unknown key 'stride'", "window"]),
         ("  - pool: {window: 2}", "  - pool:", 7, ["conv or a pool"]),
-        ("  - pool: {window: 2}", "  -", 7, ["layers.1", "None"]),
+        ("  - pool: {window: 2}", "  -", 7, ["layers.1 is None; give it as keys and"]),
         ("features: 4, ", "", 6, ["lacks the key 'features'"]),
         ("name: whole\n", "", 1, ["lacks the key 'name'"]),
         ("name: whole", "name: 3", 1, ["name", "3", "string"]),
         ("name: whole", "name: a/b", 1, ["name", "'a/b'"]),
-        ("features: 4", "features: 0", 6, ["features", "0"]),
-        ("features: 4", "features: yes", 6, ["features", "'yes'"]),
-        ("features: 4", "features: true", 6, ["features", "True"]),
-        ("features: 4", "features: 4.0", 6, ["features", "4.0"]),
+        ("features: 4", "features: 0", 6, ["layers.0.conv.features is 0; give an integer from 1"]),
+        ("features: 4", "features: yes", 6, ["features is 'yes'; give an integer from 1"]),
+        ("features: 4", "features: true", 6, ["features is True; give an integer from 1"]),
+        ("features: 4", "features: 4.0", 6, ["features is 4.0; give an integer from 1"]),
         ("features: 4", f"features: {10**30}", 6, ["features"]),
         ("[1, 2, 3]", "[1, 2]", 6, ["kernel", "[1, 2]", "[z, y, x]"]),
         ("[1, 2, 3]", "[1, 2, 0]", 6, ["kernel", "from 1"]),
@@ -89,8 +93,9 @@ def test_the_networks_here_load(path: Path) -> None:
         ("[1, 2, 3]", f"{10**30}", 6, ["kernel"]),
         ("0.5", ".inf", 3, ["input.scale", "inf", "finite"]),
         ("-1", ".nan", 3, ["input.offset", "nan", "finite"]),
-        ("{scale: 0.5, offset: -1}", "[1]", 3, ["input"]),
-        ("name: last", "name: conv1", 5, ["two layers named 'conv1'"]),
+        ("{scale: 0.5, offset: -1}", "[1]", 3, ["keys and values: scale, offset"]),
+        ("name: last", "name: conv1", 9, ["a layer before it is named 'conv1', too; rename one"]),
+        ("name: last", "name: pool1", 9, ["'pool1', too"]),
         ("    name: last", "    pool: {window: 2}", 8, ["conv or a pool"]),
         ("name: whole", "name: whole\nname: again", 2, ["not valid YAML", "duplicate"]),
         ("{window: 2}", "{window: 2", 8, ["not valid YAML"]),
@@ -107,11 +112,18 @@ def test_a_mistake_is_found_at_its_line(
     assert message.startswith(f", line {line}: ")
     for part in said:
         assert part in message
+    assert "Input should" not in message  # pydantic's words
 
 
 @pytest.mark.parametrize("text", ["", "name", "- 1", "3", "null", "# nothing"])
 def test_not_a_mapping(text: str, tmp_path: Path) -> None:
     assert "a network is a mapping" in refusal(text, tmp_path)
+
+
+@pytest.mark.parametrize(("layers", "found"), [("3", "3"), ("[]", "[]"), ("{a: 1}", "{'a': 1}")])
+def test_layers_that_are_no_list(layers: str, found: str, tmp_path: Path) -> None:
+    said = f", line 2: layers is {found}; give a list of one layer or more"
+    assert refusal(f"name: net\nlayers: {layers}", tmp_path) == said
 
 
 def test_only_pools(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from znni.options import Accuracy, Border, OutputType, Pad, check_choices
 from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare
 from znni.plans import Plan
 from znni.shapes import Vec3
-from znni.units import duration, in_units
+from znni.units import counted, duration, in_units
 from znni.volume import Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.locate import open_output, open_volume
@@ -69,9 +69,10 @@ class Report:
     def __str__(self) -> str:
         accuracy = f"; accuracy {self.accuracy_note}" if self.accuracy_note else ""
         return (
-            f"{self.voxels:,} voxels in {duration(self.seconds)}, {duration(self.preparing)} of "
-            f"them to prepare: {self.voxels / self.seconds:,.0f} voxels/s "
-            f"({self.plan.voxels_per_second:,.0f} predicted once prepared), peak memory "
+            f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}, "
+            f"{duration(self.preparing)} of them to compile and prepare: "
+            f"{self.voxels / self.seconds:,.0f} voxels/s with that and the first touch of memory, "
+            f"{self.plan.voxels_per_second:,.0f} predicted without; peak memory "
             f"{in_units(self.peak_memory)} ({in_units(self.plan.memory.total)} promised){accuracy}"
         )
 
@@ -243,7 +244,7 @@ def check_features(volume: Volume, network: Network) -> None:
     """
     if volume.features != network.in_features:
         raise InvalidInput(
-            f"the volume has {volume.features} maps and network {network.name} takes "
+            f"the volume has {counted(volume.features, 'map')} and network {network.name} takes "
             f"{network.in_features}; axes are (z, y, x), or (f, z, y, x) for several maps"
         )
 

@@ -1,12 +1,29 @@
 """What can go wrong, said so that a user can act on it.
 
-Every message names what was asked, what was found and what to do. The command line prints
-the message alone and exits with the class's ``exit_code``.
+Every message names what was asked, what was found and what to do, in words that hold for Python
+and for the command line. The command line prints the message alone and exits with the class's
+``exit_code``.
 """
 
 from __future__ import annotations
 
 from math import ceil
+
+# The remedy for a plan that cannot be used.
+PLAN_AGAIN = "plan again with znni.plan (znni plan)"
+
+
+def option(name: str, value: object) -> str:
+    """How a remedy names an option: as Python takes it, then as the command line does.
+
+    Example:
+        >>> option("border", "same")
+        "border='same' (--border same)"
+        >>> option("overwrite", True)
+        'overwrite=True (--overwrite)'
+    """
+    given = "" if value is True else f" {value}"
+    return f"{name}={value!r} (--{name}{given})"
 
 
 class ZnniError(Exception):
@@ -46,8 +63,8 @@ class DoesNotFit(ZnniError):
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
             f"{needed / 2**20:,.1f} MiB on the {device}, at layer {layer}, and "
-            f"{allowed / 2**20:,.1f} MiB are allowed; give --ram {ceil(needed / 2**20)}MiB "
-            f"or more, or use a smaller network"
+            f"{allowed / 2**20:,.1f} MiB are allowed; give "
+            f"{option('ram', f'{ceil(needed / 2**20)}MiB')} or more, or use a smaller network"
         )
 
 

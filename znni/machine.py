@@ -13,6 +13,7 @@ import psutil
 
 from znni import control_groups
 from znni.errors import InvalidInput
+from znni.options import memory_size
 
 # A share of what the system calls available is left to it: page cache, other processes.
 AVAILABLE_SHARE = 0.9
@@ -69,7 +70,7 @@ def detect_machine(ram: int | str | None = None, threads: int | None = None) -> 
     """
     cores = _usable_cores()
     threads = cores if threads is None else threads
-    ram = int(_available_memory() * AVAILABLE_SHARE) if ram is None else _bytes(ram)
+    ram = int(_available_memory() * AVAILABLE_SHARE) if ram is None else memory_size(ram)
     if threads < 1:
         raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (here: {cores})")
     if ram < 1:
@@ -84,16 +85,6 @@ def detect_machine(ram: int | str | None = None, threads: int | None = None) -> 
         bandwidth=BANDWIDTH_OF_ONE_CORE * busy**BANDWIDTH_EXPONENT,
     )
     return Machine(host)
-
-
-def _bytes(text: int | str) -> int:
-    """``8GiB``, ``500MB`` or a plain number of bytes."""
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(text))
-    except (ValidationError, OverflowError):
-        raise InvalidInput(f"--ram {text} is not a size; write it as 8GiB or 500MB") from None
 
 
 def _usable_cores() -> int:

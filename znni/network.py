@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias, get_args
 
 from znni.errors import InvalidInput
 from znni.shapes import Vec3
+from znni.units import counted
 
 Activation: TypeAlias = Literal[
     "relu", "sigmoid", "tanh", "leaky_relu", "elu", "identity", "softmax"
@@ -143,8 +144,8 @@ class Network:
             if isinstance(layer, Conv):
                 if layer.in_features != features:
                     raise InvalidInput(
-                        f"layer {layer.name} takes {layer.in_features} maps, but the layer "
-                        f"before it gives {features}"
+                        f"layer {layer.name} takes {counted(layer.in_features, 'map')}, but the "
+                        f"layer before it gives {features}"
                     )
                 features = layer.out_features
 
@@ -182,9 +183,10 @@ class Network:
 
     def __str__(self) -> str:
         return (
-            f"{self.name}: {len(self.layers)} layers, {self.parameters:,} parameters, "
-            f"{self.in_features} -> {self.out_features} maps, field of view {self.field_of_view}, "
-            f"total pooling {self.total_pooling}"
+            f"{self.name}: {counted(len(self.layers), 'layer')}, "
+            f"{counted(self.parameters, 'parameter')}, "
+            f"{self.in_features} -> {counted(self.out_features, 'map')}, "
+            f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import repr as short_repr
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeGuard, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -25,15 +25,20 @@ UNKNOWN_KEY = ("extra_forbidden", "invalid_key")  # pydantic's names; the second
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
+
+
+def _count(value: object) -> int:
+    if not _is_count(value):
+        raise ValueError(f"give an integer from 1 to {LARGEST}")
+    return int(value)
+
+
 def _extents(value: object) -> Vec3:
     """Three positive extents from ``3`` or ``[1, 5, 5]``."""
-    three = [value] * 3 if isinstance(value, int) else value
-    if (
-        not isinstance(three, list | tuple)
-        or len(three) != 3
-        or any(isinstance(v, bool) or not isinstance(v, int) for v in three)
-        or not all(1 <= v <= LARGEST for v in three)
-    ):
+    three: Sequence[Any] = value if isinstance(value, list | tuple) else [value] * 3
+    if len(three) != 3 or not all(map(_is_count, three)):
         raise ValueError(f"give an integer from 1 to {LARGEST}, or three of them as [z, y, x]")
     return Vec3(*map(int, three))
 
@@ -54,11 +59,17 @@ def _name(value: object) -> str:
     return str(value)
 
 
+def _file_name(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("give the name of a file")
+    return str(value)
+
+
 Extents = Annotated[Vec3, BeforeValidator(_extents)]
 Finite = Annotated[float, BeforeValidator(_finite)]
-Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
+Count = Annotated[int, BeforeValidator(_count)]
 Name = Annotated[str, BeforeValidator(_name)]
-FileName = Annotated[str, Field(strict=True, min_length=1)]
+FileName = Annotated[str, BeforeValidator(_file_name)]
 
 
 class _Entry(BaseModel):
@@ -112,20 +123,24 @@ def load_network(path: str | Path) -> Network:
         raise _explain(path, document, _first_cause(error.errors())) from None
     for index, entry in enumerate(entries.layers):
         if (entry.conv is None) == (entry.pool is None):
-            line = _line(document, ("layers", index))
-            raise InvalidInput(
-                f"{path}, line {line}: a layer is either a conv or a pool; give one of the two"
-            )
+            problem = "a layer is either a conv or a pool; give one of the two"
+            raise _refusal(path, document, ("layers", index), problem)
+    layers = _chain(entries)
+    names = [layer.name for layer in layers]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            problem = f"a layer before it is named {name!r}, too; rename one"
+            raise _refusal(path, document, ("layers", index, "name"), problem)
     try:
         return Network(
             name=entries.name,
             in_features=entries.in_features,
-            layers=_chain(entries),
+            layers=layers,
             scaling=InputScaling(entries.input.scale, entries.input.offset),
             weights=path.parent / entries.weights if entries.weights else None,
         )
     except InvalidInput as error:
-        raise InvalidInput(f"{path}, line {_line(document, ('layers',))}: {error}") from None
+        raise _refusal(path, document, ("layers",), str(error)) from None
 
 
 def _chain(entries: _NetworkFile) -> tuple[Layer, ...]:
@@ -198,27 +213,37 @@ def _first_cause(errors: list[ErrorDetails]) -> ErrorDetails:
     return min(errors, key=lambda error: error["type"] not in UNKNOWN_KEY)
 
 
+def _refusal(
+    path: Path, document: Any, location: Sequence[str | int], problem: str
+) -> InvalidInput:
+    return InvalidInput(f"{path}, line {_line(document, location)}: {problem}")
+
+
 def _explain(path: Path, document: Any, error: ErrorDetails) -> InvalidInput:
     """One of pydantic's complaints, in our words and with its line."""
     location = error["loc"]
     *parents, last = location
-    where = f"{path}, line {_line(document, location)}"
-    dotted = ".".join(str(part) for part in parents) or "the network"
+    owner = ".".join(map(str, parents)) or "the network"
+    found = f"{'.'.join(map(str, location))} is {short_repr(error['input'])}"
     match error["type"]:
         case "extra_forbidden" | "invalid_key":
             known = _known_keys(parents)
             close = get_close_matches(str(last), known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            problem = f"unknown key {last!r} in {dotted}; {hint}The keys are {', '.join(known)}"
+            problem = f"unknown key {last!r} in {owner}; {hint}The keys are {', '.join(known)}"
         case "missing":
-            problem = f"{dotted} lacks the key {last!r}; add it"
+            problem = f"{owner} lacks the key {last!r}; add it"
         case "literal_error":
-            found, known = error["input"], list(get_args(Activation))
-            problem = f"unknown activation {found!r}; choose one of {', '.join(known)}"
-        case _:
-            reason = error["msg"].removeprefix("Value error, ")
-            problem = f"{'.'.join(map(str, location))} is {short_repr(error['input'])}: {reason}"
-    return InvalidInput(f"{where}: {problem}")
+            known = list(get_args(Activation))
+            what = short_repr(error["input"])
+            problem = f"unknown activation {what}; choose one of {', '.join(known)}"
+        case "model_type":
+            problem = f"{found}; give it as keys and values: {', '.join(_known_keys(location))}"
+        case "list_type" | "too_short":
+            problem = f"{found}; give a list of one layer or more"
+        case _:  # of a validator above
+            problem = f"{found}; {error['msg'].removeprefix('Value error, ')}"
+    return _refusal(path, document, location, problem)
 
 
 def _known_keys(parents: Sequence[str | int]) -> list[str]:

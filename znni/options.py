@@ -1,4 +1,4 @@
-"""The choices that users make by name."""
+"""What users choose: among names, and how much memory."""
 
 from __future__ import annotations
 
@@ -37,3 +37,19 @@ def check_choices(
         if value not in get_args(choices):
             known = ", ".join(get_args(choices))
             raise InvalidInput(f"{name} is {value!r}; choose one of {known}")
+
+
+def memory_size(given: int | str) -> int:
+    """Bytes of memory from ``8GiB``, ``500MB`` or a plain number of bytes.
+
+    Raises:
+        InvalidInput: it is none of these.
+    """
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(given))
+    except (ValidationError, OverflowError):
+        raise InvalidInput(
+            f"{given!r} is not a size of memory; write it as 8GiB or 500MB"
+        ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from znni.plans import Plan, Step
-from znni.units import duration, in_units
+from znni.units import counted, duration, in_units
 
 HEADER = ("layer", "primitive", "input", "output", "runs", "working", "resident", "Gflop", "s")
 
@@ -51,10 +51,11 @@ def totals(plan: Plan) -> list[str]:
     memory = plan.memory
     return [
         f"network       {plan.network}",
-        f"machine       {plan.machine.host.name}, {plan.machine.host.threads} threads, "
+        f"machine       {plan.machine.host.name}, "
+        f"{counted(plan.machine.host.threads, 'thread')}, "
         f"{in_units(plan.machine.host.memory)} allowed",
         f"patch         {plan.patch} output voxels from {plan.input_patch}; "
-        f"{plan.patches} cover {plan.output}",
+        f"{plan.patches:,} to cover {plan.output}",
         f"peak memory   {in_units(memory.total)}: process {in_units(memory.process)}, weights "
         f"{in_units(memory.weights)}, resident {in_units(memory.resident)}, working "
         f"{in_units(memory.working)}, blocks {in_units(memory.blocks)}",

@@ -12,7 +12,7 @@ from planner.exhaustive import Overhead, fastest_plan
 from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
 from znni.engine.tiles import Job, Region, make_job
-from znni.errors import DoesNotFit, InvalidInput
+from znni.errors import PLAN_AGAIN, DoesNotFit, InvalidInput, option
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
@@ -20,7 +20,7 @@ from znni.options import ACCURACIES, Accuracy, Border, OutputType, check_choices
 from znni.plans import Plan, Step
 from znni.primitive import Primitive, catalogue
 from znni.shapes import Vec3
-from znni.units import in_units
+from znni.units import counted, in_units
 from znni.weights import Weights
 
 # What the interpreter, the libraries and code compiled at first use take, measured, with room.
@@ -175,17 +175,18 @@ def checked_plan(
     if given.network != network:
         raise InvalidInput(
             f"the plan is for network {given.network.name}, as it was then, not for this "
-            f"{network.name}; plan again with znni plan"
+            f"{network.name}; {PLAN_AGAIN}"
         )
     if given.machine.gpus or any(segment.device != "cpu" for segment in given.segments):
         raise InvalidInput(
             "the plan is for a machine with a GPU, which needs a version of znni with GPU "
-            "primitives; this one has none: plan again with znni plan"
+            f"primitives; this one has none: {PLAN_AGAIN}"
         )
-    if threads not in (None, given.machine.host.threads):
+    planned = given.machine.host.threads
+    if threads not in (None, planned):
         raise InvalidInput(
-            f"the plan is for {given.machine.host.threads} threads, not {threads}; leave "
-            f"--threads out, or plan again with znni plan --threads {threads}"
+            f"the plan is for {counted(planned, 'thread')}, not {threads}; give "
+            f"{option('threads', planned)}, or {PLAN_AGAIN}"
         )
     primitives = catalogue(given.machine)
     check_runnable(given, primitives)
@@ -194,7 +195,7 @@ def checked_plan(
         if ACCURACIES[needed] > ACCURACIES[accuracy]:
             raise InvalidInput(
                 f"the plan runs layer {step.operation.name} by {step.primitive}, whose accuracy is "
-                f"{needed}; allow that with --accuracy {needed}, or plan again with znni plan"
+                f"{needed}; give {option('accuracy', needed)} to allow that, or {PLAN_AGAIN}"
             )
     beside = _overhead(dtype, input_itemsize, output_array).of_run(network, given.patch)
     memory = replace(beside, resident=given.memory.resident, working=given.memory.working)
@@ -203,7 +204,7 @@ def checked_plan(
         output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
         raise InvalidInput(
             f"the plan takes {in_units(memory.total)}{output} and {in_units(allowed)} are allowed; "
-            f"plan again with znni plan --ram"
+            f"{PLAN_AGAIN}"
         )
     return replace(given, memory=memory)
 

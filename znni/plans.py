@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from znni.cost import Cost
-from znni.errors import InvalidInput
+from znni.errors import PLAN_AGAIN, InvalidInput
 from znni.machine import Machine
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
 from znni.shapes import Shape5, Vec3
@@ -215,20 +215,18 @@ class Plan:
         try:
             plan = _adapter().validate_json(text)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the top"
+            where = ".".join(map(str, error.errors()[0]["loc"])) or "the top"
             raise InvalidInput(
-                f"not a plan of this version of znni: at {where}: {first['msg']}; "
-                f"plan again with znni plan"
+                f"not a plan of this version of znni: wrong or missing at {where}; {PLAN_AGAIN}"
             ) from None
         except InvalidInput as error:
-            raise InvalidInput(f"not a plan: {error}; plan again with znni plan") from None
+            raise InvalidInput(f"not a plan: {error}; {PLAN_AGAIN}") from None
         steps = [step for segment in plan.segments for step in segment.steps]
         if (
             not all(s.steps for s in plan.segments)
             or tuple(layer for step in steps for layer in step.layers) != plan.network.layers
         ):
-            raise InvalidInput("not a plan: its steps are not its network's layers")
+            raise InvalidInput(f"not a plan: its steps are not its network's layers; {PLAN_AGAIN}")
         sizes = (
             *plan.output,
             *plan.patch,
@@ -236,7 +234,9 @@ class Plan:
             plan.machine.host.threads,
         )
         if min(sizes) < 1 or not all(0 < step.seconds < inf for step in steps):
-            raise InvalidInput("not a plan: its sizes and its time are not all positive")
+            raise InvalidInput(
+                f"not a plan: its sizes and its time are not all positive; {PLAN_AGAIN}"
+            )
         return plan
 
 

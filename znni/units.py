@@ -19,3 +19,8 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 block``, ``1,200 blocks``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

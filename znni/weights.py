@@ -12,8 +12,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, option
 from znni.network import Conv, Network
+from znni.units import counted
 
 Float32: TypeAlias = NDArray[np.float32]
 
@@ -137,7 +138,7 @@ def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> 
     layers = {}
     for conv in network.convolutions:
         weight, bias = (arrays[f"{conv.name}.{kind}"] for kind in KINDS)
-        layers[conv.name] = _checked(f"{source}: {conv.name}.", conv, weight, bias)
+        layers[conv.name] = _checked(f"{source}: ", conv, weight, bias)
     return Weights(layers, source)
 
 
@@ -159,8 +160,8 @@ def weights_for(
     path = given or network.weights
     if path is None:
         raise InvalidInput(
-            f"network {network.name} names no weights; give a file with --weights, or "
-            f"--random-weights SEED to try the network out"
+            f"network {network.name} names no weights; give {option('weights', 'FILE')} or, to "
+            f"try the network out, weights=znni.random_weights(network, 0) (--random-weights 0)"
         )
     return load_weights(path, network)
 
@@ -180,7 +181,10 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
             case ".h5" | ".hdf5":
                 return _read_hdf5(path)
     except Exception as error:  # each format has errors of its own; all mean the same here
-        raise InvalidInput(f"{path}: cannot be read as {path.suffix} weights: {error}") from error
+        raise InvalidInput(
+            f"{path}: cannot be read as {path.suffix} weights: {error}; is the file whole? "
+            f"copy or export it again"
+        ) from error
     raise InvalidInput(
         f"{path}: unknown kind of weights file {path.suffix!r}; use .safetensors, .npz or .h5"
     )
@@ -208,11 +212,12 @@ def conv_weights(layer: Conv, weights: ConvWeights | None) -> ConvWeights:
     """
     if weights is None:
         raise InvalidInput(f"layer {layer.name} is a convolution and needs weights")
-    return _checked(f"layer {layer.name}: ", layer, weights.weight, weights.bias)
+    return _checked("", layer, weights.weight, weights.bias)
 
 
-def _checked(where: str, layer: Conv, weight: object, bias: object) -> ConvWeights:
-    """What a convolution needs, of arrays that may be anything. Errors begin with ``where``."""
+def _checked(source: str, layer: Conv, weight: object, bias: object) -> ConvWeights:
+    """What a convolution needs, of arrays that may be anything. Errors begin with ``source``."""
+    where = f"{source}layer {layer.name}: "
     return ConvWeights(
         _checked_array(f"{where}weight", weight, layer.weight_shape),
         _checked_array(f"{where}bias", bias, (layer.out_features,)),
@@ -223,7 +228,10 @@ def _checked_array(name: str, array: object, shape: tuple[int, ...]) -> Float32:
     if not isinstance(array, np.ndarray):
         raise InvalidInput(f"{name} is a {type(array).__name__}; give a NumPy array")
     if array.shape != shape:
-        raise InvalidInput(f"{name} has shape {array.shape}; the network needs {shape}")
+        raise InvalidInput(
+            f"{name} has shape {array.shape}; the network needs {shape}: correct the layer's maps "
+            f"or kernel, or give the weights that were trained for it"
+        )
     if array.dtype.kind != "f":
         raise InvalidInput(
             f"{name} is {array.dtype}; give it as float32 (float16 and float64 will do)"
@@ -232,6 +240,7 @@ def _checked_array(name: str, array: object, shape: tuple[int, ...]) -> Float32:
         values = np.ascontiguousarray(array, dtype=np.float32)
     if bad := int(values.size - np.isfinite(values).sum()):
         raise InvalidInput(
-            f"{name} has {bad} values that are NaN or infinite in float32; export the weights again"
+            f"{name} has {counted(bad, 'value')} not finite in float32 (NaN or infinite); "
+            f"export the weights again"
         )
     return values

@@ -9,10 +9,11 @@ import numpy as np
 
 from znni.arena import Arena
 from znni.engine.recombine import place
-from znni.errors import InvalidInput
+from znni.errors import PLAN_AGAIN, InvalidInput
 from znni.plans import Plan, Segment, Step, working_peak
 from znni.primitive import Catalogue, Run
 from znni.shapes import Box, Vec3, offsets
+from znni.units import counted
 from znni.weights import Float32, Weights
 
 ZERO = Vec3(0, 0, 0)
@@ -102,33 +103,33 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
         first = segment.steps[0]
         if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
             raise InvalidInput(
-                f"the plan takes {segment.sub_batch} of {expected.n} items at layer "
-                f"{first.operation.name}; make the plan again with znni plan"
+                f"the plan takes {segment.sub_batch} of {counted(expected.n, 'item')} at layer "
+                f"{first.operation.name}; {PLAN_AGAIN}"
             )
         last_shift = segment.shift(tuple(window - 1 for window in segment.plain_windows))
         if first.shape_in.size + last_shift != expected.size:
             raise InvalidInput(
                 f"the plan's layer {first.operation.name} takes {first.shape_in} of {expected}; "
-                f"plan again with znni plan"
+                f"{PLAN_AGAIN}"
             )
         shape = first.shape_in
         for step in segment.steps:
             if step.primitive not in catalogue:
                 raise InvalidInput(
                     f"the plan uses primitive {step.primitive!r}, which this machine does not "
-                    f"have; it has {', '.join(sorted(catalogue))}; plan again with znni plan"
+                    f"have; it has {', '.join(sorted(catalogue))}; {PLAN_AGAIN}"
                 )
             made = catalogue[step.primitive].out_shape(step.operation, shape)
             if step.shape_in != shape or step.shape_out != made:
                 raise InvalidInput(
                     f"the plan's layer {step.operation.name} does not take {step.shape_in} to "
-                    f"{step.shape_out} by {step.primitive}; plan again with znni plan"
+                    f"{step.shape_out} by {step.primitive}; {PLAN_AGAIN}"
                 )
             needed = catalogue[step.primitive].cost(step.operation, shape).memory
             if step.cost.memory != needed:
                 raise InvalidInput(
                     f"the plan has {step.cost.memory} for layer {step.operation.name} by "
-                    f"{step.primitive}, which takes {needed} here; plan again with znni plan"
+                    f"{step.primitive}, which takes {needed} here; {PLAN_AGAIN}"
                 )
             shape = step.shape_out
         expected = shape
@@ -141,7 +142,7 @@ def _check_memory(plan: Plan) -> None:
     if (plan.memory.working, plan.memory.resident) != (working, resident):
         raise InvalidInput(
             f"the plan promises {plan.memory.resident} resident and {plan.memory.working} working "
-            f"bytes, and its steps take {resident} and {working}; plan again with znni plan"
+            f"bytes, and its steps take {resident} and {working}; {PLAN_AGAIN}"
         )
 
 

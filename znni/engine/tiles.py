@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, option
 from znni.network import InputScaling, Network
 from znni.options import Border, Pad, check_choices
 from znni.shapes import Box, Vec3
@@ -65,18 +65,18 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
         if not view.within(volume):
             raise InvalidInput(
                 f"the volume is {volume} voxels, smaller than network {network.name}'s field of "
-                f"view {view}; use a larger volume, or --border same to pad it"
+                f"view {view}; use a larger volume, or {option('border', 'same')} to pad it"
             )
         possible = Box(before, before + volume - view + 1)
     else:
         possible = Box(Vec3(0, 0, 0), volume)
     wanted = _region(roi, possible) if roi else possible
     if min(wanted.size) < 1:
-        raise InvalidInput(f"--roi {wanted} is empty; let each end lie beyond its start")
+        raise InvalidInput(f"roi {wanted} is empty; let each end lie beyond its start")
     if not wanted.within(possible):
-        hint = "; --border same gives output up to the edges" if border == "valid" else ""
+        hint = f"; {option('border', 'same')} gives output up to the edges" * (border == "valid")
         raise InvalidInput(
-            f"--roi {wanted} is not within {possible}, the voxels of this {volume} volume "
+            f"roi {wanted} is not within {possible}, the voxels of this {volume} volume "
             f"that have output{hint}"
         )
     return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)

@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from znni.errors import InvalidInput, RunFailed
+from znni.errors import InvalidInput, RunFailed, option
 from znni.shapes import Box, Vec3
-from znni.units import in_units
+from znni.units import counted, in_units
 from znni.volumes.array import ArrayVolume
 from znni.volumes.partial_file import PartialFile, partial_name
 
@@ -102,7 +102,8 @@ def _only_volume(file: h5py.File, path: Path) -> h5py.Dataset:
         )
     if len(volumes) > 1:
         raise InvalidInput(
-            f"{path}: has several volumes; name one with --dataset: {_listing(volumes)}"
+            f"{path}: has several volumes: {_listing(volumes)}; name one, as "
+            f"{option('dataset', volumes[0].name)}"
         )
     return volumes[0]
 
@@ -178,7 +179,7 @@ class Hdf5Output:
         if not self._blocks:
             self._disk.partial.unlink(missing_ok=True)
             return f"{self._disk.path} was not made"
-        finished = f"{self._blocks} finished block{'s' if self._blocks > 1 else ''}"
+        finished = counted(self._blocks, "finished block")
         return f"{self._disk.path} was not made; {self._disk.partial} holds {finished}"
 
     def _flush(self) -> None:
@@ -197,7 +198,7 @@ def _check_place(path: Path, *, overwrite: bool) -> None:
     if path.is_dir():
         raise InvalidInput(f"{path}: is a folder; name a file in it")
     if path.exists() and not overwrite:
-        raise InvalidInput(f"{path}: exists; give --overwrite to replace it")
+        raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
     if not path.parent.is_dir():
         raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
 
@@ -210,5 +211,6 @@ def _check_room(path: Path, needed: int) -> None:
     if needed > free:
         raise InvalidInput(
             f"{path}: the output takes {in_units(needed)} and the disk has {in_units(free)} "
-            f"free; make room, write elsewhere, or use a smaller --dtype"
+            f"free; make room, write elsewhere, or give a smaller type, as "
+            f"{option('dtype', 'uint8')}"
         )

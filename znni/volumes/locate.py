@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, option
 from znni.options import OutputType
 from znni.shapes import Vec3
 from znni.volume import Output, Volume
@@ -30,7 +30,9 @@ def open_volume(source: str | Path | ArrayLike, dataset: str | None = None) -> V
 
     path, inside = split_dataset(str(source))
     if inside and dataset and inside.strip("/") != dataset.strip("/"):
-        raise InvalidInput(f"{source} names one dataset and --dataset {dataset} another; give one")
+        raise InvalidInput(
+            f"{source} names one dataset and {option('dataset', dataset)} another; give one"
+        )
     return open_hdf5(path, inside or dataset)
 
 

@@ -1,0 +1,85 @@
+"""How errors and reports are worded: for Python and the command line alike, in good grammar."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import fake_catalogue
+
+import znni
+from znni.api import Report, check_features
+from znni.errors import DoesNotFit, InvalidInput, option
+from znni.network import Conv, Network
+from znni.plan_table import totals
+from znni.plans import Plan
+from znni.shapes import Vec3
+from znni.units import counted
+from znni.volumes.array import ArrayVolume
+
+LIBRARY = Path(znni.__file__).parent
+ONE_OF_ALL = Network("one", 1, (Conv("c", 1, 1, Vec3(1, 1, 1), "relu"),))
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+    return znni.plan(ONE_OF_ALL, (4, 5, 6), threads=1)
+
+
+def test_a_remedy_names_an_option_as_both_callers_give_it() -> None:
+    assert option("border", "same") == "border='same' (--border same)"
+    assert option("threads", 2) == "threads=2 (--threads 2)"
+    assert option("overwrite", True) == "overwrite=True (--overwrite)"
+    error = DoesNotFit(needed=3 << 20, allowed=1 << 20, device="cpu", layer="c", patch=(1, 2, 3))
+    assert "give ram='3MiB' (--ram 3MiB) or more" in str(error)
+    with pytest.raises(InvalidInput, match=r"or border='same' \(--border same\) to pad it"):
+        znni.plan(Network("n", 1, (Conv("c", 1, 1, Vec3(9, 9, 9), "relu"),)), (4, 5, 6))
+
+
+def flags_alone(source: str) -> list[str]:
+    """Options of the command line in a module's texts that do not follow the Python ones."""
+    tree = ast.parse(source)
+    statements = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    documentation = {id(value) for value in statements if isinstance(value, ast.Constant)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
+        and re.search(r"(?<!\()--[a-z]", node.value)
+    ]
+
+
+def test_the_library_names_no_option_for_the_command_line_alone() -> None:
+    assert flags_alone('raise InvalidInput(f"{path}: exists; give --overwrite")')
+    assert not flags_alone('"""As --border same."""\nx = "border=1 (--border 1)"')
+    paths = [path for path in LIBRARY.rglob("*.py") if "cli" not in path.parts]
+    assert len(paths) > 20
+    for path in paths:
+        assert not flags_alone(path.read_text()), path
+
+
+def test_one_is_not_several(plan: Plan) -> None:
+    assert [counted(n, "block") for n in (0, 1, 1200)] == ["0 blocks", "1 block", "1,200 blocks"]
+    network, machine, *_ = totals(plan)
+    assert "one: 1 layer, 2 parameters, 1 -> 1 map, " in network
+    assert ", 1 thread, " in machine
+    two = Network("two", 2, (Conv("c", 2, 1, Vec3(1, 1, 1), "relu"),))
+    with pytest.raises(InvalidInput, match="the volume has 1 map and network two takes 2"):
+        check_features(ArrayVolume(np.zeros((4, 5, 6))), two)
+
+
+def test_a_report_tells_what_a_measured_rate_includes(plan: Plan) -> None:
+    report = Report(plan, 120, 8.0, 6.0, 3 << 20, {}, "")
+    said, _, memory = str(report).partition("; peak memory ")
+    assert said == (
+        "120 voxels in 8.0 s, 6.0 s of them to compile and prepare: "
+        "15 voxels/s with that and the first touch of memory, "
+        f"{plan.voxels_per_second:,.0f} predicted without"
+    )
+    assert memory.startswith("3 MiB (")

@@ -1,0 +1,50 @@
+"""The command line: ``znni infer``, ``znni plan``, ``znni info``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from znni.cli.commands import app
+from znni.errors import ZnniError
+from znni.stopping import Stopped, stopping_on_signals
+
+INTERNAL_ERROR = 70
+
+
+def main() -> None:
+    """Run a command; what goes wrong is one line on stderr and an exit code.
+
+    ``--debug``, anywhere on the line, shows the log and lets a traceback through.
+    """
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    logging.basicConfig(level=logging.INFO if debug else logging.WARNING)
+    try:
+        with stopping_on_signals():
+            app(arguments or ["--help"], prog_name="znni", standalone_mode=False)
+    except (ZnniError, Stopped) as error:
+        _fail(str(error), error.exit_code, error, debug)
+    except typer.TyperException as error:  # an option or argument not understood
+        from znni.cli.usage import usage_error
+
+        _fail(usage_error(error), error.exit_code, error, debug)
+    except MemoryError as error:
+        _fail(f"memory ran out: {error}; free some, or give less with --ram", 1, error, debug)
+    except OSError as error:
+        _fail(str(error), 1, error, debug)
+    except Exception as error:
+        bug = f"{type(error).__name__}: {error}; a bug: add --debug and report what it shows"
+        _fail(bug, INTERNAL_ERROR, error, debug)
+
+
+def _fail(message: str, code: int, error: BaseException, debug: bool) -> NoReturn:
+    if debug:
+        traceback.print_exception(error)
+    whole = "; ".join([message, *getattr(error, "__notes__", [])])
+    typer.echo(f"znni: error: {' '.join(whole.split())}", err=True)
+    sys.exit(code)

@@ -1,0 +1,37 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from znni.options import Accuracy, Border, OutputType
+
+Net = Annotated[Path, typer.Option("--net", help="Network file (YAML).")]
+Ram = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory the process may take, such as 8GiB. Default: 9/10 of what is available.",
+    ),
+]
+Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
+Roi = Annotated[
+    str | None,
+    typer.Option(
+        metavar="Z0:Z1,Y0:Y1,X0:X1",
+        help="Only output for these voxels of the volume; an end left out is that of the output.",
+    ),
+]
+Dataset = Annotated[str | None, typer.Option(help="Dataset of a file that holds several.")]
+BorderChoice = Annotated[
+    Border,
+    typer.Option(help="valid: voxels with all their context; same: all, padded beyond the edges."),
+]
+Dtype = Annotated[OutputType, typer.Option(help="Type of the output; uint8 stores 0..1 as 0..255.")]
+AccuracyChoice = Annotated[
+    Accuracy,
+    typer.Option(help="bfloat16 allows relative errors of up to 0.01 a layer where it is faster."),
+]
