@@ -84,11 +84,23 @@ def load(path: Path, kind: Kind | None = None) -> Record:
 
 
 def _revision() -> str | None:
-    """The repository's commit, marked where files differ from it; None outside a repository."""
-    command = ["git", "describe", "--always", "--dirty"]
+    """The repository's commit, marked where code differs from it; None outside a repository."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    # Results are no code: a run that saves some as it goes is still one of its commit.
+    code = (":/", ":(top,exclude)bench/results")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
+    return commit and commit + "-dirty" * bool(changed)
+
+
+def _git(*arguments: str) -> str | None:
+    """What git prints of the repository; None where there is neither."""
     try:
         told = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+            ["git", *arguments],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except FileNotFoundError:
         return None
