@@ -18,7 +18,7 @@ from bench.network_peers import check_peers
 from bench.networks import Rivals, compare_network, plan_for
 from bench.plot import plot
 from bench.profile import profile
-from bench.record import Kind, Row, load, save
+from bench.record import Kind, Row, load, revision, save
 from bench.report import report
 from bench.rounds import Effort
 from bench.table import table
@@ -102,7 +102,10 @@ def network_command(
 ) -> None:
     """The best plan's patch for whole networks, beside the peers at their best patches."""
     names = check_peers(peer or [])
-    rivals, effort = Rivals(tuple(names), peer_ram or ram), Effort(repeats, budget)
+    rivals, effort = (
+        Rivals(tuple(names), ram if peer_ram is None else peer_ram),
+        Effort(repeats, budget),
+    )
     ceilings: list[Ceilings] = []
 
     def compared(chosen: Plan) -> list[Row]:
@@ -282,6 +285,7 @@ def _save(out: Path | None, kind: Kind, rows: list[Row], ceilings: list[Ceilings
 def main() -> None:
     """Run a command; an error that a user can mend is one line."""
     arguments = sys.argv[1:] or ["--help"]
+    revision()
     try:
         sys.exit(app(arguments, prog_name="python -m bench", standalone_mode=False))
     except ZnniError as error:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -46,7 +47,7 @@ def save(path: Path, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> N
     record = {
         "kind": kind,
         "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
-        "revision": _revision(),
+        "revision": revision(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": {
             "processor": host.name,
@@ -83,17 +84,21 @@ def load(path: Path, kind: Kind | None = None) -> Record:
     return Record(about.pop("kind"), about.pop("rows"), about)
 
 
-def _revision() -> str | None:
-    """The repository's commit, marked where code differs from it; None outside a repository."""
+@cache
+def revision() -> str | None:
+    """The repository's commit, marked where code differs from it; None outside a repository.
+
+    As it is when first asked, which is before anything is measured.
+    """
     commit = _git("rev-parse", "--short", "HEAD")
     # Results are no code: a run that saves some as it goes is still one of its commit.
-    code = (":/", ":(top,exclude)bench/results")
+    code = (":/", ":(exclude)results")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
     return commit and commit + "-dirty" * bool(changed)
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints of the repository; None where there is neither."""
+    """What git prints of the repository, if anything; None where there is neither."""
     try:
         told = subprocess.run(
             ["git", *arguments],

@@ -12,7 +12,8 @@ HEADER = """# Results
 
 Made by `python -m bench report` from the files beside this page. Times are wall-clock medians.
 `floor` is the least time that the declared operations and bytes take at the measured ceilings, and
-`achieved` its share of the time; errors are relative to float64.
+`achieved` its share of the time; errors are relative to float64. Commands, and the model's times,
+are those of the revision that was measured: an earlier one where none is named.
 """
 
 

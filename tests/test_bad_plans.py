@@ -41,7 +41,7 @@ def test_a_plan_that_is_none(text: str) -> None:
     Path("plan.json").write_text(text, encoding="latin-1")
     message = refused()
     assert message.startswith("plan.json: not a plan")
-    assert message.endswith("; plan again with znni.plan (znni plan)")
+    assert message.endswith("; plan again with znni.plan (znni plan --out)")
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def save_plan(change: Callable[[dict[str, Any]], object]) -> int:
 
 def test_a_plan_that_makes_light_of_its_memory() -> None:
     needed = save_plan(lambda plan: plan["memory"].update(process=0, weights=0, blocks=0))
-    assert "are allowed; plan again" in refused("--ram", needed - 1)
-    assert "are allowed; plan again" in refused("--ram", needed - 1, "--dry-run")
+    assert "are allowed; give ram=" in refused("--ram", needed - 1)
+    assert "are allowed; give ram=" in refused("--ram", needed - 1, "--dry-run")
     succeeds(*INFER, "--ram", needed)
 
 
@@ -102,14 +102,14 @@ def test_a_plan_for_smaller_types() -> None:
     """What it takes is what the types of this run take."""
     succeeds(*MAKE, "--dtype", "float16")
     ram = Plan.from_json(Path("plan.json").read_text()).memory.total
-    assert "are allowed; plan again" in refused("--ram", ram)
-    assert "are allowed; plan again" in refused("--ram", ram, "--dry-run")
+    assert "are allowed; give ram=" in refused("--ram", ram)
+    assert "are allowed; give ram=" in refused("--ram", ram, "--dry-run")
     succeeds(*INFER, "--ram", ram, "--dtype", "float16")
     Path("volume.h5").unlink()
     with h5py.File("volume.h5", "w") as file:
         file["raw"] = voxels(dtype="float64")
     again = ("--dtype", "float16", "--overwrite")
-    assert "are allowed; plan again" in refused("--ram", ram, *again)
+    assert "are allowed; give ram=" in refused("--ram", ram, *again)
 
 
 @pytest.mark.parametrize(

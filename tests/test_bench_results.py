@@ -101,6 +101,7 @@ def test_a_record_tells_the_revision_that_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def revision() -> str | None:
+        bench.record.revision.cache_clear()
         save(tmp_path / "rows.json", "layer", [], [CEILINGS])
         told: str | None = load(tmp_path / "rows.json").about["revision"]
         return told
@@ -108,8 +109,8 @@ def test_a_record_tells_the_revision_that_was_measured(
     monkeypatch.setattr(bench.record, "__file__", str(tmp_path / "record.py"))
     assert revision() is None
     user = ["-c", "user.name=a", "-c", "user.email=b@c"]
-    code, result = tmp_path / "code.py", tmp_path / "bench" / "results" / "layers.json"
-    result.parent.mkdir(parents=True)
+    code, result = tmp_path / "code.py", tmp_path / "results" / "layers.json"
+    result.parent.mkdir()
     for path in (code, result):
         path.write_text("first")
     for command in (["init"], ["add", str(code), str(result)], [*user, "commit", "-m", "first"]):

@@ -10,6 +10,7 @@ import bench.__main__
 from znni.errors import InvalidInput
 
 NET = str(Path(__file__).parents[1] / "networks" / "n337.yaml")
+NO_SIZE = "'x' is not a size of memory; write it as 8GiB or 500MB"
 LAYER = "; see python -m bench layer --help"
 
 
@@ -38,17 +39,23 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         ("layer --kernel 3 --out .", f"Invalid value for '--out': file '.' is a directory{LAYER}"),
         ("nonesuch", "No such command 'nonesuch'; see python -m bench --help"),
         ("network --net none.yaml", "none.yaml: no such network file; check the path"),
-        ("network --net a --ram x", "'x' is not a size of memory; write it as 8GiB or 500MB"),
-        ("network --net a --peer-ram x", "'x' is not a size of memory; write it as 8GiB or 500MB"),
+        (
+            "network --net a --ram x",
+            f"Invalid value for '--ram': {NO_SIZE}; see python -m bench network --help",
+        ),
+        (
+            "network --net a --peer-ram x",
+            f"Invalid value for '--peer-ram': {NO_SIZE}; see python -m bench network --help",
+        ),
         (
             f"profile --net {NET} --plan none.json",
             "none.json: cannot be read: No such file or directory; check the path, or plan again "
-            "with znni.plan (znni plan)",
+            "with znni.plan (znni plan --out)",
         ),
         (
             f"profile --net {NET} --plan binary.json",
             "binary.json: not a plan of this version of znni: wrong or missing at the top; plan "
-            "again with znni.plan (znni plan)",
+            "again with znni.plan (znni plan --out)",
         ),
     ],
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import signal
 import threading
 import time
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -115,6 +118,63 @@ def test_signals_while_waiting_stop_the_rest_and_are_raised_after_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         workers(2).for_each(task, range(1000))
     check_that_nothing_goes_on(done)
+
+
+def test_signals_of_two_kinds_at_once_do_not_end_the_wait() -> None:
+    """The second is raised at the next call of a function, whatever that is."""
+    done: list[int] = []
+    main, other_works = threading.main_thread().ident or 0, threading.Event()
+
+    def task(worker: int, item: int) -> None:
+        if worker == 0:
+            assert other_works.wait(10)
+            ctypes.CDLL(None).usleep(10**6)
+            pytest.fail("no signal came")
+        other_works.set()
+        time.sleep(0.05)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.pthread_kill(main, number)
+        time.sleep(0.2)
+        done.append(item)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            workers(2).for_each(task, range(1000))
+        assert len(done) == 1
+        check_that_nothing_goes_on(done)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_worker_that_is_late_keeps_nothing_alive() -> None:
+    pool, occupied = Workers(2), threading.Event()
+    pool._pool.submit(occupied.wait, 10)
+    array = np.zeros(3)
+    kept = weakref.ref(array)
+    pool.for_each(lambda _worker, item, array=array: array.fill(item), range(5))
+    del array
+    assert kept() is None
+    occupied.set()
+
+
+def test_a_failure_that_was_caught_keeps_nothing_alive() -> None:
+    kept: list[weakref.ref[np.ndarray]] = []
+
+    def fail(worker: int, _item: int) -> None:
+        array = np.zeros(3)
+        kept.append(weakref.ref(array))
+        time.sleep(0.01)
+        raise ValueError(f"worker {worker}")
+
+    gc.disable()
+    try:
+        for _ in range(10):
+            with pytest.raises(ValueError, match="worker"):
+                workers(1).for_each(fail, range(3))
+        assert not [ref for ref in kept if ref() is not None]
+    finally:
+        gc.enable()
 
 
 def test_a_signal_while_work_is_handed_out_leaves_nobody_at_work(

@@ -7,10 +7,11 @@ and for the command line. The command line prints the message alone and exits wi
 
 from __future__ import annotations
 
+import shlex
 from math import ceil
 
 # The remedy for a plan that cannot be used.
-PLAN_AGAIN = "plan again with znni.plan (znni plan)"
+PLAN_AGAIN = "plan again with znni.plan (znni plan --out)"
 
 
 def option(name: str, value: object) -> str:
@@ -22,7 +23,7 @@ def option(name: str, value: object) -> str:
         >>> option("overwrite", True)
         'overwrite=True (--overwrite)'
     """
-    given = "" if value is True else f" {value}"
+    given = "" if value is True else f" {shlex.quote(str(value))}"
     return f"{name}={value!r} (--{name}{given})"
 
 

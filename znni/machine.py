@@ -12,7 +12,7 @@ from typing import Literal
 import psutil
 
 from znni import control_groups
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, option
 from znni.options import memory_size
 
 # A share of what the system calls available is left to it: page cache, other processes.
@@ -70,7 +70,10 @@ def detect_machine(ram: int | str | None = None, threads: int | None = None) -> 
     """
     cores = _usable_cores()
     threads = cores if threads is None else threads
-    ram = int(_available_memory() * AVAILABLE_SHARE) if ram is None else memory_size(ram)
+    try:
+        ram = int(_available_memory() * AVAILABLE_SHARE) if ram is None else memory_size(ram)
+    except ValueError as error:
+        raise InvalidInput(f"{option('ram', ram)}: {error}") from None
     if threads < 1:
         raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (here: {cores})")
     if ram < 1:

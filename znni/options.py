@@ -43,13 +43,11 @@ def memory_size(given: int | str) -> int:
     """Bytes of memory from ``8GiB``, ``500MB`` or a plain number of bytes.
 
     Raises:
-        InvalidInput: it is none of these.
+        ValueError: it is none of these.
     """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     try:
         return int(TypeAdapter(ByteSize).validate_python(given))
     except (ValidationError, OverflowError):
-        raise InvalidInput(
-            f"{given!r} is not a size of memory; write it as 8GiB or 500MB"
-        ) from None
+        raise ValueError(f"{given!r} is not a size of memory; write it as 8GiB or 500MB") from None

@@ -31,7 +31,7 @@ def save_plan(path: Path, plan: Plan) -> None:
         InvalidInput: the file cannot be written.
     """
     try:
-        path.write_text(plan.to_json())
+        path.write_text(plan.to_json(), encoding="utf-8")
     except OSError as error:
         raise InvalidInput(
             f"{path}: cannot be written: {error.strerror}; write elsewhere"

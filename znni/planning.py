@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 from planner.exhaustive import Overhead, fastest_plan
@@ -204,7 +205,7 @@ def checked_plan(
         output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
         raise InvalidInput(
             f"the plan takes {in_units(memory.total)}{output} and {in_units(allowed)} are allowed; "
-            f"{PLAN_AGAIN}"
+            f"give {option('ram', f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
         )
     return replace(given, memory=memory)
 

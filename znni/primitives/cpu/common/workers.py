@@ -7,6 +7,7 @@ no two libraries' pools ever fight over the cores.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -49,59 +50,48 @@ class Workers:
         ``worker`` is below ``threads`` and no two calls with the same one overlap: it may index
         scratch memory. The calling thread is worker 0. The first exception stops the others.
         """
-        round_ = _Round(task, items)
+        round_ = _Round(task, items, self.threads)
         with _threadpools().limit(limits=1, user_api="blas"):
             try:
-                for worker in range(1, self.threads):
-                    self._pool.submit(round_.take_part, worker)
-                round_.take_items(0)
+                try:
+                    for worker in range(1, self.threads):
+                        self._pool.submit(round_.take_part, worker)
+                    round_.take_items(0)
+                finally:
+                    round_.close()
+            finally:  # a signal may have come before the first line of close
                 round_.close()
-            except BaseException:  # a signal's, too, wherever it arrives
-                round_.close()
-                raise
         round_.raise_failure()
 
 
 class _Round(Generic[Item]):
     """One list of tasks, and who is at it."""
 
-    def __init__(self, task: Callable[[int, Item], None], items: Iterable[Item]) -> None:
-        self._task = task
-        self._remaining = iter(items)
-        self._lock = Lock()
-        self._closed = False
-        self._busy = 0
-        self._idle = Lock()  # held by those who are busy
+    def __init__(
+        self, task: Callable[[int, Item], None], items: Iterable[Item], threads: int
+    ) -> None:
+        # None once nobody may begin: a worker that comes later keeps nothing alive.
+        self._task: Callable[[int, Item], None] | None = task
+        self._items = deque(items)  # whose popleft is atomic
+        self._at_work = [Lock() for _ in range(threads)]
         self._failure: BaseException | None = None
 
     def take_items(self, worker: int) -> None:
         """Do what remains, until nothing does or the round is closed."""
-        while True:
-            with self._lock:
-                if self._closed:
-                    return
-                try:
-                    item = next(self._remaining)
-                except StopIteration:
-                    return
-            self._task(worker, item)
+        while task := self._task:
+            try:
+                item = self._items.popleft()
+            except IndexError:
+                return
+            task(worker, item)
 
     def take_part(self, worker: int) -> None:
-        """``take_items``, unless it is too late; a failure closes the round and is kept."""
-        with self._lock:
-            if self._closed:
-                return
-            if not self._busy:
-                self._idle.acquire()
-            self._busy += 1
-        try:
-            self.take_items(worker)
-        except BaseException as error:
-            self._closed, self._failure = True, self._failure or error
-        with self._lock:
-            self._busy -= 1
-            if not self._busy:
-                self._idle.release()
+        """``take_items``; a failure closes the round and is kept."""
+        with self._at_work[worker]:
+            try:
+                self.take_items(worker)
+            except BaseException as error:
+                self._task, self._failure = None, self._failure or error
 
     def close(self) -> None:
         """Let nobody begin, and wait until those who did take part are done.
@@ -109,19 +99,21 @@ class _Round(Generic[Item]):
         Signals do not end the wait: the memory that the tasks write must outlive them.
         """
         try:
-            with self._lock:
-                self._closed = True
-            with self._idle:
-                pass
+            self._task = None
+            for at_work in self._at_work:
+                with at_work:
+                    pass
         except BaseException:
             self.close()
             raise
 
     def raise_failure(self) -> None:
         """Raise the first failure of those who took part, if there was one."""
-        failure, self._failure = self._failure, None  # its frames refer to this round
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            try:
+                raise self._failure
+            finally:
+                self._failure = None  # its frames refer to this round
 
 
 @cache
