@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -10,6 +12,9 @@ from znni.machine import Machine, detect_machine
 # The same examples on every run: a failure on one machine is a failure on the next.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
+
+# Tests interrupt themselves; a shell starts what runs in its background with that ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
