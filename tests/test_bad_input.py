@@ -119,7 +119,7 @@ def test_a_volume_of_an_empty_dataspace() -> None:
         ("volume.h5:/rat", None, "no dataset '/rat'"),
         ("volume.h5:/raw", "other", "give one"),
         ("volume.h5", "/", "no dataset"),
-        (".", None, "cannot be read as HDF5"),
+        (".", None, "is a folder"),
     ],
 )
 def test_datasets(volume: str, dataset: str | None, said: str) -> None:
@@ -173,6 +173,8 @@ def test_weights() -> None:
         (("--roi", "4:2,2:5,3:9", "--border", "same"), "roi 4:2,2:5,3:9 is empty"),
         (("--ram", "lots"), "'lots' is not a size of memory; write it as 8GiB or 500MB"),
         (("--ram", "-1GiB"), "'-1GiB' is not a size"),
+        (("--ram", "8GiB or so"), "'8GiB or so' is not a size"),
+        (("--ram", "8,5GiB"), "'8,5GiB' is not a size"),
         (("--ram", "9" * 400 + "GiB"), "is not a size"),
         (("--ram", "0"), "0 bytes of RAM hold nothing"),
         (("--threads", "0"), "0 threads cannot compute; give at least 1"),
@@ -208,7 +210,7 @@ def test_commands_that_lack_something() -> None:
         ("²,3,4", "no such file"),
         ("1e3,5,5", "no such file"),
         ("5,5,5", "field of view"),
-        ("", "cannot be read"),
+        ("", "is a folder"),
     ],
 )
 def test_extents_to_plan_for(volume: str, said: str) -> None:
@@ -266,6 +268,44 @@ def test_places_that_cannot_be_written(folder: Path) -> None:
     assert "taken: is a folder" in refused(*infer, "taken", "--overwrite")
     plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--out")
     assert "none/plan.json: cannot be written" in refused(*plan, "none/plan.json")
+
+
+def test_a_plan_replaces_nothing_but_a_plan_and_that_only_if_asked() -> None:
+    plan = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out")
+    succeeds(*plan, "plan.json")
+    assert "plan.json: exists; write elsewhere, or give overwrite=True (--overwrite)" in refused(
+        *plan, "plan.json"
+    )
+    succeeds(*plan, "plan.json", "--overwrite")
+    for other in ("tiny.yaml", "volume.h5"):
+        before = Path(other).read_bytes()
+        assert f"{other}: exists" in refused(*plan, other)
+        assert f"{other}: not a plan" in refused(*plan, other, "--overwrite")
+        assert Path(other).read_bytes() == before
+
+
+def test_a_size_without_its_unit_is_of_bytes() -> None:
+    assert "needs 512 MiB" in refused(*INFER, "--ram", "8", code=3)
+    assert "and 8 B are allowed" in refused(*INFER, "--ram", "8", code=3)
+
+
+def test_a_folder_is_no_volume(folder: Path) -> None:
+    (folder / "volume.zarr").mkdir()
+    message = refused("infer", "volume.zarr", *INFER[2:])
+    assert "volume.zarr: is a folder; give an HDF5 file or, from Python, the array" in message
+
+
+def test_more_memory_than_there_is_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    succeeds(*INFER)
+    assert not caplog.messages
+    monkeypatch.setattr("znni.machine._available_memory", lambda: 300 << 20)
+    succeeds(*INFER, "--ram", "2GiB", "--overwrite")
+    assert caplog.messages == [
+        "the plan takes 512 MiB and 270 MiB are available: the system may end the run; "
+        "give ram='270MiB' (--ram 270MiB)"
+    ]
 
 
 def test_a_folder_without_permission(folder: Path) -> None:

@@ -5,11 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from znni.api import Inferer, infer, load_network, load_weights, plan, random_weights
+    from znni.api import (
+        Inferer,
+        ZnniError,
+        infer,
+        load_network,
+        load_weights,
+        plan,
+        random_weights,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["Inferer", "infer", "load_network", "load_weights", "plan", "random_weights"]
+__all__ = [
+    "Inferer",
+    "ZnniError",
+    "infer",
+    "load_network",
+    "load_weights",
+    "plan",
+    "random_weights",
+]
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from znni.arrays import peak_memory
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Progress, no_progress, run_volume
 from znni.engine.tiles import Job, Region, make_job
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, ZnniError
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
@@ -32,6 +32,7 @@ from znni.weights import Float32, Weights, load_weights, random_weights, weights
 __all__ = [
     "Inferer",
     "Report",
+    "ZnniError",
     "infer",
     "load_network",
     "load_weights",

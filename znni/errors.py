@@ -10,6 +10,8 @@ from __future__ import annotations
 import shlex
 from math import ceil
 
+from znni.units import in_units
+
 # The remedy for a plan that cannot be used.
 PLAN_AGAIN = "plan again with znni.plan (znni plan --out)"
 
@@ -63,8 +65,8 @@ class DoesNotFit(ZnniError):
         size = "x".join(map(str, patch))
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
-            f"{needed / 2**20:,.1f} MiB on the {device}, at layer {layer}, and "
-            f"{allowed / 2**20:,.1f} MiB are allowed; give "
+            f"{in_units(needed)} on the {device}, at layer {layer}, and "
+            f"{in_units(allowed)} are allowed; give "
             f"{option('ram', f'{ceil(needed / 2**20)}MiB')} or more, or use a smaller network"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeAlias, get_args
 
 from znni.errors import InvalidInput
@@ -48,6 +49,8 @@ def memory_size(given: int | str) -> int:
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     try:
+        if not re.fullmatch(r"\d+(\.\d+)? *[A-Za-z]*", str(given).strip()):
+            raise ValueError  # pydantic would take the part that it can read
         return int(TypeAdapter(ByteSize).validate_python(given))
-    except (ValidationError, OverflowError):
+    except (ValueError, ValidationError, OverflowError):
         raise ValueError(f"{given!r} is not a size of memory; write it as 8GiB or 500MB") from None

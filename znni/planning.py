@@ -100,7 +100,9 @@ def given_or_found(
         DoesNotFit: no plan stays within ``ram``.
     """
     if given is None:
-        return _plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize, output_array)
+        found = _plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize, output_array)
+        _warn_beyond_available(found)
+        return found
     checked = checked_plan(
         given,
         network,
@@ -111,7 +113,19 @@ def given_or_found(
         input_itemsize=input_itemsize,
         output_array=output_array,
     )
+    _warn_beyond_available(checked)
     return replace(checked, output=job.output)
+
+
+def _warn_beyond_available(plan: Plan) -> None:
+    available = detect_machine().host.memory
+    if plan.memory.total > available:
+        log.warning(
+            "the plan takes %s and %s are available: the system may end the run; give %s",
+            in_units(plan.memory.total),
+            in_units(available),
+            option("ram", f"{available // 2**20}MiB"),
+        )
 
 
 def _plan_job(

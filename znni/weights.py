@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
+from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,6 +176,8 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
                 from safetensors.numpy import load_file
 
                 return dict(load_file(path))
+            case ".npz" if not is_zipfile(path):
+                raise ValueError("not a zip archive, which .npz files are")
             case ".npz":
                 with path.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
                     return {name: archive[name] for name in archive.files}
@@ -186,7 +189,8 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
             f"copy or export it again"
         ) from error
     raise InvalidInput(
-        f"{path}: unknown kind of weights file {path.suffix!r}; use .safetensors, .npz or .h5"
+        f"{path}: unknown kind of weights file {path.suffix!r}; use .safetensors (from PyTorch: "
+        f"safetensors.torch.save_file(model.state_dict(), ...)), .npz or .h5"
     )
 
 

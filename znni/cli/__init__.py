@@ -23,7 +23,10 @@ def main() -> None:
     """
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    logging.basicConfig(level=logging.INFO if debug else logging.WARNING)
+    logging.addLevelName(logging.WARNING, "warning")
+    logging.basicConfig(
+        level=logging.INFO if debug else logging.WARNING, format="znni: %(levelname)s: %(message)s"
+    )
     try:
         with stopping_on_signals():
             app(arguments or ["--help"], prog_name="znni", standalone_mode=False)

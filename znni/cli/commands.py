@@ -146,6 +146,9 @@ def plan(
     out: Annotated[
         Path | None, typer.Option(help="Also save the plan, for znni infer --plan.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a plan that is there.")
+    ] = False,
 ) -> None:
     """Print the fastest plan and what it will take, without running it."""
     from znni import planning
@@ -170,7 +173,7 @@ def plan(
         input_itemsize=itemsize,
     )
     if out:
-        save_plan(out, found)
+        save_plan(out, found, overwrite=overwrite)
     typer.echo(found.to_json() if as_json else _table(found, accuracy))
 
 

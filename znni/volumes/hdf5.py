@@ -64,6 +64,10 @@ def describe_hdf5(path: Path, dataset: str | None) -> str:
 def _open_to_read(path: Path) -> h5py.File:
     if not path.exists():
         raise InvalidInput(f"{path}: no such file; check the path")
+    if path.is_dir():
+        raise InvalidInput(
+            f"{path}: is a folder; give an HDF5 file or, from Python, the array that it holds"
+        )
     try:
         return h5py.File(path, "r")
     except OSError as error:
