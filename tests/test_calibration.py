@@ -1,0 +1,311 @@
+"""Calibration: what is measured, how, and what plans make of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import refused, succeeds, write_case, znni
+from fakes import Fake, fake_catalogue
+from layers import MACHINE, does
+
+from planner.costs import BUILT_IN, BUILT_IN_ERROR, NOT_MEASURED
+from znni.calibration.campaign import calibrate
+from znni.calibration.choice import cost_model
+from znni.calibration.conditions import Conditions
+from znni.calibration.database import VARIABLE, CostDatabase
+from znni.calibration.fit import LEAST_MEASUREMENTS
+from znni.calibration.measure import measured_call
+from znni.calibration.model import MeasuredModel
+from znni.calibration.record import record
+from znni.calibration.shapes import FULL, QUICK, Call, Effort, designed_calls
+from znni.errors import InvalidInput
+from znni.network import Conv
+from znni.planning import plan
+from znni.primitive import Primitive, catalogue, convolved, pooled
+from znni.shapes import Shape5, Vec3
+from znni.stopping import Stopped
+from znni.timing import Timing
+
+CATALOGUE = fake_catalogue()
+EVERY = catalogue(MACHINE)
+ALLOWED = 2**30
+FEW = Effort(6, shortest=0.001, longest=0.1, resident=2**20, repeats=3, budget=1e9)
+
+
+@pytest.fixture(autouse=True)
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostDatabase:
+    """An empty one, the default for all that plan."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "costs.sqlite"))
+    monkeypatch.chdir(tmp_path)
+    return CostDatabase()
+
+
+@pytest.fixture
+def twice_as_slow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Call]]:
+    """Measurements that only pretend to run, and give twice what the built-in model predicts.
+
+    Returns:
+        What was measured so far.
+    """
+    measured: list[tuple[str, Call]] = []
+
+    def pretend(primitive: Primitive, call: Call, repeats: int) -> Timing:
+        measured.append((primitive.name, call))
+        predicted = BUILT_IN.estimate(primitive, *call, primitive.cost(*call))
+        return Timing((2 * predicted.seconds,) * repeats)
+
+    monkeypatch.setattr("znni.calibration.campaign.measured_call", pretend)
+    return measured
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("planning", "calibration.campaign"):
+        monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
+
+
+def no_progress(_done: int, _planned: int) -> None:
+    pass
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_primitive_has_calls_for_a_fit_within_the_limits(name: str) -> None:
+    primitive = EVERY[name]
+    found = designed_calls(primitive, QUICK, ALLOWED)
+    assert LEAST_MEASUREMENTS <= len(found) <= QUICK.calls
+    assert len(set(found)) == len(found)
+    for call in found:
+        cost = primitive.cost(*call)
+        assert primitive.out_shape(*call) is not None
+        predicted = BUILT_IN.estimate(primitive, *call, cost).seconds
+        assert QUICK.shortest <= predicted <= QUICK.longest
+        assert cost.memory.resident <= QUICK.resident
+        assert cost.memory.resident + cost.memory.working <= ALLOWED
+
+
+def test_calls_are_of_all_kinds_and_the_most_telling_come_first() -> None:
+    found = designed_calls(EVERY["direct"], FULL, ALLOWED)
+    assert len(found) == FULL.calls
+    few = replace(FULL, calls=5)
+    assert designed_calls(EVERY["direct"], few, ALLOWED) == found[:5]
+    convolutions = [operation for operation, _ in found if isinstance(operation, Conv)]
+    assert {1, 9} <= {conv.kernel.x for conv in convolutions}
+    assert {1, 80} <= {conv.in_features for conv in convolutions}
+    assert {1, 64} <= {shape.n for _, shape in found}
+
+
+def test_little_memory_leaves_calls_out() -> None:
+    primitive = EVERY["direct"]
+    for operation, shape in designed_calls(primitive, FULL, 2**20):
+        assert primitive.cost(operation, shape).memory.working <= 2**20
+    assert designed_calls(primitive, FULL, 0) == []
+
+
+@pytest.mark.parametrize("name", ["direct", "max_pooling", "direct_pooled"])
+def test_a_call_is_built_and_timed(name: str) -> None:
+    call = Call(*does(EVERY[name]))
+    timing = measured_call(EVERY[name], call, repeats=3)
+    assert len(timing.seconds) == 3
+    assert timing.median > 0
+
+
+def test_all_primitives_are_measured_in_turn_and_kept(
+    twice_as_slow: list[tuple[str, Call]], database: CostDatabase
+) -> None:
+    told: list[tuple[int, int]] = []
+    calibrate(CATALOGUE.values(), FEW, ALLOWED, database, lambda *shares: told.append(shares))
+    count = len(twice_as_slow)
+    assert count == FEW.calls * len(CATALOGUE)
+    assert told == [(done, count) for done in range(1, count + 1)]
+    for first in range(0, count, len(CATALOGUE)):
+        turn = twice_as_slow[first : first + len(CATALOGUE)]
+        assert [name for name, _ in turn] == list(CATALOGUE)
+    kept = database.measured(Conditions.of(CATALOGUE["conv"].device))
+    assert len(kept) == count
+    assert {(m.primitive, m.operation, m.shape) for m in kept} == {
+        (name, *call) for name, call in twice_as_slow
+    }
+
+
+def test_time_is_up_only_once_there_is_enough_for_a_fit(
+    twice_as_slow: list[tuple[str, Call]], database: CostDatabase
+) -> None:
+    hasty = replace(FEW, calls=20, budget=0.0)
+    calibrate(CATALOGUE.values(), hasty, ALLOWED, database, no_progress)
+    assert len(twice_as_slow) == LEAST_MEASUREMENTS * len(CATALOGUE)
+
+
+def model_of(database: CostDatabase, primitives: dict[str, Primitive]) -> MeasuredModel:
+    model = cost_model(primitives, "measured")
+    assert isinstance(model, MeasuredModel)
+    assert database.path.exists()
+    return model
+
+
+def test_the_model_predicts_what_was_measured_and_the_rest_from_it(
+    twice_as_slow: list[tuple[str, Call]], database: CostDatabase
+) -> None:
+    other = Fake("other", convolved, flops=70.0)
+    calibrate(CATALOGUE.values(), FEW, ALLOWED, database, no_progress)
+    model = model_of(database, {**CATALOGUE, "other": other})
+    assert model.source.startswith("measured on this machine on 20")
+    assert model.source.endswith(", 3 of 4 primitives")
+    for name, call in twice_as_slow:
+        primitive = CATALOGUE[name]
+        cost = primitive.cost(*call)
+        predicted = 2 * BUILT_IN.estimate(primitive, *call, cost).seconds
+        seconds, error = model.estimate(primitive, *call, cost)
+        assert seconds == pytest.approx(predicted, rel=1e-2)
+        assert error < 0.05
+        if name == "conv":
+            cost = other.cost(*call)
+            seconds, error = model.estimate(other, *call, cost)
+            built_in = BUILT_IN.estimate(other, *call, cost).seconds
+            assert seconds == pytest.approx(2 * built_in, rel=1e-6)
+            assert error == BUILT_IN_ERROR
+    known = {fitted.primitive: fitted for fitted in model.known()}
+    assert known["other"].error is None
+    assert known["other"].built_in_error is None
+    assert known["conv"].measurements == FEW.calls
+    assert known["conv"].built_in_error == pytest.approx(0.693, abs=1e-3)
+
+
+def test_other_versions_and_calls_no_longer_done_do_not_count(
+    twice_as_slow: list[tuple[str, Call]], database: CostDatabase
+) -> None:
+    calibrate([CATALOGUE["conv"]], FEW, ALLOWED, database, no_progress)
+    assert len(twice_as_slow) == FEW.calls
+    assert model_of(database, CATALOGUE).source.endswith("1 of 3 primitives")
+    for changed in (Fake("conv", convolved, version=2), Fake("conv", pooled)):
+        with pytest.raises(InvalidInput, match="nothing was measured yet on fake with 1 thread,"):
+            cost_model({"conv": changed}, "measured")
+        assert cost_model({"conv": changed}).source == NOT_MEASURED
+
+
+def test_without_measurements_the_built_in_model_serves_and_says_so() -> None:
+    assert cost_model(CATALOGUE).source == NOT_MEASURED
+    assert cost_model(CATALOGUE, "built-in").source == "a model of flops and bytes"
+    with pytest.raises(InvalidInput, match=r"nothing was measured yet .* run znni calibrate"):
+        cost_model(CATALOGUE, "measured")
+
+
+def test_a_damaged_file_is_told_never_passed_over(
+    database: CostDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.path.write_text("damaged" * 1000)
+    with pytest.raises(InvalidInput, match="measured costs cannot be read"):
+        cost_model(CATALOGUE, "measured")
+    assert "measured costs cannot be read" in cost_model(CATALOGUE).source
+    assert "measured costs cannot be read" in caplog.text
+    assert cost_model(CATALOGUE, "built-in").source == "a model of flops and bytes"
+
+
+def slow(primitive: Fake, factor: float) -> Iterator[tuple[Primitive, Call, float]]:
+    """Some calls that took so much longer than predicted."""
+    for extent in range(8, 20):
+        call = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, extent, 20, 30))
+        predicted = BUILT_IN.estimate(primitive, *call, primitive.cost(*call)).seconds
+        yield primitive, call, factor * predicted
+
+
+def test_what_was_measured_decides_what_is_planned(
+    database: CostDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_case(tmp_path)
+    liked, real = Fake("liked", convolved, flops=50.0), Fake("real", convolved, flops=60.0)
+    primitives = fake_catalogue(liked, real)
+    del primitives["conv"]
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: primitives)
+    assert '"primitive": "liked"' in plan("tiny.yaml", (7, 20, 23)).to_json()
+    record(slow(liked, 3.0), database)
+    record(slow(real, 1.0), database)
+    measured = plan("tiny.yaml", (7, 20, 23), ram="4GiB", costs="measured")
+    assert '"primitive": "real"' in measured.to_json()
+    assert '"primitive": "liked"' not in measured.to_json()
+    assert measured == plan("tiny.yaml", (7, 20, 23), ram="4GiB")
+    assert '"primitive": "liked"' in plan("tiny.yaml", (7, 20, 23), costs="built-in").to_json()
+
+
+CALIBRATE = ("calibrate", "--quick", "--threads", 1)
+
+
+@pytest.mark.usefixtures("fakes", "twice_as_slow")
+def test_calibrating_and_planning_from_it(tmp_path: Path) -> None:
+    write_case(tmp_path)
+    show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
+    infer = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5", "--overwrite")
+    assert f"predicted ({NOT_MEASURED})\n" in succeeds(*show)
+    assert NOT_MEASURED in succeeds(*infer)
+    assert "run znni calibrate" in refused(*show, "--costs", "measured")
+    header, *rows = succeeds(*CALIBRATE).splitlines()
+    assert header.split()[:3] == ["primitive", "measurements", "error"]
+    assert [row.split()[:2] for row in rows] == [[name, f"{QUICK.calls}"] for name in CATALOGUE]
+    assert all(float(row.split()[2].rstrip("%")) <= 5 for row in rows)
+    for options in ((), ("--costs", "measured")):
+        table = succeeds(*show, *options)
+        assert "predicted (measured on this machine on 20" in table
+        assert "+- 0% predicted" in table or "+- 1% predicted" in table
+        assert "(measured on this machine on 20" in succeeds(*infer, *options)
+    assert "predicted (a model of flops and bytes)\n" in succeeds(*show, "--costs", "built-in")
+    assert "'guessed' is not one of" in refused(*show, "--costs", "guessed")
+
+
+@pytest.mark.usefixtures("fakes")
+def test_calibrating_some_primitives_anew(
+    twice_as_slow: list[tuple[str, Call]], database: CostDatabase
+) -> None:
+    succeeds(*CALIBRATE)
+    here = Conditions.of(CATALOGUE["conv"].device)
+    before = len(database.measured(here))
+    record(slow(Fake("conv", convolved), 9.0), database)
+    record(slow(Fake("pool", convolved), 9.0), database)
+    assert len(database.measured(here)) == before + 24
+    twice_as_slow.clear()
+    (row,) = succeeds(*CALIBRATE, "--only", "conv", "--forget").splitlines()[1:]
+    assert row.split()[:2] == ["conv", f"{QUICK.calls}"]
+    assert {name for name, _ in twice_as_slow} == {"conv"}
+    assert len(database.measured(here)) == before + 12
+    assert refused(*CALIBRATE, "--only", "cnov") == (
+        "this machine has no primitive 'cnov'; choose from conv, fragments, pool"
+    )
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_calibration_that_is_stopped_keeps_what_it_measured(
+    twice_as_slow: list[tuple[str, Call]],
+    database: CostDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from znni.calibration import campaign
+
+    pretend = campaign.measured_call
+
+    def stopped(primitive: Primitive, call: Call, repeats: int) -> Timing:
+        if len(twice_as_slow) == 7:
+            raise Stopped(signal.SIGINT)
+        return pretend(primitive, call, repeats)
+
+    monkeypatch.setattr(campaign, "measured_call", stopped)
+    outcome = znni(*CALIBRATE)
+    assert outcome.code == 130
+    assert f"stopped by SIGINT; 7 of {3 * QUICK.calls} measurements are kept in" in outcome.err
+    assert len(database.measured(Conditions.of(CATALOGUE["conv"].device))) == 7
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_file_that_cannot_be_written_stops_a_calibration(
+    twice_as_slow: list[tuple[str, Call]], database: CostDatabase
+) -> None:
+    database.path.write_text("damaged" * 1000)
+    assert "measured costs cannot be written" in refused(*CALIBRATE)
+    assert len(twice_as_slow) == 1
+
+
+@pytest.mark.usefixtures("fakes")
+def test_where_nothing_can_be_measured_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.calibration.campaign.designed_calls", lambda *_: [])
+    assert "no call of conv is short enough" in refused(*CALIBRATE, "--only", "conv")

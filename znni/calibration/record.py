@@ -1,0 +1,94 @@
+"""Keeping how long calls took, in a calibration or in a run."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+from znni.calibration.choice import measurements_of
+from znni.calibration.conditions import Conditions
+from znni.calibration.database import CostDatabase, Measurement, today
+from znni.calibration.shapes import Call
+from znni.errors import InvalidInput
+from znni.machine import detect_machine
+from znni.plans import Step
+from znni.primitive import Primitive, catalogue
+
+log = logging.getLogger("znni")
+
+LATEST_CALLS = 1000  # of a step that count: a run may take days
+
+
+def record(timings: Iterable[tuple[Primitive, Call, float]], database: CostDatabase) -> None:
+    """Keep the seconds that single calls of primitives took.
+
+    Raises:
+        InvalidInput: the database cannot be written.
+    """
+    by_conditions: dict[Conditions, list[Measurement]] = {}
+    for primitive, call, seconds in timings:
+        measured = Measurement(primitive.name, primitive.version, *call, seconds, today())
+        by_conditions.setdefault(Conditions.of(primitive.device), []).append(measured)
+    for conditions, measurements in by_conditions.items():
+        database.add(conditions, measurements)
+
+
+def record_steps(
+    timings: Iterable[tuple[Step, float]], threads: int, database: CostDatabase
+) -> None:
+    """Keep the seconds that single calls of a plan's steps took on this machine.
+
+    Args:
+        timings: of warm calls. Those in pieces are left out: what each piece took is not known.
+        threads: worker threads that they had.
+        database: where they are kept.
+
+    Raises:
+        InvalidInput: the database cannot be written.
+    """
+    primitives = catalogue(detect_machine(threads=threads))
+    of_primitives = (
+        (primitives[step.primitive], Call(step.operation, step.shape_in), seconds)
+        for step, seconds in timings
+        if step.primitive in primitives
+    )
+    record(of_primitives, database)
+
+
+def refine(timings: Iterable[tuple[Step, float]], threads: int) -> None:
+    """Add the times of a run to those of a calibration, if this machine has had one.
+
+    A file that cannot be read or written is no reason for a run that is done to fail: it is logged.
+
+    Args:
+        timings: of warm calls of its steps.
+        threads: worker threads that they had.
+    """
+    database = CostDatabase()
+    try:
+        measured = measurements_of(catalogue(detect_machine(threads=threads)), database)
+        if next(measured, None):
+            record_steps(timings, threads, database)
+    except InvalidInput as error:
+        log.warning("%s", error)
+
+
+class StepTimes:
+    """Gathers the times of a plan's steps while it runs."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Step, deque[float]] = defaultdict(lambda: deque(maxlen=LATEST_CALLS))
+        self._begun: set[Step] = set()
+
+    def __call__(self, step: Step, seconds: float) -> None:
+        """Take the seconds of a call, unless it is a step's first, which pays for more."""
+        if step in self._begun:
+            self._seconds[step].append(seconds)
+        self._begun.add(step)
+
+    def warm(self) -> Iterator[tuple[Step, float]]:
+        """Each step that ran more than once, with the median of all calls but the first."""
+        for step, seconds in self._seconds.items():
+            yield step, median(seconds)
