@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Literal
@@ -39,6 +40,7 @@ class Device:
         threads: worker threads (1 for a GPU).
         flops: nominal float32 operations per second, all threads.
         bandwidth: nominal bytes per second to and from memory.
+        bfloat16: whether it multiplies bfloat16 and adds in float32 (AVX512_BF16).
     """
 
     kind: Literal["cpu", "gpu"]
@@ -47,14 +49,22 @@ class Device:
     threads: int
     flops: float
     bandwidth: float
+    bfloat16: bool = False
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A host and its GPUs."""
+    """A host and its GPUs.
+
+    Attributes:
+        host: its processors and memory.
+        gpus: beside them.
+        absent: whether it was described, and not found by looking at it.
+    """
 
     host: Device
     gpus: tuple[Device, ...] = ()
+    absent: bool = False
 
 
 def detect_machine(ram: int | str | None = None, threads: int | None = None) -> Machine:
@@ -68,26 +78,49 @@ def detect_machine(ram: int | str | None = None, threads: int | None = None) -> 
     Raises:
         InvalidInput: ``ram`` is not a size, or it or ``threads`` is not positive.
     """
-    cores = _usable_cores()
-    threads = cores if threads is None else threads
-    try:
-        ram = int(_available_memory() * AVAILABLE_SHARE) if ram is None else memory_size(ram)
-    except ValueError as error:
-        raise InvalidInput(f"{option('ram', ram)}: {error}") from None
-    if threads < 1:
-        raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (here: {cores})")
-    if ram < 1:
-        raise InvalidInput(f"{ram} bytes of RAM hold nothing; give a size such as 8GiB")
-    busy = min(threads, cores)
+    cores, features = _usable_cores(), _processor_features()
     host = Device(
         kind="cpu",
         name=_processor_name(),
-        memory=ram,
-        threads=threads,
-        flops=busy * _flops_per_cycle() * NOMINAL_HERTZ,
-        bandwidth=BANDWIDTH_OF_ONE_CORE * busy**BANDWIDTH_EXPONENT,
+        memory=int(_available_memory() * AVAILABLE_SHARE),
+        threads=cores,
+        flops=cores * _flops_per_cycle(features) * NOMINAL_HERTZ,
+        bandwidth=BANDWIDTH_OF_ONE_CORE * cores**BANDWIDTH_EXPONENT,
+        bfloat16=features.get("avx512bf16", False),
     )
-    return Machine(host)
+    return limited(Machine(host), ram, threads)
+
+
+def limited(machine: Machine, ram: int | str | None, threads: int | None) -> Machine:
+    """A machine of which a plan may use a part.
+
+    Args:
+        machine: as it is, with a thread for every core.
+        ram: bytes of host memory, as a number or as ``8GiB``; by default the machine's.
+        threads: worker threads; more than there are cores are no faster.
+
+    Raises:
+        InvalidInput: ``ram`` is not a size, or it or ``threads`` is not positive.
+    """
+    host = machine.host
+    try:
+        memory = host.memory if ram is None else memory_size(ram)
+    except ValueError as error:
+        raise InvalidInput(f"{option('ram', ram)}: {error}") from None
+    cores, threads = host.threads, host.threads if threads is None else threads
+    if threads < 1:
+        raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (of {cores})")
+    if memory < 1:
+        raise InvalidInput(f"{memory} bytes of RAM hold nothing; give a size such as 8GiB")
+    busy = min(threads, cores) / cores
+    part = replace(
+        host,
+        memory=memory,
+        threads=threads,
+        flops=host.flops * busy,
+        bandwidth=host.bandwidth * busy**BANDWIDTH_EXPONENT,
+    )
+    return replace(machine, host=part)
 
 
 def _usable_cores() -> int:
@@ -113,9 +146,14 @@ def _processor_name() -> str:
     return next(names, platform.machine())
 
 
-def _flops_per_cycle() -> int:
+def _processor_features() -> Mapping[str, bool]:
+    """Instruction sets by LLVM's names, and whether the processor has them."""
     import llvmlite.binding
 
-    features = llvmlite.binding.get_host_cpu_features()
+    features: Mapping[str, bool] = llvmlite.binding.get_host_cpu_features()
+    return features
+
+
+def _flops_per_cycle(features: Mapping[str, bool]) -> int:
     found = (rate for name, rate in FLOPS_PER_CYCLE.items() if features.get(name))
     return next(found, BASELINE_FLOPS_PER_CYCLE)

@@ -1,0 +1,134 @@
+"""Machines as YAML files, to plan for one that is not at hand.
+
+A file gives the nominal figures that ``detect_machine`` finds of this one. What primitives are
+offered follows from them alone, never from the processor that plans: a device says whether it
+multiplies bfloat16. Only the workspace in which a few primitives lay out their sums is that of the
+registers at hand, within a hundred KiB a thread; where a plan is run, it is checked to the byte.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from znni.machine import AVAILABLE_SHARE, Device, Machine, detect_machine, limited
+from znni.options import memory_size
+from znni.yaml_file import Count, Entry, Name, YamlFile
+
+PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+LEAST_RATE, LARGEST_RATE = 1e6, 1e21  # per second: far from any device's
+LARGEST_MEMORY = 2**60
+
+
+def _memory(value: object) -> int:
+    with suppress(ValueError):  # told below, as any other value
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            size = memory_size(value)
+            if 0 < size <= LARGEST_MEMORY:
+                return size
+    raise ValueError("give a size of memory such as 16GiB")
+
+
+def _rate(value: object, unit: str) -> float:
+    """A number per second, from ``5.8e12`` or, where the unit is ``flop``, ``5.8 Tflop/s``."""
+    if isinstance(value, str) and (
+        found := re.fullmatch(rf"(\d+(?:\.\d+)?) *([kMGTP]?){unit}/s", value)
+    ):
+        value = float(found[1]) * PREFIXES[found[2]]
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not LEAST_RATE <= value <= LARGEST_RATE
+    ):
+        raise ValueError(f"give a rate such as 250 G{unit}/s")
+    return float(value)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("give true or false")
+    return value
+
+
+Memory = Annotated[int, BeforeValidator(_memory)]
+Flops = Annotated[float, BeforeValidator(lambda value: _rate(value, "flop"))]
+Bandwidth = Annotated[float, BeforeValidator(lambda value: _rate(value, "B"))]
+Truth = Annotated[bool, BeforeValidator(_truth)]
+
+
+class _DeviceEntry(Entry):
+    name: Name
+    memory: Memory
+    flops: Flops
+    bandwidth: Bandwidth
+
+
+class _HostEntry(_DeviceEntry):
+    threads: Count
+    bfloat16: Truth = False
+
+
+class _MachineFile(Entry):
+    host: _HostEntry
+    gpus: list[_DeviceEntry] = Field(default_factory=list)
+
+
+def load_machine(path: str | Path) -> Machine:
+    """Read a machine file.
+
+    Args:
+        path: a YAML file with ``host`` and, optionally, a list of ``gpus``. Each has a ``name``,
+            ``memory``, nominal float32 ``flops`` and memory ``bandwidth``; the host has
+            ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``.
+
+    Returns:
+        The machine, absent. Of its memory a plan may use as large a share as on this one.
+
+    Raises:
+        InvalidInput: no such file, or its contents are not a machine; names the line.
+    """
+    entries = YamlFile(Path(path), "machine").checked(_MachineFile)
+    host = entries.host
+    return Machine(
+        _device("cpu", host, host.threads, bfloat16=host.bfloat16),
+        tuple(_device("gpu", entry) for entry in entries.gpus),
+        absent=True,
+    )
+
+
+def machine_for(
+    given: Machine | str | Path | None, ram: int | str | None, threads: int | None
+) -> Machine:
+    """The machine to plan for, within limits.
+
+    Args:
+        given: a machine, or the file of one; by default this one.
+        ram: bytes of host memory that a plan may use, as a number or as ``8GiB``; by default
+            what there is, less a margin.
+        threads: worker threads; by default one for every core.
+
+    Raises:
+        InvalidInput: the file is not a machine's, ``ram`` is not a size, or it or ``threads`` is
+            not positive.
+    """
+    if given is None:
+        return detect_machine(ram, threads)
+    return limited(given if isinstance(given, Machine) else load_machine(given), ram, threads)
+
+
+def _device(
+    kind: Literal["cpu", "gpu"], entry: _DeviceEntry, threads: int = 1, *, bfloat16: bool = False
+) -> Device:
+    return Device(
+        kind=kind,
+        name=entry.name,
+        memory=int(entry.memory * AVAILABLE_SHARE),
+        threads=threads,
+        flops=entry.flops,
+        bandwidth=entry.bandwidth,
+        bfloat16=bfloat16,
+    )
