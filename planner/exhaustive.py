@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from math import inf
 from typing import TypeAlias
 
+from planner.best import Best
 from planner.bounds import Bounds
+from planner.costs import BUILT_IN, CostModel
 from planner.layers import Choice, Options, Slot, fastest_within, least_memory
+from planner.overhead import Overhead
 from planner.sizes import patch_sizes, patch_sizes_near
 from planner.split import fusible_convolutions, splits
-from znni.errors import DoesNotFit
+from znni.errors import DoesNotFit, InvalidInput
 from znni.machine import Machine
-from znni.network import Conv, Network
-from znni.plans import Plan, PlanMemory, Segment, held_beside, segment_runs, working_peak
+from znni.network import Conv, Network, PooledConv
+from znni.options import Division
+from znni.plans import Plan, Segment, held_beside, segment_runs, working_peak
 from znni.primitive import Catalogue
 from znni.shapes import Shape5, Vec3
 
@@ -26,44 +32,38 @@ Segments: TypeAlias = tuple[Segment, ...]
 MOST_STEPS = 4000
 
 
-@dataclass(frozen=True)
-class Overhead:
-    """Host bytes that a run takes beside its layers.
-
-    Attributes:
-        process: the interpreter, its libraries and compiled code, and an array for the whole
-            output if the run makes one.
-        voxel_in: bytes per input voxel and map of a block read ahead.
-        voxel_out: bytes per output voxel and map of blocks computed and on their way out.
-    """
-
-    process: int
-    voxel_in: int
-    voxel_out: int
-
-    def of_run(self, network: Network, patch: Vec3) -> PlanMemory:
-        """The memory of a run in patches of that many output voxels, but for its layers'."""
-        voxels_in = network.in_features * (patch + network.field_of_view - 1).volume
-        voxels_out = network.out_features * patch.volume
-        return PlanMemory(
-            process=self.process,
-            weights=4 * network.parameters,
-            resident=0,
-            working=0,
-            blocks=voxels_in * self.voxel_in + voxels_out * self.voxel_out,
-        )
-
-
 def fastest_plan(
-    network: Network, output: Vec3, machine: Machine, catalogue: Catalogue, overhead: Overhead
+    network: Network,
+    output: Vec3,
+    machine: Machine,
+    catalogue: Catalogue,
+    overhead: Overhead,
+    model: CostModel = BUILT_IN,
+    division: Division = "power-of-two",
 ) -> Plan:
-    """The plan with the least predicted time among all that fit.
+    """The plan with the least predicted time among all that fit: the first of ``fastest_plans``."""
+    return fastest_plans(network, output, machine, catalogue, overhead, model, division)[0]
 
-    Exhaustive over patch sizes fitted to the output, divisions of the network into nested
-    segments, and primitives per layer. Patches are tried in the order of a lower bound on
-    their time, and none after the bound passes the best plan found. Where an output is so large
-    that many sizes differ by little, a spread of them is tried, and then all near the best;
-    and the search ends after ``MOST_STEPS``.
+
+def fastest_plans(
+    network: Network,
+    output: Vec3,
+    machine: Machine,
+    catalogue: Catalogue,
+    overhead: Overhead,
+    model: CostModel = BUILT_IN,
+    division: Division = "power-of-two",
+    count: int = 1,
+) -> list[Plan]:
+    """The plans with the least predicted time among all that fit, one for each patch size.
+
+    Takes what ``Search`` takes, and returns and raises what its ``fastest`` does.
+    """
+    return Search(network, output, machine, catalogue, overhead, model, division).fastest(count)
+
+
+class Search:
+    """The plans for an output; what the layers take is worked out once, however often it is asked.
 
     Args:
         network: what to compute.
@@ -71,25 +71,9 @@ def fastest_plan(
         machine: its host's memory is the limit.
         catalogue: the primitives to choose from.
         overhead: what the run takes beside the layers.
-
-    Raises:
-        DoesNotFit: even the smallest patch takes more memory than allowed.
+        model: predicts the times of the primitives.
+        division: the sizes of the pieces that a layer's batch may be computed in.
     """
-    search = _Search(network, output, machine, catalogue, overhead)
-    isotropic = all(
-        len(set(layer.kernel if isinstance(layer, Conv) else layer.window)) == 1
-        for layer in network.layers
-    )
-    patches = patch_sizes(output, network.total_pooling, isotropic=isotropic)
-    best = search.fastest_of(patches, None)
-    if best is None:
-        raise search.does_not_fit()
-    nearby = patch_sizes_near(best.patch, output, network.total_pooling)
-    return search.fastest_of(nearby, best) or best
-
-
-class _Search:
-    """What stays the same over the patches tried."""
 
     def __init__(
         self,
@@ -98,66 +82,164 @@ class _Search:
         machine: Machine,
         catalogue: Catalogue,
         overhead: Overhead,
+        model: CostModel = BUILT_IN,
+        division: Division = "power-of-two",
     ) -> None:
         self.network = replace(network, weights=None)
-        self.view = network.field_of_view
         self.output = output
         self.machine = machine
-        self.overhead = overhead
-        self.options = Options(catalogue.values())
-        self.fusible = fusible_convolutions(network, self.options)
-        self.bounds = Bounds(network, self.options, self.fusible)
+        self.catalogue = catalogue
+        self._overhead = overhead
+        self.model = model
+        self._division: Division = division
+        self._options = Options(catalogue.values(), model, division)
 
-    def lower_bound(self, patch: Vec3) -> float:
-        """Seconds of the whole output that no plan with this patch can beat."""
-        return sum(self.bounds.of_layers(patch)) * self.output.ceil_div(patch).volume
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The least time that each layer can take."""
+        return Bounds(self.network, self._options, self._fusible)
 
-    def fastest_of(self, patches: Iterable[Vec3], best: Plan | None) -> Plan | None:
-        """The fastest plan with any of these patches, or the best so far.
+    @cached_property
+    def _fusible(self) -> tuple[PooledConv, ...]:
+        return fusible_convolutions(self.network, self._options)
 
-        Once there is one, the search ends after ``MOST_STEPS``; no patch left takes less time
-        than the bound of the next.
+    def within(self, memory: int) -> Search:
+        """The search under another limit, with what this one knows of the layers.
+
+        Args:
+            memory: bytes of the host.
         """
-        most = len(self.options) + MOST_STEPS
-        for bound, patch in sorted((self.lower_bound(p), p) for p in patches):
-            if best and (bound >= best.seconds or len(self.options) > most):
-                break
-            best = self.fastest_for(patch, best.seconds if best else inf) or best
-        return best
+        other = copy(self)
+        other.machine = replace(self.machine, host=replace(self.machine.host, memory=memory))
+        return other
 
-    def fastest_for(self, patch: Vec3, seconds_limit: float) -> Plan | None:
-        """The fastest plan with this patch, if one fits and beats the limit."""
-        allowed = self.machine.host.memory - self.overhead.of_run(self.network, patch).total
+    def among(self, primitives: Collection[str]) -> Search:
+        """The search among some of the primitives, by their names."""
+        some = {name: found for name, found in self.catalogue.items() if name in primitives}
+        return self._restricted(some, self._division)
+
+    def undivided(self) -> Search:
+        """The search among plans that compute each layer's batch whole; the quicker one."""
+        return self._restricted(self.catalogue, "none")
+
+    def patches(self) -> Iterator[Vec3]:
+        """The patches that are tried first: of those that differ by little a spread."""
+        isotropic = all(
+            len(set(layer.kernel if isinstance(layer, Conv) else layer.window)) == 1
+            for layer in self.network.layers
+        )
+        return patch_sizes(self.output, self.network.total_pooling, isotropic=isotropic)
+
+    def fastest(self, count: int = 1) -> list[Plan]:
+        """The plans with the least predicted time among all that fit, one for each patch size.
+
+        Exhaustive over patch sizes fitted to the output, divisions of the network into nested
+        segments, and per layer primitives and the pieces that its batch is cut into. Patches are
+        tried in the order of a lower bound on their time, and none after the bound passes the last
+        of the best plans found. Where an output is so large that many sizes differ by little, a
+        spread of them is tried, and then all near the best; and the search ends after
+        ``MOST_STEPS``.
+
+        Args:
+            count: of plans, if there are so many.
+
+        Returns:
+            the fastest one first.
+
+        Raises:
+            DoesNotFit: even the smallest patch takes more memory than allowed.
+            InvalidInput: the count is not positive.
+        """
+        if count < 1:
+            raise InvalidInput(f"{count} plans are none; ask for 1 or more")
+        best, tried = Best(count), set[Vec3]()
+        self._try_all(self.patches(), tried, best)
+        if not best.plans:
+            raise self._does_not_fit()
+        pooling = self.network.total_pooling
+        self._try_all(patch_sizes_near(best.plans[0].patch, self.output, pooling), tried, best)
+        return best.plans
+
+    def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
+        """The fastest plan with one of these patches, if one fits."""
+        best = Best(1)
+        self._try_all(patches, set(), best)
+        return best.plans[0] if best.plans else None
+
+    def fastest_for(self, patch: Vec3, seconds_limit: float = inf) -> Plan | None:
+        """The fastest plan with this patch, if one fits and beats the limit.
+
+        Args:
+            patch: output voxels.
+            seconds_limit: of the whole output.
+        """
+        allowed = self.machine.host.memory - self._overhead.of_run(self.network, patch).total
         limit = seconds_limit / self.output.ceil_div(patch).volume
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
         best: tuple[Segments, Choice] | None = None
-        for segments in splits(self.network, patch_input.size, allowed, self.fusible):
+        for segments in splits(self.network, patch_input.size, allowed, self._fusible):
             slots = self._slots(segments, patch_input, bounds, limit)
             choice = fastest_within(slots, allowed, limit) if slots else None
             if choice:
                 best, limit = (segments, choice), choice.seconds
         return best and self._plan(patch, *best)
 
-    def does_not_fit(self) -> DoesNotFit:
-        """The error that says how much the smallest patch would take, and where."""
+    def smallest(self) -> Plan:
+        """The plan that takes the least memory, whatever the time and the limit."""
         patch = self.network.total_pooling
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
         candidates = [
             (segments, least_memory(slots))
-            for segments in splits(self.network, patch_input.size, fusible=self.fusible)
+            for segments in splits(self.network, patch_input.size, fusible=self._fusible)
             if (slots := self._slots(segments, patch_input, bounds, inf))
         ]
-        plan = self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
-        _, step = working_peak(plan.segments, patch_input)
+        return self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
+
+    def lower_bound(self, patch: Vec3) -> float:
+        """Seconds of the whole output that no plan with this patch can beat."""
+        return sum(self.bounds.of_layers(patch)) * self.output.ceil_div(patch).volume
+
+    def _restricted(self, catalogue: Catalogue, division: Division) -> Search:
+        """A search among some of the plans."""
+        other = Search(
+            self.network,
+            self.output,
+            self.machine,
+            catalogue,
+            self._overhead,
+            self.model,
+            division,
+        )
+        other.bounds = self.bounds  # what no plan beats, none of some do
+        return other
+
+    def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: Best) -> None:
+        """Add the fastest plans with these patches, but for those tried before, to the best.
+
+        Once there is one, the search ends after ``MOST_STEPS``; no patch left takes less time
+        than the bound of the next.
+        """
+        most = len(self._options) + MOST_STEPS
+        for bound, patch in sorted((self.lower_bound(p), p) for p in set(patches) - tried):
+            if bound >= best.limit or (best.plans and len(self._options) > most):
+                break
+            tried.add(patch)
+            if plan := self.fastest_for(patch, best.limit):
+                best.add(plan)
+
+    def _does_not_fit(self) -> DoesNotFit:
+        """The error that says how much the smallest patch would take, and where."""
+        plan = self.smallest()
+        _, step = working_peak(plan.segments, plan.input_shape)
         host = self.machine.host
         return DoesNotFit(
             needed=plan.memory.total,
             allowed=host.memory,
             device=host.kind,
             layer=step.operation.name,
-            patch=patch,
+            patch=plan.patch,
         )
 
     def _slots(
@@ -173,7 +255,7 @@ class _Search:
         rest = iter(bounds)
         slots = []
         for (step, held), n in zip(held_beside(segments, patch_input), runs, strict=True):
-            options = self.options(step)
+            options = self._options(step)
             if not options:
                 return []
             seconds += n * options[0].seconds - sum(islice(rest, len(step.layers)))
@@ -183,7 +265,7 @@ class _Search:
         return slots
 
     def _patch_input(self, patch: Vec3) -> Shape5:
-        size = patch + self.view - 1
+        size = patch + self.network.field_of_view - 1
         return Shape5.of(1, self.network.in_features, size)
 
     def _plan(self, patch: Vec3, segments: Segments, choice: Choice) -> Plan:
@@ -193,6 +275,7 @@ class _Search:
             for segment in segments
         )
         working, _ = working_peak(segments, self._patch_input(patch))
-        beside = self.overhead.of_run(self.network, patch)
+        beside = self._overhead.of_run(self.network, patch)
         memory = replace(beside, resident=choice.resident, working=working)
-        return Plan(self.network, self.machine, self.output, patch, segments, memory)
+        costs = self.model.source
+        return Plan(self.network, self.machine, self.output, patch, segments, memory, costs)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planner.costs import model_seconds
+from planner.costs import CostModel
+from planner.divisions import Offer, listings, piece_sizes, undominated_offers
 from znni.cost import Cost, Memory
+from znni.micro_batches import cost_of_pieces
 from znni.network import Operation
+from znni.options import Division
 from znni.plans import Step
 from znni.primitive import Primitive
 from znni.shapes import Shape5
@@ -17,16 +20,27 @@ UNDECIDED = "undecided"
 
 def bare_step(operation: Operation, shape: Shape5, shape_out: Shape5) -> Step:
     """A step that asks for an operation: no primitive, no cost but its input and output."""
-    least = Memory(resident=0, working=shape.nbytes + shape_out.nbytes)
-    return Step(operation, UNDECIDED, shape, shape_out, Cost(0, 0, least, 1), seconds=0.0)
+    least = Cost(0, 0, Memory.beside(shape.nbytes + shape_out.nbytes, workspace=0), 1)
+    return Step(operation, UNDECIDED, shape, shape_out, least, seconds=0.0, error=0.0)
 
 
 class Options:
-    """All steps that do what a step without a primitive asks, none worse than another in all."""
+    """All steps that do what a step without a primitive asks, none worse than another in all.
 
-    def __init__(self, primitives: Iterable[Primitive]) -> None:
+    Args:
+        primitives: to choose from.
+        model: of their times.
+        division: the sizes of the pieces that a batch may be computed in.
+    """
+
+    def __init__(
+        self, primitives: Iterable[Primitive], model: CostModel, division: Division = "power-of-two"
+    ) -> None:
         self._primitives = tuple(primitives)
+        self._model = model
+        self._division: Division = division
         self._known: dict[tuple[Operation, Shape5, Shape5], tuple[Step, ...]] = {}
+        self._offers: dict[tuple[Operation, Shape5, Shape5], list[Offer]] = {}
 
     def __call__(self, step: Step) -> tuple[Step, ...]:
         """Steps on the Pareto front of seconds, resident and working memory, fastest first.
@@ -36,22 +50,55 @@ class Options:
         """
         key = (step.operation, step.shape_in, step.shape_out)
         if key not in self._known:
-            self._known[key] = _pareto(self._every(step))
+            self._known[key] = _pareto([*self._whole(step), *self._divided(step)])
         return self._known[key]
 
     def __len__(self) -> int:
         """How many different steps were asked for, which is what a search spends its time on."""
         return len(self._known)
 
-    def _every(self, asked: Step) -> list[Step]:
-        steps = []
-        operation, shape = asked.operation, asked.shape_in
-        for primitive in self._primitives:
-            if primitive.out_shape(operation, shape) == asked.shape_out:
-                cost = primitive.cost(operation, shape)
-                seconds = model_seconds(primitive, cost)
-                steps.append(replace(asked, primitive=primitive.name, cost=cost, seconds=seconds))
-        return steps
+    def _whole(self, asked: Step) -> Iterator[Step]:
+        """Steps by one primitive for all items at once."""
+        for offer in self._offered(asked.operation, asked.shape_in, asked.shape_out):
+            name, seconds = offer.primitive.name, offer.seconds
+            yield replace(
+                asked, primitive=name, cost=offer.cost, seconds=seconds, error=offer.error
+            )
+
+    def _divided(self, asked: Step) -> Iterator[Step]:
+        """Steps in pieces."""
+        shape, out = asked.shape_in, asked.shape_out
+        each = out.n // shape.n
+        parts = [
+            offer
+            for items in piece_sizes(shape.n, self._division)
+            for offer in self._offered(
+                asked.operation, shape._replace(n=items), out._replace(n=items * each)
+            )
+        ]
+        whole = self._offered(asked.operation, shape, out)
+        for found in listings(shape.n, whole, parts):
+            costs = ((times, offer.cost) for times, offer in found.taken)
+            yield replace(
+                asked,
+                primitive=found.primitive.name,
+                cost=cost_of_pieces(costs, shape.nbytes + out.nbytes),
+                seconds=found.seconds,
+                error=found.error,
+            )
+
+    def _offered(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
+        """What the primitives ask for one call; those that another beats in all are left out."""
+        key = (operation, shape, out)
+        if key not in self._offers:
+            offers = []
+            for primitive in self._primitives:
+                if primitive.out_shape(operation, shape) == out:
+                    cost = primitive.cost(operation, shape)
+                    estimate = self._model.estimate(primitive, operation, shape, cost)
+                    offers.append(Offer(primitive, shape.n, cost, *estimate))
+            self._offers[key] = undominated_offers(offers)
+        return self._offers[key]
 
 
 def _pareto(steps: list[Step]) -> tuple[Step, ...]:

@@ -25,10 +25,30 @@ from znni.weights import Float32
 SMALL = 64 * 1024  # bytes below which malloc serves as well
 
 _current: ContextVar[Arena | None] = ContextVar("_current", default=None)
+_given: ContextVar[Float32 | None] = ContextVar("_given", default=None)
+
+
+@contextmanager
+def output_into(array: Float32) -> Iterator[None]:
+    """Let ``new_output`` within a ``with`` block be this array, for the one call that takes it."""
+    token = _given.set(array)
+    try:
+        yield
+    finally:
+        _given.reset(token)
 
 
 def new_output(shape: tuple[int, ...]) -> Float32:
-    """An uninitialised float32 array for a layer's output."""
+    """An uninitialised float32 array for a layer's output, or the one given for it.
+
+    Raises:
+        ValueError: the one given has another shape.
+    """
+    given = _given.get()
+    if given is not None:
+        if given.shape != tuple(shape):
+            raise ValueError(f"an output of {given.shape} is given where {shape} is made")
+        return given
     arena = _current.get()
     if arena:
         arena.change_ends()

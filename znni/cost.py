@@ -13,10 +13,24 @@ class Memory:
         resident: what ``build`` allocates and keeps between calls, such as transformed kernels.
             The network's weights themselves are not counted: they exist once, for all.
         working: the peak within one call of ``run``, its input and its output counted.
+        workspace: the peak of what a call takes beside an input and an output that are both there
+            from its beginning to its end.
     """
 
     resident: int
     working: int
+    workspace: int
+
+    @staticmethod
+    def beside(arrays: int, workspace: int, resident: int = 0) -> Memory:
+        """Of a primitive that has its workspace while input and output are both there.
+
+        Args:
+            arrays: bytes of the two.
+            workspace: bytes at its peak.
+            resident: bytes kept between calls.
+        """
+        return Memory(resident, arrays + workspace, workspace)
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ class Direct:
     device: Device
     name: str = "direct"
     accuracy: float = 1e-5
+    version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
@@ -138,9 +139,10 @@ class Direct:
         cost = Cost(
             flops=2.0 * tasks * maps * blocking.positions * taps,
             bytes_moved=shape.nbytes * read_again + bytes_to_write(out.nbytes),
-            memory=Memory(
+            memory=Memory.beside(
+                shape.nbytes + out.nbytes,
+                workspace=self.device.threads * blocking.nbytes,
                 resident=4 * maps * taps + 8 * blocking.features * layer.kernel.volume,
-                working=shape.nbytes + out.nbytes + self.device.threads * blocking.nbytes,
             ),
             efficiency=EFFICIENCY,
         )

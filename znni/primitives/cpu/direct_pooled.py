@@ -46,6 +46,7 @@ class DirectPooled:
     device: Device
     name: str = "direct_pooled"
     accuracy: float = ACCURACIES["float32"]
+    version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """A convolution of few taps with its pooling."""
@@ -61,9 +62,10 @@ class DirectPooled:
         cost = Cost(
             flops=2.0 * out.n * out.size.volume * pair.pool.window.volume * maps * taps,
             bytes_moved=shape.nbytes + 2 * out.nbytes,
-            memory=Memory(
+            memory=Memory.beside(
+                shape.nbytes + out.nbytes,
+                workspace=scratch + ALIGNMENT,
                 resident=maps * (taps + 1) * FLOAT_BYTES,
-                working=shape.nbytes + out.nbytes + scratch + ALIGNMENT,
             ),
             efficiency=EFFICIENCY,
         )

@@ -33,6 +33,7 @@ class FftDataParallel(WholeImageFft):
 
     name: str = "fft_data_parallel"
     group: ClassVar[int] = GROUP
+    version = 1
 
     def working_bytes(self, blocking: Blocking) -> int:
         """S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
@@ -41,12 +42,22 @@ class FftDataParallel(WholeImageFft):
         half-transformed maps, of which g <= 4 inputs or g' <= 4 outputs are held at a time; T is
         the number of threads. With SciPy, one transform's result per thread more.
         """
+        both, first_stage, second_stage = self._stage_bytes(blocking)
+        return blocking.shape.nbytes + both + max(first_stage, second_stage + blocking.out.nbytes)
+
+    def workspace_bytes(self, blocking: Blocking) -> int:
+        """S f n~ + max{S g h, S g' h' + T scratch} elements, as in ``working_bytes``."""
+        both, first_stage, second_stage = self._stage_bytes(blocking)
+        return both + max(first_stage, second_stage)
+
+    @staticmethod
+    def _stage_bytes(blocking: Blocking) -> tuple[int, int, int]:
+        """Workspace that both stages have, and what the inputs' and the outputs' have beside."""
         shape, out = blocking.shape, blocking.out
         spectra = blocking.spectra_bytes(blocking.all_vectors)
         half_in = shape.n * min(GROUP, shape.f) * blocking.half_bytes
         half_out = out.n * min(GROUP, out.f) * blocking.half_bytes * out.z // shape.z
-        second_stage = half_out + out.nbytes + blocking.scratch_bytes
-        return shape.nbytes + spectra + blocking.transient_bytes + max(half_in, second_stage)
+        return spectra + blocking.transient_bytes, half_in, half_out + blocking.scratch_bytes
 
     def bytes_moved(self, blocking: Blocking) -> float:
         """All groups of output maps pass over all inputs' spectra, and all blocks over the kernels.

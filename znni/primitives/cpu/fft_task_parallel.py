@@ -35,6 +35,7 @@ class FftTaskParallel(WholeImageFft):
 
     name: str = "fft_task_parallel"
     group: ClassVar[int] = 16
+    version = 1
 
     def working_bytes(self, blocking: Blocking) -> int:
         """S f n + S max(f, f') h + max{T (S f b + scratch), S f' n'} elements.
@@ -43,14 +44,19 @@ class FftTaskParallel(WholeImageFft):
         block of a map's spectrum b, at most a few hundredths of n~; T is the number of threads.
         With SciPy, one transform's result per thread more.
         """
+        every, second_stage = self._stage_bytes(blocking)
+        return blocking.shape.nbytes + every + max(second_stage, blocking.out.nbytes)
+
+    def workspace_bytes(self, blocking: Blocking) -> int:
+        """S max(f, f') h + T (S f b + scratch) elements, as in ``working_bytes``."""
+        return sum(self._stage_bytes(blocking))
+
+    @staticmethod
+    def _stage_bytes(blocking: Blocking) -> tuple[int, int]:
+        """Workspace that every stage has, and what the second has beside."""
         spectra = blocking.threads * blocking.spectra_bytes(blocking.vectors)
-        second_stage = spectra + blocking.scratch_bytes
-        return (
-            blocking.shape.nbytes
-            + _most_maps(blocking) * blocking.half_bytes
-            + blocking.transient_bytes
-            + max(second_stage, blocking.out.nbytes)
-        )
+        half_maps = _most_maps(blocking) * blocking.half_bytes
+        return half_maps + blocking.transient_bytes, spectra + blocking.scratch_bytes
 
     def bytes_moved(self, blocking: Blocking) -> float:
         """Half-transformed maps are written and read; all blocks pass over the kernels."""

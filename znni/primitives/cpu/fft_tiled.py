@@ -47,6 +47,7 @@ class FftTiled:
     resident: bool
     numbers: NumberFormat = FLOAT32
     accuracy: float = ACCURACIES["float32"]
+    version = 1
 
     @property
     def name(self) -> str:
@@ -61,9 +62,10 @@ class FftTiled:
         """Operations of the codelets and the products; every pass over the spectra counted."""
         batches = self._applicable(layer, shape)
         kept, made = (batches.kernel_bytes, 0) if self.resident else (0, batches.kernel_bytes)
-        memory = Memory(
+        memory = Memory.beside(
+            shape.nbytes + batches.out.nbytes,
+            workspace=batches.workspace_bytes(self.device.threads) + made,
             resident=batches.tiling.place_bytes + kept,
-            working=batches.working_bytes(self.device.threads) + made,
         )
         cost = Cost(batches.flops, batches.bytes_moved, memory, batches.efficiency)
         if not self.resident:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from znni.machine import Device
 from znni.options import ACCURACIES
-from znni.primitives.cpu.common.machine_code import has_bfloat16_products
 from znni.primitives.cpu.fft_tiled import TILES, FftTiled
 from znni.primitives.cpu.tiled.number_formats import BFLOAT16
 
 
 def primitives(device: Device) -> tuple[FftTiled, ...]:
     """Every tile, with kernels' spectra kept and made anew; none without the instructions."""
-    if not has_bfloat16_products():
+    if not device.bfloat16:
         return ()
     return tuple(
         FftTiled(device, tile, resident, BFLOAT16, ACCURACIES["bfloat16"])

@@ -48,6 +48,7 @@ class FftTiledPooled:
     device: Device
     tile: int
     accuracy: float = ACCURACIES["float32"]
+    version = 1
 
     @property
     def name(self) -> str:
@@ -62,7 +63,11 @@ class FftTiledPooled:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Operations of the codelets, products and maxima; the image read and written."""
         tiles = self._applicable(layer, shape)
-        memory = Memory(tiles.resident_bytes, tiles.working_bytes(self.device.threads))
+        memory = Memory.beside(
+            shape.nbytes + tiles.out.nbytes,
+            workspace=tiles.workspace_bytes(self.device.threads),
+            resident=tiles.resident_bytes,
+        )
         efficiency = EFFICIENCY * min(1.0, CACHED_BYTES / tiles.plane_bytes) ** 0.5
         cost = Cost(tiles.flops, tiles.bytes_moved, memory, efficiency)
         activation = tiles.layer.conv.activation

@@ -51,6 +51,7 @@ class Lowered:
     blocked: bool
     efficiency: float
     accuracy: float = 1e-5
+    version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Any convolution."""
@@ -71,9 +72,8 @@ class Lowered:
         cost = Cost(
             flops=2.0 * out.n * positions * conv.in_features * out.f * conv.kernel.volume,
             bytes_moved=shape.nbytes + 2 * out.nbytes + passes * workspace_bytes,
-            memory=Memory(
-                resident=split.matrix_nbytes(conv),
-                working=shape.nbytes + out.nbytes + workspace_bytes,
+            memory=Memory.beside(
+                shape.nbytes + out.nbytes, workspace_bytes, resident=split.matrix_nbytes(conv)
             ),
             efficiency=self.efficiency * min(1.0, min(split.matrix_shape(conv)) / FULL_RATE),
         )

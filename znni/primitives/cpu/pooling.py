@@ -27,6 +27,7 @@ class Pooling(ABC):
     device: Device
     name: str
     accuracy: float = 0.0
+    version = 1
 
     @abstractmethod
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
@@ -43,7 +44,7 @@ class Pooling(ABC):
         return Cost(
             flops=float(shape.elements),
             bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
-            memory=Memory(resident=0, working=shape.nbytes + out.nbytes + scratch),
+            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=scratch),
             efficiency=EFFICIENCY,
         )
 

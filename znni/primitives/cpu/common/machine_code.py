@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
+
+from znni.user_cache import user_cache
 
 _log = logging.getLogger(__name__)
 
@@ -83,14 +84,8 @@ def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
 
 
 def cache_directory() -> Path:
-    """The user's directory for compiled kernels, by the platform's convention."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "znni" / "kernels"
+    """The user's directory for compiled kernels."""
+    return user_cache() / "kernels"
 
 
 @cache
@@ -103,12 +98,6 @@ def is_x86() -> bool:
 def has_wide_registers() -> bool:
     """Whether the processor has 32 vector registers of 16 floats (AVX-512)."""
     return bool(llvm.get_host_cpu_features().get("avx512f"))
-
-
-@cache
-def has_bfloat16_products() -> bool:
-    """Whether the processor multiplies pairs of bfloat16 and adds in float32 (AVX512_BF16)."""
-    return bool(llvm.get_host_cpu_features().get("avx512bf16"))
 
 
 @cache

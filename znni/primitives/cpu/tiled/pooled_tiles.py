@@ -96,10 +96,10 @@ class PooledTiles:
         """Bytes of the kernels' spectra, and of what says where one image's tiles lie."""
         return prod(self.kernel_shape) * FLOAT_BYTES + ALIGNMENT + self.tiling.place_bytes
 
-    def working_bytes(self, threads: int) -> int:
-        """Peak bytes of a call."""
+    def workspace_bytes(self, threads: int) -> int:
+        """Bytes of a call beside its input and output."""
         scratch = threads * self.scratch_floats * FLOAT_BYTES + ALIGNMENT
-        return self.shape.nbytes + self.out.nbytes + scratch + self.tiling.table_bytes
+        return scratch + self.tiling.table_bytes
 
     @cached_property
     def flops(self) -> float:

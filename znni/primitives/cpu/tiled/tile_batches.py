@@ -112,12 +112,11 @@ class TileBatches:
         )
         return math.prod(shape) * FLOAT_BYTES + ALIGNMENT
 
-    def working_bytes(self, threads: int) -> int:
-        """Peak bytes of a call whose kernels' spectra are there already."""
+    def workspace_bytes(self, threads: int) -> int:
+        """Bytes beside input and output of a call whose kernels' spectra are there already."""
         scratch = threads * self.scratch_floats * FLOAT_BYTES
         spectra = self.spectra_floats * FLOAT_BYTES
-        images = self.shape.nbytes + self.out.nbytes
-        return images + spectra + scratch + self.tiling.table_bytes + 2 * ALIGNMENT
+        return spectra + scratch + self.tiling.table_bytes + 2 * ALIGNMENT
 
     @cached_property
     def _flops(self) -> tuple[float, float, float]:

@@ -39,6 +39,10 @@ class WholeImageFft(ABC):
         """Peak bytes of a call, its input and output counted."""
 
     @abstractmethod
+    def workspace_bytes(self, blocking: Blocking) -> int:
+        """Peak bytes of a call beside its input and output."""
+
+    @abstractmethod
     def bytes_moved(self, blocking: Blocking) -> float:
         """Bytes to and from main memory, but for a softmax."""
 
@@ -56,7 +60,11 @@ class WholeImageFft(ABC):
         cost = Cost(
             flops=blocking.flops,
             bytes_moved=self.bytes_moved(blocking),
-            memory=Memory(blocking.resident_bytes, self.working_bytes(blocking)),
+            memory=Memory(
+                blocking.resident_bytes,
+                self.working_bytes(blocking),
+                self.workspace_bytes(blocking),
+            ),
             efficiency=blocking.efficiency,
         )
         return with_activation(cost, blocking.layer.activation, blocking.out, FUSED_BY_ROW)

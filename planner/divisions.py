@@ -1,0 +1,166 @@
+"""Batches in pieces: the fastest lists of pieces for every amount of memory.
+
+The dynamic program of micro-cuDNN's workspace reuse (Oyama et al., 2018, section III-B), for all
+limits at once: where that asks for the fastest list under one limit, this keeps every list that no
+other beats in time, workspace and resident memory together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from znni.cost import Cost
+from znni.micro_batches import MicroBatches, Piece
+from znni.options import Division
+from znni.primitive import Primitive
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A primitive for some items of a batch, and what one call takes."""
+
+    primitive: Primitive
+    items: int
+    cost: Cost
+    seconds: float
+    error: float
+
+    def is_as_good_for_all(self, other: Offer, batch: int) -> bool:
+        """Whether doing a batch of ``batch`` items is no worse than any list of the other's pieces.
+
+        In time for each of its items, workspace and resident memory.
+        """
+        mine, theirs = self.cost.memory, other.cost.memory
+        return (
+            self.seconds * other.items <= other.seconds * batch
+            and mine.workspace <= theirs.workspace
+            and mine.resident <= theirs.resident
+        )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Pieces for some items of a batch: how often each offer is taken."""
+
+    seconds: float
+    workspace: int
+    resident: int
+    taken: tuple[tuple[int, Offer], ...]
+
+    def and_more(self, times: int, offer: Offer) -> Listing:
+        """With an offer that it has not yet."""
+        memory = offer.cost.memory
+        return Listing(
+            self.seconds + times * offer.seconds,
+            max(self.workspace, memory.workspace),
+            self.resident + memory.resident,
+            (*self.taken, (times, offer)),
+        )
+
+    @property
+    def primitive(self) -> MicroBatches:
+        """What computes the batch so."""
+        return MicroBatches(
+            tuple(Piece(times, offer.items, offer.primitive) for times, offer in self.taken)
+        )
+
+    @property
+    def error(self) -> float:
+        """Of the predicted time, as a share of it; as of a plan's steps."""
+        off = sum(times * offer.seconds * offer.error for times, offer in self.taken)
+        return off / self.seconds
+
+
+NOTHING = Listing(0.0, 0, 0, ())
+
+
+def piece_sizes(batch: int, division: Division) -> list[int]:
+    """Items that a piece of a batch may have, less than all of them, in rising order."""
+    if division == "none":
+        return []
+    if division == "all":
+        return list(range(1, batch))
+    return [2**power for power in range(batch.bit_length()) if 2**power < batch]
+
+
+def listings(batch: int, whole: Sequence[Offer], parts: Iterable[Offer]) -> list[Listing]:
+    """Every list of pieces for a batch that none beats in seconds, workspace and resident memory.
+
+    Args:
+        batch: items.
+        whole: offers for all of them at once; they are not listed, but what they beat is left out.
+        parts: offers for fewer.
+    """
+    offers = sorted(parts, key=lambda offer: offer.seconds / offer.items)
+    # Of a list's pieces, the one that takes the least time for an item names the offer for all
+    # that beats it.
+    if all(any(one.is_as_good_for_all(part, batch) for one in whole) for part in offers):
+        return []
+    return _Listings(offers)(batch, 0)
+
+
+class _Listings:
+    """The best lists of any number of items by some offers.
+
+    Args:
+        offers: those that take the least time for an item first.
+    """
+
+    def __init__(self, offers: Sequence[Offer]) -> None:
+        self._offers = offers
+        self._known: dict[tuple[int, int], list[Listing]] = {}
+
+    def __call__(self, items: int, first: int) -> list[Listing]:
+        """Undominated lists of pieces for so many items, by the offers from ``first`` on."""
+        if not items:
+            return [NOTHING]
+        if first == len(self._offers):
+            return []
+        if (items, first) not in self._known:
+            offer = self._offers[first]
+            found = list(self(items, first + 1))
+            for times in self._times(items, first):
+                rest = self(items - times * offer.items, first + 1)
+                found.extend(listing.and_more(times, offer) for listing in rest)
+            self._known[items, first] = undominated(found)
+        return self._known[items, first]
+
+    def _times(self, items: int, first: int) -> range:
+        """How often the first offer may be taken, if it is, in a list that none beats.
+
+        No offer after it takes less time for an item. So other pieces that make up a multiple of
+        its items would be done by it instead, in no more time or memory. If its items divide all,
+        the others together are such a multiple; and if every other's items divide its items or are
+        a multiple of them, some of the others are, whenever they add up to as many.
+        """
+        mine = self._offers[first].items
+        most, left = divmod(items, mine)
+        others = (offer.items for offer in self._offers[first + 1 :])
+        if left == 0 or all(mine % n == 0 or n % mine == 0 for n in others):
+            return range(max(most, 1), most + 1)
+        return range(1, most + 1)
+
+
+def undominated(found: list[Listing]) -> list[Listing]:
+    """Those that no other equals or beats in all three, fastest first."""
+    kept: list[Listing] = []
+    for one in sorted(found, key=lambda it: (it.seconds, it.workspace, it.resident)):
+        if not any(k.workspace <= one.workspace and k.resident <= one.resident for k in kept):
+            kept.append(one)
+    return kept
+
+
+def undominated_offers(offers: Iterable[Offer]) -> list[Offer]:
+    """Offers for the same items that no other equals or beats in time and all memory."""
+    kept: list[Offer] = []
+    for one in sorted(offers, key=lambda offer: offer.seconds):
+        memory = one.cost.memory
+        if not any(
+            k.cost.memory.workspace <= memory.workspace
+            and k.cost.memory.working <= memory.working
+            and k.cost.memory.resident <= memory.resident
+            for k in kept
+        ):
+            kept.append(one)
+    return kept

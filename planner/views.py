@@ -1,0 +1,161 @@
+"""A plan among its neighbours, as values: under other limits, in other patches, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, inf, log
+
+from planner.exhaustive import Search
+from planner.sizes import axis_sizes
+from znni.plans import Plan, Step, held_beside
+from znni.shapes import Vec3
+
+# The strategy of all primitives.
+ANY = "any"
+
+# How many points the views have.
+LIMITS = 8
+CUBES = 10
+
+# The cubes that are looked at, by their edges as shares of that of the plan's patch.
+LEAST_EDGE, MOST_EDGE = 1 / 8, 3 / 2
+
+# Patches whose extents are within this factor of a cube's are near it.
+NEAR = 1.25
+
+
+@dataclass(frozen=True)
+class StepView:
+    """What a step takes of a patch.
+
+    Attributes:
+        step: that one.
+        seconds: predicted for all its runs.
+        memory: the most bytes that the whole run holds while it is computed.
+    """
+
+    step: Step
+    seconds: float
+    memory: int
+
+
+@dataclass(frozen=True)
+class Views:
+    """What surrounds a plan.
+
+    Attributes:
+        plan: that one.
+        by_memory: fast plans under rising limits, which are those of their machines; the plan
+            itself is the last.
+        by_patch: for each strategy, the fastest plans in cubes of rising size that fit, if any
+            does: first ``ANY``, then families of primitives.
+    """
+
+    plan: Plan
+    by_memory: tuple[Plan, ...]
+    by_patch: Mapping[str, tuple[Plan, ...]]
+
+
+def views(search: Search, plan: Plan, families: Mapping[str, Collection[str]]) -> Views:
+    """Look around a plan.
+
+    Args:
+        search: the one that found the plan.
+        plan: the fastest.
+        families: names of primitives that are a strategy, each.
+    """
+    own = edge(plan.patch)
+    patches = cubes(search, at_equal_ratios(LEAST_EDGE * own, MOST_EDGE * own, CUBES))
+    searches = {ANY: search} | {name: search.among(some) for name, some in families.items()}
+    by_patch = {
+        name: plans
+        for name, some in searches.items()
+        if (plans := tuple(by_patch_size(some, patches)))
+    }
+    return Views(plan, tuple(by_memory(search, plan)), by_patch)
+
+
+def by_patch_size(search: Search, patches: Iterable[Vec3]) -> Iterator[Plan]:
+    """The fastest plan with each patch that fits."""
+    undivided = search.undivided()
+    for patch in patches:
+        quick = undivided.fastest_for(patch)
+        better = search.fastest_for(patch, quick.seconds if quick else inf)
+        if found := better or quick:
+            yield found
+
+
+def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
+    """Fast plans under limits that rise from the least that any takes to that of this plan.
+
+    They are found in seconds: of the other plans only those are looked at that compute each
+    layer's batch whole, in patches near a cube: the fastest of all may be some percent faster.
+
+    Args:
+        search: the one that found the plan.
+        plan: the fastest under its own limit.
+        count: of limits, at equal ratios.
+    """
+    undivided = search.undivided()
+    most = plan.machine.host.memory
+    least = min(most, undivided.smallest().memory.total)
+    limits = {ceil(limit) for limit in at_equal_ratios(least, most, count)[:-1]} - {most}
+    patches = list(near_cubes(search))
+    found = [plan]
+    for limit in sorted(limits, reverse=True):
+        within = undivided.within(limit)
+        # what is fastest under more memory, and fits, is fastest under less
+        if found[-1].memory.total <= limit:
+            found.append(replace(found[-1], machine=within.machine))
+        elif fastest := within.fastest_of(patches):
+            found.append(fastest)
+    return found[::-1]
+
+
+def near_cubes(search: Search) -> Iterator[Vec3]:
+    """Of the patches that a search tries, those near a cube."""
+    edges = {float(extent) for patch in search.patches() for extent in patch}
+    all_cubes = cubes(search, sorted(edges))
+    for patch in search.patches():
+        if any(_near(patch, cube) for cube in all_cubes):
+            yield patch
+
+
+def cubes(search: Search, edges: Iterable[float]) -> list[Vec3]:
+    """Patches as near to cubes of these edges as extents fitted to the output allow.
+
+    Those that come to the same are listed once.
+    """
+    axes = [
+        axis_sizes(extent, pooling)
+        for extent, pooling in zip(search.output, search.network.total_pooling, strict=True)
+    ]
+    patches = (Vec3(*(_nearest(wanted, sizes) for sizes in axes)) for wanted in edges)
+    return list(dict.fromkeys(patches))
+
+
+def edge(patch: Vec3) -> float:
+    """Of a cube of as many voxels."""
+    return float(patch.volume ** (1 / 3))
+
+
+def steps(plan: Plan) -> Iterator[StepView]:
+    """What each step of a plan takes, first to last."""
+    beside = plan.memory.total - plan.memory.working
+    runs = [n for segment, n in plan.runs() for _ in segment.steps]
+    for (step, held), n in zip(held_beside(plan.segments, plan.input_shape), runs, strict=True):
+        yield StepView(step, n * step.seconds, beside + held + step.cost.memory.working)
+
+
+def at_equal_ratios(least: float, most: float, count: int) -> list[float]:
+    """So many numbers, two at least, from the least to the most."""
+    return [least * (most / least) ** (index / (count - 1)) for index in range(count)]
+
+
+def _nearest(wanted: float, sizes: Iterable[int]) -> int:
+    return min(sizes, key=lambda size: abs(log(size / wanted)))
+
+
+def _near(patch: Vec3, cube: Vec3) -> bool:
+    return all(max(a, b) <= NEAR * min(a, b) for a, b in zip(patch, cube, strict=True))

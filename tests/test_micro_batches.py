@@ -1,0 +1,133 @@
+"""A batch in pieces gives what it gives whole, in the memory that it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes import Fake, fake_catalogue, machine
+from layers import CONVOLUTION, POOLING, case_for, primitives_for
+
+from planner.exhaustive import fastest_plan
+from planner.overhead import Overhead
+from znni.arena import new_output, output_into
+from znni.cost import Cost, Memory
+from znni.engine.patch import PatchRunner
+from znni.micro_batches import MicroBatches, Piece, cost_of_pieces, found, named
+from znni.network import Conv, Network, Operation, Pool
+from znni.options import Division
+from znni.plans import Plan
+from znni.primitive import Primitive, convolved, fragmented
+from znni.primitives.reference import dense
+from znni.shapes import Shape5, Vec3
+from znni.weights import random_weights
+
+CONV_OF_ONE = Conv("conv1", 1, 2, Vec3(2, 2, 2), "relu")
+CONV_OF_FRAGMENTS = Conv("conv2", 2, 1, Vec3(3, 3, 3), "identity")
+DIVISIONS: tuple[Division, ...] = ("none", "power-of-two")
+CONV = Conv("hidden", 5, 7, Vec3(3, 2, 4), "relu")
+POOL = Pool("pool", Vec3(2, 1, 3))
+
+
+def pieces(primitive: Primitive) -> MicroBatches:
+    return MicroBatches((Piece(2, 2, primitive), Piece(1, 1, primitive)))
+
+
+def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+    case = case_for(primitive, layer, shape)
+    whole = case.run(primitive)
+    assert pieces(primitive).out_shape(layer, case.shape) == whole.shape
+    divided = case.run(pieces(primitive))
+    np.testing.assert_allclose(divided, whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
+def test_convolution_in_pieces(primitive: Primitive) -> None:
+    check(primitive, CONV, Shape5(5, 5, 19, 23, 21))
+
+
+@pytest.mark.parametrize("primitive", primitives_for(*POOLING))
+def test_pooling_in_pieces(primitive: Primitive) -> None:
+    check(primitive, POOL, Shape5(5, 3, 11, 7, 14))
+
+
+def test_names_are_read_back() -> None:
+    catalogue = fake_catalogue()
+    divided = MicroBatches((Piece(4, 2, catalogue["conv"]), Piece(1, 3, catalogue["conv"])))
+    assert divided.name == "4x2 conv + 1x3 conv"
+    assert found(catalogue, divided.name) == divided
+    assert named(catalogue, "conv") is catalogue["conv"]
+
+
+@pytest.mark.parametrize("name", ["", "no", "4x2 no", "0x2 conv", "4x2 conv+1x3 conv", "x2 conv"])
+def test_other_names_are_not_found(name: str) -> None:
+    assert found(fake_catalogue(), name) is None
+    with pytest.raises(KeyError):
+        named(fake_catalogue(), name)
+
+
+def test_another_batch_or_layer_is_refused() -> None:
+    divided = pieces(fake_catalogue()["conv"])
+    shape = Shape5(5, 5, 9, 9, 9)
+    assert divided.out_shape(CONV, shape) == Shape5(5, 7, 7, 8, 6)
+    for layer, other in ((CONV, shape._replace(n=4)), (POOL, shape)):
+        assert divided.out_shape(layer, other) is None
+        with pytest.raises(ValueError, match="does not apply"):
+            divided.cost(layer, other)
+        with pytest.raises(ValueError, match="does not apply"):
+            divided.build(layer, other, None)
+
+
+def test_pieces_take_the_time_of_all_and_the_workspace_of_the_largest() -> None:
+    one = Cost(100.0, 10.0, Memory.beside(50, workspace=30, resident=3), efficiency=0.5)
+    other = Cost(60.0, 7.0, Memory.beside(20, workspace=9, resident=4), efficiency=0.1)
+    cost = cost_of_pieces([(3, one), (2, other)], arrays=190)
+    assert (cost.flops, cost.bytes_moved) == (420.0, 44.0)
+    assert cost.memory == Memory(resident=7, working=220, workspace=30)
+    assert cost.flops / cost.efficiency == pytest.approx(300 / 0.5 + 120 / 0.1)
+
+
+def test_an_output_that_is_there_is_taken_if_it_has_the_shape() -> None:
+    given = np.zeros((2, 3), np.float32)
+    with output_into(given):
+        assert new_output((2, 3)) is given
+        with pytest.raises(ValueError, match=r"\(2, 3\).*\(3, 2\)"):
+            new_output((3, 2))
+    assert new_output((2, 3)) is not given
+
+
+class Growing(Fake):
+    """Takes workspace for every item of the batch."""
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        cost = super().cost(layer, shape)
+        memory = cost.memory
+        workspace = shape.n * memory.workspace
+        arrays = memory.working - memory.workspace
+        return replace(cost, memory=Memory.beside(arrays, workspace, memory.resident))
+
+
+def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -> None:
+    network = Network("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
+    catalogue: dict[str, Primitive] = {
+        "quick": Growing("quick", convolved, flops=1e5, workspace=2_000),
+        "slow": Fake("slow", convolved, flops=3e5),
+        "fragments": Fake("fragments", fragmented),
+    }
+    output, overhead = Vec3(8, 8, 8), Overhead(0, 0, 0)
+    weights = random_weights(network, 3)
+    volume = np.random.default_rng(0).random((1, *(output + network.field_of_view - 1)), np.float32)
+    faster = 0
+    for memory in range(30_000, 60_000, 1_000):
+        whole, divided = (
+            fastest_plan(network, output, machine(memory), catalogue, overhead, division=division)
+            for division in DIVISIONS
+        )
+        assert divided.seconds <= whole.seconds
+        assert divided.memory.total <= memory
+        faster += divided.seconds < whole.seconds
+        if divided.patch == output and "x" in divided.segments[-1].steps[-1].primitive:
+            y = PatchRunner(Plan.from_json(divided.to_json()), catalogue, weights)(volume)
+            np.testing.assert_allclose(y, dense(network, weights, volume), rtol=1e-4, atol=1e-5)
+    assert faster > 3
