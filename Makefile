@@ -11,7 +11,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable '.[test,demo]'
+	$(BIN)/pip install --quiet --editable '.[test,plot]'
 	touch $(READY)
 
 demo: $(READY)

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import chain, product, starmap
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench import options, scaling
-from bench.ceilings import Ceilings, measure_ceilings
+from bench.ceilings import Ceilings
 from bench.choices import judge_choices
-from bench.layers import Layer, check_primitives, compare_layer, convolution_of, layer
+from bench.layers import Layer, check_primitives, compare_layer, convolution_of
+from bench.micro_batches import compare_divisions
 from bench.network_peers import check_peers
-from bench.networks import Rivals, compare_network, plan_for
+from bench.networks import Rivals, compare_network
 from bench.plot import plot
 from bench.profile import profile
-from bench.record import Kind, Row, load, revision, save
+from bench.record import Row, load, revision
 from bench.report import report
 from bench.rounds import Effort
+from bench.session import (
+    ceilings_of,
+    ceilings_with,
+    layers_of,
+    plans_of,
+    progress,
+    report_all,
+    save_to,
+)
 from bench.table import table
+from znni.calibration.choice import cost_model
+from znni.calibration.database import CostDatabase
+from znni.calibration.record import record_steps
 from znni.cli.usage import usage_error
-from znni.errors import InvalidInput, ZnniError
+from znni.errors import ZnniError
 from znni.machine import detect_machine
 from znni.network_file import load_network
-from znni.options import Accuracy, memory_size
-from znni.plan_file import load_plan
-from znni.planning import checked_plan
-from znni.plans import Plan
-from znni.shapes import Shape5, Vec3
+from znni.options import memory_size
+from znni.plans import Plan, Step
+from znni.primitive import catalogue
+from znni.shapes import Shape5
 
 app = typer.Typer(
     add_completion=False,
@@ -52,6 +63,7 @@ def layer_command(
     ] = None,
     only: options.Only = None,
     peers: Annotated[bool, typer.Option(help="PyTorch, too.")] = True,
+    costs: options.CostsChoice = "auto",
     threads: options.Threads = None,
     repeats: options.Repeats = 5,
     budget: options.Budget = 60.0,
@@ -60,15 +72,53 @@ def layer_command(
     """Every primitive on one convolution, beside PyTorch's."""
     machine = detect_machine(threads=threads)
     check_primitives(only or [], machine)
-    ceilings = _ceilings(machine.host.threads)
+    model = cost_model(catalogue(machine), costs)
+    typer.echo(f"predicted times: {model.source}")
+    ceilings = ceilings_with(machine.host.threads)
     effort = Effort(repeats, budget)
 
     def compared(operation: Layer, shape: Shape5) -> list[Row]:
-        _progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
-        return compare_layer(machine, operation, shape, only or [], effort, ceilings, peers=peers)
+        progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
+        return compare_layer(
+            machine, operation, shape, only or [], effort, ceilings, peers=peers, model=model
+        )
 
-    layers = _layers(kernel, batch, size, features, out_features, pool)
-    _report("layer", starmap(compared, layers), [ceilings], out)
+    layers = layers_of(kernel, batch, size, features, out_features, pool)
+    report_all("layer", starmap(compared, layers), [ceilings], out)
+
+
+@app.command("micro-batches")
+def micro_batches_command(
+    kernel: options.Kernels,
+    workspace: Annotated[
+        list[int],
+        typer.Option(parser=memory_size, metavar="SIZE", help="Limit; repeatable."),
+    ],
+    batch: options.Batches = [64],  # noqa: B006
+    size: options.Sizes = [32],  # noqa: B006
+    features: options.Features = 80,
+    out_features: options.OutFeatures = 80,
+    only: options.Only = None,
+    costs: options.CostsChoice = "auto",
+    threads: options.Threads = None,
+    repeats: options.Repeats = 5,
+    budget: options.Budget = 60.0,
+    out: options.Out = None,
+) -> None:
+    """What cutting a layer's batch gains within limits of workspace."""
+    machine = detect_machine(threads=threads)
+    check_primitives(only or [], machine)
+    model = cost_model(catalogue(machine), costs)
+    typer.echo(f"predicted times: {model.source}")
+    ceilings = ceilings_with(machine.host.threads)
+    effort = Effort(repeats, budget)
+
+    def compared(operation: Layer, shape: Shape5) -> list[Row]:
+        progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
+        return compare_divisions(machine, operation, shape, workspace, only or [], model, effort)
+
+    layers = layers_of(kernel, batch, size, features, out_features)
+    report_all("micro-batches", starmap(compared, layers), [ceilings], out)
 
 
 @app.command("choices")
@@ -109,11 +159,11 @@ def network_command(
     ceilings: list[Ceilings] = []
 
     def compared(chosen: Plan) -> list[Row]:
-        _ceilings_of(chosen, ceilings)
-        return compare_network(chosen, rivals, effort, _progress)
+        ceilings_of(chosen, ceilings)
+        return compare_network(chosen, rivals, effort, progress)
 
-    plans = _plans(net, size, ram, threads, patch, accuracy, plan)
-    _report("network", map(compared, plans), ceilings, out)
+    plans = plans_of(net, size, ram, threads, patch, accuracy, plan)
+    report_all("network", map(compared, plans), ceilings, out)
 
 
 @app.command("profile")
@@ -126,16 +176,25 @@ def profile_command(
     accuracy: options.AccuracyClass = "float32",
     threads: options.Threads = None,
     repeats: options.Repeats = 1,
+    record: Annotated[bool, typer.Option("--record", help="Add to the measured costs.")] = False,
     out: options.Out = None,
 ) -> None:
     """Where a plan's patch spends its time, layer by layer."""
     ceilings: list[Ceilings] = []
 
     def profiled(chosen: Plan) -> list[Row]:
-        return profile(chosen, _ceilings_of(chosen, ceilings), repeats, _progress)
+        timings: list[tuple[Step, float]] = []
 
-    plans = _plans(net, size, ram, threads, patch, accuracy, plan)
-    _report("profile", map(profiled, plans), ceilings, out)
+        def keep(step: Step, seconds: float) -> None:
+            timings.append((step, seconds))
+
+        rows = profile(chosen, ceilings_of(chosen, ceilings), repeats, progress, keep)
+        if record:
+            record_steps(timings, chosen.machine.host.threads, CostDatabase())
+        return rows
+
+    plans = plans_of(net, size, ram, threads, patch, accuracy, plan)
+    report_all("profile", map(profiled, plans), ceilings, out)
 
 
 @app.command("scaling")
@@ -159,20 +218,20 @@ def scaling_command(
     """Layers and networks with more and more threads."""
     check_primitives(only or [], detect_machine())
     effort = Effort(repeats, budget)
-    layers = list(_layers(kernel, batch, size, features, out_features))
+    layers = list(layers_of(kernel, batch, size, features, out_features))
     networks = [load_network(path) for path in net or []]
-    ceilings = [_ceilings(count) for count in threads]
+    ceilings = [ceilings_with(count) for count in threads]
     found = chain(
-        scaling.layer_rows(ceilings, layers, only or [], effort, _progress),
+        scaling.layer_rows(ceilings, layers, only or [], effort, progress),
         *(
-            scaling.network_rows(threads, network, patch, ram, effort, _progress)
+            scaling.network_rows(threads, network, patch, ram, effort, progress)
             for network in networks
         ),
     )
     rows: list[Row] = []
     for row in found:
         rows.append(row)
-        _save(out, "scaling", scaling.with_efficiency(rows), ceilings)
+        save_to(out, "scaling", scaling.with_efficiency(rows), ceilings)
     typer.echo(table("scaling", rows))
 
 
@@ -199,87 +258,6 @@ def plot_command(
     """Draw saved results of layer, network or scaling."""
     plot(load(results), out)
     typer.echo(f"wrote {out}")
-
-
-def _layers(
-    kernels: list[int],
-    batches: list[int],
-    sizes: list[int],
-    features: int,
-    out_features: int,
-    window: int | None = None,
-) -> list[tuple[Layer, Shape5]]:
-    """Every combination, as layers and the shapes of their inputs.
-
-    Raises:
-        InvalidInput: a kernel with its pooling sees more than there is.
-    """
-    seen = max(kernels, default=1) + (window or 1) - 1
-    if seen > min(sizes):
-        raise InvalidInput(
-            f"--kernel {max(kernels)} needs {seen} voxels per axis: --size {min(sizes)} is less"
-        )
-    return [
-        (
-            layer(Vec3.of(kernel), features, out_features, window),
-            Shape5.of(batch, features, Vec3.of(size)),
-        )
-        for kernel, batch, size in product(kernels, batches, sizes)
-    ]
-
-
-def _plans(
-    nets: list[Path],
-    size: int,
-    ram: int,
-    threads: int | None,
-    patch: int | None,
-    accuracy: Accuracy,
-    given: Path | None,
-) -> Iterator[Plan]:
-    """Each network's plan: the given one if there is one, or the best."""
-    for network in map(load_network, nets):
-        if given is None:
-            _progress(f"planning {network.name}")
-            yield plan_for(network, size, ram, threads, patch, accuracy)
-        else:
-            yield checked_plan(load_plan(given), network, ram, threads, accuracy)
-
-
-def _ceilings(threads: int) -> Ceilings:
-    ceilings = measure_ceilings(threads)
-    typer.echo(ceilings)
-    return ceilings
-
-
-def _ceilings_of(plan: Plan, known: list[Ceilings]) -> Ceilings:
-    """The ceilings with a plan's threads; measured, and added, if they are not yet known."""
-    threads = plan.machine.host.threads
-    for ceilings in known:
-        if ceilings.threads == threads:
-            return ceilings
-    known.append(_ceilings(threads))
-    return known[-1]
-
-
-def _progress(what: str) -> None:
-    typer.echo(f"... {what}", err=True)
-
-
-def _report(
-    kind: Kind, measured: Iterable[list[Row]], ceilings: list[Ceilings], out: Path | None
-) -> None:
-    """Print the table of each that is measured, and save it with those before it."""
-    rows: list[Row] = []
-    for found in measured:
-        typer.echo(table(kind, found))
-        rows += found
-        _save(out, kind, rows, ceilings)
-
-
-def _save(out: Path | None, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> None:
-    if out:
-        save(out, kind, rows, ceilings)
 
 
 def main() -> None:

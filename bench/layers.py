@@ -15,7 +15,7 @@ from bench.record import Row
 from bench.rounds import Effort, Result, Stopwatch, run_rounds, speedups, stopwatch
 from bench.torch_layers import NAMES, TorchConvolution, same_class
 from bench.torch_settings import ENVIRONMENT, has_torch
-from planner.costs import model_seconds
+from planner.costs import BUILT_IN, CostModel, Estimate
 from znni.arena import Arena
 from znni.arrays import peak_memory
 from znni.cost import Cost
@@ -60,19 +60,20 @@ def compare_layer(
     ceilings: Ceilings,
     *,
     peers: bool = True,
+    model: CostModel = BUILT_IN,
 ) -> list[Row]:
     """A row for each primitive, or those named in ``only``, and each peer; fastest first.
 
-    What would not end within the budget, not fit the memory, or failed before its first time was
-    taken has a row that says so. Where the layer is pooled, its voxels are those of the
-    convolution all the same.
+    ``model`` predicts the times of ours. What would not end within the budget, not fit the memory,
+    or failed before its first time was taken has a row that says so. Where the layer is pooled, its
+    voxels are those of the convolution all the same.
 
     Raises:
         InvalidInput: none of ``only`` does such a layer.
     """
     conv = convolution_of(layer)
     weights = random_weights(Network("layer", conv.in_features, (conv,)), 0)[conv.name]
-    ours = _Primitives(machine, layer, shape, weights, only, effort.budget)
+    ours = _Primitives(machine, layer, shape, weights, only, effort.budget, model)
     with _torch_convolutions(machine, layer, shape, weights, effort, ceilings, peers) as rivals:
         contestants: dict[str, Stopwatch] = {**ours.stopwatches(), **rivals.stopwatches}
         with ours.arena().in_use():
@@ -149,11 +150,12 @@ class _Primitives:
         weights: ConvWeights,
         only: list[str],
         budget: float,
+        model: CostModel,
     ) -> None:
         self.runs: dict[str, Callable[[Float32], Float32]] = {}
         self.skipped: dict[str, str] = {}
         self._layer, self._weights = layer, weights
-        self._costs: dict[str, tuple[Primitive, Cost]] = {}
+        self._costs: dict[str, tuple[Primitive, Cost, Estimate]] = {}
         self._x = normal(shape)
         resident = self._x.nbytes
         for name, primitive in catalogue(machine).items():
@@ -162,14 +164,15 @@ class _Primitives:
                 continue
             cost = primitive.cost(layer, shape)
             needed = resident + cost.memory.resident + cost.memory.working
-            predicted = model_seconds(primitive, cost)
-            if predicted > budget:
-                self.skipped[name] = f"predicted to take {predicted:.0f} s, beyond {budget:.0f} s"
+            predicted = model.estimate(primitive, layer, shape, cost)
+            seconds = predicted.seconds
+            if seconds > budget:
+                self.skipped[name] = f"predicted to take {seconds:.0f} s, beyond {budget:.0f} s"
             elif needed > machine.host.memory:
                 self.skipped[name] = f"needs {in_units(needed)} beside the others built before it"
             else:
                 self.runs[name] = primitive.build(layer, shape, weights)
-                self._costs[name] = primitive, cost
+                self._costs[name] = primitive, cost, predicted
                 resident += cost.memory.resident
         if only and not self.runs and not self.skipped:
             raise InvalidInput(
@@ -180,16 +183,17 @@ class _Primitives:
         return {name: stopwatch(partial(run, self._x)) for name, run in self.runs.items()}
 
     def arena(self) -> Arena:
-        return Arena(max((cost.memory.working for _, cost in self._costs.values()), default=0))
+        return Arena(max((cost.memory.working for _, cost, _ in self._costs.values()), default=0))
 
     def row(self, name: str) -> Row:
         """Model, declaration, error and peak memory, from one more run outside the arena."""
-        primitive, cost = self._costs[name]
+        primitive, cost, predicted = self._costs[name]
         with peak_memory() as peak:
             y = self.runs[name](self._x)
         return {
             "accuracy": primitive.accuracy,
-            "model_seconds": model_seconds(primitive, cost),
+            "model_seconds": predicted.seconds,
+            "model_error": predicted.error,
             "declared_flops": cost.flops,
             "declared_bytes": cost.bytes_moved,
             "error": sampled_error(self._x, y, self._layer, self._weights),

@@ -14,7 +14,7 @@ from bench.noise import patch_input
 from bench.record import Row
 from znni.engine.patch import PatchRunner
 from znni.network import Operation
-from znni.plans import Plan
+from znni.plans import Plan, Step
 from znni.primitive import Primitive, Run, catalogue
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32, random_weights
@@ -56,6 +56,7 @@ def profile(
     ceilings: Ceilings,
     repeats: int,
     progress: Callable[[str], None] = lambda _: None,
+    measured: Callable[[Step, float], None] = lambda _step, _seconds: None,
 ) -> list[Row]:
     """A row for each step of a plan, summed over its runs in one warm patch, and for the rest.
 
@@ -64,6 +65,7 @@ def profile(
         ceilings: of the machine with the plan's threads, for the floor under each step.
         repeats: patches that are timed; the medians are reported.
         progress: told what is being done.
+        measured: told each step, and the seconds that one of its calls took.
     """
     clocks: dict[str, _Clock] = defaultdict(_Clock)
     timed = {
@@ -89,13 +91,15 @@ def profile(
     rows: list[Row] = []
     for step, runs in steps:
         taken = median(seconds[step.operation.name])
+        calls = clocks[step.operation.name].calls
+        measured(step, taken / calls)
         floor = ceilings.floor(runs * step.cost.flops, runs * step.cost.bytes_moved)
         rows.append(
             {
                 "layer": step.operation.name,
                 "primitive": step.primitive,
                 "input": str(step.shape_in),
-                "runs": clocks[step.operation.name].calls,
+                "runs": calls,
                 "seconds": taken,
                 "share": taken / total,
                 "predicted_seconds": runs * step.seconds,

@@ -1,12 +1,14 @@
-"""What all tests share: a small machine, reproducible examples, and no GPU tests without a GPU."""
+"""What all tests share: a small machine, examples, no measured costs, no GPU tests without one."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from znni.calibration.database import VARIABLE
 from znni.machine import Machine, detect_machine
 
 # The same examples on every run: a failure on one machine is a failure on the next.
@@ -15,6 +17,14 @@ settings.load_profile("reproducible")
 
 # Tests interrupt themselves; a shell starts what runs in its background with that ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Plans do not depend on what was measured on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("costs") / "costs.sqlite"))
+        yield
 
 
 @pytest.fixture(scope="session")

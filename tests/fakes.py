@@ -32,6 +32,7 @@ class Fake:
     workspace: int = 0
     device: Device = machine().host
     accuracy: float = 1e-6
+    version: int = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         return self.shapes(layer, shape)
@@ -39,8 +40,8 @@ class Fake:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         out = self.shapes(layer, shape)
         assert out is not None
-        working = shape.nbytes + out.nbytes + self.workspace
-        return Cost(self.flops * out.elements, 0.0, Memory(self.resident, working), 1.0)
+        memory = Memory.beside(shape.nbytes + out.nbytes, self.workspace, self.resident)
+        return Cost(self.flops * out.elements, 0.0, memory, 1.0)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         out = self.shapes(layer, shape)

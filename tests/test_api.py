@@ -155,8 +155,8 @@ def test_an_inferer_prepares_a_size_once(
     monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
 ) -> None:
     planned: list[Any] = []
-    original = znni.planning.fastest_plan
-    monkeypatch.setattr(znni.planning, "fastest_plan", lambda *a: planned.append(a) or original(*a))
+    original = znni.planning.fastest
+    monkeypatch.setattr(znni.planning, "fastest", lambda *a: planned.append(a) or original(*a))
     inferer = znni.Inferer(network, weights)
     inferer(voxels())
     inferer(voxels())

@@ -21,7 +21,7 @@ from bench.published import published_rows
 from bench.torch_settings import LAYOUTS
 from znni.errors import InvalidInput
 from znni.network import Conv, Network
-from znni.plans import Plan
+from znni.plans import Plan, Step
 from znni.primitives.reference import dense
 from znni.shapes import Vec3
 from znni.weights import Float32, random_weights
@@ -195,7 +195,10 @@ def test_an_unknown_peer_is_refused() -> None:
 
 def test_a_profile_accounts_for_all_time(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.profile, "time", clock_of_ticks())
-    *steps, between, total = profile(plan, CEILINGS, repeats=1)
+    timings: list[tuple[Step, float]] = []
+    *steps, between, total = profile(
+        plan, CEILINGS, repeats=1, measured=lambda step, seconds: timings.append((step, seconds))
+    )
     assert [row["layer"] for row in steps] == [layer.name for layer in NETWORK.layers]
     calls = sum(row["runs"] for row in steps)  # each looks at the clock as it starts and ends
     assert [row["seconds"] for row in steps] == [row["runs"] for row in steps]
@@ -206,3 +209,6 @@ def test_a_profile_accounts_for_all_time(plan: Plan, monkeypatch: pytest.MonkeyP
     runs = {s.operation.name: runs for segment, runs in plan.runs() for s in segment.steps}
     assert {row["layer"]: row["runs"] for row in steps} == runs
     assert total["predicted_seconds"] == pytest.approx(plan.patch_seconds)
+    assert [step for step, _ in timings] == [s for part in plan.segments for s in part.steps]
+    for row, (_, seconds) in zip(steps, timings, strict=True):
+        assert row["runs"] * seconds == pytest.approx(row["seconds"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bench.__main__
+import bench.session
 from znni.errors import InvalidInput
 
 NET = str(Path(__file__).parents[1] / "networks" / "n337.yaml")
@@ -73,7 +74,7 @@ def test_memory_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(ram)
         raise InvalidInput("that is all")
 
-    monkeypatch.setattr(bench.__main__, "plan_for", plan_for)
+    monkeypatch.setattr(bench.session, "plan_for", plan_for)
     for given in ((), ("--ram", "2GiB"), ("--ram", "500MB"), ("--ram", "4096")):
         assert run(monkeypatch, "network", "--net", NET, *given) == InvalidInput.exit_code
     assert asked == [16 << 30, 2 << 30, 500_000_000, 4096]

@@ -256,7 +256,7 @@ def test_a_plan_of_less_accuracy_is_run_only_where_that_is_allowed(
 
 
 def test_less_accuracy_than_there_is_to_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    without = "float32: bfloat16 is allowed, and this processor has no instructions for it"
+    without = "float32: bfloat16 is allowed, and the processor has no instructions for it"
     assert succeeds(*INFER, "--accuracy", "bfloat16", "--dry-run").endswith(f"  {without}\n")
     assert without in succeeds(*INFER, "--accuracy", "bfloat16")
     has_inexact(monkeypatch)
@@ -300,7 +300,7 @@ def test_info() -> None:
 
 def test_version_and_help() -> None:
     assert succeeds("--version") == f"znni {__version__}\n"
-    for command in ((), ("infer",), ("plan",), ("info",)):
+    for command in ((), ("infer",), ("plan",), ("calibrate",), ("info",)):
         said = succeeds(*command, "--help")
         assert said.startswith(f"Usage: {' '.join(('znni', *command))} [OPTIONS]")
         assert "--help " in said

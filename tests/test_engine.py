@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_networks import chain, networks
 
-from planner.exhaustive import Overhead, fastest_plan
+from planner.costs import BUILT_IN, BUILT_IN_ERROR
+from planner.exhaustive import fastest_plan
 from planner.layers import Options, bare_step
+from planner.overhead import Overhead
 from planner.split import pooled_convolutions, splits
 from znni import arena
 from znni.engine.patch import PatchRunner, check_runnable
@@ -45,7 +47,7 @@ def any_plan(draw: st.DrawFn, network: Network, output: Vec3, patch: Vec3) -> Pl
 
 def plan_of(undecided: tuple[Segment, ...], network: Network, output: Vec3, patch: Vec3) -> Plan:
     """A plan of these segments."""
-    options = Options(CATALOGUE.values())
+    options = Options(CATALOGUE.values(), BUILT_IN)
     segments = tuple(
         replace(segment, steps=tuple(options(step)[0] for step in segment.steps))
         for segment in undecided
@@ -53,7 +55,7 @@ def plan_of(undecided: tuple[Segment, ...], network: Network, output: Vec3, patc
     input_patch = patch + network.field_of_view - 1
     working, _ = working_peak(segments, Shape5.of(1, network.in_features, input_patch))
     memory = PlanMemory(0, 0, 0, working, 0)  # fakes keep nothing between patches
-    return Plan(network, machine(), output, patch, segments, memory)
+    return Plan(network, machine(), output, patch, segments, memory, "guessed")
 
 
 def run(network: Network, plan: Plan, volume: Float32, **job_options: object) -> Float32:
@@ -227,6 +229,11 @@ def test_plan_json_round_trip_and_rejection() -> None:
     for broken in ("", "{}", "[1]", plan.to_json().replace('"l2"', '"lx"', 1)):
         with pytest.raises(InvalidInput, match="not a plan"):
             Plan.from_json(broken)
+    predicted = f'"error": {BUILT_IN_ERROR}'
+    assert predicted in plan.to_json()
+    for error in ("-0.1", "NaN", "null"):
+        with pytest.raises(InvalidInput, match="not a plan"):
+            Plan.from_json(plan.to_json().replace(predicted, f'"error": {error}'))
     with pytest.raises(InvalidInput, match=r"missing at .*steps\.0\.operation; plan again"):
         Plan.from_json(plan.to_json().replace('"operation"', '"layer"'))  # an earlier version's
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from tiled_convolutions import tiled_convolutions
 
 from znni import planning
-from znni.machine import detect_machine
+from znni.errors import InvalidInput
+from znni.machine import Machine, detect_machine
 from znni.network import Conv, Network, Pool
+from znni.plans import Plan
 from znni.primitive import catalogue
 from znni.primitives.cpu import fft_tiled, fft_tiled_bfloat16
-from znni.primitives.cpu.common.machine_code import Kernel, has_bfloat16_products
+from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
 from znni.primitives.cpu.fft_tiled import FftTiled
 from znni.primitives.cpu.tiled.number_formats import BFLOAT16
@@ -27,6 +30,7 @@ from znni.weights import Float32
 
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 DEVICE = MACHINE.host
+WITH, WITHOUT = (Machine(replace(DEVICE, bfloat16=has)) for has in (True, False))
 NETWORK = Network(
     "wide",
     1,
@@ -39,7 +43,7 @@ NETWORK = Network(
 )
 
 has_instructions = pytest.mark.skipif(
-    not has_bfloat16_products(), reason="this processor has no AVX512_BF16"
+    not DEVICE.bfloat16, reason="this processor has no AVX512_BF16"
 )
 
 
@@ -201,9 +205,13 @@ def test_names_are_those_of_float32_with_the_format() -> None:
     assert all(p.numbers is BFLOAT16 for p in fft_tiled_bfloat16.primitives(DEVICE))
 
 
-def planned(accuracy: Any) -> tuple[set[str], str]:
+def plan_of(accuracy: Any, machine: Machine) -> Plan:
+    return planning.plan(NETWORK, (60, 60, 60), machine=machine, ram="2GiB", accuracy=accuracy)
+
+
+def planned(accuracy: Any, machine: Machine = MACHINE) -> tuple[set[str], str]:
     """The primitives of a plan, and what is said of its accuracy."""
-    plan = planning.plan(NETWORK, (60, 60, 60), ram="2GiB", threads=2, accuracy=accuracy)
+    plan = plan_of(accuracy, machine)
     names = {step.primitive for segment in plan.segments for step in segment.steps}
     return names, planning.accuracy_note(plan, accuracy)
 
@@ -219,11 +227,20 @@ def test_only_those_who_ask_get_it() -> None:
     assert "second" in note
 
 
-def test_without_the_instructions_plans_are_float32_and_say_so(
+def test_without_the_instructions_plans_are_float32_and_say_so() -> None:
+    assert not any("bfloat16" in name for name in catalogue(WITHOUT))
+    names, note = planned("bfloat16", WITHOUT)
+    assert names == planned("float32", WITHOUT)[0]
+    assert note == "float32: bfloat16 is allowed, and the processor has no instructions for it"
+
+
+def test_a_plan_for_a_machine_with_the_instructions_runs_on_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fft_tiled_bfloat16, "has_bfloat16_products", lambda: False)
-    assert not any("bfloat16" in name for name in catalogue(MACHINE))
-    names, note = planned("bfloat16")
-    assert names == planned("float32")[0]
-    assert note == "float32: bfloat16 is allowed, and this processor has no instructions for it"
+    plan = plan_of("bfloat16", WITH)
+    assert planning.accuracy_note(plan, "bfloat16").startswith("bfloat16 in ")
+    monkeypatch.setattr(planning, "detect_machine", lambda *_: WITHOUT)
+    with pytest.raises(InvalidInput, match=r"fft_tiled_\d+_bfloat16.* this machine does not have"):
+        planning.checked_plan(plan, NETWORK, accuracy="bfloat16")
+    monkeypatch.setattr(planning, "detect_machine", lambda *_: WITH)
+    assert planning.checked_plan(plan, NETWORK, accuracy="bfloat16") == plan

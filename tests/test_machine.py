@@ -8,7 +8,7 @@ import pytest
 
 from znni import control_groups
 from znni.errors import InvalidInput
-from znni.machine import AVAILABLE_SHARE, detect_machine
+from znni.machine import AVAILABLE_SHARE, Device, Machine, detect_machine, limited
 
 GIB = 2**30
 
@@ -44,6 +44,20 @@ def test_limits_asked_for() -> None:
     for ram, threads in ((0, 1), (-1, 1), (GIB, 0), (GIB, -2)):
         with pytest.raises(InvalidInput):
             detect_machine(ram, threads)
+
+
+def test_part_of_a_machine() -> None:
+    whole = Machine(Device("cpu", "eight", 8 * GIB, 8, flops=8e11, bandwidth=4e11), absent=True)
+    assert limited(whole, None, None) == whole
+    more = limited(whole, "12GiB", 16).host
+    assert (more.memory, more.threads) == (12 * GIB, 16)
+    assert (more.flops, more.bandwidth) == (8e11, 4e11)
+    one = limited(whole, None, 1)
+    assert one.absent
+    assert (one.host.memory, one.host.threads) == (8 * GIB, 1)
+    assert (one.host.flops, one.host.bandwidth) == pytest.approx((1e11, 1e11))
+    with pytest.raises(InvalidInput, match=r"0 threads cannot compute; give at least 1 \(of 8\)"):
+        limited(whole, None, 0)
 
 
 def test_no_container(groups: Path) -> None:

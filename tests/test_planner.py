@@ -11,8 +11,10 @@ from fakes import Fake, fake_catalogue, machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.exhaustive import Overhead, _Search, fastest_plan
+from planner.costs import BUILT_IN, BUILT_IN_ERROR, NOT_MEASURED, CostModel, Estimate
+from planner.exhaustive import Search, fastest_plan, fastest_plans
 from planner.layers import Options, Slot, fastest_within, least_memory
+from planner.overhead import Overhead
 from planner.sizes import FINEST_STEP, axis_sizes, patch_sizes, patch_sizes_near, spread
 from planner.split import pooled_convolutions, splits
 from znni.cost import Cost, Memory
@@ -54,8 +56,8 @@ WITH_FREE_FUSED = fake_catalogue(*CONVOLUTIONS, Fake("fused", convolved_and_pool
 
 
 def step(seconds: float, resident: int, working: int) -> Step:
-    cost = Cost(1.0, 1.0, Memory(resident, working), 1.0)
-    return Step(CONV, "any", Shape5(1, 1, 3, 3, 3), Shape5(1, 2, 1, 1, 1), cost, seconds)
+    cost = Cost(1.0, 1.0, Memory(resident, working, working), 1.0)
+    return Step(CONV, "any", Shape5(1, 1, 3, 3, 3), Shape5(1, 2, 1, 1, 1), cost, seconds, 0.1)
 
 
 class Tiled(Fake):
@@ -65,7 +67,8 @@ class Tiled(Fake):
         out = convolved(layer, shape)
         assert out is not None
         computed = out.n * out.f * (out.size.ceil_div(22) * 22).volume
-        return Cost(float(computed), 0.0, Memory(0, shape.nbytes + out.nbytes), 1.0)
+        memory = Memory.beside(shape.nbytes + out.nbytes, workspace=0)
+        return Cost(float(computed), 0.0, memory, 1.0)
 
 
 class Multiplying(Fake):
@@ -125,7 +128,7 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
 ) -> None:
     output = Vec3(12, 20, 24)
     fusible = () if catalogue is CHOICES else tuple(pooled_convolutions(NETWORK))
-    options = Options(catalogue.values())
+    options = Options(catalogue.values(), BUILT_IN)
     fused = 0
     for memory in (60_000, 100_000, 200_000, 10**7):
         best = inf
@@ -209,7 +212,8 @@ def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
         plan = fastest_plan(
             network, Vec3.of(extent), machine(10**9), fake_catalogue(by_tiles), NO_OVERHEAD
         )
-        search = _Search(network, Vec3.of(extent), machine(10**9), {"tiled": by_tiles}, NO_OVERHEAD)
+        output, tiled = Vec3.of(extent), {"tiled": by_tiles}
+        search = Search(network, output, machine(10**9), tiled, NO_OVERHEAD, BUILT_IN, "none")
         assert search.lower_bound(plan.patch) <= plan.seconds
 
 
@@ -221,7 +225,9 @@ def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
         for memory in (60_000, 200_000, 10**9):
             for output in (Vec3(12, 20, 24), Vec3(40, 40, 40)):
                 plan = fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
-                search = _Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+                search = Search(
+                    NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, BUILT_IN, "none"
+                )
                 assert search.lower_bound(plan.patch) <= plan.seconds
                 assert min(search.bounds.of_layers(plan.patch)) >= 0
 
@@ -296,3 +302,62 @@ def test_a_fused_step_reads_its_stored_input_in_place() -> None:
     plan = fastest_plan(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD)
     stored, fragment = Shape5(1, 1, 13, 13, 13), Shape5(1, 2, 5, 5, 5)
     assert plan.memory.working == stored.nbytes + fragment.nbytes
+
+
+class Preferring:
+    """A model by which one primitive takes a second, and each other one two."""
+
+    source = "a preference"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def estimate(
+        self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
+    ) -> Estimate:
+        assert cost == primitive.cost(operation, shape)
+        return Estimate(1.0, 0.25) if primitive.name == self.name else Estimate(2.0, 0.5)
+
+
+@pytest.mark.parametrize("name", [fake.name for fake in CONVOLUTIONS])
+def test_the_model_that_is_given_decides(name: str) -> None:
+    model: CostModel = Preferring(name)
+    output = Vec3(12, 20, 24)
+    plan = fastest_plan(NETWORK, output, machine(10**9), CHOICES, NO_OVERHEAD, model)
+    steps = [step for segment in plan.segments for step in segment.steps]
+    assert {step.primitive for step in steps if step.conv} == {name}
+    assert {(step.seconds, step.error) for step in steps if step.conv} == {(1.0, 0.25)}
+    assert plan.costs == "a preference"
+    assert plan.patch == output  # all patches take the same, so the fewest are best
+
+
+def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
+    plan = fastest_plan(
+        NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD, Preferring("medium")
+    )
+    times = [(n * s.seconds, s.error) for segment, n in plan.runs() for s in segment.steps]
+    assert len({error for _, error in times}) == 2
+    total = sum(seconds for seconds, _ in times)
+    assert plan.error == pytest.approx(sum(s * error for s, error in times) / total)
+    table = plan_table(plan)
+    assert f"voxels/s +- {plan.error:.0%} predicted" in table
+    assert f"+- {plan.error:.0%} predicted (a preference)" in table
+    assert {"25%", "50%"} <= set(table.split())
+    default = fastest_plan(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD)
+    assert default.costs == NOT_MEASURED
+    assert default.error == pytest.approx(BUILT_IN_ERROR)
+
+
+def test_the_best_plans_are_those_of_all_patches() -> None:
+    output, catalogue = Vec3(12, 20, 24), WITH_FUSED
+    for memory in (60_000, 200_000, 10**7):
+        every = fastest_plans(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, count=10**6)
+        patches = [plan.patch for plan in every]
+        assert len(set(patches)) == len(patches)
+        seconds = [plan.seconds for plan in every]
+        assert seconds == sorted(seconds)
+        assert len(every) > 10
+        some = fastest_plans(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, count=10)
+        assert [plan.seconds for plan in some] == seconds[:10]
+        best = fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+        assert best.seconds == seconds[0]

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from layers import CONVOLUTION, POOLED_CONVOLUTION, POOLING, Case, case_for, primitives_for
 
+from znni.arena import output_into
 from znni.arrays import peak_memory
 from znni.cost import Memory
 from znni.network import Conv, Operation, Pool, PooledConv
@@ -62,7 +63,9 @@ def measure(primitive: Primitive, case: Case) -> Memory:
     with peak_memory() as peak:
         y = run(case.x)
     assert y.shape == primitive.out_shape(case.layer, case.shape)
-    return Memory(resident=resident, working=peak.added + case.x.nbytes)
+    with output_into(y), peak_memory() as beside:
+        run(case.x)
+    return Memory(resident, peak.added + case.x.nbytes, beside.added)
 
 
 def assert_kept(declared: int, measured: int) -> None:
@@ -76,6 +79,7 @@ def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
     declared, measured = primitive.cost(layer, case.shape).memory, measure(primitive, case)
     assert_kept(declared.resident, measured.resident)
     assert_kept(declared.working, measured.working)
+    assert_kept(declared.workspace, measured.workspace)
 
 
 @cases(CONVOLUTIONS)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from fakes import Fake, machine
 
-from planner.exhaustive import Overhead, fastest_plan
+from planner.exhaustive import fastest_plan
+from planner.overhead import Overhead
 from znni.arena import new_output
 from znni.arrays import peak_memory
 from znni.engine.patch import PatchRunner

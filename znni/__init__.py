@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         load_weights,
         plan,
         random_weights,
+        search,
     )
 
 __version__ = "0.1.0"
@@ -25,6 +26,7 @@ __all__ = [
     "load_weights",
     "plan",
     "random_weights",
+    "search",
 ]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from znni import __version__
 from znni.arrays import peak_memory
+from znni.calibration.record import StepTimes, refine
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Progress, no_progress, run_volume
 from znni.engine.tiles import Job, Region, make_job
@@ -19,8 +20,8 @@ from znni.errors import InvalidInput, ZnniError
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Border, OutputType, Pad, check_choices
-from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare
+from znni.options import Accuracy, Border, Costs, OutputType, Pad, check_choices
+from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare, search
 from znni.plans import Plan
 from znni.shapes import Vec3
 from znni.units import counted, duration, in_units
@@ -38,6 +39,7 @@ __all__ = [
     "load_weights",
     "plan",
     "random_weights",
+    "search",
 ]
 
 
@@ -73,7 +75,8 @@ class Report:
             f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}, "
             f"{duration(self.preparing)} of them to compile and prepare: "
             f"{self.voxels / self.seconds:,.0f} voxels/s with that and the first touch of memory, "
-            f"{self.plan.voxels_per_second:,.0f} predicted without; peak memory "
+            f"{self.plan.voxels_per_second:,.0f} +- {self.plan.error:.0%} predicted without "
+            f"({self.plan.costs}); peak memory "
             f"{in_units(self.peak_memory)} ({in_units(self.plan.memory.total)} promised){accuracy}"
         )
 
@@ -93,6 +96,7 @@ def infer(
     threads: int | None = None,
     dtype: OutputType = "float32",
     accuracy: Accuracy = "float32",
+    costs: Costs = "auto",
     plan: Plan | None = None,
     overwrite: bool = False,
     command: str = "",
@@ -117,6 +121,9 @@ def infer(
         dtype: of the output; ``uint8`` stores 0..1 as 0..255.
         accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
             to 1e-2 a layer, where that is faster.
+        costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
+            ``built-in`` model, or, with ``auto``, the measured ones if there are any. Unless it is
+            ``built-in``, the times of this run join those that were measured.
         plan: use this one instead of searching.
         overwrite: replace an existing output file.
         command: the command line, to be noted in the output.
@@ -133,19 +140,22 @@ def infer(
     weights = weights_for(network, weights, random_seed)
     volume = open_volume(source, dataset)
     check_features(volume, network)
-    check_choices(border, pad, dtype, accuracy)
+    check_choices(border, pad, dtype, accuracy, costs)
     job = make_job(network, volume.size, border, pad, roi)
     output = open_output(out, source, network.out_features, job.output, dtype, overwrite=overwrite)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan = given_or_found(plan, network, job, ram, threads, dtype, accuracy, volume.itemsize)
+        plan = given_or_found(
+            plan, network, job, ram, threads, dtype, accuracy, costs, volume.itemsize
+        )
         note = accuracy_note(plan, accuracy)
         attributes = _provenance(plan, weights, job, source, command, dtype)
         output.describe(attributes)
+        times = StepTimes()
         with peak_memory() as peak:
             start = time.perf_counter()
-            runner = prepare(plan, weights)
+            runner = prepare(plan, weights, times)
             preparing = time.perf_counter() - start
             run_volume(volume, job, runner, output, dtype, progress)
             seconds = time.perf_counter() - start
@@ -154,6 +164,8 @@ def infer(
     except BaseException as error:
         error.add_note(output.abandon())
         raise
+    if costs != "built-in":
+        refine(times.warm(), plan.machine.host.threads)
     attributes |= measured
     return Report(plan, job.output.volume, seconds, preparing, peak.highest, attributes, note)
 
@@ -186,8 +198,9 @@ class Inferer:
         ram: int | str | None = None,
         threads: int | None = None,
         accuracy: Accuracy = "float32",
+        costs: Costs = "auto",
     ) -> None:
-        check_choices(border, pad, accuracy=accuracy)
+        check_choices(border, pad, accuracy=accuracy, costs=costs)
         self.network = network if isinstance(network, Network) else load_network(network)
         self.weights = weights_for(self.network, weights, None)
         self.plan = plan
@@ -196,6 +209,7 @@ class Inferer:
         self._ram = ram
         self._threads = threads
         self._accuracy: Accuracy = accuracy
+        self._costs: Costs = costs
         self._allowed = 0
         self._runner: PatchRunner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
@@ -228,6 +242,7 @@ class Inferer:
             self._threads,
             "float32",
             self._accuracy,
+            self._costs,
             volume.itemsize,
             output_array=4 * self.network.out_features * job.output.volume,
         )
@@ -271,6 +286,7 @@ def _provenance(
         "voxel_offset": tuple(job.center),
         "scale": 1 / 255 if dtype == "uint8" else 1.0,
         "predicted_seconds": plan.seconds,
+        "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,
         "seconds": 0.0,  # these two are known at the end
         "peak_memory_bytes": 0,

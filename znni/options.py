@@ -11,6 +11,8 @@ Border: TypeAlias = Literal["valid", "same"]
 Pad: TypeAlias = Literal["reflect", "edge", "constant"]
 OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
 Accuracy: TypeAlias = Literal["float32", "bfloat16"]
+Costs: TypeAlias = Literal["auto", "built-in", "measured"]
+Division: TypeAlias = Literal["none", "power-of-two", "all"]
 
 # The largest relative error that a primitive of each class may promise, best class first: of the
 # largest output, where products do not cancel. Only primitives of the class that a user allows, and
@@ -23,6 +25,7 @@ def check_choices(
     pad: Pad = "reflect",
     dtype: OutputType = "float32",
     accuracy: Accuracy = "float32",
+    costs: Costs = "auto",
 ) -> None:
     """Check names that a caller without a type checker may have misspelt.
 
@@ -34,6 +37,7 @@ def check_choices(
         ("pad", pad, Pad),
         ("dtype", dtype, OutputType),
         ("accuracy", accuracy, Accuracy),
+        ("costs", costs, Costs),
     ):
         if value not in get_args(choices):
             known = ", ".join(get_args(choices))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from znni.errors import PLAN_AGAIN, InvalidInput, option
@@ -24,26 +25,31 @@ def load_plan(path: Path) -> Plan:
         raise InvalidInput(f"{path}: {error}") from None
 
 
-def save_plan(path: Path, plan: Plan, *, overwrite: bool = False) -> None:
-    """Write a plan.
+def save_plans(path: Path, plans: Sequence[Plan], *, overwrite: bool = False) -> None:
+    """Write plans: the first to the path, the others beside it, with their ranks in their names.
 
     Args:
-        path: of the file.
-        plan: what is written.
-        overwrite: replace a plan that is there.
+        path: of the first one's file.
+        plans: what is written.
+        overwrite: replace plans that are there.
 
     Raises:
-        InvalidInput: the file cannot be written, is there already, or is no plan.
+        InvalidInput: a file cannot be written, is there already, or is no plan.
     """
-    if path.exists():
+    files = [
+        path if rank == 1 else path.with_stem(f"{path.stem}-{rank}")
+        for rank in range(1, len(plans) + 1)
+    ]
+    for file in filter(Path.exists, files):
         if not overwrite:
             raise InvalidInput(
-                f"{path}: exists; write elsewhere, or give {option('overwrite', True)}"
+                f"{file}: exists; write elsewhere, or give {option('overwrite', True)}"
             )
-        load_plan(path)  # nothing but a plan is replaced
-    try:
-        path.write_text(plan.to_json(), encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(
-            f"{path}: cannot be written: {error.strerror}; write elsewhere"
-        ) from None
+        load_plan(file)  # nothing but a plan is replaced
+    for file, plan in zip(files, plans, strict=True):
+        try:
+            file.write_text(plan.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise InvalidInput(
+                f"{file}: cannot be written: {error.strerror}; write elsewhere"
+            ) from None

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 from znni.plans import Plan, Step
+from znni.text_table import aligned
 from znni.units import counted, duration, in_units
 
-HEADER = ("layer", "primitive", "input", "output", "runs", "working", "resident", "Gflop", "s")
+HEADER = (
+    *("layer", "primitive", "input", "output"),
+    *("runs", "working", "resident", "Gflop", "s", "+-"),
+)
 
 
 def plan_table(plan: Plan) -> str:
     """The plan's layers as a table, and its totals.
 
-    ``runs``, ``Gflop`` and ``s`` are per patch; ``working`` and ``resident`` are of one call.
+    ``runs``, ``Gflop`` and ``s`` are per patch; ``working`` and ``resident`` are of one call;
+    ``+-`` is the error to be expected of the seconds.
     """
     rows: list[tuple[str, ...]] = [HEADER]
     breaks = []
     for segment, runs in plan.runs():
         breaks.append(len(rows))
         rows.extend(_row(step, runs) for step in segment.steps)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    lines = []
-    for index, row in enumerate(rows):
-        if index in breaks:
-            lines.append(rule)
-        cells = (
-            cell.ljust(width) if column < 4 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(cells).rstrip())
+    lines = aligned(rows, left=4)
+    rule = "-" * len(lines[0])
+    for index in reversed(breaks):
+        lines.insert(index, rule)
     return "\n".join([*lines, rule, *totals(plan)])
 
 
@@ -43,6 +44,7 @@ def _row(step: Step, runs: int) -> tuple[str, ...]:
         in_units(step.cost.memory.resident),
         f"{runs * step.cost.flops / 1e9:.1f}",
         f"{runs * step.seconds:.3f}",
+        f"{step.error:.0%}",
     )
 
 
@@ -54,13 +56,21 @@ def totals(plan: Plan) -> list[str]:
         f"machine       {plan.machine.host.name}, "
         f"{counted(plan.machine.host.threads, 'thread')}, "
         f"{in_units(plan.machine.host.memory)} allowed",
+        *_gpus(plan),
         f"patch         {plan.patch} output voxels from {plan.input_patch}; "
         f"{plan.patches:,} to cover {plan.output}",
         f"peak memory   {in_units(memory.total)}: process {in_units(memory.process)}, weights "
         f"{in_units(memory.weights)}, resident {in_units(memory.resident)}, working "
         f"{in_units(memory.working)}, blocks {in_units(memory.blocks)}",
-        f"throughput    {plan.voxels_per_second:,.0f} voxels/s predicted, "
+        f"throughput    {plan.voxels_per_second:,.0f} voxels/s +- {plan.error:.0%} predicted, "
         f"{plan.wasted_work:.0%} of the work on borders and repetition",
-        f"time          {duration(plan.seconds)} predicted "
-        "(a model of flops and bytes, not yet measured on this machine)",
+        f"time          {duration(plan.seconds)} +- {plan.error:.0%} predicted ({plan.costs})",
     ]
+
+
+def _gpus(plan: Plan) -> Iterator[str]:
+    """A line on the machine's GPUs, if it has any."""
+    names = Counter(gpu.name for gpu in plan.machine.gpus)
+    if names:
+        gpus = ", ".join(f"{count} x {name}" for name, count in names.items())
+        yield f"              beside {gpus}, not used: there are no GPU primitives yet"

@@ -1,4 +1,4 @@
-"""Plans for this machine: found, or made earlier and checked, and made ready to run."""
+"""Plans: found for a machine, or made earlier and checked, and made ready to run on this one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
-from planner.exhaustive import Overhead, fastest_plan
-from znni.engine.patch import PatchRunner, check_runnable
+from planner.alternatives import alternatives
+from planner.exhaustive import Search
+from planner.overhead import Overhead
+from planner.views import Views, views
+from znni.accuracy import class_of_plan, note_on, of_class
+from znni.calibration.choice import cost_model
+from znni.engine.patch import Measured, PatchRunner, check_runnable, not_measured
 from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
 from znni.engine.tiles import Job, Region, make_job
 from znni.errors import PLAN_AGAIN, DoesNotFit, InvalidInput, option
-from znni.machine import detect_machine
+from znni.explanation import explanation
+from znni.families import families
+from znni.machine import Machine, detect_machine
+from znni.machine_file import machine_for
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import ACCURACIES, Accuracy, Border, OutputType, check_choices
-from znni.plans import Plan, Step
-from znni.primitive import Primitive, catalogue
+from znni.options import Accuracy, Border, Costs, OutputType, check_choices
+from znni.plan_checks import check_class, check_made_for
+from znni.plans import Plan
+from znni.primitive import catalogue
 from znni.shapes import Vec3
-from znni.units import counted, in_units
+from znni.units import in_units
 from znni.weights import Weights
 
 # What the interpreter, the libraries and code compiled at first use take, measured, with room.
@@ -36,10 +45,12 @@ def plan(
     *,
     border: Border = "valid",
     roi: Region | None = None,
+    machine: Machine | str | Path | None = None,
     ram: int | str | None = None,
     threads: int | None = None,
     dtype: OutputType = "float32",
     accuracy: Accuracy = "float32",
+    costs: Costs = "auto",
     input_itemsize: int = 4,
 ) -> Plan:
     """Find the fastest way to run a network over a volume.
@@ -49,26 +60,77 @@ def plan(
         volume_shape: extents (z, y, x) of the input, in voxels.
         border: ``valid`` or ``same``.
         roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
+        machine: the machine to plan for, or its YAML file; by default this one.
         ram: bytes that the process may take, or such as ``8GiB``; by default what is available,
             less a margin.
         threads: worker threads; by default all cores.
         dtype: of the output.
         accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
             to 1e-2 a layer, where that is faster.
+        costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
+            ``built-in`` model, or, with ``auto``, the measured ones if there are any.
         input_itemsize: bytes of one stored input value.
 
     Raises:
-        InvalidInput: the network or the shape cannot be used.
+        InvalidInput: network, shape or machine cannot be used, or ``measured`` costs are missing.
         DoesNotFit: no plan stays within ``ram``.
+    """
+    found = search(
+        network,
+        volume_shape,
+        border=border,
+        roi=roi,
+        machine=machine,
+        ram=ram,
+        threads=threads,
+        dtype=dtype,
+        accuracy=accuracy,
+        costs=costs,
+        input_itemsize=input_itemsize,
+    )
+    return fastest(found)[0]
+
+
+def search(
+    network: Network | str | Path,
+    volume_shape: Sequence[int],
+    *,
+    border: Border = "valid",
+    roi: Region | None = None,
+    machine: Machine | str | Path | None = None,
+    ram: int | str | None = None,
+    threads: int | None = None,
+    dtype: OutputType = "float32",
+    accuracy: Accuracy = "float32",
+    costs: Costs = "auto",
+    input_itemsize: int = 4,
+) -> Search:
+    """All plans to run a network over a volume: ``fastest`` of it gives as many as are asked for.
+
+    Takes what ``plan`` takes.
+
+    Raises:
+        InvalidInput: as ``plan``.
     """
     network = network if isinstance(network, Network) else load_network(network)
     if len(volume_shape) != 3 or min(volume_shape) < 1:
         raise InvalidInput(
             f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x"
         )
-    check_choices(border, dtype=dtype, accuracy=accuracy)
+    check_choices(border, dtype=dtype, accuracy=accuracy, costs=costs)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
-    return _plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize)
+    wanted = machine_for(machine, ram, threads)
+    return _search_for(network, job, wanted, accuracy, costs, _overhead(dtype, input_itemsize))
+
+
+def explain(search: Search, plan: Plan) -> str:
+    """Why each layer of a plan has its primitive: the fastest others, and what they would take."""
+    return explanation(plan, alternatives(plan, search.catalogue, search.model))
+
+
+def look_around(search: Search, plan: Plan) -> Views:
+    """What surrounds the fastest plan: other limits, sizes of patches, families of primitives."""
+    return views(search, plan, families(search.catalogue))
 
 
 def given_or_found(
@@ -79,6 +141,7 @@ def given_or_found(
     threads: int | None,
     dtype: OutputType,
     accuracy: Accuracy,
+    costs: Costs,
     input_itemsize: int,
     output_array: int = 0,
 ) -> Plan:
@@ -92,6 +155,7 @@ def given_or_found(
         threads: worker threads, as in ``plan``.
         dtype: of the output.
         accuracy: the class that primitives may have.
+        costs: what times are predicted from, as in ``plan``.
         input_itemsize: bytes of one stored input value.
         output_array: bytes of an array for the whole output, if the caller makes one.
 
@@ -100,7 +164,14 @@ def given_or_found(
         DoesNotFit: no plan stays within ``ram``.
     """
     if given is None:
-        found = _plan_job(network, job, ram, threads, dtype, accuracy, input_itemsize, output_array)
+        overhead = _overhead(dtype, input_itemsize, output_array)
+        try:
+            here = detect_machine(ram, threads)
+            found = fastest(_search_for(network, job, here, accuracy, costs, overhead))[0]
+        except DoesNotFit as error:
+            if output_array:
+                error.add_note(f"{in_units(output_array)} of that are for the output array")
+            raise
         _warn_beyond_available(found)
         return found
     checked = checked_plan(
@@ -128,32 +199,25 @@ def _warn_beyond_available(plan: Plan) -> None:
         )
 
 
-def _plan_job(
+def _search_for(
     network: Network,
     job: Job,
-    ram: int | str | None,
-    threads: int | None,
-    dtype: OutputType,
+    machine: Machine,
     accuracy: Accuracy,
-    input_itemsize: int,
-    output_array: int = 0,
-) -> Plan:
-    """The fastest plan for a job on this machine."""
-    machine = detect_machine(ram, threads)
-    overhead = _overhead(dtype, input_itemsize, output_array)
+    costs: Costs,
+    overhead: Overhead,
+) -> Search:
+    """All plans for a job on a machine, by its primitives of a class."""
+    primitives = of_class(catalogue(machine), accuracy)
+    model = cost_model(primitives, costs, absent=machine.absent)
+    return Search(network, job.output, machine, primitives, overhead, model)
+
+
+def fastest(search: Search, count: int = 1) -> list[Plan]:
+    """The fastest plans of a search, and a line in the log on how long it took."""
     start = time.perf_counter()
-    primitives = {
-        name: primitive
-        for name, primitive in catalogue(machine).items()
-        if primitive.accuracy <= ACCURACIES[accuracy]
-    }
-    try:
-        found = fastest_plan(network, job.output, machine, primitives, overhead)
-    except DoesNotFit as error:
-        if output_array:
-            error.add_note(f"{in_units(output_array)} of that are for the output array")
-        raise
-    log.info("planned in %.1f s: patch %s", time.perf_counter() - start, found.patch)
+    found = search.fastest(count)
+    log.info("planned in %.1f s: patch %s", time.perf_counter() - start, found[0].patch)
     return found
 
 
@@ -187,34 +251,15 @@ def checked_plan(
         InvalidInput: it is for another network, takes more memory or other threads, uses what
             this machine does not have, or a primitive of a lower class than ``accuracy``.
     """
-    if given.network != network:
-        raise InvalidInput(
-            f"the plan is for network {given.network.name}, as it was then, not for this "
-            f"{network.name}; {PLAN_AGAIN}"
-        )
-    if given.machine.gpus or any(segment.device != "cpu" for segment in given.segments):
-        raise InvalidInput(
-            "the plan is for a machine with a GPU, which needs a version of znni with GPU "
-            f"primitives; this one has none: {PLAN_AGAIN}"
-        )
-    planned = given.machine.host.threads
-    if threads not in (None, planned):
-        raise InvalidInput(
-            f"the plan is for {counted(planned, 'thread')}, not {threads}; give "
-            f"{option('threads', planned)}, or {PLAN_AGAIN}"
-        )
-    primitives = catalogue(given.machine)
+    check_made_for(given, network, threads)
+    here, there = detect_machine(ram, threads).host, given.machine.host
+    able = replace(there, bfloat16=there.bfloat16 and here.bfloat16)
+    primitives = catalogue(Machine(able))
     check_runnable(given, primitives)
-    for step in _steps(given):
-        needed = _class_of(primitives[step.primitive])
-        if ACCURACIES[needed] > ACCURACIES[accuracy]:
-            raise InvalidInput(
-                f"the plan runs layer {step.operation.name} by {step.primitive}, whose accuracy is "
-                f"{needed}; give {option('accuracy', needed)} to allow that, or {PLAN_AGAIN}"
-            )
+    check_class(given, primitives, accuracy)
     beside = _overhead(dtype, input_itemsize, output_array).of_run(network, given.patch)
     memory = replace(beside, resident=given.memory.resident, working=given.memory.working)
-    allowed = detect_machine(ram, threads).host.memory
+    allowed = here.memory
     if memory.total > allowed:
         output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
         raise InvalidInput(
@@ -224,7 +269,7 @@ def checked_plan(
     return replace(given, memory=memory)
 
 
-def _overhead(dtype: OutputType, input_itemsize: int, output_array: int) -> Overhead:
+def _overhead(dtype: OutputType, input_itemsize: int, output_array: int = 0) -> Overhead:
     """What a run takes beside its layers."""
     return Overhead(
         PROCESS_BYTES + output_array,
@@ -235,38 +280,14 @@ def _overhead(dtype: OutputType, input_itemsize: int, output_array: int) -> Over
 
 def accuracy_of(plan: Plan) -> Accuracy:
     """The class of the least accurate primitive of a plan that this machine can run."""
-    primitives = catalogue(plan.machine)
-    classes = {_class_of(primitives[step.primitive]) for step in _steps(plan)}
-    return max(classes, key=ACCURACIES.__getitem__)
+    return class_of_plan(plan, catalogue(plan.machine))
 
 
 def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     """What is to be said of a plan's accuracy: nothing where float32 was asked for and is used."""
-    primitives = catalogue(plan.machine)
-    used = accuracy_of(plan)
-    if used != "float32":
-        layers = [
-            s.operation.name for s in _steps(plan) if _class_of(primitives[s.primitive]) == used
-        ]
-        error = ACCURACIES[used]
-        return f"{used} in {', '.join(layers)}: relative errors of up to {error:g} a layer"
-    if allowed == "float32":
-        return ""
-    if any(_class_of(primitive) == allowed for primitive in primitives.values()):
-        return f"float32: {allowed} is allowed, and the plan makes no use of it"
-    return f"float32: {allowed} is allowed, and this processor has no instructions for it"
+    return note_on(plan, catalogue(plan.machine), allowed)
 
 
-def _class_of(primitive: Primitive) -> Accuracy:
-    """The best class that a primitive keeps to."""
-    kept = (name for name, error in ACCURACIES.items() if primitive.accuracy <= error)
-    return next(kept)
-
-
-def _steps(plan: Plan) -> list[Step]:
-    return [step for segment in plan.segments for step in segment.steps]
-
-
-def prepare(plan: Plan, weights: Weights) -> PatchRunner:
-    """A plan made ready to run on this machine."""
-    return PatchRunner(plan, catalogue(plan.machine), weights)
+def prepare(plan: Plan, weights: Weights, measured: Measured = not_measured) -> PatchRunner:
+    """A plan made ready to run on this machine; ``measured`` is told of each call of a step."""
+    return PatchRunner(plan, catalogue(plan.machine), weights, measured)

@@ -33,6 +33,7 @@ class Step:
         shape_out: of its output.
         cost: of one call.
         seconds: predicted for one call.
+        error: of the prediction, root mean square, as a share of the seconds.
     """
 
     operation: Operation
@@ -41,6 +42,7 @@ class Step:
     shape_out: Shape5
     cost: Cost
     seconds: float
+    error: float
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -142,6 +144,7 @@ class Plan:
         patch: output voxels of one patch; the last along an axis may overlap its neighbour.
         segments: the layers, first to last.
         memory: peak bytes on the host.
+        costs: where the predicted times come from.
     """
 
     network: Network
@@ -150,6 +153,7 @@ class Plan:
     patch: Vec3
     segments: tuple[Segment, ...]
     memory: PlanMemory
+    costs: str
 
     @property
     def input_patch(self) -> Vec3:
@@ -166,6 +170,11 @@ class Plan:
         """Patches that cover the output."""
         return self.output.ceil_div(self.patch).volume
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All of them, first to last."""
+        return tuple(step for segment in self.segments for step in segment.steps)
+
     def runs(self) -> Iterator[tuple[Segment, int]]:
         """Each segment with the number of times that it runs for one patch."""
         return segment_runs(self.segments)
@@ -179,6 +188,15 @@ class Plan:
     def seconds(self) -> float:
         """Predicted time of the whole output."""
         return self.patches * self.patch_seconds
+
+    @property
+    def error(self) -> float:
+        """To be expected of the predicted time, as a share of it.
+
+        Errors of the steps are added up: most have one cause, such as the clock or the memory.
+        """
+        steps = [(n * step.seconds, step.error) for part, n in self.runs() for step in part.steps]
+        return sum(seconds * error for seconds, error in steps) / self.patch_seconds
 
     @property
     def voxels_per_second(self) -> float:
@@ -221,10 +239,9 @@ class Plan:
             ) from None
         except InvalidInput as error:
             raise InvalidInput(f"not a plan: {error}; {PLAN_AGAIN}") from None
-        steps = [step for segment in plan.segments for step in segment.steps]
         if (
             not all(s.steps for s in plan.segments)
-            or tuple(layer for step in steps for layer in step.layers) != plan.network.layers
+            or tuple(layer for step in plan.steps for layer in step.layers) != plan.network.layers
         ):
             raise InvalidInput(f"not a plan: its steps are not its network's layers; {PLAN_AGAIN}")
         sizes = (
@@ -233,9 +250,13 @@ class Plan:
             *(segment.sub_batch for segment in plan.segments),
             plan.machine.host.threads,
         )
-        if min(sizes) < 1 or not all(0 < step.seconds < inf for step in steps):
+        if min(sizes) < 1 or not all(0 < step.seconds < inf for step in plan.steps):
             raise InvalidInput(
                 f"not a plan: its sizes and its time are not all positive; {PLAN_AGAIN}"
+            )
+        if not all(0 <= step.error < inf for step in plan.steps):
+            raise InvalidInput(
+                f"not a plan: the error of its time is negative or not a number; {PLAN_AGAIN}"
             )
         return plan
 

@@ -38,6 +38,10 @@ class Primitive(Protocol):
     def accuracy(self) -> float:
         """The relative error that it promises against a float64 reference."""
 
+    @property
+    def version(self) -> int:
+        """Raised by its author when its speed changes: older measurements no longer count."""
+
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Shape of the output, or None where this primitive does not apply."""
 

@@ -11,14 +11,17 @@ LINE_EVERY_SECONDS = 60
 
 
 @contextmanager
-def show_progress() -> Iterator[Callable[[int, int], None]]:
+def show_progress(unit: str = "voxels") -> Iterator[Callable[[int, int], None]]:
     """Show progress on stderr within a ``with`` block.
 
+    Args:
+        unit: what is counted.
+
     Yields:
-        A function to call with the output voxels done and those wanted in all.
+        A function to call with how many are done, and how many are wanted in all.
     """
     if not sys.stderr.isatty():
-        yield _line_a_minute()
+        yield _line_a_minute(unit)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -36,12 +39,12 @@ def show_progress() -> Iterator[Callable[[int, int], None]]:
 
         def advance(done: int, total: int) -> None:
             rate = done / (time.perf_counter() - start)
-            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} voxels/s")
+            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} {unit}/s")
 
         yield advance
 
 
-def _line_a_minute() -> Callable[[int, int], None]:
+def _line_a_minute(unit: str) -> Callable[[int, int], None]:
     start = last = time.perf_counter()
 
     def advance(done: int, total: int) -> None:
@@ -53,7 +56,7 @@ def _line_a_minute() -> Callable[[int, int], None]:
         rate = done / (now - start)
         left = (total - done) / rate
         sys.stderr.write(
-            f"{done / total:.0%} done, {rate:,.0f} voxels/s, {left / 60:.0f} min left\n"
+            f"{done / total:.0%} done, {rate:,.0f} {unit}/s, {left / 60:.0f} min left\n"
         )
         sys.stderr.flush()
 

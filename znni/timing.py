@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -24,3 +26,19 @@ class Timing:
             return None
         lower, _, upper = statistics.quantiles(self.seconds, n=4, method="inclusive")
         return (upper - lower) / 2 / self.median
+
+
+def timed(function: Callable[[], object], repeats: int) -> Timing:
+    """Call a function once to warm up, and then time it.
+
+    Args:
+        function: what to time.
+        repeats: timed calls; at least one.
+    """
+    function()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - start)
+    return Timing(tuple(seconds))

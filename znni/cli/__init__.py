@@ -1,4 +1,4 @@
-"""The command line: ``znni infer``, ``znni plan``, ``znni info``."""
+"""The command line: ``znni infer``, ``znni plan``, ``znni calibrate``, ``znni info``."""
 
 from __future__ import annotations
 

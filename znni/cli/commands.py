@@ -11,7 +11,7 @@ import typer
 
 from znni import __version__
 from znni.cli import options
-from znni.errors import InvalidInput
+from znni.cli.values import parse_roi, three_extents
 from znni.options import Accuracy, Pad
 from znni.units import counted
 
@@ -65,6 +65,7 @@ def infer(
     threads: options.Threads = None,
     dtype: options.Dtype = "float32",
     accuracy: options.AccuracyChoice = "float32",
+    costs: options.CostsChoice = "auto",
     plan: Annotated[
         Path | None, typer.Option(help="Run this plan, made by znni plan --out.")
     ] = None,
@@ -83,7 +84,7 @@ def infer(
     network = api.load_network(net)
     source = open_volume(volume, dataset)
     api.check_features(source, network)
-    region = _parse_roi(roi) if roi else None
+    region = parse_roi(roi) if roi else None
     given = load_plan(plan) if plan else None
     if dry_run and given:
         checked = planning.checked_plan(
@@ -99,6 +100,7 @@ def infer(
             roi=region,
             dtype=dtype,
             accuracy=accuracy,
+            costs=costs,
             input_itemsize=source.itemsize,
             ram=ram,
             threads=threads,
@@ -119,6 +121,7 @@ def infer(
             roi=region,
             dtype=dtype,
             accuracy=accuracy,
+            costs=costs,
             plan=given,
             overwrite=overwrite,
             command=shlex.join(["znni", *sys.argv[1:]]),
@@ -138,13 +141,36 @@ def plan(
     dataset: options.Dataset = None,
     roi: options.Roi = None,
     border: options.BorderChoice = "valid",
+    machine: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Plan for the machine of this file. Default: this one."),
+    ] = None,
     ram: options.Ram = None,
     threads: options.Threads = None,
     dtype: options.Dtype = "float32",
     accuracy: options.AccuracyChoice = "float32",
+    costs: options.CostsChoice = "auto",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also print why each layer's primitive won.")
+    ] = False,
+    alternatives: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Also rank the N fastest plans, one a patch size."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw the plan among its neighbours (.png, .svg or .pdf), which takes some "
+            "20 seconds for a large volume."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Also save the plan, for znni infer --plan.")
+        Path | None,
+        typer.Option(
+            help="Also save the plan, for znni infer --plan; its alternatives beside it, "
+            "as plan-2.json and so on."
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a plan that is there.")
@@ -152,29 +178,65 @@ def plan(
 ) -> None:
     """Print the fastest plan and what it will take, without running it."""
     from znni import planning
-    from znni.plan_file import save_plan
-    from znni.shapes import Vec3
+    from znni.plan_file import save_plans
+    from znni.plan_plot import check_drawable, plot_plan
+    from znni.ranking import ranking
     from znni.volumes.locate import open_volume
 
+    if plot:
+        check_drawable(plot)
     if all(part.strip().isdecimal() for part in volume.split(",")):
-        size, itemsize = Vec3(*_three_extents(volume)), 4
+        size, itemsize = three_extents(volume), 4
     else:
         source = open_volume(volume, dataset)
         size, itemsize = source.size, source.itemsize
-    found = planning.plan(
+    search = planning.search(
         net,
         size,
         border=border,
-        roi=_parse_roi(roi) if roi else None,
+        roi=parse_roi(roi) if roi else None,
+        machine=machine,
         ram=ram,
         threads=threads,
         dtype=dtype,
         accuracy=accuracy,
+        costs=costs,
         input_itemsize=itemsize,
     )
+    plans = planning.fastest(search, alternatives or 1)
+    found = plans[0]
     if out:
-        save_plan(out, found, overwrite=overwrite)
+        save_plans(out, plans, overwrite=overwrite)
     typer.echo(found.to_json() if as_json else _table(found, accuracy))
+    if alternatives:
+        typer.echo(f"\n{ranking(plans)}", err=as_json)
+    if explain:
+        typer.echo(f"\n{planning.explain(search, found)}", err=as_json)
+    if plot:
+        plot_plan(planning.look_around(search, found), plot)
+
+
+@app.command()
+def calibrate(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take less than a minute, for larger errors.")
+    ] = False,
+    threads: options.Threads = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A primitive; repeatable. Default: all.")
+    ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="First delete what was measured before.")
+    ] = False,
+) -> None:
+    """Measure how fast this machine is, for plans to be made from."""
+    from znni.calibration.campaign import calibrate_machine
+    from znni.calibration.report import calibration_table
+    from znni.progress import show_progress
+
+    with show_progress("measurements") as progress:
+        known = calibrate_machine(threads, only or [], progress, quick=quick, forget=forget)
+    typer.echo(calibration_table(known))
 
 
 @app.command()
@@ -217,22 +279,3 @@ def _describe(network: Network) -> str:
     lines.append(f"  input    value * {scaling.scale:g} + {scaling.offset:g}")
     lines.append(f"  weights  {network.weights or 'none named'}")
     return "\n".join(lines)
-
-
-def _three_extents(text: str) -> tuple[int, int, int]:
-    parts = [int(part) for part in text.split(",")]
-    if len(parts) != 3:
-        given = counted(len(parts), "extent")
-        raise InvalidInput(f"--volume {text} has {given}; give three: Z,Y,X")
-    z, y, x = parts
-    return z, y, x
-
-
-def _parse_roi(text: str) -> tuple[slice, slice, slice]:
-    """``z0:z1,y0:y1,x0:x1``; ends may be left out."""
-    try:
-        ends = [part.split(":") for part in text.split(",")]
-        z, y, x = (slice(*(int(end) if end else None for end in (a, b))) for a, b in ends)
-    except ValueError:
-        raise InvalidInput(f"--roi {text} is not a region; write it as z0:z1,y0:y1,x0:x1") from None
-    return z, y, x

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from znni.options import Accuracy, Border, OutputType
+from znni.options import Accuracy, Border, Costs, OutputType
 
 Net = Annotated[Path, typer.Option("--net", help="Network file (YAML).")]
 Ram = Annotated[
@@ -34,4 +34,8 @@ Dtype = Annotated[OutputType, typer.Option(help="Type of the output; uint8 store
 AccuracyChoice = Annotated[
     Accuracy,
     typer.Option(help="bfloat16 allows relative errors of up to 0.01 a layer where it is faster."),
+]
+CostsChoice = Annotated[
+    Costs,
+    typer.Option(help="Predict times from what znni calibrate measured, or the built-in model."),
 ]

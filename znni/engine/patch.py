@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 
 from znni.arena import Arena
 from znni.engine.recombine import place
 from znni.errors import PLAN_AGAIN, InvalidInput
+from znni.micro_batches import found, named
 from znni.plans import Plan, Segment, Step, working_peak
 from znni.primitive import Catalogue, Run
 from znni.shapes import Box, Vec3, offsets
@@ -17,6 +21,13 @@ from znni.units import counted
 from znni.weights import Float32, Weights
 
 ZERO = Vec3(0, 0, 0)
+
+# Is told each step that was run, and its seconds.
+Measured: TypeAlias = Callable[[Step, float], None]
+
+
+def not_measured(_step: Step, _seconds: float) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +42,24 @@ class PatchRunner:
     """Runs patch after patch through a plan, with all that can be prepared once prepared.
 
     Its arena holds what a patch takes beside its input, which is the caller's.
+
+    Args:
+        plan: what to run.
+        catalogue: the primitives that it names.
+        weights: of its network.
+        measured: told of each call of a step, once it is done.
     """
 
-    def __init__(self, plan: Plan, catalogue: Catalogue, weights: Weights) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        catalogue: Catalogue,
+        weights: Weights,
+        measured: Measured = not_measured,
+    ) -> None:
         check_runnable(plan, catalogue)
         self.plan = plan
+        self._measured = measured
         self._arena = Arena(plan.memory.working - plan.input_shape.nbytes)
         self._stages = tuple(
             _Stage(segment, tuple(_build(step, catalogue, weights) for step in segment.steps))
@@ -79,7 +103,9 @@ class PatchRunner:
         y = items[:, :, *crop.slices]
         remaining = iter(chosen)
         for step, run in zip(segment.steps, runs, strict=True):
+            begun = time.perf_counter()
             y = run(y)
+            self._measured(step, time.perf_counter() - begun)
             if step.pool:
                 window = step.pool.window
                 taken = [next(remaining)] if step.pools_plainly else list(offsets(window))
@@ -114,18 +140,19 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
             )
         shape = first.shape_in
         for step in segment.steps:
-            if step.primitive not in catalogue:
+            primitive = found(catalogue, step.primitive)
+            if primitive is None:
                 raise InvalidInput(
                     f"the plan uses primitive {step.primitive!r}, which this machine does not "
                     f"have; it has {', '.join(sorted(catalogue))}; {PLAN_AGAIN}"
                 )
-            made = catalogue[step.primitive].out_shape(step.operation, shape)
+            made = primitive.out_shape(step.operation, shape)
             if step.shape_in != shape or step.shape_out != made:
                 raise InvalidInput(
                     f"the plan's layer {step.operation.name} does not take {step.shape_in} to "
                     f"{step.shape_out} by {step.primitive}; {PLAN_AGAIN}"
                 )
-            needed = catalogue[step.primitive].cost(step.operation, shape).memory
+            needed = primitive.cost(step.operation, shape).memory
             if step.cost.memory != needed:
                 raise InvalidInput(
                     f"the plan has {step.cost.memory} for layer {step.operation.name} by "
@@ -138,7 +165,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
 
 def _check_memory(plan: Plan) -> None:
     working, _ = working_peak(plan.segments, plan.input_shape)
-    resident = sum(step.cost.memory.resident for part in plan.segments for step in part.steps)
+    resident = sum(step.cost.memory.resident for step in plan.steps)
     if (plan.memory.working, plan.memory.resident) != (working, resident):
         raise InvalidInput(
             f"the plan promises {plan.memory.resident} resident and {plan.memory.working} working "
@@ -148,4 +175,5 @@ def _check_memory(plan: Plan) -> None:
 
 def _build(step: Step, catalogue: Catalogue, weights: Weights) -> Run:
     parameters = weights[step.conv.name] if step.conv else None
-    return catalogue[step.primitive].build(step.operation, step.shape_in, parameters)
+    primitive = named(catalogue, step.primitive)
+    return primitive.build(step.operation, step.shape_in, parameters)

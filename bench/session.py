@@ -1,0 +1,106 @@
+"""What the commands share: what is measured, how far it has come, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+
+import typer
+
+from bench.ceilings import Ceilings, measure_ceilings
+from bench.layers import Layer, layer
+from bench.networks import plan_for
+from bench.record import Kind, Row, save
+from bench.table import table
+from znni.errors import InvalidInput
+from znni.network_file import load_network
+from znni.options import Accuracy
+from znni.plan_file import load_plan
+from znni.planning import checked_plan
+from znni.plans import Plan
+from znni.shapes import Shape5, Vec3
+
+
+def layers_of(
+    kernels: list[int],
+    batches: list[int],
+    sizes: list[int],
+    features: int,
+    out_features: int,
+    window: int | None = None,
+) -> list[tuple[Layer, Shape5]]:
+    """Every combination, as layers and the shapes of their inputs.
+
+    Raises:
+        InvalidInput: a kernel with its pooling sees more than there is.
+    """
+    seen = max(kernels, default=1) + (window or 1) - 1
+    if seen > min(sizes):
+        raise InvalidInput(
+            f"--kernel {max(kernels)} needs {seen} voxels per axis: --size {min(sizes)} is less"
+        )
+    return [
+        (
+            layer(Vec3.of(kernel), features, out_features, window),
+            Shape5.of(batch, features, Vec3.of(size)),
+        )
+        for kernel, batch, size in product(kernels, batches, sizes)
+    ]
+
+
+def plans_of(
+    nets: list[Path],
+    size: int,
+    ram: int,
+    threads: int | None,
+    patch: int | None,
+    accuracy: Accuracy,
+    given: Path | None,
+) -> Iterator[Plan]:
+    """Each network's plan: the given one if there is one, or the best."""
+    for network in map(load_network, nets):
+        if given is None:
+            progress(f"planning {network.name}")
+            yield plan_for(network, size, ram, threads, patch, accuracy)
+        else:
+            yield checked_plan(load_plan(given), network, ram, threads, accuracy)
+
+
+def ceilings_with(threads: int) -> Ceilings:
+    """Measured, and printed."""
+    ceilings = measure_ceilings(threads)
+    typer.echo(ceilings)
+    return ceilings
+
+
+def ceilings_of(plan: Plan, known: list[Ceilings]) -> Ceilings:
+    """The ceilings with a plan's threads; measured, and added, if they are not yet known."""
+    threads = plan.machine.host.threads
+    for ceilings in known:
+        if ceilings.threads == threads:
+            return ceilings
+    known.append(ceilings_with(threads))
+    return known[-1]
+
+
+def progress(what: str) -> None:
+    """Tell what is done next."""
+    typer.echo(f"... {what}", err=True)
+
+
+def report_all(
+    kind: Kind, measured: Iterable[list[Row]], ceilings: list[Ceilings], out: Path | None
+) -> None:
+    """Print the table of each that is measured, and save it with those before it."""
+    rows: list[Row] = []
+    for found in measured:
+        typer.echo(table(kind, found))
+        rows += found
+        save_to(out, kind, rows, ceilings)
+
+
+def save_to(out: Path | None, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> None:
+    """Save rows, if they are to be."""
+    if out:
+        save(out, kind, rows, ceilings)

@@ -1,0 +1,56 @@
+"""Whether a plan that was made earlier is for what is to be run now."""
+
+from __future__ import annotations
+
+from znni.accuracy import class_of
+from znni.errors import PLAN_AGAIN, InvalidInput, option
+from znni.micro_batches import named
+from znni.network import Network
+from znni.options import ACCURACIES, Accuracy
+from znni.plans import Plan
+from znni.primitive import Catalogue
+from znni.units import counted
+
+
+def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
+    """Check whom a plan is for.
+
+    Args:
+        given: the plan.
+        network: what is to be run.
+        threads: worker threads, if they are to be a certain number.
+
+    Raises:
+        InvalidInput: it is for another network, a GPU, or other threads.
+    """
+    if given.network != network:
+        raise InvalidInput(
+            f"the plan is for network {given.network.name}, as it was then, not for this "
+            f"{network.name}; {PLAN_AGAIN}"
+        )
+    if any(segment.device != "cpu" for segment in given.segments):
+        raise InvalidInput(
+            "the plan runs layers on a GPU, which needs a version of znni with GPU primitives; "
+            f"this one has none: {PLAN_AGAIN}"
+        )
+    planned = given.machine.host.threads
+    if threads not in (None, planned):
+        raise InvalidInput(
+            f"the plan is for {counted(planned, 'thread')}, not {threads}; give "
+            f"{option('threads', planned)}, or {PLAN_AGAIN}"
+        )
+
+
+def check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
+    """Check the accuracy of a plan whose primitives are all there.
+
+    Raises:
+        InvalidInput: it has a primitive of a lower class than is allowed.
+    """
+    for step in given.steps:
+        needed = class_of(named(primitives, step.primitive))
+        if ACCURACIES[needed] > ACCURACIES[allowed]:
+            raise InvalidInput(
+                f"the plan runs layer {step.operation.name} by {step.primitive}, whose accuracy is "
+                f"{needed}; give {option('accuracy', needed)} to allow that, or {PLAN_AGAIN}"
+            )
