@@ -396,7 +396,7 @@ def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "in broken" in outcome.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopped_before_the_first_block(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def check_finished_blocks(partial: Path, folder: Path) -> None:
     np.testing.assert_allclose(found[written], expected[written], rtol=1e-4)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal(number: signal.Signals, folder: Path) -> None:
     with started("wait", folder) as process:
         process.send_signal(number)

@@ -259,9 +259,12 @@ def check_features(volume: Volume, network: Network) -> None:
         InvalidInput: it has.
     """
     if volume.features != network.in_features:
+        last = " (the last axis looks like the maps: move it to the front)"
         raise InvalidInput(
             f"the volume has {counted(volume.features, 'map')} and network {network.name} takes "
             f"{network.in_features}; axes are (z, y, x), or (f, z, y, x) for several maps"
+            + last
+            * (volume.features > 1 and volume.size.x == network.in_features)
         )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, option
 from znni.network import Activation, Conv, InputScaling, Layer, Network, Pool
 from znni.shapes import Vec3
 from znni.yaml_file import LARGEST, Count, Entry, Name, YamlFile, is_count
@@ -46,17 +46,38 @@ Finite = Annotated[float, BeforeValidator(_finite)]
 FileName = Annotated[str, BeforeValidator(_file_name)]
 
 
+# What another library's layers have, and a sliding window over every voxel has no use for.
+DENSE = "every voxel gets an output, and pooling makes the layers after it sparse; leave it out"
+VALID = f"convolutions are valid, {option('border', 'same')} pads the whole volume; leave it out"
+ONE_GROUP = "every map depends on all before it: give grouped kernels as ones that hold zeros"
+FOLDED = "fold its scale and shift into the convolution's kernels and biases, and leave it out"
+
+
 class _ConvEntry(Entry):
+    unneeded: ClassVar[Mapping[str, str]] = {
+        "padding": VALID,
+        "stride": DENSE,
+        "dilation": DENSE,
+        "groups": ONE_GROUP,
+        "batchnorm": FOLDED,
+        "batch_norm": FOLDED,
+    }
     features: Count
     kernel: Extents
     activation: Activation = "identity"
 
 
 class _PoolEntry(Entry):
+    unneeded: ClassVar[Mapping[str, str]] = {
+        "stride": "it is the window; leave it out",
+        "kernel": "a pooling has a window: and steps by it",
+        "padding": VALID,
+    }
     window: Extents
 
 
 class _LayerEntry(Entry):
+    unneeded: ClassVar[Mapping[str, str]] = {"batchnorm": FOLDED, "batch_norm": FOLDED}
     name: Name | None = None
     conv: _ConvEntry | None = None
     pool: _PoolEntry | None = None

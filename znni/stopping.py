@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+# Ctrl-C, a request to terminate, and a terminal that was closed (which not every system knows).
+ASKING_TO_STOP = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
 
 class Stopped(BaseException):
     """A signal asked the command to stop. No ``except Exception`` on the way holds it up.
@@ -22,14 +27,14 @@ class Stopped(BaseException):
 
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate raise ``Stopped`` in the main thread."""
+    """Let the signals that ask to stop raise ``Stopped`` in the main thread."""
 
     def stop(number: int, _frame: object) -> NoReturn:
         raise Stopped(number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ASKING_TO_STOP}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as of a job in the background
+        if handler is not signal.SIG_IGN:  # as of a job in the background, or under nohup
             signal.signal(number, stop)
     try:
         yield

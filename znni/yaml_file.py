@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import repr as short_repr
-from typing import Annotated, Any, TypeGuard, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -46,7 +46,12 @@ class Entry(BaseModel):
     """A mapping of a file: its keys are its fields, and others are refused.
 
     Validators say what to give instead; the value and where it stands are put before that.
+
+    Attributes:
+        unneeded: keys that users of other software may look for, and what to do without them.
     """
+
+    unneeded: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(extra="forbid")
 
@@ -125,8 +130,11 @@ class YamlFile:
         *parents, last = location
         owner = ".".join(map(str, parents)) or f"the {self.kind}"
         found = f"{'.'.join(map(str, location))} is {short_repr(error['input'])}"
-        fields = _innermost(model, parents).model_fields
+        entry = _innermost(model, parents)
+        fields = entry.model_fields
         match error["type"]:
+            case "extra_forbidden" if last in entry.unneeded:
+                problem = f"unknown key {last!r} in {owner}; {entry.unneeded[str(last)]}"
             case "extra_forbidden" | "invalid_key":
                 known = list(fields)
                 close = get_close_matches(str(last), known, n=1)
