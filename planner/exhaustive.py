@@ -13,7 +13,7 @@ from typing import TypeAlias
 from planner.best import Best
 from planner.bounds import Bounds
 from planner.costs import BUILT_IN, CostModel
-from planner.layers import Choice, Options, Slot, fastest_within, least_memory
+from planner.layers import Choice, Options, Slot, least_memory, undominated_within
 from planner.overhead import Overhead
 from planner.sizes import patch_sizes, patch_sizes_near
 from planner.split import fusible_convolutions, splits
@@ -21,6 +21,7 @@ from znni.errors import DoesNotFit, InvalidInput
 from znni.machine import Machine
 from znni.network import Conv, Network, PooledConv
 from znni.options import Division
+from znni.plan_time import PlanTime
 from znni.plans import Plan, Segment, held_beside, segment_runs, working_peak
 from znni.primitive import Catalogue
 from znni.shapes import Shape5, Vec3
@@ -70,7 +71,7 @@ class Search:
         output: extents of the output wanted.
         machine: its host's memory is the limit.
         catalogue: the primitives to choose from.
-        overhead: what the run takes beside the layers.
+        overhead: what the run takes beside the layers, in memory and in time.
         model: predicts the times of the primitives.
         division: the sizes of the pieces that a layer's batch may be computed in.
     """
@@ -171,18 +172,23 @@ class Search:
 
         Args:
             patch: output voxels.
-            seconds_limit: of the whole output.
+            seconds_limit: of the whole job.
         """
         allowed = self.machine.host.memory - self._overhead.of_run(self.network, patch).total
-        limit = seconds_limit / self.output.ceil_div(patch).volume
+        patches = self.output.ceil_div(patch).volume
+        least = self._time(patch, 0.0, 0, 0)
+        limit = seconds_limit
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
         best: tuple[Segments, Choice] | None = None
         for segments in splits(self.network, patch_input.size, allowed, self._fusible):
-            slots = self._slots(segments, patch_input, bounds, limit)
-            choice = fastest_within(slots, allowed, limit) if slots else None
-            if choice:
-                best, limit = (segments, choice), choice.seconds
+            layers_limit = least.computing_within(limit, patches) - least.computing
+            slots = self._slots(segments, patch_input, bounds, layers_limit)
+            choices = undominated_within(slots, allowed, layers_limit) if slots else []
+            for choice in choices:
+                time = self._time(patch, choice.seconds, choice.resident, choice.peak)
+                if (seconds := time.total(patches)) < limit:
+                    best, limit = (segments, choice), seconds
         return best and self._plan(patch, *best)
 
     def smallest(self) -> Plan:
@@ -198,8 +204,12 @@ class Search:
         return self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
 
     def lower_bound(self, patch: Vec3) -> float:
-        """Seconds of the whole output that no plan with this patch can beat."""
-        return sum(self.bounds.of_layers(patch)) * self.output.ceil_div(patch).volume
+        """Seconds of the whole job that no plan with this patch can beat.
+
+        One whose layers took no longer than their bounds, and no memory.
+        """
+        time = self._time(patch, sum(self.bounds.of_layers(patch)), 0, 0)
+        return time.total(self.output.ceil_div(patch).volume)
 
     def _restricted(self, catalogue: Catalogue, division: Division) -> Search:
         """A search among some of the plans."""
@@ -268,6 +278,9 @@ class Search:
         size = patch + self.network.field_of_view - 1
         return Shape5.of(1, self.network.in_features, size)
 
+    def _time(self, patch: Vec3, layers: float, resident: int, working: int) -> PlanTime:
+        return self._overhead.time_of_run(self.network, patch, layers, resident, working)
+
     def _plan(self, patch: Vec3, segments: Segments, choice: Choice) -> Plan:
         chosen = iter(choice.steps)
         segments = tuple(
@@ -277,5 +290,6 @@ class Search:
         working, _ = working_peak(segments, self._patch_input(patch))
         beside = self._overhead.of_run(self.network, patch)
         memory = replace(beside, resident=choice.resident, working=working)
+        time = self._time(patch, choice.seconds, choice.resident, working)
         costs = self.model.source
-        return Plan(self.network, self.machine, self.output, patch, segments, memory, costs)
+        return Plan(self.network, self.machine, self.output, patch, segments, memory, time, costs)

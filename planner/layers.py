@@ -140,17 +140,25 @@ class Choice:
 
 
 def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> Choice | None:
-    """One step per slot: the fastest whose resident bytes and highest working bytes fit together.
+    """The fastest of ``undominated_within``."""
+    return next(iter(undominated_within(slots, allowed, seconds_limit)), None)
+
+
+def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> list[Choice]:
+    """One step per slot: all choices whose resident bytes and highest working bytes fit together.
 
     Exact: partial choices are dropped only when another is no worse in time, resident bytes and
     peak, or when they cannot fit, or cannot beat ``seconds_limit``.
+
+    Returns:
+        Those left, the fastest first.
     """
     fastest_rest = [0.0]
     for slot in reversed(slots):
         fastest_rest.append(fastest_rest[-1] + slot.runs * slot.options[0].seconds)
     fastest_rest.reverse()
     if fastest_rest[0] >= seconds_limit:
-        return None
+        return []
 
     partial = [Choice(0.0, 0, 0, ())]
     for index, slot in enumerate(slots):
@@ -164,7 +172,7 @@ def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) 
                 if resident + peak <= allowed and seconds + fastest_rest[index + 1] < seconds_limit:
                     grown.append(Choice(seconds, resident, peak, (*choice.steps, step)))
         partial = _undominated(grown)
-    return partial[0] if partial else None
+    return partial
 
 
 def _undominated(choices: list[Choice]) -> list[Choice]:

@@ -1,37 +1,94 @@
-"""What a run takes beside its layers."""
+"""What a run takes beside its layers: memory, and time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from znni.network import Network
+from znni.plan_time import PlanTime
 from znni.plans import PlanMemory
 from znni.shapes import Vec3
 
 
 @dataclass(frozen=True)
+class Handling:
+    """Seconds that a run takes beside its layers.
+
+    Attributes:
+        building: of any plan, before its first patch.
+        warming: of any plan, during its first patch.
+        resident: per byte that primitives keep between patches, to make it.
+        touched: per byte of the layers' arrays and workspace, the first time that it is used.
+        voxel_in: per input voxel and map of a block read.
+        voxel_out: per output voxel and map of a block written.
+        lost_in: per input voxel and map, of the computing that goes on beside the reading.
+        lost_out: per output voxel and map, of the computing that goes on beside the writing, and
+            to bring it to its place in the block.
+    """
+
+    building: float = 0.0
+    warming: float = 0.0
+    resident: float = 0.0
+    touched: float = 0.0
+    voxel_in: float = 0.0
+    voxel_out: float = 0.0
+    lost_in: float = 0.0
+    lost_out: float = 0.0
+
+
+@dataclass(frozen=True)
 class Overhead:
-    """Host bytes that a run takes beside its layers.
+    """Host bytes that a run takes beside its layers, and seconds.
 
     Attributes:
         process: the interpreter, its libraries and compiled code, and an array for the whole
             output if the run makes one.
         voxel_in: bytes per input voxel and map of a block read ahead.
         voxel_out: bytes per output voxel and map of blocks computed and on their way out.
+        handling: the seconds.
     """
 
     process: int
     voxel_in: int
     voxel_out: int
+    handling: Handling = Handling()
 
     def of_run(self, network: Network, patch: Vec3) -> PlanMemory:
         """The memory of a run in patches of that many output voxels, but for its layers'."""
-        voxels_in = network.in_features * (patch + network.field_of_view - 1).volume
-        voxels_out = network.out_features * patch.volume
+        values_in, values_out = _values(network, patch)
         return PlanMemory(
             process=self.process,
             weights=4 * network.parameters,
             resident=0,
             working=0,
-            blocks=voxels_in * self.voxel_in + voxels_out * self.voxel_out,
+            blocks=values_in * self.voxel_in + values_out * self.voxel_out,
         )
+
+    def time_of_run(
+        self, network: Network, patch: Vec3, layers: float, resident: int, working: int
+    ) -> PlanTime:
+        """The time of a run in patches of that many output voxels.
+
+        Args:
+            network: what is run.
+            patch: output voxels.
+            layers: seconds of all layers, for one patch.
+            resident: bytes that the primitives keep between patches.
+            working: bytes of the layers' arrays and workspace at their highest.
+        """
+        values_in, values_out = _values(network, patch)
+        seconds = self.handling
+        touched = max(0, working - 4 * values_in)  # the input is a block that was read
+        return PlanTime(
+            building=seconds.building + resident * seconds.resident,
+            warming=seconds.warming + touched * seconds.touched,
+            reading=values_in * seconds.voxel_in,
+            computing=layers + values_in * seconds.lost_in + values_out * seconds.lost_out,
+            writing=values_out * seconds.voxel_out,
+        )
+
+
+def _values(network: Network, patch: Vec3) -> tuple[int, int]:
+    """Numbers in a patch's block of input, and in that of its output."""
+    size_in = patch + network.field_of_view - 1
+    return network.in_features * size_in.volume, network.out_features * patch.volume

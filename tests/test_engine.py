@@ -24,6 +24,7 @@ from znni.engine.pipeline import convert, no_progress, run_volume
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Conv, InputScaling, Network, Pool, PooledConv
+from znni.plan_time import PlanTime
 from znni.plans import Plan, PlanMemory, Segment, held_beside, working_peak
 from znni.primitive import convolved
 from znni.primitives.reference import dense
@@ -55,7 +56,8 @@ def plan_of(undecided: tuple[Segment, ...], network: Network, output: Vec3, patc
     input_patch = patch + network.field_of_view - 1
     working, _ = working_peak(segments, Shape5.of(1, network.in_features, input_patch))
     memory = PlanMemory(0, 0, 0, working, 0)  # fakes keep nothing between patches
-    return Plan(network, machine(), output, patch, segments, memory, "guessed")
+    time = PlanTime(0, 0, 0, 1, 0)
+    return Plan(network, machine(), output, patch, segments, memory, time, "guessed")
 
 
 def run(network: Network, plan: Plan, volume: Float32, **job_options: object) -> Float32:

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import znni
 from znni.errors import InvalidInput
-from znni.machine import AVAILABLE_SHARE, Device, Machine
+from znni.machine import AVAILABLE_SHARE, NOMINAL_STORAGE, Device, Machine, Storage
 from znni.machine_file import load_machine, machine_for
+from znni.network import Conv, Network
+from znni.plan_table import plan_table
+from znni.shapes import Vec3
 
 MACHINES = sorted((Path(__file__).parent.parent / "machines").glob("*.yaml"))
 GIB = 2**30
@@ -27,6 +31,7 @@ host:
 gpus:
   - &card {name: Card, memory: 1000000, flops: 5000 Gflop/s, bandwidth: 336.5GB/s}
   - *card
+storage: {read: 700 MB/s}
 """
 
 
@@ -49,6 +54,7 @@ def test_everything_there_is(tmp_path: Path) -> None:
         Device("cpu", "2 x Processor", usable, 6, flops=1.5e12, bandwidth=80e9, bfloat16=True),
         (card, card),
         absent=True,
+        storage=Storage(read=7e8, write=NOMINAL_STORAGE),
     )
 
 
@@ -57,6 +63,7 @@ def test_what_may_be_left_out(tmp_path: Path) -> None:
     machine = load(host_alone, tmp_path)
     assert not machine.host.bfloat16
     assert machine.gpus == ()
+    assert machine.storage == Storage()
 
 
 @pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
@@ -68,6 +75,22 @@ def test_the_machines_here_load(path: Path) -> None:
         assert 1e10 < device.bandwidth < 1e13
         flops_per_byte = device.flops / device.bandwidth
         assert 5 < flops_per_byte < 50
+
+
+def test_slow_storage_sets_the_pace(tmp_path: Path) -> None:
+    window = Vec3(5, 5, 5)
+    layers = Conv("conv1", 1, 24, window, "relu"), Conv("conv2", 24, 1, window, "relu")
+    network = Network("two", 1, layers)
+    plans = [
+        znni.plan(network, (900, 900, 900), machine=load(text, tmp_path), ram="2GiB")
+        for text in (WHOLE, WHOLE.replace("700 MB/s", "1.5 MB/s"))
+    ]
+    quick, slow = (plan.time for plan in plans)
+    assert quick.computing > quick.handling
+    assert slow.reading > slow.computing
+    assert plans[1].seconds > 4 * 900**3 / 1.5e6
+    assert "storage sets the pace" not in plan_table(plans[0])
+    assert "storage sets the pace" in plan_table(plans[1])
 
 
 def test_the_papers_machines_have_the_same_processors() -> None:
@@ -107,6 +130,8 @@ def test_the_papers_machines_have_the_same_processors() -> None:
         ("  - *card", "  - 3", 10, "gpus.1 is 3; give it as keys and values: name, memory, flops,"),
         ("name: 2 x Processor", "name: 2", 2, "host.name is 2; give a name"),
         ("  - *card", "  - *cord", 10, "not valid YAML"),
+        ("700 MB/s", "fast", 11, "storage.read is 'fast'; give a rate such as 250 GB/s"),
+        ("{read", "{reads", 11, "unknown key 'reads' in storage; did you mean 'read'? The keys are"),
     ],
 )
 def test_a_mistake_is_found_at_its_line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 from planner.costs import BUILT_IN, BUILT_IN_ERROR, NOT_MEASURED, CostModel, Estimate
 from planner.exhaustive import Search, fastest_plan, fastest_plans
 from planner.layers import Options, Slot, fastest_within, least_memory
-from planner.overhead import Overhead
+from planner.overhead import Handling, Overhead
 from planner.sizes import FINEST_STEP, axis_sizes, patch_sizes, patch_sizes_near, spread
 from planner.split import pooled_convolutions, splits
 from znni.cost import Cost, Memory
 from znni.errors import DoesNotFit
 from znni.network import Conv, Network, Operation, Pool, PooledConv
 from znni.plan_table import plan_table
+from znni.plan_time import PlanTime
 from znni.plans import Segment, Step, held_beside, segment_runs
 from znni.primitive import Primitive, convolved, convolved_and_pooled
 from znni.shapes import Shape5, Vec3
@@ -38,6 +40,10 @@ NETWORK = Network(
     ),
 )
 NO_OVERHEAD = Overhead(0, 0, 0)
+SLOW_TO_READ = Overhead(0, 0, 0, Handling(voxel_in=1e-4, voxel_out=3e-5, lost_in=1e-6))
+SLOW_TO_START = Overhead(
+    0, 0, 0, Handling(1.0, 2.0, resident=1e-6, touched=3e-7, voxel_in=1e-9, lost_out=1e-8)
+)
 
 CONVOLUTIONS = (
     Fake("quick_but_large", convolved, flops=10.0, workspace=40_000),
@@ -92,7 +98,14 @@ def slots(draw: st.DrawFn) -> list[Slot]:
     return made
 
 
-def by_brute_force(choices: list[Slot], allowed: int) -> float:
+def layers_alone(seconds: float, _resident: int, _peak: int) -> float:
+    return seconds
+
+
+def by_brute_force(
+    choices: list[Slot], allowed: int, job_of: Callable[[float, int, int], float] = layers_alone
+) -> float:
+    """The least that any combination of steps makes of its seconds, resident bytes and peak."""
     best = inf
     for steps in product(*(slot.options for slot in choices)):
         resident = sum(s.cost.memory.resident for s in steps)
@@ -101,7 +114,7 @@ def by_brute_force(choices: list[Slot], allowed: int) -> float:
         )
         if resident + peak <= allowed:
             seconds = sum(slot.runs * s.seconds for slot, s in zip(choices, steps, strict=True))
-            best = min(best, seconds)
+            best = min(best, job_of(seconds, resident, peak))
     return best
 
 
@@ -122,9 +135,10 @@ def test_least_memory_is_the_least(choices: list[Slot]) -> None:
     assert by_brute_force(choices, needed - 1) == inf
 
 
+@pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_READ, SLOW_TO_START])
 @pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED, WITH_FREE_FUSED])
 def test_plan_is_the_optimum_over_patches_splits_and_primitives(
-    catalogue: dict[str, Primitive],
+    catalogue: dict[str, Primitive], overhead: Overhead
 ) -> None:
     output = Vec3(12, 20, 24)
     fusible = () if catalogue is CHOICES else tuple(pooled_convolutions(NETWORK))
@@ -133,30 +147,90 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
     for memory in (60_000, 100_000, 200_000, 10**7):
         best = inf
         for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
-            size = patch + NETWORK.field_of_view - 1
-            patches = output.ceil_div(patch).volume
-            for segments in splits(NETWORK, size, fusible=fusible):
-                seconds = fastest_of_split(segments, size, memory, options)
-                best = min(best, patches * seconds)
+            for segments in splits(NETWORK, patch + NETWORK.field_of_view - 1, fusible=fusible):
+                seconds = fastest_of_split(segments, output, patch, memory, options, overhead)
+                best = min(best, seconds)
         if best == inf:
             with pytest.raises(DoesNotFit):
-                fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+                fastest_plan(NETWORK, output, machine(memory), catalogue, overhead)
             continue
-        plan = fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+        plan = fastest_plan(NETWORK, output, machine(memory), catalogue, overhead)
         assert plan.seconds == pytest.approx(best)
         assert plan.memory.total <= memory
+        search = Search(NETWORK, output, machine(memory), catalogue, overhead)
+        assert search.lower_bound(plan.patch) <= plan.seconds
         fused += any(len(step.layers) == 2 for part in plan.segments for step in part.steps)
     assert bool(fused) == bool(fusible)
 
 
 def fastest_of_split(
-    segments: tuple[Segment, ...], size: Vec3, memory: int, options: Options
+    segments: tuple[Segment, ...],
+    output: Vec3,
+    patch: Vec3,
+    memory: int,
+    options: Options,
+    overhead: Overhead,
 ) -> float:
-    """The fastest way to run given segments, every combination of primitives tried."""
+    """The fastest job with given segments, every combination of primitives tried."""
+    size, patches = patch + NETWORK.field_of_view - 1, output.ceil_div(patch).volume
     runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
     held = held_beside(segments, Shape5.of(1, 1, size))
     slots = [Slot(options(s), n, beside) for (s, beside), n in zip(held, runs, strict=True)]
-    return by_brute_force(slots, memory - 4 * NETWORK.parameters)
+    handling = overhead.handling
+
+    def job_of(layers: float, resident: int, peak: int) -> float:
+        start = handling.building + handling.warming + handling.resident * resident
+        start += handling.touched * (peak - 4 * size.volume)
+        reading, writing = handling.voxel_in * size.volume, handling.voxel_out * patch.volume
+        computing = layers + handling.lost_in * size.volume + handling.lost_out * patch.volume
+        slowest = max(reading, computing, writing)
+        return start + reading + computing + writing + (patches - 1) * slowest
+
+    return by_brute_force(slots, memory - 4 * NETWORK.parameters, job_of)
+
+
+def test_what_reading_and_starting_take_decides() -> None:
+    """A plan whose reading is the bottleneck reads less; a small job keeps less resident."""
+    output = Vec3(12, 20, 24)
+    quick = fastest_plan(NETWORK, output, machine(100_000), CHOICES, NO_OVERHEAD)
+    read = fastest_plan(NETWORK, output, machine(100_000), CHOICES, SLOW_TO_READ)
+    assert read.time.reading > read.time.computing
+    assert read.patches * read.input_patch.volume < quick.patches * quick.input_patch.volume
+    plenty = machine(10**7)
+    quick = fastest_plan(NETWORK, output, plenty, WITH_FUSED, NO_OVERHEAD)
+    started = fastest_plan(NETWORK, output, plenty, WITH_FUSED, SLOW_TO_START)
+    assert started.memory.resident + started.memory.working < (
+        quick.memory.resident + quick.memory.working
+    )
+    assert started.patch_seconds * started.patches > quick.patch_seconds * quick.patches
+
+
+@given(st.tuples(*[st.floats(0, 10)] * 5), st.integers(1, 9))
+def test_the_computing_that_a_time_leaves_room_for(
+    seconds: tuple[float, float, float, float, float], patches: int
+) -> None:
+    time = PlanTime(*seconds)
+    within = time.computing_within(time.total(patches), patches)
+    if patches == 1 or time.computing >= time.handling:
+        assert within == pytest.approx(time.computing, abs=1e-6)
+    assert replace(time, computing=max(within, 0)).total(patches) == pytest.approx(
+        time.total(patches), abs=1e-6
+    )
+
+
+def test_stages_that_go_on_at_a_time_take_as_long_as_the_slowest() -> None:
+    """Patches in turn through three stages, each of which takes one when the last let go of it."""
+    for reading, computing, writing in product((1.0, 2.0, 5.0), repeat=3):
+        time = PlanTime(3.0, 4.0, reading, computing, writing)
+        for patches in (1, 2, 7):
+            computed = written = 0.0
+            read = 7.0 + reading
+            for _ in range(patches):
+                begun = max(read, computed)
+                read = begun + reading
+                computed = max(begun + computing, written)
+                written = computed + writing
+            assert time.total(patches) == written
 
 
 @pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED])

@@ -28,6 +28,10 @@ NOMINAL_HERTZ = 2.5e9
 BANDWIDTH_OF_ONE_CORE = 14e9
 BANDWIDTH_EXPONENT = 2 / 3
 
+# Bytes per second that HDF5 moves to and from the system's page cache, which is about what solid
+# state drives sustain behind it; disks and networks are slower.
+NOMINAL_STORAGE = 2e9
+
 
 @dataclass(frozen=True)
 class Device:
@@ -53,6 +57,19 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Storage:
+    """Where volumes lie.
+
+    Attributes:
+        read: nominal bytes per second.
+        write: nominal bytes per second.
+    """
+
+    read: float = NOMINAL_STORAGE
+    write: float = NOMINAL_STORAGE
+
+
+@dataclass(frozen=True)
 class Machine:
     """A host and its GPUs.
 
@@ -60,11 +77,13 @@ class Machine:
         host: its processors and memory.
         gpus: beside them.
         absent: whether it was described, and not found by looking at it.
+        storage: where volumes are read and written.
     """
 
     host: Device
     gpus: tuple[Device, ...] = ()
     absent: bool = False
+    storage: Storage = Storage()
 
 
 def detect_machine(ram: int | str | None = None, threads: int | None = None) -> Machine:

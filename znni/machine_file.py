@@ -15,12 +15,20 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from znni.machine import AVAILABLE_SHARE, Device, Machine, detect_machine, limited
+from znni.machine import (
+    AVAILABLE_SHARE,
+    NOMINAL_STORAGE,
+    Device,
+    Machine,
+    Storage,
+    detect_machine,
+    limited,
+)
 from znni.options import memory_size
 from znni.yaml_file import Count, Entry, Name, YamlFile
 
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-LEAST_RATE, LARGEST_RATE = 1e6, 1e21  # per second: far from any device's
+LEAST_RATE, LARGEST_RATE = 1e6, 1e21  # per second: few devices are near
 LARGEST_MEMORY = 2**60
 
 
@@ -72,9 +80,15 @@ class _HostEntry(_DeviceEntry):
     bfloat16: Truth = False
 
 
+class _StorageEntry(Entry):
+    read: Bandwidth = NOMINAL_STORAGE
+    write: Bandwidth = NOMINAL_STORAGE
+
+
 class _MachineFile(Entry):
     host: _HostEntry
     gpus: list[_DeviceEntry] = Field(default_factory=list)
+    storage: _StorageEntry = Field(default_factory=_StorageEntry)
 
 
 def load_machine(path: str | Path) -> Machine:
@@ -84,6 +98,7 @@ def load_machine(path: str | Path) -> Machine:
         path: a YAML file with ``host`` and, optionally, a list of ``gpus``. Each has a ``name``,
             ``memory``, nominal float32 ``flops`` and memory ``bandwidth``; the host has
             ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``.
+            ``storage`` may give the bytes per second that volumes are ``read`` and ``write`` at.
 
     Returns:
         The machine, absent. Of its memory a plan may use as large a share as on this one.
@@ -97,6 +112,7 @@ def load_machine(path: str | Path) -> Machine:
         _device("cpu", host, host.threads, bfloat16=host.bfloat16),
         tuple(_device("gpu", entry) for entry in entries.gpus),
         absent=True,
+        storage=Storage(entries.storage.read, entries.storage.write),
     )
 
 

@@ -65,7 +65,18 @@ def totals(plan: Plan) -> list[str]:
         f"throughput    {plan.voxels_per_second:,.0f} voxels/s +- {plan.error:.0%} predicted, "
         f"{plan.wasted_work:.0%} of the work on borders and repetition",
         f"time          {duration(plan.seconds)} +- {plan.error:.0%} predicted ({plan.costs})",
+        f"              {_parts(plan)}",
     ]
+
+
+def _parts(plan: Plan) -> str:
+    """Where the time goes."""
+    time = plan.time
+    bound = "computing" if time.computing >= time.handling else "storage"
+    return (
+        f"{time.once:.1f} s to start; of a patch reading {time.reading:.3f} s, computing "
+        f"{time.computing:.3f} s, writing {time.writing:.3f} s: {bound} sets the pace"
+    )
 
 
 def _gpus(plan: Plan) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
+from time import perf_counter
 
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
@@ -16,7 +16,6 @@ from planner.views import Views, views
 from znni.accuracy import class_of_plan, note_on, of_class
 from znni.calibration.choice import cost_model
 from znni.engine.patch import Measured, PatchRunner, check_runnable, not_measured
-from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
 from znni.engine.tiles import Job, Region, make_job
 from znni.errors import PLAN_AGAIN, DoesNotFit, InvalidInput, option
 from znni.explanation import explanation
@@ -29,12 +28,10 @@ from znni.options import Accuracy, Border, Costs, OutputType, check_choices
 from znni.plan_checks import check_class, check_made_for
 from znni.plans import Plan
 from znni.primitive import catalogue
+from znni.run_overhead import run_overhead
 from znni.shapes import Vec3
 from znni.units import in_units
 from znni.weights import Weights
-
-# What the interpreter, the libraries and code compiled at first use take, measured, with room.
-PROCESS_BYTES = 512 * 2**20
 
 log = logging.getLogger("znni")
 
@@ -120,7 +117,8 @@ def search(
     check_choices(border, dtype=dtype, accuracy=accuracy, costs=costs)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
     wanted = machine_for(machine, ram, threads)
-    return _search_for(network, job, wanted, accuracy, costs, _overhead(dtype, input_itemsize))
+    overhead = run_overhead(wanted, dtype, input_itemsize)
+    return search_for(network, job, wanted, accuracy, costs, overhead)
 
 
 def explain(search: Search, plan: Plan) -> str:
@@ -164,10 +162,10 @@ def given_or_found(
         DoesNotFit: no plan stays within ``ram``.
     """
     if given is None:
-        overhead = _overhead(dtype, input_itemsize, output_array)
+        here = detect_machine(ram, threads)
+        overhead = run_overhead(here, dtype, input_itemsize, output_array)
         try:
-            here = detect_machine(ram, threads)
-            found = fastest(_search_for(network, job, here, accuracy, costs, overhead))[0]
+            found = fastest(search_for(network, job, here, accuracy, costs, overhead))[0]
         except DoesNotFit as error:
             if output_array:
                 error.add_note(f"{in_units(output_array)} of that are for the output array")
@@ -199,7 +197,7 @@ def _warn_beyond_available(plan: Plan) -> None:
         )
 
 
-def _search_for(
+def search_for(
     network: Network,
     job: Job,
     machine: Machine,
@@ -215,9 +213,9 @@ def _search_for(
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:
     """The fastest plans of a search, and a line in the log on how long it took."""
-    start = time.perf_counter()
+    start = perf_counter()
     found = search.fastest(count)
-    log.info("planned in %.1f s: patch %s", time.perf_counter() - start, found[0].patch)
+    log.info("planned in %.1f s: patch %s", perf_counter() - start, found[0].patch)
     return found
 
 
@@ -245,7 +243,8 @@ def checked_plan(
         output_array: bytes of an array for the whole output, if the caller makes one.
 
     Returns:
-        The plan with the memory that this run takes: its types may not be those it was made for.
+        The plan with the memory and the time that this run takes: its types may not be those it
+        was made for.
 
     Raises:
         InvalidInput: it is for another network, takes more memory or other threads, uses what
@@ -257,8 +256,12 @@ def checked_plan(
     primitives = catalogue(Machine(able))
     check_runnable(given, primitives)
     check_class(given, primitives, accuracy)
-    beside = _overhead(dtype, input_itemsize, output_array).of_run(network, given.patch)
-    memory = replace(beside, resident=given.memory.resident, working=given.memory.working)
+    overhead = run_overhead(given.machine, dtype, input_itemsize, output_array)
+    resident, working = given.memory.resident, given.memory.working
+    beside = overhead.of_run(network, given.patch)
+    memory = replace(beside, resident=resident, working=working)
+    layers = given.patch_seconds
+    time = overhead.time_of_run(network, given.patch, layers, resident, working)
     allowed = here.memory
     if memory.total > allowed:
         output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
@@ -266,16 +269,7 @@ def checked_plan(
             f"the plan takes {in_units(memory.total)}{output} and {in_units(allowed)} are allowed; "
             f"give {option('ram', f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
         )
-    return replace(given, memory=memory)
-
-
-def _overhead(dtype: OutputType, input_itemsize: int, output_array: int = 0) -> Overhead:
-    """What a run takes beside its layers."""
-    return Overhead(
-        PROCESS_BYTES + output_array,
-        bytes_per_input_voxel(input_itemsize),
-        bytes_per_output_voxel(dtype),
-    )
+    return replace(given, memory=memory, time=time)
 
 
 def accuracy_of(plan: Plan) -> Accuracy:

@@ -19,6 +19,7 @@ from znni.cost import Cost
 from znni.errors import PLAN_AGAIN, InvalidInput
 from znni.machine import Machine
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
+from znni.plan_time import PlanTime
 from znni.shapes import Shape5, Vec3
 
 
@@ -144,6 +145,7 @@ class Plan:
         patch: output voxels of one patch; the last along an axis may overlap its neighbour.
         segments: the layers, first to last.
         memory: peak bytes on the host.
+        time: predicted.
         costs: where the predicted times come from.
     """
 
@@ -153,6 +155,7 @@ class Plan:
     patch: Vec3
     segments: tuple[Segment, ...]
     memory: PlanMemory
+    time: PlanTime
     costs: str
 
     @property
@@ -181,19 +184,20 @@ class Plan:
 
     @property
     def patch_seconds(self) -> float:
-        """Predicted time of one patch."""
+        """Predicted time of one patch's layers."""
         return sum(n * step.seconds for segment, n in self.runs() for step in segment.steps)
 
     @property
     def seconds(self) -> float:
-        """Predicted time of the whole output."""
-        return self.patches * self.patch_seconds
+        """Predicted time of the whole job, from building the primitives to the last block."""
+        return self.time.total(self.patches)
 
     @property
     def error(self) -> float:
         """To be expected of the predicted time, as a share of it.
 
         Errors of the steps are added up: most have one cause, such as the clock or the memory.
+        What is not of the steps is taken to be off by as much.
         """
         steps = [(n * step.seconds, step.error) for part, n in self.runs() for step in part.steps]
         return sum(seconds * error for seconds, error in steps) / self.patch_seconds
@@ -239,10 +243,8 @@ class Plan:
             ) from None
         except InvalidInput as error:
             raise InvalidInput(f"not a plan: {error}; {PLAN_AGAIN}") from None
-        if (
-            not all(s.steps for s in plan.segments)
-            or tuple(layer for step in plan.steps for layer in step.layers) != plan.network.layers
-        ):
+        layers = tuple(layer for step in plan.steps for layer in step.layers)
+        if not all(s.steps for s in plan.segments) or layers != plan.network.layers:
             raise InvalidInput(f"not a plan: its steps are not its network's layers; {PLAN_AGAIN}")
         sizes = (
             *plan.output,
@@ -250,7 +252,8 @@ class Plan:
             *(segment.sub_batch for segment in plan.segments),
             plan.machine.host.threads,
         )
-        if min(sizes) < 1 or not all(0 < step.seconds < inf for step in plan.steps):
+        times = (step.seconds for step in plan.steps)
+        if min(sizes) < 1 or not (plan.time.valid and all(0 < seconds < inf for seconds in times)):
             raise InvalidInput(
                 f"not a plan: its sizes and its time are not all positive; {PLAN_AGAIN}"
             )

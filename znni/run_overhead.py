@@ -1,0 +1,78 @@
+"""What a run takes beside its layers on a machine: the figures that plans are made with.
+
+Seconds are stated as the bytes that a core, or all, would move in them at the nominal bandwidth of
+memory. They were measured on two cores of an AMD EPYC with AVX-512, of whose nominal bandwidth
+large copies reach it all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.overhead import Handling, Overhead
+from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
+from znni.machine import BANDWIDTH_EXPONENT, Machine
+from znni.options import OutputType
+
+# What the interpreter, the libraries and code compiled at first use take, measured, with room.
+PROCESS_BYTES = 512 * 2**20
+
+# Libraries imported, and compiled code read from the user's cache: with n337, 2.1 s before the
+# first patch and 1.3 s more in it. Code that was never compiled before takes longer, once.
+BUILDING_SECONDS = 2.1
+WARMING_SECONDS = 1.3
+
+# Of all cores, per byte. Kernels' spectra are made at 8 GB/s, pages first touched at 18 GB/s.
+RESIDENT_TRAFFIC = 2.8
+TOUCHED_TRAFFIC = 1.2
+
+# Of one core, per value. Reading uint8 from the page cache and making it float32 was measured at
+# 500 to 900 million values a second, float32 at 360 to 500; writing at 280 to 570; fragments are
+# brought to their places at 570 to 1100. Beside that, the system copies what is stored.
+CONVERTED_TRAFFIC = 14
+STORED_TRAFFIC = 12
+PLACED_TRAFFIC = 16
+COPIED_TRAFFIC = 4  # per byte
+
+
+def run_overhead(
+    machine: Machine, dtype: OutputType, input_itemsize: int, output_array: int = 0
+) -> Overhead:
+    """What a run takes beside its layers.
+
+    Args:
+        machine: that it runs on.
+        dtype: of the output.
+        input_itemsize: bytes of one stored input value.
+        output_array: bytes of an array for the whole output, if the run makes one.
+    """
+    return Overhead(
+        PROCESS_BYTES + output_array,
+        bytes_per_input_voxel(input_itemsize),
+        bytes_per_output_voxel(dtype),
+        _handling(machine, np.dtype(dtype).itemsize, input_itemsize),
+    )
+
+
+def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Handling:
+    """The seconds.
+
+    Reading and writing have a thread each, beside as many that compute as there are cores: what
+    they work, and do not wait for the storage, is lost to these. On two cores, with layers that
+    take two to three times as long as reading and writing, a job was measured to take, but for its
+    ends, the time of its layers and half of that of the others, within 5 %.
+    """
+    host, storage = machine.host, machine.storage
+    core = host.bandwidth / host.threads**BANDWIDTH_EXPONENT
+    converted, stored = CONVERTED_TRAFFIC / core, STORED_TRAFFIC / core
+    copied = COPIED_TRAFFIC / core
+    return Handling(
+        building=BUILDING_SECONDS,
+        warming=WARMING_SECONDS,
+        resident=RESIDENT_TRAFFIC / host.bandwidth,
+        touched=TOUCHED_TRAFFIC / host.bandwidth,
+        voxel_in=converted + input_itemsize / storage.read,
+        voxel_out=stored + output_itemsize / storage.write,
+        lost_in=(converted + input_itemsize * copied) / host.threads,
+        lost_out=PLACED_TRAFFIC / core + (stored + output_itemsize * copied) / host.threads,
+    )
