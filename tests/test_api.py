@@ -16,12 +16,12 @@ from fakes import Fake, fake_catalogue
 from numpy.typing import NDArray
 
 import znni
-from znni.api import Report
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Network
 from znni.plans import Plan
 from znni.primitive import convolved
 from znni.primitives.reference import dense
+from znni.report import Report
 from znni.shapes import Box, Vec3
 from znni.weights import ConvWeights, Weights
 

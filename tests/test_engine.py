@@ -21,6 +21,8 @@ from planner.split import pooled_convolutions, splits
 from znni import arena
 from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import convert, no_progress, run_volume
+from znni.engine.remaining import Remaining
+from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Conv, InputScaling, Network, Pool, PooledConv
@@ -74,7 +76,10 @@ def run(network: Network, plan: Plan, volume: Float32, **job_options: object) ->
             super().write(box, values)
 
     output = Once(result, network.out_features, job.output)
-    run_volume(ArrayVolume(volume), job, runner, output, "float32", no_progress)
+    remaining, watch = Remaining(job.output), Stopwatch()
+    source = ArrayVolume(volume)
+    run_volume(source, job, runner, output, "float32", no_progress, remaining, watch)
+    assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"
     return result
 

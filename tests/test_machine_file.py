@@ -131,7 +131,7 @@ def test_the_papers_machines_have_the_same_processors() -> None:
         ("name: 2 x Processor", "name: 2", 2, "host.name is 2; give a name"),
         ("  - *card", "  - *cord", 10, "not valid YAML"),
         ("700 MB/s", "fast", 11, "storage.read is 'fast'; give a rate such as 250 GB/s"),
-        ("{read", "{reads", 11, "unknown key 'reads' in storage; did you mean 'read'? The keys are"),
+        ("{read", "{reads", 11, "unknown key 'reads' in storage; did you mean 'read'? The keys"),
     ],
 )
 def test_a_mistake_is_found_at_its_line(

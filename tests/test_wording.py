@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,16 @@ from fakes import fake_catalogue
 
 import znni
 from planner.costs import NOT_MEASURED
-from znni.api import Report, check_features
+from znni.api import check_features
 from znni.errors import DoesNotFit, InvalidInput, option
+from znni.job_seconds import JobSeconds
 from znni.network import Conv, Network
 from znni.plan_table import totals
+from znni.plan_time import PlanTime
 from znni.plans import Plan
+from znni.report import Report
 from znni.shapes import Vec3
-from znni.units import counted
+from znni.units import counted, in_units
 from znni.volumes.array import ArrayVolume
 
 LIBRARY = Path(znni.__file__).parent
@@ -75,12 +79,23 @@ def test_one_is_not_several(plan: Plan) -> None:
         check_features(ArrayVolume(np.zeros((4, 5, 6))), two)
 
 
-def test_a_report_tells_what_a_measured_rate_includes(plan: Plan) -> None:
-    report = Report(plan, 120, 8.0, 6.0, 3 << 20, {}, "")
-    said, _, memory = str(report).partition("; peak memory ")
-    assert said == (
-        "120 voxels in 8.0 s, 6.0 s of them to compile and prepare: "
-        "15 voxels/s with that and the first touch of memory, "
-        f"{plan.voxels_per_second:,.0f} +- 30% predicted without ({NOT_MEASURED})"
-    )
-    assert memory.startswith("3 MiB (")
+def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -> None:
+    plan = replace(plan, time=PlanTime(2.0, 0.5, 0.25, 4.0, 0.75))
+    time = JobSeconds(building=6.0, computing=1.5, waiting=0.5, reading=0.3, writing=0.2)
+    report = Report(plan, (), 120, time, 3 << 20, {}, "")
+    said, *table = str(report).splitlines()
+    assert said == f"120 voxels in 8.0 s; predicted from {NOT_MEASURED}, the time +- 30%"
+    rows = {tuple(line.split()) for line in table}
+    assert {
+        ("measured", "predicted"),
+        ("voxels/s", "15", "16"),
+        ("time", "8.0", "s", "7.5", "s"),
+        ("building", "6.0", "s", "2.0", "s"),
+        ("computing", "1.5", "s", "4.5", "s"),
+        ("waiting", "0.5", "s", "1.0", "s"),
+        ("reading", "0.3", "s", "0.2", "s"),
+        ("writing", "0.2", "s", "0.8", "s"),
+        ("peak", "memory", "3", "MiB", *in_units(plan.memory.total).split()),
+    } <= rows
+    fallen = replace(report, fallbacks=(plan, plan), accuracy_note="bfloat16 in c")
+    assert "; memory ran out 2 times; accuracy bfloat16 in c; predicted" in str(fallen)

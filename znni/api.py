@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,21 @@ import numpy as np
 from znni import __version__
 from znni.arrays import peak_memory
 from znni.calibration.record import StepTimes, refine
-from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import Progress, no_progress, run_volume
+from znni.engine.endurance import EnduringRunner
+from znni.engine.pipeline import Progress, no_progress
 from znni.engine.tiles import Job, Region, make_job
 from znni.errors import InvalidInput, ZnniError
+from znni.job_seconds import JobSeconds
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Accuracy, Border, Costs, OutputType, Pad, check_choices
 from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare, search
 from znni.plans import Plan
+from znni.report import Report
 from znni.shapes import Vec3
-from znni.units import counted, duration, in_units
+from znni.smaller_plan import smaller_plan
+from znni.units import counted
 from znni.volume import Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.locate import open_output, open_volume
@@ -44,41 +46,6 @@ __all__ = [
 
 
 log = logging.getLogger("znni")
-
-
-@dataclass(frozen=True)
-class Report:
-    """How a run went.
-
-    Attributes:
-        plan: what was run.
-        voxels: output voxels.
-        seconds: wall time, from preparing the primitives to the last block written.
-        preparing: the part of it that went into compiling code and transforming kernels.
-        peak_memory: the process's peak resident bytes.
-        attributes: how the output came to be, as stored with it.
-        accuracy_note: what is to be said of its accuracy, if it is not float32 as a matter of
-            course.
-    """
-
-    plan: Plan
-    voxels: int
-    seconds: float
-    preparing: float
-    peak_memory: int
-    attributes: dict[str, Any]
-    accuracy_note: str
-
-    def __str__(self) -> str:
-        accuracy = f"; accuracy {self.accuracy_note}" if self.accuracy_note else ""
-        return (
-            f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}, "
-            f"{duration(self.preparing)} of them to compile and prepare: "
-            f"{self.voxels / self.seconds:,.0f} voxels/s with that and the first touch of memory, "
-            f"{self.plan.voxels_per_second:,.0f} +- {self.plan.error:.0%} predicted without "
-            f"({self.plan.costs}); peak memory "
-            f"{in_units(self.peak_memory)} ({in_units(self.plan.memory.total)} promised){accuracy}"
-        )
 
 
 def infer(
@@ -153,13 +120,14 @@ def infer(
         attributes = _provenance(plan, weights, job, source, command, dtype)
         output.describe(attributes)
         times = StepTimes()
+
+        def smaller(failed: Plan) -> Plan:
+            return smaller_plan(failed, job, dtype, accuracy, costs, volume.itemsize)
+
+        runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times))
         with peak_memory() as peak:
-            start = time.perf_counter()
-            runner = prepare(plan, weights, times)
-            preparing = time.perf_counter() - start
-            run_volume(volume, job, runner, output, dtype, progress)
-            seconds = time.perf_counter() - start
-        measured = {"seconds": seconds, "peak_memory_bytes": peak.highest}
+            spent = runner.run(volume, job, output, dtype, progress, smaller)
+        measured = _measured(runner.plans, spent, peak.highest)
         output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon())
@@ -167,7 +135,10 @@ def infer(
     if costs != "built-in":
         refine(times.warm(), plan.machine.host.threads)
     attributes |= measured
-    return Report(plan, job.output.volume, seconds, preparing, peak.highest, attributes, note)
+    fallbacks = tuple(runner.plans[1:])
+    report = Report(plan, fallbacks, job.output.volume, spent, peak.highest, attributes, note)
+    log.info("%s", report)
+    return report
 
 
 class Inferer:
@@ -211,7 +182,7 @@ class Inferer:
         self._accuracy: Accuracy = accuracy
         self._costs: Costs = costs
         self._allowed = 0
-        self._runner: PatchRunner | None = None
+        self._runner: EnduringRunner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
 
     def __call__(self, array: ArrayLike) -> Float32:
@@ -222,10 +193,16 @@ class Inferer:
         runner = self._runner_for(job, volume)
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
-        run_volume(volume, job, runner, output, "float32", no_progress)
+
+        def smaller(failed: Plan) -> Plan:
+            accuracy, costs = self._accuracy, self._costs
+            taken = dense.nbytes
+            return smaller_plan(failed, job, "float32", accuracy, costs, volume.itemsize, taken)
+
+        runner.run(volume, job, output, "float32", no_progress, smaller)
         return dense
 
-    def _runner_for(self, job: Job, volume: Volume) -> PatchRunner:
+    def _runner_for(self, job: Job, volume: Volume) -> EnduringRunner:
         """The runner of the plan given, or of one for this job, checked to fit into memory."""
         asked = job.output, volume.itemsize
         if self._runner is not None and self._checked_for == asked:
@@ -247,7 +224,8 @@ class Inferer:
             output_array=4 * self.network.out_features * job.output.volume,
         )
         if self._runner is None:
-            self._runner = prepare(chosen, self.weights)
+            weights = self.weights
+            self._runner = EnduringRunner(chosen, lambda plan: prepare(plan, weights))
         self._checked_for = asked
         return self._runner
 
@@ -282,7 +260,6 @@ def _provenance(
         "command": command,
         "source": str(source) if isinstance(source, str | Path) else type(source).__name__,
         "network": plan.network.name,
-        "plan": plan.to_json(),
         "accuracy": accuracy_of(plan),
         "weights": weights.source,
         "weights_sha256": weights.sha256,
@@ -291,6 +268,17 @@ def _provenance(
         "predicted_seconds": plan.seconds,
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,
-        "seconds": 0.0,  # these two are known at the end
-        "peak_memory_bytes": 0,
+        **plan.time.of_job(plan.patches).named("predicted_"),
+        **_measured([plan], JobSeconds(), 0),  # known at the end
+    }
+
+
+def _measured(plans: Sequence[Plan], spent: JobSeconds, peak: int) -> dict[str, Any]:
+    """What attributes of an output tell of the run, from the plans that it went through."""
+    return {
+        "plan": plans[-1].to_json(),
+        "fallbacks": len(plans) - 1,
+        "seconds": spent.total,
+        **spent.named(),
+        "peak_memory_bytes": peak,
     }

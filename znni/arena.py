@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.arrays import ALIGNMENT, empty_aligned
+from znni.units import in_units
 from znni.weights import Float32
 
 SMALL = 64 * 1024  # bytes below which malloc serves as well
@@ -87,8 +88,14 @@ def map_pages(nbytes: int) -> mmap.mmap:
 
     ``malloc`` keeps freed blocks of up to some tens of megabytes, which a promise of exact peak
     memory cannot afford.
+
+    Raises:
+        MemoryError: the system has none left.
     """
-    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{in_units(nbytes)} cannot be had: {error.strerror}") from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel built without huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
+from znni.job_seconds import JobSeconds
+
 
 @dataclass(frozen=True)
 class PlanTime:
@@ -48,6 +50,17 @@ class PlanTime:
         """
         ends = self.reading + self.computing + self.writing
         return self.once + ends + (patches - 1) * max(self.computing, self.handling)
+
+    def of_job(self, patches: int) -> JobSeconds:
+        """Where the seconds of a job of so many patches go."""
+        computing = self.warming + patches * self.computing
+        return JobSeconds(
+            building=self.building,
+            computing=computing,
+            waiting=self.total(patches) - self.building - computing,
+            reading=patches * self.reading,
+            writing=patches * self.writing,
+        )
 
     def computing_within(self, total: float, patches: int) -> float:
         """Seconds that computing a patch may take for a job to take so many in ``total``.

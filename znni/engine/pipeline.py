@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.engine.patch import PatchRunner
-from znni.engine.tiles import Job, Tile, read_input, tiles
+from znni.engine.remaining import Remaining
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Job, Tile, read_input
 from znni.options import OutputType
 from znni.volume import Output, Volume
 from znni.weights import Float32
+
+T = TypeVar("T")
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -29,11 +33,14 @@ def run_volume(
     output: Output,
     dtype: OutputType,
     progress: Progress,
+    remaining: Remaining,
+    stopwatch: Stopwatch,
 ) -> None:
-    """Compute a job patch by patch and write each output voxel once.
+    """Compute what is left of a job patch by patch, and write each output voxel once.
 
     While one patch is computed the next block is read and the last one written. An error in any
-    of the three stops all and is raised as itself; what was written stays written.
+    of the three stops all and is raised as itself; what was written stays written, and is no longer
+    among the remaining.
 
     Args:
         volume: the input.
@@ -42,23 +49,27 @@ def run_volume(
         output: takes the results.
         dtype: of the values written.
         progress: called after each patch with the output voxels written and those wanted.
+        remaining: the output not written yet.
+        stopwatch: learns where the time goes.
     """
     network = runner.plan.network
-    todo = list(tiles(job.output, runner.plan.patch))
 
     def read(tile: Tile) -> Float32:
-        return read_input(volume, job, tile, network.field_of_view, network.scaling)
+        with stopwatch.during("reading"):
+            return read_input(volume, job, tile, network.field_of_view, network.scaling)
 
-    done = 0
+    def compute(block: Float32) -> Float32:
+        with stopwatch.during("computing"):
+            return runner(block)
 
     def write(tile: Tile, dense: Float32) -> None:
-        nonlocal done
-        wanted = dense[:, *tile.written_in_patch.slices]
-        output.write(tile.written, convert(wanted, dtype))
-        done += tile.written.size.volume
-        progress(done, job.output.volume)
+        with stopwatch.during("writing"):
+            wanted = dense[:, *tile.written_in_patch.slices]
+            output.write(tile.written, convert(wanted, dtype))
+        remaining.take_off(tile)
+        progress(job.output.volume - remaining.voxels, job.output.volume)
 
-    _in_step(todo, read, runner, write)
+    _in_step(list(remaining.tiles(runner.plan.patch)), read, compute, write, stopwatch)
 
 
 def _in_step(
@@ -66,20 +77,25 @@ def _in_step(
     read: Callable[[Tile], Float32],
     compute: Callable[[Float32], Float32],
     write: Callable[[Tile, Float32], None],
+    stopwatch: Stopwatch,
 ) -> None:
+    def result_of(task: Future[T]) -> T:
+        with stopwatch.during("waiting"):
+            return task.result()
+
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
         upcoming = reader.submit(read, todo[0])
         writing: Future[None] | None = None
         for index, tile in enumerate(todo):
-            block = upcoming.result()
+            block = result_of(upcoming)
             if index + 1 < len(todo):
                 upcoming = reader.submit(read, todo[index + 1])
             dense = compute(block)
             if writing:
-                writing.result()
+                result_of(writing)
             writing = writer.submit(write, tile, dense)
         if writing:
-            writing.result()
+            result_of(writing)
 
 
 def convert(values: Float32, dtype: OutputType) -> NDArray[Any]:

@@ -1,0 +1,93 @@
+"""Going on where memory runs out, with a plan that takes less of it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+
+from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import Progress, run_volume
+from znni.engine.remaining import Remaining
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Job
+from znni.job_seconds import JobSeconds
+from znni.options import OutputType
+from znni.plans import Plan
+from znni.units import in_units
+from znni.volume import Output, Volume
+
+log = logging.getLogger("znni")
+
+
+class EnduringRunner:
+    """Runs volumes through a plan and, where memory runs out, through ones that take less.
+
+    What a plan has written by then stays, and the next one computes the rest.
+
+    Args:
+        plan: what to run first.
+        prepare: makes a plan ready to run.
+
+    Attributes:
+        plans: those that were run so far, the first one first.
+    """
+
+    def __init__(self, plan: Plan, prepare: Callable[[Plan], PatchRunner]) -> None:
+        self.plans = [plan]
+        self._prepare = prepare
+        self._runner: PatchRunner | None = None
+
+    def run(
+        self,
+        volume: Volume,
+        job: Job,
+        output: Output,
+        dtype: OutputType,
+        progress: Progress,
+        smaller: Callable[[Plan], Plan],
+    ) -> JobSeconds:
+        """Compute a job, as ``run_volume`` does, and tell where the time went.
+
+        A runner made for one job is kept for the next.
+
+        Args:
+            volume: the input.
+            job: which output is wanted.
+            output: takes the results.
+            dtype: of the values written.
+            progress: called after each patch with the output voxels written and those wanted.
+            smaller: gives the plan to go on with where memory ran out under another; where there
+                is none, raises what ends the run.
+        """
+        remaining, stopwatch = Remaining(job.output), Stopwatch()
+
+        def finishes() -> bool:
+            try:
+                with stopwatch.during("building"):
+                    runner = self._runner = self._runner or self._prepare(self.plans[-1])
+                run_volume(volume, job, runner, output, dtype, progress, remaining, stopwatch)
+            except MemoryError:
+                return False
+            return True
+
+        while not finishes():
+            self._runner = None
+            gc.collect()  # what the failed patch held, wherever tracebacks still refer to it
+            failed = self.plans[-1]
+            with stopwatch.during("building"):
+                found = smaller(failed)
+            self.plans.append(found)
+            _tell(failed, found, remaining.voxels / job.output.volume)
+        return stopwatch.seconds
+
+
+def _tell(failed: Plan, found: Plan, left: float) -> None:
+    log.warning(
+        "memory ran out under a plan of %s: going on with one of %s, in patches of %s, for the "
+        "%.0f%% of the output that are left",
+        in_units(failed.memory.total),
+        in_units(found.memory.total),
+        found.patch,
+        100 * left,
+    )

@@ -1,0 +1,54 @@
+"""The plan to go on with where memory ran out in spite of what a plan promised."""
+
+from __future__ import annotations
+
+from znni.engine.tiles import Job
+from znni.errors import DoesNotFit, RunFailed, option
+from znni.machine import detect_machine
+from znni.options import Accuracy, Costs, OutputType
+from znni.planning import fastest, search_for
+from znni.plans import Plan
+from znni.run_overhead import run_overhead
+from znni.units import in_units
+
+# Of what a plan takes beside the process, the share that the next one may take.
+SHARE = 3 / 4
+
+
+def smaller_plan(
+    failed: Plan,
+    job: Job,
+    dtype: OutputType,
+    accuracy: Accuracy,
+    costs: Costs,
+    input_itemsize: int,
+    output_array: int = 0,
+) -> Plan:
+    """The fastest plan that takes markedly less memory than another, or else the least of all.
+
+    Args:
+        failed: the other; a plan has its threads.
+        job: which output is wanted.
+        dtype: of the output.
+        accuracy: the class that primitives may have.
+        costs: what times are predicted from.
+        input_itemsize: bytes of one stored input value.
+        output_array: bytes of an array for the whole output, if the caller makes one.
+
+    Raises:
+        RunFailed: there is none.
+    """
+    taken, process = failed.memory.total, failed.memory.process
+    limit = process + int(SHARE * (taken - process))
+    here = detect_machine(limit, failed.machine.host.threads)
+    overhead = run_overhead(here, dtype, input_itemsize, output_array)
+    search = search_for(failed.network, job, here, accuracy, costs, overhead)
+    try:
+        return fastest(search)[0]
+    except DoesNotFit as error:
+        if error.needed < taken:
+            return fastest(search.within(error.needed))[0]
+    raise RunFailed(
+        f"memory ran out under a plan of {in_units(taken)}, and none takes less; end other "
+        f"programs, or give {option('threads', 1)}, a smaller type of output or a smaller network"
+    )
