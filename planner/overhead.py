@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.network import Network
+from znni.plan_memory import PlanMemory
 from znni.plan_time import PlanTime
-from znni.plans import PlanMemory
 from znni.shapes import Vec3
 
 

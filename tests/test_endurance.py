@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_a_run_goes_on_with_a_smaller_plan(given: bool, caplog: pytest.LogCaptur
     assert len(taken) == 3
     assert taken == sorted(taken, reverse=True)
     assert len(set(taken)) == 3
-    warnings = [entry.getMessage() for entry in caplog.records if entry.levelname == "WARNING"]
+    warnings = [entry.getMessage() for entry in caplog.records if entry.levelno == WARNING]
     assert len(warnings) == 2
     assert all("memory ran out under a plan of 51" in said for said in warnings)
     assert "memory ran out 2 times" in str(report)

@@ -26,8 +26,9 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Conv, InputScaling, Network, Pool, PooledConv
+from znni.plan_memory import PlanMemory
 from znni.plan_time import PlanTime
-from znni.plans import Plan, PlanMemory, Segment, held_beside, working_peak
+from znni.plans import Plan, Segment, held_beside, working_peak
 from znni.primitive import convolved
 from znni.primitives.reference import dense
 from znni.shapes import Box, Shape5, Vec3

@@ -413,7 +413,8 @@ def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
     assert len({error for _, error in times}) == 2
     total = sum(seconds for seconds, _ in times)
     assert plan.error == pytest.approx(sum(s * error for s, error in times) / total)
-    table = plan_table(plan)
+    table = str(plan)
+    assert table == plan_table(plan)
     assert f"voxels/s +- {plan.error:.0%} predicted" in table
     assert f"+- {plan.error:.0%} predicted (a preference)" in table
     assert {"25%", "50%"} <= set(table.split())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from znni.plans import Plan, Step
 from znni.text_table import aligned
 from znni.units import counted, duration, in_units
+
+if TYPE_CHECKING:
+    from znni.plans import Plan, Step
 
 HEADER = (
     *("layer", "primitive", "input", "output"),

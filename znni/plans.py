@@ -19,6 +19,8 @@ from znni.cost import Cost
 from znni.errors import PLAN_AGAIN, InvalidInput
 from znni.machine import Machine
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
+from znni.plan_memory import PlanMemory
+from znni.plan_table import plan_table
 from znni.plan_time import PlanTime
 from znni.shapes import Shape5, Vec3
 
@@ -110,31 +112,6 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class PlanMemory:
-    """Peak bytes on the host, by purpose.
-
-    Attributes:
-        process: the interpreter, its libraries and compiled code, and an array for the whole
-            output if the run makes one.
-        weights: the network's parameters.
-        resident: what the primitives keep between patches.
-        working: the layers' arrays and workspace at their highest.
-        blocks: input read ahead, and output on its way to the volume.
-    """
-
-    process: int
-    weights: int
-    resident: int
-    working: int
-    blocks: int
-
-    @property
-    def total(self) -> int:
-        """The most that the run will take."""
-        return self.process + self.weights + self.resident + self.working + self.blocks
-
-
-@dataclass(frozen=True)
 class Plan:
     """How a network is run over a volume.
 
@@ -223,6 +200,9 @@ class Plan:
                     dense += step.conv.parameters
         return 1 - dense * self.output.volume / (computed * self.patches)
 
+    def __str__(self) -> str:
+        return plan_table(self)
+
     def to_json(self) -> str:
         """The plan as JSON text, for ``from_json``."""
         return _adapter().dump_json(self, indent=1).decode()
@@ -244,23 +224,26 @@ class Plan:
         except InvalidInput as error:
             raise InvalidInput(f"not a plan: {error}; {PLAN_AGAIN}") from None
         layers = tuple(layer for step in plan.steps for layer in step.layers)
-        if not all(s.steps for s in plan.segments) or layers != plan.network.layers:
-            raise InvalidInput(f"not a plan: its steps are not its network's layers; {PLAN_AGAIN}")
         sizes = (
             *plan.output,
             *plan.patch,
             *(segment.sub_batch for segment in plan.segments),
             plan.machine.host.threads,
         )
-        times = (step.seconds for step in plan.steps)
-        if min(sizes) < 1 or not (plan.time.valid and all(0 < seconds < inf for seconds in times)):
-            raise InvalidInput(
-                f"not a plan: its sizes and its time are not all positive; {PLAN_AGAIN}"
-            )
-        if not all(0 <= step.error < inf for step in plan.steps):
-            raise InvalidInput(
-                f"not a plan: the error of its time is negative or not a number; {PLAN_AGAIN}"
-            )
+        timed = plan.time.valid and all(0 < step.seconds < inf for step in plan.steps)
+        for sound, wrong in (
+            (
+                all(segment.steps for segment in plan.segments) and layers == plan.network.layers,
+                "its steps are not its network's layers",
+            ),
+            (min(sizes) >= 1 and timed, "its sizes and its time are not all positive"),
+            (
+                all(0 <= step.error < inf for step in plan.steps),
+                "the error of its time is negative or not a number",
+            ),
+        ):
+            if not sound:
+                raise InvalidInput(f"not a plan: {wrong}; {PLAN_AGAIN}")
         return plan
 
 

@@ -47,7 +47,8 @@ class Report:
         if self.accuracy_note:
             said.append(f"accuracy {self.accuracy_note}")
         predicted = f"predicted from {self.plan.costs}, the time +- {self.plan.error:.0%}"
-        return "\n".join(["; ".join([*said, predicted]), *aligned(self._rows(), left=1)])
+        lines = ["; ".join([*said, predicted]), *aligned(self._rows(), left=1)]
+        return "\n".join(map(str.rstrip, lines))
 
     def _rows(self) -> list[tuple[str, ...]]:
         expected = self.plan.time.of_job(self.plan.patches)

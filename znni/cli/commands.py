@@ -257,11 +257,10 @@ def info(
 
 def _table(plan: Plan, allowed: Accuracy) -> str:
     """A plan as a table, with a line on its accuracy where there is something to say."""
-    from znni.plan_table import plan_table
     from znni.planning import accuracy_note
 
     note = accuracy_note(plan, allowed)
-    return plan_table(plan) + f"\naccuracy      {note}" * bool(note)
+    return str(plan) + f"\naccuracy      {note}" * bool(note)
 
 
 def _describe(network: Network) -> str:
