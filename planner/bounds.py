@@ -64,7 +64,7 @@ def _least_seconds_per_voxel(operation: Operation, features: int, options: Optio
     """Of the operation's output, for each item; infinite where no primitive does it."""
     rates = []
     for asked in sample_steps(operation, features):
-        if found := options(asked):
+        if found := options.whole(asked):
             out = asked.shape_out
             rates.append(found[0].seconds / (out.n * out.size.volume))
     return BOUND_SLACK * min(rates, default=inf)

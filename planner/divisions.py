@@ -7,9 +7,10 @@ other beats in time, workspace and resident memory together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.front import Front
 from znni.cost import Cost
 from znni.micro_batches import MicroBatches, Piece
 from znni.options import Division
@@ -97,58 +98,80 @@ def listings(batch: int, whole: Sequence[Offer], parts: Iterable[Offer]) -> list
     # that beats it.
     if all(any(one.is_as_good_for_all(part, batch) for one in whole) for part in offers):
         return []
-    return _Listings(offers)(batch, 0)
+    leading = _leading(offers)
+    found: list[Listing] = []
+    rests = {0: [NOTHING]}  # the best lists by the offers after one, for each number of items
+    for one, wanted in zip(reversed(leading), reversed(_wanted(batch, leading)), strict=True):
+        found += one.lists(batch, rests)
+        more = {n: undominated([*rests.get(n, []), *one.lists(n, rests)]) for n in wanted}
+        rests = {0: [NOTHING]} | more
+    return undominated(found)
 
 
-class _Listings:
-    """The best lists of any number of items by some offers.
+@dataclass(frozen=True)
+class _Leading:
+    """An offer of which the other pieces of a list take no less time for an item.
 
-    Args:
-        offers: those that take the least time for an item first.
+    Attributes:
+        offer: that one.
+        is_chained: whether all others' items divide its items or are a multiple of them.
     """
 
-    def __init__(self, offers: Sequence[Offer]) -> None:
-        self._offers = offers
-        self._known: dict[tuple[int, int], list[Listing]] = {}
+    offer: Offer
+    is_chained: bool
 
-    def __call__(self, items: int, first: int) -> list[Listing]:
-        """Undominated lists of pieces for so many items, by the offers from ``first`` on."""
-        if not items:
-            return [NOTHING]
-        if first == len(self._offers):
-            return []
-        if (items, first) not in self._known:
-            offer = self._offers[first]
-            found = list(self(items, first + 1))
-            for times in self._times(items, first):
-                rest = self(items - times * offer.items, first + 1)
-                found.extend(listing.and_more(times, offer) for listing in rest)
-            self._known[items, first] = undominated(found)
-        return self._known[items, first]
+    def times(self, items: int) -> range:
+        """How often it may be taken, if it is, in a list that none beats.
 
-    def _times(self, items: int, first: int) -> range:
-        """How often the first offer may be taken, if it is, in a list that none beats.
-
-        No offer after it takes less time for an item. So other pieces that make up a multiple of
-        its items would be done by it instead, in no more time or memory. If its items divide all,
-        the others together are such a multiple; and if every other's items divide its items or are
-        a multiple of them, some of the others are, whenever they add up to as many.
+        Other pieces that make up a multiple of its items would be done by it instead, in no more
+        time or memory. If its items divide all, the others together are such a multiple; and if
+        they are chained, some of the others are, whenever they add up to as many.
         """
-        mine = self._offers[first].items
-        most, left = divmod(items, mine)
-        others = (offer.items for offer in self._offers[first + 1 :])
-        if left == 0 or all(mine % n == 0 or n % mine == 0 for n in others):
+        most, left = divmod(items, self.offer.items)
+        if left == 0 or self.is_chained:
             return range(max(most, 1), most + 1)
         return range(1, most + 1)
+
+    def lists(self, items: int, rests: Mapping[int, list[Listing]]) -> list[Listing]:
+        """With it, for so many items; the other pieces as ``rests`` lists them."""
+        return [
+            rest.and_more(times, self.offer)
+            for times in self.times(items)
+            for rest in rests.get(items - times * self.offer.items, [])
+        ]
+
+
+def _leading(offers: Sequence[Offer]) -> list[_Leading]:
+    """Each offer before those that take more time for an item, which come after it."""
+    found, others = [], set[int]()
+    for offer in reversed(offers):
+        mine = offer.items
+        found.append(_Leading(offer, all(mine % n == 0 or n % mine == 0 for n in others)))
+        others.add(mine)
+    return found[::-1]
+
+
+def _wanted(batch: int, leading: Sequence[_Leading]) -> list[set[int]]:
+    """The numbers of items that those before each leave to it and those after it."""
+    wanted = [set[int]()]
+    for one in leading[:-1]:
+        left = {
+            items - times * one.offer.items
+            for items in {batch, *wanted[-1]}
+            for times in one.times(items)
+        }
+        wanted.append(wanted[-1] | left - {0})
+    return wanted
 
 
 def undominated(found: list[Listing]) -> list[Listing]:
     """Those that no other equals or beats in all three, fastest first."""
-    kept: list[Listing] = []
-    for one in sorted(found, key=lambda it: (it.seconds, it.workspace, it.resident)):
-        if not any(k.workspace <= one.workspace and k.resident <= one.resident for k in kept):
-            kept.append(one)
-    return kept
+    front = Front()
+    return [
+        one
+        for one in sorted(found, key=lambda it: (it.seconds, it.workspace, it.resident))
+        if front.admits(one.workspace, one.resident)
+    ]
 
 
 def undominated_offers(offers: Iterable[Offer]) -> list[Offer]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, product
 from math import inf
 from typing import TypeAlias
 
@@ -22,15 +22,16 @@ from znni.machine import Machine
 from znni.network import Conv, Network, PooledConv
 from znni.options import Division
 from znni.plan_time import PlanTime
-from znni.plans import Plan, Segment, held_beside, segment_runs, working_peak
+from znni.plans import Plan, Segment, Step, held_beside, segment_runs, working_peak
 from znni.primitive import Catalogue
 from znni.shapes import Shape5, Vec3
 
 Segments: TypeAlias = tuple[Segment, ...]
+StepOptions: TypeAlias = Callable[[Step], tuple[Step, ...]]
 
-# Different steps that a search looks at: some seconds' worth. Only outputs of thousands of
-# voxels an axis need more; of those the patches that are likely best have been tried by then.
-MOST_STEPS = 4000
+# Different calls that a search prices: some seconds' worth. Only outputs of thousands of voxels an
+# axis need more; of those the patches that are likely best have been tried by then.
+MOST_CALLS = 6000
 
 
 def fastest_plan(
@@ -104,6 +105,12 @@ class Search:
     def _fusible(self) -> tuple[PooledConv, ...]:
         return fusible_convolutions(self.network, self._options)
 
+    @property
+    def _option_sets(self) -> tuple[StepOptions, ...]:
+        """Whole batches first: their time bounds the search among pieces, which looks at few."""
+        whole = self._options.whole
+        return (whole, self._options) if self._options.divides else (whole,)
+
     def within(self, memory: int) -> Search:
         """The search under another limit, with what this one knows of the layers.
 
@@ -139,7 +146,7 @@ class Search:
         tried in the order of a lower bound on their time, and none after the bound passes the last
         of the best plans found. Where an output is so large that many sizes differ by little, a
         spread of them is tried, and then all near the best; and the search ends after
-        ``MOST_STEPS``.
+        ``MOST_CALLS``.
 
         Args:
             count: of plans, if there are so many.
@@ -180,10 +187,11 @@ class Search:
         limit = seconds_limit
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
+        divided = list(splits(self.network, patch_input.size, allowed, self._fusible))
         best: tuple[Segments, Choice] | None = None
-        for segments in splits(self.network, patch_input.size, allowed, self._fusible):
+        for options, segments in product(self._option_sets, divided):
             layers_limit = least.computing_within(limit, patches) - least.computing
-            slots = self._slots(segments, patch_input, bounds, layers_limit)
+            slots = self._slots(segments, patch_input, options, bounds, allowed, layers_limit)
             choices = undominated_within(slots, allowed, layers_limit) if slots else []
             for choice in choices:
                 time = self._time(patch, choice.seconds, choice.resident, choice.peak)
@@ -199,7 +207,7 @@ class Search:
         candidates = [
             (segments, least_memory(slots))
             for segments in splits(self.network, patch_input.size, fusible=self._fusible)
-            if (slots := self._slots(segments, patch_input, bounds, inf))
+            if (slots := self._slots(segments, patch_input, self._options, bounds, inf, inf))
         ]
         return self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
 
@@ -228,10 +236,10 @@ class Search:
     def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: Best) -> None:
         """Add the fastest plans with these patches, but for those tried before, to the best.
 
-        Once there is one, the search ends after ``MOST_STEPS``; no patch left takes less time
+        Once there is one, the search ends after ``MOST_CALLS``; no patch left takes less time
         than the bound of the next.
         """
-        most = len(self._options) + MOST_STEPS
+        most = len(self._options) + MOST_CALLS
         for bound, patch in sorted((self.lower_bound(p), p) for p in set(patches) - tried):
             if bound >= best.limit or (best.plans and len(self._options) > most):
                 break
@@ -253,25 +261,35 @@ class Search:
         )
 
     def _slots(
-        self, segments: Segments, patch_input: Shape5, bounds: list[float], limit: float
+        self,
+        segments: Segments,
+        patch_input: Shape5,
+        options: StepOptions,
+        bounds: list[float],
+        allowed: float,
+        limit: float,
     ) -> list[Slot]:
-        """Each step's options, runs and company.
+        """Each step's options that fit, runs and company.
 
-        Empty where a step has no primitive, or as soon as the fastest primitives of the steps
-        so far and the bounds of the rest together reach the limit.
+        Empty where a step has none, or as soon as the fastest options of the steps so far and the
+        bounds of the rest together reach the limit.
         """
         runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
         seconds = sum(bounds)
         rest = iter(bounds)
         slots = []
         for (step, held), n in zip(held_beside(segments, patch_input), runs, strict=True):
-            options = self._options(step)
-            if not options:
+            fitting = tuple(
+                option
+                for option in options(step)
+                if held + option.cost.memory.working + option.cost.memory.resident <= allowed
+            )
+            if not fitting:
                 return []
-            seconds += n * options[0].seconds - sum(islice(rest, len(step.layers)))
+            seconds += n * fitting[0].seconds - sum(islice(rest, len(step.layers)))
             if seconds >= limit:
                 return []
-            slots.append(Slot(options, n, held))
+            slots.append(Slot(fitting, n, held))
         return slots
 
     def _patch_input(self, patch: Vec3) -> Shape5:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from planner.costs import CostModel
 from planner.divisions import Offer, listings, piece_sizes, undominated_offers
+from planner.front import Front
 from znni.cost import Cost, Memory
 from znni.micro_batches import cost_of_pieces
 from znni.network import Operation
@@ -39,7 +40,9 @@ class Options:
         self._primitives = tuple(primitives)
         self._model = model
         self._division: Division = division
+        self.divides = division != "none"
         self._known: dict[tuple[Operation, Shape5, Shape5], tuple[Step, ...]] = {}
+        self._known_whole: dict[tuple[Operation, Shape5, Shape5], tuple[Step, ...]] = {}
         self._offers: dict[tuple[Operation, Shape5, Shape5], list[Offer]] = {}
 
     def __call__(self, step: Step) -> tuple[Step, ...]:
@@ -48,16 +51,29 @@ class Options:
         Args:
             step: its operation and shapes are what is asked.
         """
+        if not self.divides:
+            return self.whole(step)
         key = (step.operation, step.shape_in, step.shape_out)
         if key not in self._known:
-            self._known[key] = _pareto([*self._whole(step), *self._divided(step)])
+            self._known[key] = _pareto([*self.whole(step), *self._divided(step)])
         return self._known[key]
 
-    def __len__(self) -> int:
-        """How many different steps were asked for, which is what a search spends its time on."""
-        return len(self._known)
+    def whole(self, step: Step) -> tuple[Step, ...]:
+        """Of these, with the batch whole, the Pareto front.
 
-    def _whole(self, asked: Step) -> Iterator[Step]:
+        Args:
+            step: its operation and shapes are what is asked.
+        """
+        key = (step.operation, step.shape_in, step.shape_out)
+        if key not in self._known_whole:
+            self._known_whole[key] = _pareto(list(self._undivided(step)))
+        return self._known_whole[key]
+
+    def __len__(self) -> int:
+        """How many different calls were priced, which is what a search spends its time on."""
+        return len(self._offers)
+
+    def _undivided(self, asked: Step) -> Iterator[Step]:
         """Steps by one primitive for all items at once."""
         for offer in self._offered(asked.operation, asked.shape_in, asked.shape_out):
             name, seconds = offer.primitive.name, offer.seconds
@@ -102,16 +118,10 @@ class Options:
 
 
 def _pareto(steps: list[Step]) -> tuple[Step, ...]:
-    front: list[Step] = []
-    for step in sorted(steps, key=lambda s: (s.seconds, s.cost.memory.working)):
-        memory = step.cost.memory
-        if not any(
-            kept.cost.memory.working <= memory.working
-            and kept.cost.memory.resident <= memory.resident
-            for kept in front
-        ):
-            front.append(step)
-    return tuple(front)
+    front = Front()
+    by_time = sorted(steps, key=lambda s: (s.seconds, s.cost.memory.working))
+    memories = ((step, step.cost.memory) for step in by_time)
+    return tuple(step for step, it in memories if front.admits(it.working, it.resident))
 
 
 @dataclass(frozen=True)
@@ -176,11 +186,9 @@ def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: flo
 
 
 def _undominated(choices: list[Choice]) -> list[Choice]:
-    kept: list[Choice] = []
-    for choice in sorted(choices, key=lambda c: (c.seconds, c.resident, c.peak)):
-        if not any(k.resident <= choice.resident and k.peak <= choice.peak for k in kept):
-            kept.append(choice)
-    return kept
+    front = Front()
+    by_time = sorted(choices, key=lambda c: (c.seconds, c.resident, c.peak))
+    return [choice for choice in by_time if front.admits(choice.resident, choice.peak)]
 
 
 def least_memory(slots: Sequence[Slot]) -> Choice:

@@ -26,7 +26,7 @@ def fusible_convolutions(network: Network, options: Options) -> tuple[PooledConv
     return tuple(
         pair
         for pair in pooled_convolutions(network)
-        if any(options(asked) for asked in sample_steps(pair, pair.conv.in_features))
+        if any(options.whole(asked) for asked in sample_steps(pair, pair.conv.in_features))
     )
 
 

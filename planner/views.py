@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil, inf, log
+from math import ceil, log
 
 from planner.exhaustive import Search
 from planner.sizes import axis_sizes
@@ -78,11 +78,8 @@ def views(search: Search, plan: Plan, families: Mapping[str, Collection[str]]) -
 
 def by_patch_size(search: Search, patches: Iterable[Vec3]) -> Iterator[Plan]:
     """The fastest plan with each patch that fits."""
-    undivided = search.undivided()
     for patch in patches:
-        quick = undivided.fastest_for(patch)
-        better = search.fastest_for(patch, quick.seconds if quick else inf)
-        if found := better or quick:
+        if found := search.fastest_for(patch):
             yield found
 
 

@@ -84,7 +84,8 @@ class Block(NamedTuple):
 
     def nbytes(self, layer: Conv, split: Split) -> int:
         """Bytes of both."""
-        return self.lowered_nbytes(layer, split) + self.product_nbytes(split)
+        rows = layer.in_features * split.lowered.volume + self.maps * split.lifted.volume
+        return 4 * rows * self.positions(split).volume
 
     def halves(self) -> list[Block]:
         """The block cut in two, in every way."""
