@@ -20,7 +20,7 @@ from znni.job_seconds import JobSeconds
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Border, Costs, OutputType, Pad, check_choices
+from znni.options import Accuracy, Border, Costs, Division, OutputType, Pad, check_choices
 from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare, search
 from znni.plans import Plan
 from znni.report import Report
@@ -64,6 +64,7 @@ def infer(
     dtype: OutputType = "float32",
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
+    micro_batches: Division = "power-of-two",
     plan: Plan | None = None,
     overwrite: bool = False,
     command: str = "",
@@ -91,6 +92,8 @@ def infer(
         costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
             ``built-in`` model, or, with ``auto``, the measured ones if there are any. Unless it is
             ``built-in``, the times of this run join those that were measured.
+        micro_batches: the sizes of the pieces that a layer's batch may be computed in, where memory
+            is short: none but the whole, powers of two, or all.
         plan: use this one instead of searching.
         overwrite: replace an existing output file.
         command: the command line, to be noted in the output.
@@ -107,14 +110,23 @@ def infer(
     weights = weights_for(network, weights, random_seed)
     volume = open_volume(source, dataset)
     check_features(volume, network)
-    check_choices(border, pad, dtype, accuracy, costs)
+    check_choices(border, pad, dtype, accuracy, costs, micro_batches)
     job = make_job(network, volume.size, border, pad, roi)
     output = open_output(out, source, network.out_features, job.output, dtype, overwrite=overwrite)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
         plan = given_or_found(
-            plan, network, job, ram, threads, dtype, accuracy, costs, volume.itemsize
+            plan,
+            network,
+            job,
+            ram,
+            threads,
+            dtype,
+            accuracy,
+            costs,
+            micro_batches,
+            volume.itemsize,
         )
         note = accuracy_note(plan, accuracy)
         attributes = _provenance(plan, weights, job, source, command, dtype)
@@ -122,7 +134,7 @@ def infer(
         times = StepTimes()
 
         def smaller(failed: Plan) -> Plan:
-            return smaller_plan(failed, job, dtype, accuracy, costs, volume.itemsize)
+            return smaller_plan(failed, job, dtype, accuracy, costs, micro_batches, volume.itemsize)
 
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times))
         with peak_memory() as peak:
@@ -170,8 +182,9 @@ class Inferer:
         threads: int | None = None,
         accuracy: Accuracy = "float32",
         costs: Costs = "auto",
+        micro_batches: Division = "power-of-two",
     ) -> None:
-        check_choices(border, pad, accuracy=accuracy, costs=costs)
+        check_choices(border, pad, accuracy=accuracy, costs=costs, micro_batches=micro_batches)
         self.network = network if isinstance(network, Network) else load_network(network)
         self.weights = weights_for(self.network, weights, None)
         self.plan = plan
@@ -181,6 +194,7 @@ class Inferer:
         self._threads = threads
         self._accuracy: Accuracy = accuracy
         self._costs: Costs = costs
+        self._micro_batches: Division = micro_batches
         self._allowed = 0
         self._runner: EnduringRunner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
@@ -195,9 +209,16 @@ class Inferer:
         output = ArrayOutput(dense, self.network.out_features, job.output)
 
         def smaller(failed: Plan) -> Plan:
-            accuracy, costs = self._accuracy, self._costs
-            taken = dense.nbytes
-            return smaller_plan(failed, job, "float32", accuracy, costs, volume.itemsize, taken)
+            return smaller_plan(
+                failed,
+                job,
+                "float32",
+                self._accuracy,
+                self._costs,
+                self._micro_batches,
+                volume.itemsize,
+                output_array=dense.nbytes,
+            )
 
         runner.run(volume, job, output, "float32", no_progress, smaller)
         return dense
@@ -220,6 +241,7 @@ class Inferer:
             "float32",
             self._accuracy,
             self._costs,
+            self._micro_batches,
             volume.itemsize,
             output_array=4 * self.network.out_features * job.output.volume,
         )

@@ -26,6 +26,7 @@ def check_choices(
     dtype: OutputType = "float32",
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
+    micro_batches: Division = "power-of-two",
 ) -> None:
     """Check names that a caller without a type checker may have misspelt.
 
@@ -38,6 +39,7 @@ def check_choices(
         ("dtype", dtype, OutputType),
         ("accuracy", accuracy, Accuracy),
         ("costs", costs, Costs),
+        ("micro_batches", micro_batches, Division),
     ):
         if value not in get_args(choices):
             known = ", ".join(get_args(choices))

@@ -24,7 +24,7 @@ from znni.machine import Machine, detect_machine
 from znni.machine_file import machine_for
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Border, Costs, OutputType, check_choices
+from znni.options import Accuracy, Border, Costs, Division, OutputType, check_choices
 from znni.plan_checks import check_class, check_made_for
 from znni.plans import Plan
 from znni.primitive import catalogue
@@ -48,6 +48,7 @@ def plan(
     dtype: OutputType = "float32",
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
+    micro_batches: Division = "power-of-two",
     input_itemsize: int = 4,
 ) -> Plan:
     """Find the fastest way to run a network over a volume.
@@ -66,6 +67,8 @@ def plan(
             to 1e-2 a layer, where that is faster.
         costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
             ``built-in`` model, or, with ``auto``, the measured ones if there are any.
+        micro_batches: the sizes of the pieces that a layer's batch may be computed in, where memory
+            is short: none but the whole, powers of two, or all.
         input_itemsize: bytes of one stored input value.
 
     Raises:
@@ -83,6 +86,7 @@ def plan(
         dtype=dtype,
         accuracy=accuracy,
         costs=costs,
+        micro_batches=micro_batches,
         input_itemsize=input_itemsize,
     )
     return fastest(found)[0]
@@ -100,6 +104,7 @@ def search(
     dtype: OutputType = "float32",
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
+    micro_batches: Division = "power-of-two",
     input_itemsize: int = 4,
 ) -> Search:
     """All plans to run a network over a volume: ``fastest`` of it gives as many as are asked for.
@@ -114,11 +119,11 @@ def search(
         raise InvalidInput(
             f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x"
         )
-    check_choices(border, dtype=dtype, accuracy=accuracy, costs=costs)
+    check_choices(border, dtype=dtype, accuracy=accuracy, costs=costs, micro_batches=micro_batches)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
     wanted = machine_for(machine, ram, threads)
     overhead = run_overhead(wanted, dtype, input_itemsize)
-    return search_for(network, job, wanted, accuracy, costs, overhead)
+    return search_for(network, job, wanted, accuracy, costs, micro_batches, overhead)
 
 
 def explain(search: Search, plan: Plan) -> str:
@@ -140,6 +145,7 @@ def given_or_found(
     dtype: OutputType,
     accuracy: Accuracy,
     costs: Costs,
+    micro_batches: Division,
     input_itemsize: int,
     output_array: int = 0,
 ) -> Plan:
@@ -154,6 +160,7 @@ def given_or_found(
         dtype: of the output.
         accuracy: the class that primitives may have.
         costs: what times are predicted from, as in ``plan``.
+        micro_batches: the sizes of the pieces of a batch, as in ``plan``.
         input_itemsize: bytes of one stored input value.
         output_array: bytes of an array for the whole output, if the caller makes one.
 
@@ -165,7 +172,8 @@ def given_or_found(
         here = detect_machine(ram, threads)
         overhead = run_overhead(here, dtype, input_itemsize, output_array)
         try:
-            found = fastest(search_for(network, job, here, accuracy, costs, overhead))[0]
+            among = search_for(network, job, here, accuracy, costs, micro_batches, overhead)
+            found = fastest(among)[0]
         except DoesNotFit as error:
             if output_array:
                 error.add_note(f"{in_units(output_array)} of that are for the output array")
@@ -203,12 +211,13 @@ def search_for(
     machine: Machine,
     accuracy: Accuracy,
     costs: Costs,
+    micro_batches: Division,
     overhead: Overhead,
 ) -> Search:
     """All plans for a job on a machine, by its primitives of a class."""
     primitives = of_class(catalogue(machine), accuracy)
     model = cost_model(primitives, costs, absent=machine.absent)
-    return Search(network, job.output, machine, primitives, overhead, model)
+    return Search(network, job.output, machine, primitives, overhead, model, micro_batches)
 
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:

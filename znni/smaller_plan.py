@@ -5,7 +5,7 @@ from __future__ import annotations
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, RunFailed, option
 from znni.machine import detect_machine
-from znni.options import Accuracy, Costs, OutputType
+from znni.options import Accuracy, Costs, Division, OutputType
 from znni.planning import fastest, search_for
 from znni.plans import Plan
 from znni.run_overhead import run_overhead
@@ -21,6 +21,7 @@ def smaller_plan(
     dtype: OutputType,
     accuracy: Accuracy,
     costs: Costs,
+    micro_batches: Division,
     input_itemsize: int,
     output_array: int = 0,
 ) -> Plan:
@@ -32,6 +33,7 @@ def smaller_plan(
         dtype: of the output.
         accuracy: the class that primitives may have.
         costs: what times are predicted from.
+        micro_batches: the sizes of the pieces that a layer's batch may be computed in.
         input_itemsize: bytes of one stored input value.
         output_array: bytes of an array for the whole output, if the caller makes one.
 
@@ -42,7 +44,7 @@ def smaller_plan(
     limit = process + int(SHARE * (taken - process))
     here = detect_machine(limit, failed.machine.host.threads)
     overhead = run_overhead(here, dtype, input_itemsize, output_array)
-    search = search_for(failed.network, job, here, accuracy, costs, overhead)
+    search = search_for(failed.network, job, here, accuracy, costs, micro_batches, overhead)
     try:
         return fastest(search)[0]
     except DoesNotFit as error:

@@ -66,6 +66,7 @@ def infer(
     dtype: options.Dtype = "float32",
     accuracy: options.AccuracyChoice = "float32",
     costs: options.CostsChoice = "auto",
+    micro_batches: options.MicroBatchesChoice = "power-of-two",
     plan: Annotated[
         Path | None, typer.Option(help="Run this plan, made by znni plan --out.")
     ] = None,
@@ -101,6 +102,7 @@ def infer(
             dtype=dtype,
             accuracy=accuracy,
             costs=costs,
+            micro_batches=micro_batches,
             input_itemsize=source.itemsize,
             ram=ram,
             threads=threads,
@@ -122,6 +124,7 @@ def infer(
             dtype=dtype,
             accuracy=accuracy,
             costs=costs,
+            micro_batches=micro_batches,
             plan=given,
             overwrite=overwrite,
             command=shlex.join(["znni", *sys.argv[1:]]),
@@ -150,6 +153,7 @@ def plan(
     dtype: options.Dtype = "float32",
     accuracy: options.AccuracyChoice = "float32",
     costs: options.CostsChoice = "auto",
+    micro_batches: options.MicroBatchesChoice = "power-of-two",
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print why each layer's primitive won.")
     ] = False,
@@ -201,6 +205,7 @@ def plan(
         dtype=dtype,
         accuracy=accuracy,
         costs=costs,
+        micro_batches=micro_batches,
         input_itemsize=itemsize,
     )
     plans = planning.fastest(search, alternatives or 1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from znni.options import Accuracy, Border, Costs, OutputType
+from znni.options import Accuracy, Border, Costs, Division, OutputType
 
 Net = Annotated[Path, typer.Option("--net", help="Network file (YAML).")]
 Ram = Annotated[
@@ -38,4 +38,12 @@ AccuracyChoice = Annotated[
 CostsChoice = Annotated[
     Costs,
     typer.Option(help="Predict times from what znni calibrate measured, or the built-in model."),
+]
+MicroBatchesChoice = Annotated[
+    Division,
+    typer.Option(
+        "--micro-batches",
+        help="Sizes of the pieces that a layer's batch may be computed in where memory is short; "
+        "with all a search may take an hour.",
+    ),
 ]
