@@ -44,6 +44,6 @@ MicroBatchesChoice = Annotated[
     typer.Option(
         "--micro-batches",
         help="Sizes of the pieces that a layer's batch may be computed in where memory is short; "
-        "with all a search may take an hour.",
+        "all takes many times longer to plan.",
     ),
 ]
