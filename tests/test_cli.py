@@ -91,6 +91,12 @@ def test_an_output_says_how_it_came_to_be() -> None:
     assert attributes["scale"] == pytest.approx(1 / 255)
     assert attributes["seconds"] > 0
     assert attributes["peak_memory_bytes"] > 0
+    assert attributes["fallbacks"] == 0
+    for purpose in ("building", "computing", "waiting", "reading", "writing"):
+        assert attributes[f"{purpose}_seconds"] > 0
+        assert attributes[f"predicted_{purpose}_seconds"] > 0
+    in_turn = [attributes[f"{purpose}_seconds"] for purpose in ("building", "computing", "waiting")]
+    assert attributes["seconds"] == pytest.approx(sum(in_turn))
     plan = Plan.from_json(attributes["plan"])
     assert plan.network == network
     assert plan.output == (4, 6, 3)

@@ -1,0 +1,70 @@
+"""What handling blocks takes follows their types, the storage and the cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fakes import fake_catalogue, machine
+
+import znni
+from planner.overhead import Handling
+from znni.errors import InvalidInput
+from znni.machine import Storage
+from znni.network import Conv, Network
+from znni.planning import checked_plan
+from znni.plans import Plan
+from znni.run_overhead import run_overhead
+from znni.shapes import Vec3
+
+NETWORK = Network("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+    return znni.plan(NETWORK, (20, 30, 40), threads=1)
+
+
+def handling(threads: int = 1, storage: Storage | None = None, itemsize: int = 4) -> Handling:
+    host = replace(machine().host, threads=threads, bandwidth=1e10 * threads ** (2 / 3))
+    whole = replace(machine(), host=host, storage=storage or Storage())
+    return run_overhead(whole, "float32", itemsize).handling
+
+
+def test_fewer_bytes_take_less_time() -> None:
+    small, large = handling(itemsize=1), handling(itemsize=8)
+    assert 0 < small.voxel_in < large.voxel_in
+    assert 0 < small.lost_in < large.lost_in
+    assert small.voxel_out == large.voxel_out
+
+
+def test_storage_keeps_those_waiting_who_read_and_write_and_nobody_else() -> None:
+    usual, slow = handling(), handling(storage=Storage(read=1e6, write=2e6))
+    assert slow.voxel_in == pytest.approx(4 / 1e6, rel=1e-2)
+    assert slow.voxel_out == pytest.approx(4 / 2e6, rel=1e-2)
+    assert (slow.lost_in, slow.lost_out) == (usual.lost_in, usual.lost_out)
+
+
+def test_more_cores_lose_less_each() -> None:
+    one, eight = handling(threads=1), handling(threads=8)
+    assert eight.voxel_in == pytest.approx(one.voxel_in)
+    assert eight.lost_in == pytest.approx(one.lost_in / 8)
+    assert eight.resident == pytest.approx(one.resident / 4)
+
+
+def test_a_plan_has_the_time_of_the_types_that_it_is_run_with(plan: Plan) -> None:
+    run = checked_plan(plan, NETWORK, input_itemsize=1, dtype="uint8")
+    assert run.time.reading < plan.time.reading
+    assert run.time.writing < plan.time.writing
+    assert run.time.building == plan.time.building
+    assert checked_plan(plan, NETWORK) == plan
+
+
+@pytest.mark.parametrize("name", ["building", "warming", "reading", "computing", "writing"])
+@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
+def test_a_time_that_is_none_is_refused(plan: Plan, name: str, seconds: float) -> None:
+    assert Plan.from_json(plan.to_json()) == plan
+    wrong = replace(plan, time=replace(plan.time, **{name: seconds}))
+    with pytest.raises(InvalidInput, match="not a plan"):
+        Plan.from_json(wrong.to_json())
