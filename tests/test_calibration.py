@@ -18,7 +18,7 @@ from znni.calibration.choice import cost_model
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import VARIABLE, CostDatabase
 from znni.calibration.fit import LEAST_MEASUREMENTS
-from znni.calibration.measure import measured_call
+from znni.calibration.measure import Workbench
 from znni.calibration.model import MeasuredModel
 from znni.calibration.record import record
 from znni.calibration.shapes import FULL, QUICK, Call, Effort, designed_calls
@@ -53,12 +53,12 @@ def twice_as_slow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Call]]:
     """
     measured: list[tuple[str, Call]] = []
 
-    def pretend(primitive: Primitive, call: Call, repeats: int) -> Timing:
+    def pretend(_: Workbench, primitive: Primitive, call: Call, repeats: int) -> Timing:
         measured.append((primitive.name, call))
         predicted = BUILT_IN.estimate(primitive, *call, primitive.cost(*call))
         return Timing((2 * predicted.seconds,) * repeats)
 
-    monkeypatch.setattr("znni.calibration.campaign.measured_call", pretend)
+    monkeypatch.setattr(Workbench, "measure", pretend)
     return measured
 
 
@@ -84,7 +84,8 @@ def test_every_primitive_has_calls_for_a_fit_within_the_limits(name: str) -> Non
         predicted = BUILT_IN.estimate(primitive, *call, cost).seconds
         assert QUICK.shortest <= predicted <= QUICK.longest
         assert cost.memory.resident <= QUICK.resident
-        assert cost.memory.resident + cost.memory.working <= ALLOWED
+        rest = cost.memory.working - call.shape.nbytes
+        assert 3 * max(call.shape.nbytes, rest, cost.memory.resident) <= ALLOWED
 
 
 def test_calls_are_of_all_kinds_and_the_most_telling_come_first() -> None:
@@ -108,7 +109,7 @@ def test_little_memory_leaves_calls_out() -> None:
 @pytest.mark.parametrize("name", ["direct", "max_pooling", "direct_pooled"])
 def test_a_call_is_built_and_timed(name: str) -> None:
     call = Call(*does(EVERY[name]))
-    timing = measured_call(EVERY[name], call, repeats=3)
+    timing = Workbench([(EVERY[name], call)]).measure(EVERY[name], call, repeats=3)
     assert len(timing.seconds) == 3
     assert timing.median > 0
 
@@ -135,8 +136,11 @@ def test_time_is_up_only_once_there_is_enough_for_a_fit(
     twice_as_slow: list[tuple[str, Call]], database: CostDatabase
 ) -> None:
     hasty = replace(FEW, calls=20, budget=0.0)
-    calibrate(CATALOGUE.values(), hasty, ALLOWED, database, no_progress)
-    assert len(twice_as_slow) == LEAST_MEASUREMENTS * len(CATALOGUE)
+    told: list[tuple[int, int]] = []
+    calibrate(CATALOGUE.values(), hasty, ALLOWED, database, lambda *shares: told.append(shares))
+    count = LEAST_MEASUREMENTS * len(CATALOGUE)
+    assert len(twice_as_slow) == count
+    assert told[-1] == (count, count)
 
 
 def model_of(database: CostDatabase, primitives: dict[str, Primitive]) -> MeasuredModel:
@@ -280,16 +284,14 @@ def test_a_calibration_that_is_stopped_keeps_what_it_measured(
     database: CostDatabase,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from znni.calibration import campaign
+    pretend = Workbench.measure
 
-    pretend = campaign.measured_call
-
-    def stopped(primitive: Primitive, call: Call, repeats: int) -> Timing:
+    def stopped(workbench: Workbench, primitive: Primitive, call: Call, repeats: int) -> Timing:
         if len(twice_as_slow) == 7:
             raise Stopped(signal.SIGINT)
-        return pretend(primitive, call, repeats)
+        return pretend(workbench, primitive, call, repeats)
 
-    monkeypatch.setattr(campaign, "measured_call", stopped)
+    monkeypatch.setattr(Workbench, "measure", stopped)
     outcome = znni(*CALIBRATE)
     assert outcome.code == 130
     assert f"stopped by SIGINT; 7 of {3 * QUICK.calls} measurements are kept in" in outcome.err

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TypeAlias
 
 from znni.calibration.choice import measurements_of
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.calibration.fit import LEAST_MEASUREMENTS
-from znni.calibration.measure import measured_call
+from znni.calibration.measure import Workbench
 from znni.calibration.model import Fitted, MeasuredModel
 from znni.calibration.record import record
 from znni.calibration.shapes import FULL, QUICK, Call, Effort, designed_calls
@@ -75,24 +75,27 @@ def calibrate(
     Args:
         primitives: what to measure.
         effort: how much.
-        allowed: bytes that a call may take.
+        allowed: bytes for measuring.
         database: keeps each measurement as soon as it is made.
-        progress: called after each with the measurements made, and those planned.
+        progress: called after each with the measurements made, and those planned; at last with
+            as many, if the time was up.
 
     Raises:
         InvalidInput: the database cannot be written. This and all else that ends it carries a note
             of what was kept.
     """
     rounds = list(_rounds({p: designed_calls(p, effort, allowed) for p in primitives}))
+    workbench = Workbench(list(chain.from_iterable(rounds)))
     planned = sum(map(len, rounds))
     start = time.perf_counter()
     done = 0
     try:
         for number, calls in enumerate(rounds):
             if number >= LEAST_MEASUREMENTS and time.perf_counter() - start > effort.budget:
+                progress(done, done)
                 break
             for primitive, call in calls:
-                seconds = measured_call(primitive, call, effort.repeats).median
+                seconds = workbench.measure(primitive, call, effort.repeats).median
                 record([(primitive, call, seconds)], database)
                 done += 1
                 progress(done, planned)

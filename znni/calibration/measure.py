@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,25 +10,47 @@ from znni.arena import Arena
 from znni.calibration.shapes import Call
 from znni.network import Conv, Network, Operation, PooledConv
 from znni.primitive import Primitive
-from znni.shapes import Shape5
 from znni.timing import Timing, timed
-from znni.weights import ConvWeights, Float32, random_weights
+from znni.weights import ConvWeights, random_weights
 
 NOISE = 2**16  # different numbers in an input, which times do not depend on
 
 
-def measured_call(primitive: Primitive, call: Call, repeats: int) -> Timing:
-    """Build, warm up, and time a call on an arena, alone.
+class Workbench:
+    """Memory that one measurement after the other takes place in, its pages touched once.
 
     Args:
-        primitive: one that does such calls.
-        call: its operation and shape. The memory that it takes is the caller's to check.
-        repeats: timed calls.
+        calls: all that will be measured, with primitives that do them. The memory that they take
+            is the caller's to check: the largest input, the most that a call takes beside its
+            input, and what is kept between calls.
     """
-    operation, shape = call
-    run = primitive.build(operation, shape, _weights(operation))
-    with Arena(primitive.cost(operation, shape).memory.working).in_use():
-        return timed(partial(run, _noise(shape)), repeats)
+
+    def __init__(self, calls: Sequence[tuple[Primitive, Call]]) -> None:
+        inputs = (call.shape.elements for _, call in calls)
+        beside = (
+            primitive.cost(*call).memory.working - call.shape.nbytes for primitive, call in calls
+        )
+        few = np.random.default_rng(0).standard_normal(NOISE, np.float32)
+        self._noise = np.resize(few, max(inputs, default=0))
+        self._arena = Arena(max(beside, default=0))
+
+    def measure(self, primitive: Primitive, call: Call, repeats: int) -> Timing:
+        """Build, warm up, and time a call, alone.
+
+        Args:
+            primitive: one that does such calls.
+            call: one of those given.
+            repeats: timed calls.
+        """
+        operation, shape = call
+        run = primitive.build(operation, shape, _weights(operation))
+        x = self._noise[: shape.elements].reshape(shape)
+
+        def run_once() -> None:
+            with self._arena.in_use():
+                run(x)
+
+        return timed(run_once, repeats)
 
 
 def _weights(operation: Operation) -> ConvWeights | None:
@@ -36,8 +58,3 @@ def _weights(operation: Operation) -> ConvWeights | None:
     if not isinstance(conv, Conv):
         return None
     return random_weights(Network("measured", conv.in_features, (conv,)), 0)[conv.name]
-
-
-def _noise(shape: Shape5) -> Float32:
-    few = np.random.default_rng(0).standard_normal(NOISE, np.float32)
-    return np.resize(few, shape)

@@ -47,7 +47,7 @@ class Effort:
     budget: float
 
 
-QUICK = Effort(5, shortest=0.01, longest=0.05, resident=2**27, repeats=3, budget=40.0)
+QUICK = Effort(8, shortest=0.01, longest=0.04, resident=2**27, repeats=3, budget=40.0)
 FULL = Effort(16, shortest=0.01, longest=0.5, resident=2**30, repeats=3, budget=1200.0)
 
 
@@ -64,7 +64,8 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
     Args:
         primitive: what is measured.
         effort: how much.
-        allowed: bytes that a call may take.
+        allowed: bytes for measuring: a third each for inputs, for what calls take beside them,
+            and for what is kept between calls.
     """
     suited = [call for call in every_call() if _suits(primitive, call, effort, allowed)]
     return _spread(suited, effort.calls)
@@ -93,11 +94,11 @@ def _suits(primitive: Primitive, call: Call, effort: Effort, allowed: int) -> bo
         return False
     cost = primitive.cost(*call)
     seconds = BUILT_IN.estimate(primitive, *call, cost).seconds
-    memory = cost.memory
+    memory, third = cost.memory, allowed // 3
     return (
         effort.shortest <= seconds <= effort.longest
-        and memory.resident <= effort.resident
-        and memory.resident + memory.working <= allowed
+        and memory.resident <= min(effort.resident, third)
+        and max(call.shape.nbytes, memory.working - call.shape.nbytes) <= third
     )
 
 
