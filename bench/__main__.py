@@ -29,8 +29,10 @@ from bench.session import (
     progress,
     report_all,
     save_to,
+    top_plans,
 )
 from bench.table import table
+from bench.top_plans import compare_plans
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record_steps
@@ -164,6 +166,31 @@ def network_command(
 
     plans = plans_of(net, size, ram, threads, patch, accuracy, plan)
     report_all("network", map(compared, plans), ceilings, out)
+
+
+@app.command("top-plans")
+def top_plans_command(
+    net: options.Nets,
+    size: options.Volume = 512,
+    ram: options.Ram = 16 << 30,
+    count: Annotated[int, typer.Option(min=1, help="How many plans.")] = 10,
+    costs: options.CostsChoice = "auto",
+    accuracy: options.AccuracyClass = "float32",
+    threads: options.Threads = None,
+    repeats: options.Repeats = 3,
+    budget: options.Budget = 120.0,
+    out: options.Out = None,
+) -> None:
+    """The best plans side by side: whether the one chosen is the fastest of them."""
+    ceilings: list[Ceilings] = []
+    effort = Effort(repeats, budget)
+
+    def compared(path: Path) -> list[Row]:
+        plans = top_plans(load_network(path), size, ram, threads, costs, accuracy, count)
+        ceilings_of(plans[0], ceilings)
+        return compare_plans(plans, effort, progress)
+
+    report_all("top-plans", map(compared, net), ceilings, out)
 
 
 @app.command("profile")

@@ -21,7 +21,7 @@ from znni.errors import InvalidInput
 from znni.machine import detect_machine
 
 Row: TypeAlias = dict[str, Any]
-Kind: TypeAlias = Literal["layer", "micro-batches", "network", "profile", "scaling"]
+Kind: TypeAlias = Literal["layer", "micro-batches", "network", "profile", "scaling", "top-plans"]
 
 LIBRARIES = ("znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai")
 

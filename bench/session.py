@@ -14,10 +14,11 @@ from bench.networks import plan_for
 from bench.record import Kind, Row, save
 from bench.table import table
 from znni.errors import InvalidInput
+from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy
+from znni.options import Accuracy, Costs
 from znni.plan_file import load_plan
-from znni.planning import checked_plan
+from znni.planning import checked_plan, fastest, search
 from znni.plans import Plan
 from znni.shapes import Shape5, Vec3
 
@@ -65,6 +66,21 @@ def plans_of(
             yield plan_for(network, size, ram, threads, patch, accuracy)
         else:
             yield checked_plan(load_plan(given), network, ram, threads, accuracy)
+
+
+def top_plans(
+    network: Network,
+    size: int,
+    ram: int,
+    threads: int | None,
+    costs: Costs,
+    accuracy: Accuracy,
+    count: int,
+) -> list[Plan]:
+    """The plans with the least predicted time for a volume of ``size`` voxels per axis."""
+    progress(f"planning {network.name}")
+    found = search(network, Vec3.of(size), ram=ram, threads=threads, costs=costs, accuracy=accuracy)
+    return fastest(found, count)
 
 
 def ceilings_with(threads: int) -> Ceilings:

@@ -74,16 +74,15 @@ class BuiltInModel:
         cost: Cost,
     ) -> Estimate:
         """Arithmetic and memory traffic, which overlap in part."""
-        longer, shorter = nominal_seconds(primitive, cost)
-        return Estimate(CALL_SECONDS + longer + NOT_HIDDEN * shorter, BUILT_IN_ERROR)
+        seconds = nominal_seconds(primitive, cost)
+        overlapping = max(seconds) + NOT_HIDDEN * min(seconds)
+        return Estimate(CALL_SECONDS + overlapping, BUILT_IN_ERROR)
 
 
 BUILT_IN = BuiltInModel()
 
 
 def nominal_seconds(primitive: Primitive, cost: Cost) -> tuple[float, float]:
-    """Of arithmetic and memory traffic at the device's nominal rates, the longer one first."""
+    """Of arithmetic and of memory traffic, at the device's nominal rates."""
     device = primitive.device
-    arithmetic = cost.flops / (cost.efficiency * device.flops)
-    traffic = cost.bytes_moved / device.bandwidth
-    return max(arithmetic, traffic), min(arithmetic, traffic)
+    return cost.flops / (cost.efficiency * device.flops), cost.bytes_moved / device.bandwidth

@@ -10,7 +10,6 @@ from typing import TypeAlias
 from znni.calibration.choice import measurements_of
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.fit import LEAST_MEASUREMENTS
 from znni.calibration.measure import Workbench
 from znni.calibration.model import Fitted, MeasuredModel
 from znni.calibration.record import record
@@ -78,7 +77,7 @@ def calibrate(
         allowed: bytes for measuring.
         database: keeps each measurement as soon as it is made.
         progress: called after each with the measurements made, and those planned; at last with
-            as many, if the time was up.
+            as many, where the time was up, which it is after one of each primitive at least.
 
     Raises:
         InvalidInput: the database cannot be written. This and all else that ends it carries a note
@@ -91,10 +90,10 @@ def calibrate(
     done = 0
     try:
         for number, calls in enumerate(rounds):
-            if number >= LEAST_MEASUREMENTS and time.perf_counter() - start > effort.budget:
-                progress(done, done)
-                break
             for primitive, call in calls:
+                if number and time.perf_counter() - start > effort.budget:
+                    progress(done, done)
+                    return
                 seconds = workbench.measure(primitive, call, effort.repeats).median
                 record([(primitive, call, seconds)], database)
                 done += 1

@@ -1,4 +1,4 @@
-"""Calls of primitives as numbers: what their times are made of, and how alike two calls are."""
+"""Where a call of a primitive stands among others: how alike two calls are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.costs import CALL_SECONDS, NOT_HIDDEN, nominal_seconds
+from planner.costs import nominal_seconds
 from znni.cost import Cost
 from znni.network import Conv, Operation, Pool, PooledConv
 from znni.primitive import Primitive
@@ -16,23 +16,18 @@ from znni.shapes import Shape5
 
 Numbers: TypeAlias = NDArray[np.float64]
 
-# What the built-in model multiplies the terms with.
-BUILT_IN_WEIGHTS: Numbers = np.array([CALL_SECONDS, 0.0, 1.0, NOT_HIDDEN])
+AXES = 7
+
+# Where arithmetic or traffic is all there is, the balance of both is taken to be this far out.
+EXTREME = 8.0
+LEAST_SECONDS = 1e-9
 
 
-def terms(primitive: Primitive, shape: Shape5, cost: Cost) -> Numbers:
-    """What a time is a sum of, times weights.
+def place(primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost) -> Numbers:
+    """The place of a call, in factors of two along each axis.
 
-    Once for the call; once for each item of the batch, as some primitives take one at a time; and
-    the longer and the shorter of arithmetic and traffic, in nominal seconds.
-    """
-    return np.array([1.0, shape.n, *nominal_seconds(primitive, cost)])
-
-
-def place(operation: Operation, shape: Shape5) -> Numbers:
-    """Where a call stands among others: a distance of one is a factor of two in one extent.
-
-    Axes are the batch, input and output maps, and the mean extents of image, kernel and window.
+    Axes are the batch, input and output maps, the mean extents of image, kernel and window, and
+    the balance of arithmetic and memory traffic.
     """
     kernel = window = 1.0
     features = shape.f
@@ -44,5 +39,17 @@ def place(operation: Operation, shape: Shape5) -> Numbers:
         case PooledConv():
             kernel, window = operation.conv.kernel.volume, operation.pool.window.volume
             features = operation.conv.out_features
-    extents = (log2(volume) / 3 for volume in (shape.size.volume, kernel, window))
-    return np.array([log2(shape.n), log2(shape.f), log2(features), *extents])
+    arithmetic, traffic = (max(s, LEAST_SECONDS) for s in nominal_seconds(primitive, cost))
+    balance = max(-EXTREME, min(EXTREME, log2(arithmetic / traffic)))
+    image = shape.size.volume
+    return np.array(
+        [
+            log2(shape.n),
+            log2(shape.f),
+            log2(features),
+            log2(image) / 3,
+            log2(kernel) / 3,
+            log2(window) / 3,
+            balance,
+        ]
+    )

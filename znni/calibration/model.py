@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import log, sqrt
-from statistics import fmean, median
+from math import exp, log
 
 import numpy as np
 
-from planner.costs import BUILT_IN, BUILT_IN_ERROR, Estimate
+from planner.costs import BUILT_IN, Estimate
 from znni.calibration.database import Measurement
-from znni.calibration.features import place, terms
-from znni.calibration.fit import LEAST_MEASUREMENTS, Fit
+from znni.calibration.features import AXES, Numbers, place
+from znni.calibration.regression import Regression
 from znni.cost import Cost
 from znni.network import Operation
 from znni.primitive import Catalogue, Primitive
 from znni.shapes import Shape5
+
+# Of each kind of primitives the latest so many measurements count: runs that are recorded add some
+# whenever a plan is new, and the time of a prediction grows with their square.
+MOST_MEASUREMENTS = 1000
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Fitted:
     Attributes:
         primitive: its name.
         measurements: how many shapes were measured.
-        error: of the fit to them, relative; None where they are too few for one.
+        error: of each of them predicted from all others, relative; None without any.
         built_in_error: of the built-in model on them, relative; None without any.
     """
 
@@ -37,10 +40,10 @@ class Fitted:
 
 
 class MeasuredModel:
-    """Times fitted to measurements, primitive by primitive.
+    """The built-in model's times, multiplied with what measurements make of them.
 
-    A primitive with too few has the built-in model's time, times what the measured ones took of
-    theirs, as a median, and a larger error.
+    What they have in common, as a median, holds for all primitives; the rest is a matter of each
+    kind, which is those of one class: one algorithm with tiles, say, of different sizes.
 
     Args:
         measurements: one at least; of primitives of the catalogue, as they are now.
@@ -48,65 +51,64 @@ class MeasuredModel:
     """
 
     def __init__(self, measurements: Iterable[Measurement], catalogue: Catalogue) -> None:
-        self._samples: dict[str, list[_Sample]] = {name: [] for name in catalogue}
+        self._kinds = {name: type(primitive) for name, primitive in catalogue.items()}
+        self._samples: dict[type, list[_Sample]] = {kind: [] for kind in self._kinds.values()}
         days = []
         for measured in measurements:
             sample = _Sample(catalogue[measured.primitive], measured)
-            self._samples[measured.primitive].append(sample)
+            self._samples[self._kinds[sample.name]].append(sample)
             days.append(measured.day)
-        enough = sum(len(samples) >= LEAST_MEASUREMENTS for samples in self._samples.values())
-        part = "" if enough == len(catalogue) else f", {enough} of {len(catalogue)} primitives"
+        for samples in self._samples.values():
+            del samples[:-MOST_MEASUREMENTS]
+        every = [sample for samples in self._samples.values() for sample in samples]
+        known, all_ = len({sample.name for sample in every}), len(catalogue)
+        part = "" if known == all_ else f", {known} of {all_} primitives"
         self.source = f"measured on this machine on {max(days).isoformat()}{part}"
-        ratios = [sample.ratio for samples in self._samples.values() for sample in samples]
-        self._ratio = median(ratios)
-        self._ratio_error = max(BUILT_IN_ERROR, _spread(ratio / self._ratio for ratio in ratios))
-        self._fits: dict[str, Fit | None] = {}
+        self._common = float(np.median([sample.logarithm for sample in every]))
+        self._regressions: dict[type, Regression] = {}
 
     def estimate(
         self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
     ) -> Estimate:
         """The time of one call, and the error to be expected of it."""
-        if fit := self._fit(primitive.name):
-            return fit.estimate(terms(primitive, shape, cost), place(operation, shape))
-        built_in = BUILT_IN.estimate(primitive, operation, shape, cost)
-        return Estimate(self._ratio * built_in.seconds, self._ratio_error)
+        regression = self._regression(type(primitive))
+        found = regression.predict(primitive.name, place(primitive, operation, shape, cost))
+        built_in = BUILT_IN.estimate(primitive, operation, shape, cost).seconds
+        return Estimate(built_in * exp(self._common + found.mean), found.error)
 
     def known(self) -> Iterator[Fitted]:
         """What is known of each primitive of the catalogue."""
-        for name, samples in self._samples.items():
-            fit = self._fit(name)
-            off = _spread(sample.ratio for sample in samples) if samples else None
-            yield Fitted(name, len(samples), fit.error if fit else None, off)
+        for name, kind in self._kinds.items():
+            own = np.array([s.logarithm for s in self._samples[kind] if s.name == name])
+            if not own.size:
+                yield Fitted(name, 0, None, None)
+                continue
+            misses = self._regression(kind).of(name)
+            yield Fitted(name, own.size, _root_mean_square(misses), _root_mean_square(own))
 
-    def _fit(self, name: str) -> Fit | None:
+    def _regression(self, kind: type) -> Regression:
         """Made when it is first asked for: few searches ask for all."""
-        if name not in self._fits:
-            samples = self._samples.get(name, [])
-            self._fits[name] = _fit(samples) if len(samples) >= LEAST_MEASUREMENTS else None
-        return self._fits[name]
+        if kind not in self._regressions:
+            samples = self._samples.get(kind, [])
+            self._regressions[kind] = Regression(
+                [sample.name for sample in samples],
+                np.array([sample.place for sample in samples]).reshape(len(samples), AXES),
+                np.array([sample.logarithm - self._common for sample in samples]),
+            )
+        return self._regressions[kind]
 
 
 class _Sample:
-    """A measurement with what its primitive declares of it."""
+    """A measurement, its place, and the logarithm of its seconds over the built-in model's."""
 
     def __init__(self, primitive: Primitive, measured: Measurement) -> None:
         operation, shape = measured.operation, measured.shape
         cost = primitive.cost(operation, shape)
-        self.seconds = measured.seconds
-        self.terms = terms(primitive, shape, cost)
-        self.place = place(operation, shape)
-        # to the built-in model's time
-        self.ratio = self.seconds / BUILT_IN.estimate(primitive, operation, shape, cost).seconds
+        built_in = BUILT_IN.estimate(primitive, operation, shape, cost).seconds
+        self.name = primitive.name
+        self.place = place(primitive, operation, shape, cost)
+        self.logarithm = log(measured.seconds / built_in)
 
 
-def _fit(samples: list[_Sample]) -> Fit:
-    return Fit.to(
-        np.array([sample.terms for sample in samples]),
-        np.array([sample.place for sample in samples]),
-        np.array([sample.seconds for sample in samples]),
-    )
-
-
-def _spread(ratios: Iterable[float]) -> float:
-    """How far ratios are from one: the logarithm's root mean square."""
-    return sqrt(fmean(log(ratio) ** 2 for ratio in ratios))
+def _root_mean_square(logarithms: Numbers) -> float:
+    return float(np.sqrt(np.mean(np.square(logarithms))))

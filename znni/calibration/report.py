@@ -11,7 +11,7 @@ HEADER = ("primitive", "measurements", "error", "error of the built-in model")
 
 
 def calibration_table(known: Iterable[Fitted]) -> str:
-    """A row for each primitive; a dash where there are too few measurements for a model of it."""
+    """A row for each primitive; a dash where nothing was measured of it."""
     rows = [
         (
             fitted.primitive,

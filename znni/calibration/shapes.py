@@ -1,27 +1,32 @@
-"""What to measure: calls that tell the most about a primitive in little time."""
+"""What to measure: calls as networks make them, in little time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice
+from math import exp, log
+from random import Random
 from typing import NamedTuple
 
-import numpy as np
-
 from planner.costs import BUILT_IN
-from znni.calibration.features import place
-from znni.calibration.fit import distances_between
 from znni.network import Conv, Operation, Pool, PooledConv
 from znni.primitive import Primitive
 from znni.shapes import Shape5, Vec3
 
+# Layers: of kernels, pooling windows and maps (in, out), the common ones several times.
 KERNELS = range(1, 10)
-WINDOWS = (Vec3(2, 2, 2), Vec3(1, 2, 2), Vec3(3, 3, 3))
-BATCHES = (1, 8, 64)
-EXTENTS = (6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # of outputs
-MAPS = ((1, 24), (1, 80), (24, 24), (80, 80), (80, 3))
+WINDOWS = (Vec3(2, 2, 2), Vec3(2, 2, 2), Vec3(1, 2, 2), Vec3(3, 3, 3))
+MAPS = ((1, 24), (1, 80), (24, 24), (80, 80), (80, 80), (80, 80), (80, 3))
 POOLED_MAPS = ((1, 24), (1, 80), (3, 24))
+
+# Fragments of none, one and two pools; and the extent of an output, of one image.
+BATCHES = (1, 8, 64)
+EXTENTS = (8, 200)
+LEAST_EXTENT = 4
+UNEVEN = 0.5  # how far an extent is from the mean one, in factors of two, at most
+
+MOST_DRAWN = 10_000  # until there are enough that suit
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,8 @@ class Effort:
         longest: at most.
         resident: bytes of what a call keeps: transformed kernels take time to make.
         repeats: of a call that are timed; their median counts.
-        budget: seconds after which no further round over the primitives starts, once there are
-            enough for a fit.
+        budget: seconds after which no further call is measured, once there is one of each
+            primitive.
     """
 
     calls: int
@@ -47,8 +52,8 @@ class Effort:
     budget: float
 
 
-QUICK = Effort(8, shortest=0.01, longest=0.04, resident=2**27, repeats=3, budget=40.0)
-FULL = Effort(16, shortest=0.01, longest=0.5, resident=2**30, repeats=3, budget=1200.0)
+QUICK = Effort(6, shortest=0.03, longest=0.08, resident=2**29, repeats=2, budget=40.0)
+FULL = Effort(12, shortest=0.02, longest=0.5, resident=2**30, repeats=3, budget=1200.0)
 
 
 class Call(NamedTuple):
@@ -59,7 +64,9 @@ class Call(NamedTuple):
 
 
 def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[Call]:
-    """Calls as unlike each other as can be, the most telling first.
+    """Calls at random, so that any number of the first ones is a fair sample.
+
+    They are others for each primitive, and ever the same for one.
 
     Args:
         primitive: what is measured.
@@ -67,25 +74,46 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
         allowed: bytes for measuring: a third each for inputs, for what calls take beside them,
             and for what is kept between calls.
     """
-    suited = [call for call in every_call() if _suits(primitive, call, effort, allowed)]
-    return _spread(suited, effort.calls)
+    found: list[Call] = []
+    for call in islice(random_calls(Random(primitive.name)), MOST_DRAWN):
+        if call not in found and _suits(primitive, call, effort, allowed):
+            found.append(call)
+        if len(found) == effort.calls:
+            break
+    return found
 
 
-def every_call() -> Iterator[Call]:
-    """Layers of networks, with outputs of all sizes."""
-    for kernel, (features, out_features) in product(KERNELS, MAPS):
-        conv = Conv("conv", features, out_features, Vec3.of(kernel), "relu")
-        for batch, extent in product(BATCHES, EXTENTS):
-            yield Call(conv, Shape5.of(batch, features, Vec3.of(extent + kernel - 1)))
-    for window, features in product(WINDOWS, sorted({maps for _, maps in MAPS})):
-        for batch, extent in product(BATCHES, EXTENTS):
-            size = window * (extent + 1) - 1
-            yield Call(Pool("pool", window), Shape5.of(batch, features, size))
-    for window, kernel, (features, out_features) in product(WINDOWS, KERNELS, POOLED_MAPS):
-        conv = Conv("conv", features, out_features, Vec3.of(kernel), "relu")
-        for extent in EXTENTS:
-            size = window * extent + kernel - 1
-            yield Call(PooledConv(conv, Pool("pool", window)), Shape5.of(1, features, size))
+def random_calls(random: Random) -> Iterator[Call]:
+    """Layers of networks on images of all sizes, without end."""
+    while True:
+        kernel, window = Vec3.of(random.choice(KERNELS)), random.choice(WINDOWS)
+        features, out_features = random.choice(MAPS)
+        batch = random.choice(BATCHES) if features > 1 else 1  # a first layer's input is whole
+        yield _convolution(kernel, features, out_features, batch, _extents(random, batch))
+        # Fragments need extents of a window less one voxel.
+        size = window * (_extents(random, batch * window.volume) + 1) - 1
+        yield Call(Pool("pool", window), Shape5.of(batch, out_features, size))
+        features, out_features = random.choice(POOLED_MAPS)
+        yield _pooled(kernel, window, features, out_features, _extents(random, window.volume))
+
+
+def _extents(random: Random, images: int) -> Vec3:
+    """Of one of some images that are together as large as a single one may be."""
+    mean = exp(random.uniform(*map(log, EXTENTS))) / images ** (1 / 3)
+    return Vec3(
+        *(max(LEAST_EXTENT, round(mean * 2 ** random.uniform(-UNEVEN, UNEVEN))) for _ in range(3))
+    )
+
+
+def _convolution(kernel: Vec3, features: int, out_features: int, batch: int, out: Vec3) -> Call:
+    conv = Conv("conv", features, out_features, kernel, "relu")
+    return Call(conv, Shape5.of(batch, features, out + kernel - 1))
+
+
+def _pooled(kernel: Vec3, window: Vec3, features: int, out_features: int, out: Vec3) -> Call:
+    conv = Conv("conv", features, out_features, kernel, "relu")
+    size = window * out + kernel - 1
+    return Call(PooledConv(conv, Pool("pool", window)), Shape5.of(1, features, size))
 
 
 def _suits(primitive: Primitive, call: Call, effort: Effort, allowed: int) -> bool:
@@ -100,16 +128,3 @@ def _suits(primitive: Primitive, call: Call, effort: Effort, allowed: int) -> bo
         and memory.resident <= min(effort.resident, third)
         and max(call.shape.nbytes, memory.working - call.shape.nbytes) <= third
     )
-
-
-def _spread(calls: list[Call], count: int) -> list[Call]:
-    """Starting amid all, the one farthest from those before it, again and again."""
-    if not calls:
-        return []
-    places = np.array([place(*call) for call in calls])
-    chosen = [int(np.argmin(distances_between(places.mean(axis=0), places)))]
-    apart = distances_between(places[chosen[0]], places)
-    while len(chosen) < count and apart.max() > 0:
-        chosen.append(int(np.argmax(apart)))
-        apart = np.minimum(apart, distances_between(places[chosen[-1]], places))
-    return [calls[index] for index in chosen]
