@@ -173,6 +173,7 @@ def top_plans_command(
     net: options.Nets,
     size: options.Volume = 512,
     ram: options.Ram = 16 << 30,
+    patch: options.Patch = None,
     count: Annotated[int, typer.Option(min=1, help="How many plans.")] = 10,
     costs: options.CostsChoice = "auto",
     accuracy: options.AccuracyClass = "float32",
@@ -186,7 +187,7 @@ def top_plans_command(
     effort = Effort(repeats, budget)
 
     def compared(path: Path) -> list[Row]:
-        plans = top_plans(load_network(path), size, ram, threads, costs, accuracy, count)
+        plans = top_plans(load_network(path), size, ram, threads, patch, costs, accuracy, count)
         ceilings_of(plans[0], ceilings)
         return compare_plans(plans, effort, progress)
 

@@ -57,12 +57,17 @@ def plan_for(
     patch: int | None,
     accuracy: Accuracy = "float32",
 ) -> Plan:
-    """The plan for a volume of ``size`` voxels per axis.
-
-    With ``patch`` the plan for an output of so many voxels per axis, so that no patch is larger.
-    """
-    volume = Vec3.of(size) if patch is None else network.field_of_view + patch - 1
+    """The plan for a volume as ``volume_for`` has it."""
+    volume = volume_for(network, size, patch)
     return planning.plan(network, volume, ram=ram, threads=threads, accuracy=accuracy)
+
+
+def volume_for(network: Network, size: int, patch: int | None) -> Vec3:
+    """The extents of a volume of ``size`` voxels per axis.
+
+    With ``patch`` those for an output of so many voxels per axis, so that no patch is larger.
+    """
+    return Vec3.of(size) if patch is None else network.field_of_view + patch - 1
 
 
 def compare_network(

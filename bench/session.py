@@ -10,7 +10,7 @@ import typer
 
 from bench.ceilings import Ceilings, measure_ceilings
 from bench.layers import Layer, layer
-from bench.networks import plan_for
+from bench.networks import plan_for, volume_for
 from bench.record import Kind, Row, save
 from bench.table import table
 from znni.errors import InvalidInput
@@ -73,13 +73,15 @@ def top_plans(
     size: int,
     ram: int,
     threads: int | None,
+    patch: int | None,
     costs: Costs,
     accuracy: Accuracy,
     count: int,
 ) -> list[Plan]:
-    """The plans with the least predicted time for a volume of ``size`` voxels per axis."""
+    """The plans with the least predicted time for a volume as ``volume_for`` has it."""
     progress(f"planning {network.name}")
-    found = search(network, Vec3.of(size), ram=ram, threads=threads, costs=costs, accuracy=accuracy)
+    volume = volume_for(network, size, patch)
+    found = search(network, volume, ram=ram, threads=threads, costs=costs, accuracy=accuracy)
     return fastest(found, count)
 
 

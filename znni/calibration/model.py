@@ -70,11 +70,16 @@ class MeasuredModel:
     def estimate(
         self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
     ) -> Estimate:
-        """The time of one call, and the error to be expected of it."""
+        """The time of one call to be expected, and its error.
+
+        What is known is the logarithm: times are expected to be longer than its mean has them, the
+        more the less is known, so that a primitive is not taken because it might be fast.
+        """
         regression = self._regression(type(primitive))
         found = regression.predict(primitive.name, place(primitive, operation, shape, cost))
         built_in = BUILT_IN.estimate(primitive, operation, shape, cost).seconds
-        return Estimate(built_in * exp(self._common + found.mean), found.error)
+        logarithm = self._common + found.mean + found.error**2 / 2
+        return Estimate(built_in * exp(logarithm), found.error)
 
     def known(self) -> Iterator[Fitted]:
         """What is known of each primitive of the catalogue."""
