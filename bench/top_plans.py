@@ -21,7 +21,7 @@ def compare_plans(
     """A row for each plan: a warm patch as predicted and as measured, and what is lost with it.
 
     All of them are kept ready, each in a process of its own, and take turns. Speeds are those of
-    the whole output, in as many patches as it takes.
+    the whole output, in as many patches as it takes, without reading, writing and preparation.
 
     Args:
         plans: for one output, the one chosen first.

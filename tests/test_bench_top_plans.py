@@ -25,8 +25,6 @@ def test_each_is_measured_and_compared_with_the_fastest(plans: list[Plan]) -> No
     assert len(plans) == 3
     rows = compare_plans(plans, QUICK)
     assert [row["rank"] for row in rows] == [1, 2, 3]
-    predicted = [row["predicted_voxels_per_s"] for row in rows]
-    assert predicted == sorted(predicted, reverse=True)
     fastest = max(row["voxels_per_s"] for row in rows)
     for plan, row in zip(plans, rows, strict=True):
         assert row["patch"] == str(plan.patch)
