@@ -16,6 +16,7 @@ from bench.layers import Layer, check_primitives, compare_layer, convolution_of
 from bench.micro_batches import compare_divisions
 from bench.network_peers import check_peers
 from bench.networks import Rivals, compare_network
+from bench.planner_commands import search_command, shares_command
 from bench.plot import plot
 from bench.profile import profile
 from bench.record import Row, load, revision
@@ -121,6 +122,10 @@ def micro_batches_command(
 
     layers = layers_of(kernel, batch, size, features, out_features)
     report_all("micro-batches", starmap(compared, layers), [ceilings], out)
+
+
+app.command("search")(search_command)
+app.command("shares")(shares_command)
 
 
 @app.command("choices")

@@ -53,8 +53,9 @@ def compare_divisions(
         for name, primitive in catalogue(machine).items()
         if (name in only if only else primitive.accuracy <= ACCURACIES["float32"])
     }
+    options = {division: Options(primitives.values(), model, division) for division in DIVISIONS}
     found = {
-        (limit, division): _fastest(primitives, layer, shape, limit, division, model)
+        (limit, division): _fastest(primitives, layer, shape, limit, options[division])
         for limit in limits
         for division in DIVISIONS
     }
@@ -92,17 +93,16 @@ def _fastest(
     layer: Layer,
     shape: Shape5,
     limit: int,
-    division: Division,
-    model: CostModel,
+    options: Options,
 ) -> Step | None:
     """The planner's fastest step within a limit of workspace."""
     outs = (primitive.out_shape(layer, shape) for primitive in primitives.values())
     out = next((out for out in outs if out), None)
     if out is None:
         return None
-    options = Options(primitives.values(), model, division)(bare_step(layer, shape, out))
+    steps = options(bare_step(layer, shape, out))
     allowed = shape.nbytes + out.nbytes + limit
-    return next((step for step in options if step.cost.memory.working <= allowed), None)
+    return next((step for step in steps if step.cost.memory.working <= allowed), None)
 
 
 def _measured(

@@ -21,7 +21,9 @@ from znni.errors import InvalidInput
 from znni.machine import detect_machine
 
 Row: TypeAlias = dict[str, Any]
-Kind: TypeAlias = Literal["layer", "micro-batches", "network", "profile", "scaling", "top-plans"]
+Kind: TypeAlias = Literal[
+    "layer", "micro-batches", "network", "profile", "scaling", "search", "shares", "top-plans"
+]
 
 LIBRARIES = ("znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai")
 

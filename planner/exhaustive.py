@@ -28,6 +28,8 @@ from znni.shapes import Shape5, Vec3
 
 Segments: TypeAlias = tuple[Segment, ...]
 StepOptions: TypeAlias = Callable[[Step], tuple[Step, ...]]
+# Choices of steps for slots, within bytes and seconds, as ``undominated_within`` gives them.
+Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
 
 # Different calls that a search prices: some seconds' worth. Only outputs of thousands of voxels an
 # axis need more; of those the patches that are likely best have been tried by then.
@@ -95,6 +97,7 @@ class Search:
         self.model = model
         self._division: Division = division
         self._options = Options(catalogue.values(), model, division)
+        self._choose: Chooser = undominated_within
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -125,6 +128,17 @@ class Search:
         """The search among some of the primitives, by their names."""
         some = {name: found for name, found in self.catalogue.items() if name in primitives}
         return self._restricted(some, self._division)
+
+    def choosing(self, choose: Chooser) -> Search:
+        """The search with another way to give the memory to the steps, with what this one knows."""
+        other = copy(self)
+        other._choose = choose
+        return other
+
+    @property
+    def calls(self) -> int:
+        """How many different calls were priced so far."""
+        return len(self._options)
 
     def undivided(self) -> Search:
         """The search among plans that compute each layer's batch whole; the quicker one."""
@@ -192,7 +206,7 @@ class Search:
         for options, segments in product(self._option_sets, divided):
             layers_limit = least.computing_within(limit, patches) - least.computing
             slots = self._slots(segments, patch_input, options, bounds, allowed, layers_limit)
-            choices = undominated_within(slots, allowed, layers_limit) if slots else []
+            choices = self._choose(slots, allowed, layers_limit) if slots else []
             for choice in choices:
                 time = self._time(patch, choice.seconds, choice.resident, choice.peak)
                 if (seconds := time.total(patches)) < limit:

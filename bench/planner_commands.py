@@ -1,0 +1,75 @@
+"""The commands about the planner: how long it searches, and what its choices gain."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import options
+from bench.record import Row
+from bench.rounds import Effort
+from bench.searches import compare_shares, time_search
+from bench.session import progress, report_all
+from znni.errors import InvalidInput
+from znni.families import FAMILIES
+from znni.network_file import load_network
+from znni.options import Division, memory_size
+
+Limits = Annotated[
+    list[int],
+    typer.Option("--ram", parser=memory_size, metavar="SIZE", help="Limit; repeatable."),
+]
+
+
+def search_command(
+    net: options.Nets,
+    ram: Limits = [],  # noqa: B006
+    machine: Annotated[
+        list[Path] | None,
+        typer.Option(help="A machine's file, with the memory that it has; repeatable."),
+    ] = None,
+    size: options.Volume = 2048,
+    micro_batches: Annotated[Division, typer.Option("--micro-batches")] = "power-of-two",
+    costs: options.CostsChoice = "auto",
+    out: options.Out = None,
+) -> None:
+    """How long the search for a plan takes, here and for machines that are not here."""
+    networks = [load_network(path) for path in net]
+    asked = [*product(ram, [None]), *product([None], machine or [])]
+
+    def timed(limit: int | None, file: Path | None) -> list[Row]:
+        rows = []
+        for network in networks:
+            progress(f"planning {network.name} for {file or 'this machine'}")
+            rows.append(time_search(network, size, limit, file, micro_batches, costs))
+        return rows
+
+    report_all("search", (timed(*one) for one in asked), [], out)
+
+
+def shares_command(
+    net: options.Nets,
+    ram: Limits,
+    family: Annotated[
+        list[str] | None, typer.Option(help="A family of primitives; repeatable. Default: all.")
+    ] = None,
+    size: options.Volume = 512,
+    measure: Annotated[bool, typer.Option(help="Run a patch of each plan, too.")] = True,
+    costs: options.CostsChoice = "auto",
+    repeats: options.Repeats = 3,
+    budget: options.Budget = 60.0,
+    out: options.Out = None,
+) -> None:
+    """What deciding jointly gains, over giving each layer an equal share, or first come."""
+    for name in family or []:
+        if name not in FAMILIES:
+            raise InvalidInput(f"no family {name!r}; choose of {', '.join(FAMILIES)}")
+    effort = Effort(repeats, budget) if measure else None
+    compared = (
+        compare_shares(load_network(path), size, limit, family or [], costs, effort, progress)
+        for path, limit in product(net, ram)
+    )
+    report_all("shares", compared, [], out)

@@ -1,0 +1,67 @@
+"""The benchmarks of the planner: searches, and ways to share memory out."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from quick_benchmarks import NETWORK, QUICK
+from test_workspace_division import slots
+from typer.testing import CliRunner
+
+from bench.__main__ import app
+from bench.searches import SHARES, compare_shares, time_search
+from bench.table import table
+from planner.layers import Slot, fastest_within
+from znni.errors import InvalidInput
+
+MACHINES = Path(__file__).parents[1] / "machines"
+
+
+@given(slots(), st.integers(0, 50))
+def test_no_simpler_way_beats_the_joint_one_or_takes_more_than_there_is(
+    made: list[Slot], allowed: int
+) -> None:
+    joint = fastest_within(made, allowed, inf)
+    for choose in SHARES.values():
+        for found in choose(made, allowed, inf):
+            assert joint
+            assert joint.seconds <= found.seconds
+            assert found.resident + found.peak <= allowed
+            assert all(it.seconds < found.seconds for it in choose(made, allowed, found.seconds))
+    assert bool(SHARES["first come"](made, allowed, inf)) == bool(joint)
+
+
+def test_searches_are_timed_here_and_for_other_machines() -> None:
+    here = time_search(NETWORK, 64, 1 << 30, None, "none", "built-in")
+    there = time_search(NETWORK, 64, None, MACHINES / "e7.yaml", "power-of-two", "built-in")
+    assert here["limit_gib"] == 1
+    assert there["threads"] == 72
+    for row in (here, there):
+        assert row["seconds"] > 0
+        assert row["calls"] > 0
+        assert row["declared_gib"] <= row["limit_gib"]
+    assert "skipped" in time_search(NETWORK, 64, 1 << 20, None, "none", "built-in")
+    assert len(table("search", [here, there]).splitlines()) == 4
+
+
+def test_shares_are_predicted_and_measured() -> None:
+    family = "FFT of whole images"
+    rows = compare_shares(NETWORK, 32, 1 << 30, [family], "built-in", QUICK, lambda _: None)
+    assert [row["shares"] for row in rows] == ["joint", "equal", "first come"]
+    for row in rows:
+        assert row["primitives"] == family
+        assert row["predicted_gain"] >= 1
+        assert row["seconds"] > 0
+    assert rows[0]["gain"] == 1
+    without = compare_shares(NETWORK, 32, 1 << 30, [], "built-in", None, lambda _: None)
+    assert not any("seconds" in row for row in without)
+
+
+def test_an_unknown_family_is_refused() -> None:
+    asked = ["shares", "--net", "any.yaml", "--ram", "1GiB", "--family", "FFTs"]
+    with pytest.raises(InvalidInput, match="no family 'FFTs'; choose of tiled FFT, "):
+        CliRunner().invoke(app, asked, catch_exceptions=False, standalone_mode=False)
