@@ -284,7 +284,7 @@ def test_calibrating_and_planning_from_it(tmp_path: Path) -> None:
         said = re.search(r"\+- (\d+)% predicted", table)
         assert said
         assert 0 < int(said[1]) <= 100 * (PRIOR + NOISE**2) ** 0.5
-        assert "(measured on this machine on 20" in succeeds(*infer, *options)
+        assert "predicted from measured on this machine on 20" in succeeds(*infer, *options)
     assert "predicted (a model of flops and bytes)\n" in succeeds(*show, "--costs", "built-in")
     assert "'guessed' is not one of" in refused(*show, "--costs", "guessed")
 
