@@ -30,12 +30,24 @@ _given: ContextVar[Float32 | None] = ContextVar("_given", default=None)
 
 @contextmanager
 def output_into(array: Float32) -> Iterator[None]:
-    """Let ``new_output`` within a ``with`` block be this array, for the one call that takes it."""
+    """Let the output made within a ``with`` block be this array, for the one call that takes it."""
     token = _given.set(array)
     try:
         yield
     finally:
         _given.reset(token)
+
+
+def given_output(shape: tuple[int, ...]) -> Any:
+    """The array that ``output_into`` gives for an output, or None; of the host or a GPU.
+
+    Raises:
+        ValueError: the one given has another shape.
+    """
+    given = _given.get()
+    if given is not None and given.shape != tuple(shape):
+        raise ValueError(f"an output of {given.shape} is given where {shape} is made")
+    return given
 
 
 def new_output(shape: tuple[int, ...]) -> Float32:
@@ -44,10 +56,8 @@ def new_output(shape: tuple[int, ...]) -> Float32:
     Raises:
         ValueError: the one given has another shape.
     """
-    given = _given.get()
+    given: Float32 | None = given_output(shape)
     if given is not None:
-        if given.shape != tuple(shape):
-            raise ValueError(f"an output of {given.shape} is given where {shape} is made")
         return given
     arena = _current.get()
     if arena:

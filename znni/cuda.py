@@ -1,0 +1,198 @@
+"""CUDA by way of CuPy: imported where it is needed, and kernels compiled by NVRTC.
+
+Kernels are compiled to machine code for one architecture, without a device where there is none,
+so that they can be checked anywhere. Compiled code is kept in the user's cache under a hash of all
+that it depends on.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from znni.errors import InvalidInput
+from znni.user_cache import user_cache
+
+STANDARD = "-std=c++17"
+
+# From this compute capability on, an architecture's own instructions (such as Hopper's products of
+# whole warp groups) are compiled only for a target whose name ends in a.
+OWN_INSTRUCTIONS = 90
+
+INSTALL = (
+    "install it with: pip install 'znni[gpu]' (CUDA 13) or pip install 'znni[gpu12]' (CUDA 12)"
+)
+
+_log = logging.getLogger(__name__)
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
+_SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (?P<registers>\d+) registers")
+_SHARED = re.compile(r"(?P<bytes>\d+) bytes smem")
+
+
+@dataclass(frozen=True)
+class ResourceUsage:
+    """What the compiler says that a kernel takes.
+
+    Attributes:
+        registers: of a thread.
+        spills: bytes of them that a thread stores to and loads from memory, added up.
+        shared: bytes of a block, beside what is asked for at launch.
+    """
+
+    registers: int
+    spills: int
+    shared: int
+
+
+@cache
+def cupy() -> Any:
+    """The module ``cupy``. That it is there does not mean that there is a GPU.
+
+    Raises:
+        InvalidInput: it is not installed, or cannot be imported.
+    """
+    try:
+        return import_module("cupy")
+    except ImportError as error:
+        reason = "is not installed" if error.name == "cupy" else f"cannot be imported ({error})"
+        raise InvalidInput(f"a GPU needs CuPy, which {reason}; {INSTALL}") from None
+
+
+def compiled(source: str, options: tuple[str, ...] = ()) -> Any:
+    """A module of kernels for the current device, compiled once, now or in an earlier process.
+
+    Args:
+        source: CUDA C++; its kernels are ``extern "C"``.
+        options: of NVRTC, such as ``-DTILE=32``.
+
+    Returns:
+        A ``cupy.RawModule``: ``get_function(name)`` gives a kernel.
+    """
+    device = cupy().cuda.Device()
+    capability = int(device.compute_capability)
+    own = "a" if capability >= OWN_INSTRUCTIONS else ""
+    return _loaded(source, f"sm_{capability}{own}", options, device.id)
+
+
+def compile_offline(
+    source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()
+) -> bytes:
+    """The machine code (cubin) of a module of kernels; needs no device.
+
+    Raises:
+        InvalidInput: CuPy, NVRTC or the headers of CUDA are not installed.
+        RuntimeError: NVRTC does not compile it; with its log.
+    """
+    return _compile(source, architecture, options)[0]
+
+
+def resource_usage(
+    source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()
+) -> dict[str, ResourceUsage]:
+    """What each kernel of a module takes, by name; needs no device.
+
+    Raises:
+        InvalidInput, RuntimeError: as ``compile_offline``.
+    """
+    _, report = _compile(source, architecture, (*options, "--ptxas-options=-v"))
+    return parsed_usage(report)
+
+
+def parsed_usage(report: str) -> dict[str, ResourceUsage]:
+    """What each kernel takes, from what ``ptxas -v`` prints of a module."""
+    pieces = _ENTRY.split(report)[1:]
+    usage = {}
+    for kernel, text in zip(pieces[::2], pieces[1::2], strict=True):
+        spills, registers, shared = (p.search(text) for p in (_SPILLS, _REGISTERS, _SHARED))
+        if spills is None or registers is None:
+            raise RuntimeError(f"ptxas does not say what kernel {kernel} takes: {text.strip()}")
+        usage[kernel] = ResourceUsage(
+            registers=int(registers["registers"]),
+            spills=int(spills["stores"]) + int(spills["loads"]),
+            shared=int(shared["bytes"]) if shared else 0,
+        )
+    return usage
+
+
+@cache
+def _loaded(source: str, architecture: str, options: tuple[str, ...], device: int) -> Any:  # noqa: ARG001 - each device loads its own
+    return cupy().RawModule(path=str(_stored(source, architecture, options)))
+
+
+def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
+    """The file of a compiled module: an earlier one, or one made now."""
+    key = repr((_nvrtc().getVersion(), architecture, options, source))
+    file = user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.cubin"
+    if file.exists():
+        return file
+    code = compile_offline(source, architecture, options)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = _written(code, file.parent)
+    except OSError as error:
+        _log.info("compiled kernels are not kept: %s", error)
+        return _written(code, None)
+    return partial.replace(file)  # whole or not at all, whoever else compiles it
+
+
+def _written(code: bytes, folder: Path | None) -> Path:
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".cubin", delete=False) as file:
+        file.write(code)
+    return Path(file.name)
+
+
+def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+    """Machine code, and what the compiler said."""
+    nvrtc = _nvrtc()
+    program = nvrtc.createProgram(source, "kernels.cu", [], [])
+    try:
+        nvrtc.compileProgram(
+            program, [f"-arch={architecture}", STANDARD, f"-I{_headers()}", *options]
+        )
+        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise RuntimeError(
+            f"NVRTC cannot compile for {architecture} ({error}):\n{log.strip()}"
+        ) from None
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+@cache
+def _nvrtc() -> Any:
+    """CuPy's binding of NVRTC.
+
+    Raises:
+        InvalidInput: CuPy or NVRTC is not installed.
+    """
+    nvrtc = cupy().cuda.nvrtc
+    try:
+        nvrtc.getVersion()
+    except Exception as error:  # the loader of libraries raises what it likes
+        raise InvalidInput(f"a GPU needs CUDA's compiler NVRTC ({error}); {INSTALL}") from None
+    return nvrtc
+
+
+@cache
+def _headers() -> str:
+    """The folder of CUDA's headers, such as ``cuda_fp16.h``.
+
+    Raises:
+        InvalidInput: they are not installed.
+    """
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    folder = find_nvidia_header_directory("cudart")
+    if folder is None:
+        raise InvalidInput(f"a GPU needs the headers of CUDA's runtime; {INSTALL}")
+    return str(folder)
