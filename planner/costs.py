@@ -11,6 +11,7 @@ from znni.primitive import Primitive
 from znni.shapes import Shape5
 
 CALL_SECONDS = 1e-4  # handing tasks to the workers, whatever the size
+GPU_CALL_SECONDS = 1e-5  # starting a few kernels
 
 # How much of the shorter of arithmetic and traffic is not hidden behind the longer.
 NOT_HIDDEN = 0.5
@@ -75,7 +76,8 @@ class BuiltInModel:
     ) -> Estimate:
         """Arithmetic and memory traffic, which overlap in part."""
         longer, shorter = nominal_seconds(primitive, cost)
-        return Estimate(CALL_SECONDS + longer + NOT_HIDDEN * shorter, BUILT_IN_ERROR)
+        call = CALL_SECONDS if primitive.device.kind == "cpu" else GPU_CALL_SECONDS
+        return Estimate(call + longer + NOT_HIDDEN * shorter, BUILT_IN_ERROR)
 
 
 BUILT_IN = BuiltInModel()

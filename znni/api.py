@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,20 @@ import numpy as np
 from znni import __version__
 from znni.arrays import peak_memory
 from znni.calibration.record import StepTimes, refine
-from znni.engine.patch import PatchRunner
+from znni.engine.patch import Runner
 from znni.engine.pipeline import Progress, no_progress, run_volume
 from znni.engine.tiles import Job, Region, make_job
 from znni.errors import InvalidInput, ZnniError
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Border, Costs, OutputType, Pad, check_choices
-from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare, search
+from znni.options import Accuracy, Border, Costs, DeviceChoice, OutputType, Pad, check_choices
+from znni.plan_of_run import given_or_found
+from znni.planning import accuracy_note, accuracy_of, plan, prepare, search
 from znni.plans import Plan
+from znni.report import Report
 from znni.shapes import Vec3
-from znni.units import counted, duration, in_units
+from znni.units import counted
 from znni.volume import Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.locate import open_output, open_volume
@@ -46,41 +47,6 @@ __all__ = [
 log = logging.getLogger("znni")
 
 
-@dataclass(frozen=True)
-class Report:
-    """How a run went.
-
-    Attributes:
-        plan: what was run.
-        voxels: output voxels.
-        seconds: wall time, from preparing the primitives to the last block written.
-        preparing: the part of it that went into compiling code and transforming kernels.
-        peak_memory: the process's peak resident bytes.
-        attributes: how the output came to be, as stored with it.
-        accuracy_note: what is to be said of its accuracy, if it is not float32 as a matter of
-            course.
-    """
-
-    plan: Plan
-    voxels: int
-    seconds: float
-    preparing: float
-    peak_memory: int
-    attributes: dict[str, Any]
-    accuracy_note: str
-
-    def __str__(self) -> str:
-        accuracy = f"; accuracy {self.accuracy_note}" if self.accuracy_note else ""
-        return (
-            f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}, "
-            f"{duration(self.preparing)} of them to compile and prepare: "
-            f"{self.voxels / self.seconds:,.0f} voxels/s with that and the first touch of memory, "
-            f"{self.plan.voxels_per_second:,.0f} +- {self.plan.error:.0%} predicted without "
-            f"({self.plan.costs}); peak memory "
-            f"{in_units(self.peak_memory)} ({in_units(self.plan.memory.total)} promised){accuracy}"
-        )
-
-
 def infer(
     source: str | Path | ArrayLike,
     network: Network | str | Path,
@@ -97,6 +63,8 @@ def infer(
     dtype: OutputType = "float32",
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
+    device: DeviceChoice = "auto",
+    gpu_memory: int | str | None = None,
     plan: Plan | None = None,
     overwrite: bool = False,
     command: str = "",
@@ -124,6 +92,9 @@ def infer(
         costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
             ``built-in`` model, or, with ``auto``, the measured ones if there are any. Unless it is
             ``built-in``, the times of this run join those that were measured.
+        device: where the layers run: the ``cpu``, the ``gpu``, or, with ``auto``, the first GPU if
+            there is one that can run them all, and else the CPU.
+        gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
         plan: use this one instead of searching.
         overwrite: replace an existing output file.
         command: the command line, to be noted in the output.
@@ -131,8 +102,9 @@ def infer(
 
     Raises:
         InvalidInput: something given cannot be used as it is.
-        DoesNotFit: no plan stays within ``ram``.
-        RunFailed: the volume could not be read, or the output written, to its end.
+        DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
+        RunFailed: the volume could not be read, or the output written, to its end, or the GPU
+            failed.
 
     Any error after the output is opened carries a note of what is left of it.
     """
@@ -140,14 +112,24 @@ def infer(
     weights = weights_for(network, weights, random_seed)
     volume = open_volume(source, dataset)
     check_features(volume, network)
-    check_choices(border, pad, dtype, accuracy, costs)
+    check_choices(border, pad, dtype, accuracy, costs, device)
     job = make_job(network, volume.size, border, pad, roi)
     output = open_output(out, source, network.out_features, job.output, dtype, overwrite=overwrite)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
         plan = given_or_found(
-            plan, network, job, ram, threads, dtype, accuracy, costs, volume.itemsize
+            plan,
+            network,
+            job,
+            ram,
+            threads,
+            dtype,
+            accuracy,
+            costs,
+            volume.itemsize,
+            device,
+            gpu_memory,
         )
         note = accuracy_note(plan, accuracy)
         attributes = _provenance(plan, weights, job, source, command, dtype)
@@ -155,7 +137,7 @@ def infer(
         times = StepTimes()
         with peak_memory() as peak:
             start = time.perf_counter()
-            runner = prepare(plan, weights, times)
+            runner = prepare(plan, weights, times, dtype)
             preparing = time.perf_counter() - start
             run_volume(volume, job, runner, output, dtype, progress)
             seconds = time.perf_counter() - start
@@ -199,8 +181,10 @@ class Inferer:
         threads: int | None = None,
         accuracy: Accuracy = "float32",
         costs: Costs = "auto",
+        device: DeviceChoice = "auto",
+        gpu_memory: int | str | None = None,
     ) -> None:
-        check_choices(border, pad, accuracy=accuracy, costs=costs)
+        check_choices(border, pad, accuracy=accuracy, costs=costs, device=device)
         self.network = network if isinstance(network, Network) else load_network(network)
         self.weights = weights_for(self.network, weights, None)
         self.plan = plan
@@ -210,8 +194,11 @@ class Inferer:
         self._threads = threads
         self._accuracy: Accuracy = accuracy
         self._costs: Costs = costs
+        self._device: DeviceChoice = device
+        self._gpu_memory = gpu_memory
         self._allowed = 0
-        self._runner: PatchRunner | None = None
+        self._gpu_allowed: int | str | None = None
+        self._runner: Runner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
 
     def __call__(self, array: ArrayLike) -> Float32:
@@ -225,7 +212,7 @@ class Inferer:
         run_volume(volume, job, runner, output, "float32", no_progress)
         return dense
 
-    def _runner_for(self, job: Job, volume: Volume) -> PatchRunner:
+    def _runner_for(self, job: Job, volume: Volume) -> Runner:
         """The runner of the plan given, or of one for this job, checked to fit into memory."""
         asked = job.output, volume.itemsize
         if self._runner is not None and self._checked_for == asked:
@@ -233,7 +220,9 @@ class Inferer:
         if self.plan is None:
             self._runner = None  # what it keeps is freed before the next one is planned
         if self._runner is None:  # from here on it takes its share of what is available
-            self._allowed = detect_machine(self._ram, self._threads).host.memory
+            here = detect_machine(self._ram, self._threads, self._gpu_memory)
+            self._allowed = here.host.memory
+            self._gpu_allowed = here.gpus[0].memory if here.gpus else self._gpu_memory
         chosen = given_or_found(
             self.plan,
             self.network,
@@ -244,6 +233,8 @@ class Inferer:
             self._accuracy,
             self._costs,
             volume.itemsize,
+            self._device,
+            self._gpu_allowed,
             output_array=4 * self.network.out_features * job.output.volume,
         )
         if self._runner is None:

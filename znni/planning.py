@@ -11,30 +11,33 @@ from pathlib import Path
 
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
+from planner.limits import memory_of_run
 from planner.overhead import Overhead
 from planner.views import Views, views
 from znni.accuracy import class_of_plan, note_on, of_class
 from znni.calibration.choice import cost_model
-from znni.engine.patch import Measured, PatchRunner, check_runnable, not_measured
-from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
+from znni.device_choice import check_device, primitives_to_try
+from znni.engine.checks import check_runnable
+from znni.engine.device_patch import DevicePatchRunner
+from znni.engine.patch import PatchRunner, Runner
 from znni.engine.tiles import Job, Region, make_job
-from znni.errors import PLAN_AGAIN, DoesNotFit, InvalidInput, option
+from znni.engine.traversal import Measured, not_measured
+from znni.errors import PLAN_AGAIN, InvalidInput, option
 from znni.explanation import explanation
 from znni.families import families
 from znni.machine import Machine, detect_machine
 from znni.machine_file import machine_for
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Border, Costs, OutputType, check_choices
+from znni.options import Accuracy, Border, Costs, DeviceChoice, OutputType, check_choices
 from znni.plan_checks import check_class, check_made_for
+from znni.plan_memory import PlanMemory
 from znni.plans import Plan
 from znni.primitive import catalogue
+from znni.run_overhead import run_overhead
 from znni.shapes import Vec3
 from znni.units import in_units
 from znni.weights import Weights
-
-# What the interpreter, the libraries and code compiled at first use take, measured, with room.
-PROCESS_BYTES = 512 * 2**20
 
 log = logging.getLogger("znni")
 
@@ -52,6 +55,8 @@ def plan(
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
     input_itemsize: int = 4,
+    device: DeviceChoice = "auto",
+    gpu_memory: int | str | None = None,
 ) -> Plan:
     """Find the fastest way to run a network over a volume.
 
@@ -70,10 +75,14 @@ def plan(
         costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
             ``built-in`` model, or, with ``auto``, the measured ones if there are any.
         input_itemsize: bytes of one stored input value.
+        device: where the layers run: the ``cpu``, the ``gpu``, or, with ``auto``, the first GPU if
+            there is one that can run them all, and else the CPU.
+        gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
 
     Raises:
-        InvalidInput: network, shape or machine cannot be used, or ``measured`` costs are missing.
-        DoesNotFit: no plan stays within ``ram``.
+        InvalidInput: network, shape, machine or device cannot be used, or ``measured`` costs are
+            missing.
+        DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
     found = search(
         network,
@@ -87,6 +96,8 @@ def plan(
         accuracy=accuracy,
         costs=costs,
         input_itemsize=input_itemsize,
+        device=device,
+        gpu_memory=gpu_memory,
     )
     return fastest(found)[0]
 
@@ -104,6 +115,8 @@ def search(
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
     input_itemsize: int = 4,
+    device: DeviceChoice = "auto",
+    gpu_memory: int | str | None = None,
 ) -> Search:
     """All plans to run a network over a volume: ``fastest`` of it gives as many as are asked for.
 
@@ -117,10 +130,11 @@ def search(
         raise InvalidInput(
             f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x"
         )
-    check_choices(border, dtype=dtype, accuracy=accuracy, costs=costs)
+    check_choices(border, dtype=dtype, accuracy=accuracy, costs=costs, device=device)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
-    wanted = machine_for(machine, ram, threads)
-    return _search_for(network, job, wanted, accuracy, costs, _overhead(dtype, input_itemsize))
+    wanted = machine_for(machine, ram, threads, gpu_memory)
+    overhead = run_overhead(dtype, input_itemsize)
+    return search_for(network, job, wanted, accuracy, costs, overhead, device)
 
 
 def explain(search: Search, plan: Plan) -> str:
@@ -133,84 +147,29 @@ def look_around(search: Search, plan: Plan) -> Views:
     return views(search, plan, families(search.catalogue))
 
 
-def given_or_found(
-    given: Plan | None,
-    network: Network,
-    job: Job,
-    ram: int | str | None,
-    threads: int | None,
-    dtype: OutputType,
-    accuracy: Accuracy,
-    costs: Costs,
-    input_itemsize: int,
-    output_array: int = 0,
-) -> Plan:
-    """The plan given for a job, as ``checked_plan`` finds it, or else the fastest there is.
-
-    Args:
-        given: a plan made earlier, if there is one.
-        network: what is to be run.
-        job: which output is wanted.
-        ram: bytes that the process may take, as in ``plan``.
-        threads: worker threads, as in ``plan``.
-        dtype: of the output.
-        accuracy: the class that primitives may have.
-        costs: what times are predicted from, as in ``plan``.
-        input_itemsize: bytes of one stored input value.
-        output_array: bytes of an array for the whole output, if the caller makes one.
-
-    Raises:
-        InvalidInput: the plan given cannot be run.
-        DoesNotFit: no plan stays within ``ram``.
-    """
-    if given is None:
-        overhead = _overhead(dtype, input_itemsize, output_array)
-        try:
-            here = detect_machine(ram, threads)
-            found = fastest(_search_for(network, job, here, accuracy, costs, overhead))[0]
-        except DoesNotFit as error:
-            if output_array:
-                error.add_note(f"{in_units(output_array)} of that are for the output array")
-            raise
-        _warn_beyond_available(found)
-        return found
-    checked = checked_plan(
-        given,
-        network,
-        ram,
-        threads,
-        accuracy,
-        dtype=dtype,
-        input_itemsize=input_itemsize,
-        output_array=output_array,
-    )
-    _warn_beyond_available(checked)
-    return replace(checked, output=job.output)
-
-
-def _warn_beyond_available(plan: Plan) -> None:
-    available = detect_machine().host.memory
-    if plan.memory.total > available:
-        log.warning(
-            "the plan takes %s and %s are available: the system may end the run; give %s",
-            in_units(plan.memory.total),
-            in_units(available),
-            option("ram", f"{available // 2**20}MiB"),
-        )
-
-
-def _search_for(
+def search_for(
     network: Network,
     job: Job,
     machine: Machine,
     accuracy: Accuracy,
     costs: Costs,
     overhead: Overhead,
+    device: DeviceChoice,
 ) -> Search:
-    """All plans for a job on a machine, by its primitives of a class."""
-    primitives = of_class(catalogue(machine), accuracy)
-    model = cost_model(primitives, costs, absent=machine.absent)
-    return Search(network, job.output, machine, primitives, overhead, model)
+    """All plans for a job on a machine, by its primitives of a class on one device."""
+    everything = of_class(catalogue(machine), accuracy)
+    *preferred, last = (
+        Search(
+            network,
+            job.output,
+            machine,
+            primitives,
+            overhead,
+            cost_model(primitives, costs, absent=machine.absent),
+        )
+        for primitives in primitives_to_try(network, everything, machine, device)
+    )
+    return next((search for search in preferred if search.fits()), last)
 
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:
@@ -230,6 +189,8 @@ def checked_plan(
     *,
     dtype: OutputType = "float32",
     input_itemsize: int = 4,
+    device: DeviceChoice = "auto",
+    gpu_memory: int | str | None = None,
     output_array: int = 0,
 ) -> Plan:
     """A plan made earlier, for the network and within the limits of now.
@@ -242,6 +203,8 @@ def checked_plan(
         accuracy: the class that primitives may have.
         dtype: of the output.
         input_itemsize: bytes of one stored input value.
+        device: where the layers are to run, if that matters.
+        gpu_memory: bytes of the GPU, as in ``plan``.
         output_array: bytes of an array for the whole output, if the caller makes one.
 
     Returns:
@@ -252,30 +215,33 @@ def checked_plan(
             this machine does not have, or a primitive of a lower class than ``accuracy``.
     """
     check_made_for(given, network, threads)
-    here, there = detect_machine(ram, threads).host, given.machine.host
-    able = replace(there, bfloat16=there.bfloat16 and here.bfloat16)
-    primitives = catalogue(Machine(able))
+    here = detect_machine(ram, threads, gpu_memory)
+    check_device(given, here, device)
+    there = given.machine.host
+    able = Machine(replace(there, bfloat16=there.bfloat16 and here.host.bfloat16), here.gpus)
+    primitives = catalogue(able)
     check_runnable(given, primitives)
     check_class(given, primitives, accuracy)
-    beside = _overhead(dtype, input_itemsize, output_array).of_run(network, given.patch)
-    memory = replace(beside, resident=given.memory.resident, working=given.memory.working)
-    allowed = here.memory
-    if memory.total > allowed:
-        output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
-        raise InvalidInput(
-            f"the plan takes {in_units(memory.total)}{output} and {in_units(allowed)} are allowed; "
-            f"give {option('ram', f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
-        )
-    return replace(given, memory=memory)
-
-
-def _overhead(dtype: OutputType, input_itemsize: int, output_array: int = 0) -> Overhead:
-    """What a run takes beside its layers."""
-    return Overhead(
-        PROCESS_BYTES + output_array,
-        bytes_per_input_voxel(input_itemsize),
-        bytes_per_output_voxel(dtype),
+    layers = given.device_memory
+    overhead = run_overhead(dtype, input_itemsize, output_array)
+    on_host, on_gpu = memory_of_run(
+        network, given.patch, given.device, overhead, layers.resident, layers.working
     )
+    checked = replace(given, memory=on_host, gpu_memory=on_gpu)
+    output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
+    _check_allowed("ram", checked.memory, here.host.memory, output)
+    if checked.gpu_memory:
+        _check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
+        return replace(checked, machine=replace(given.machine, gpus=here.gpus))
+    return checked
+
+
+def _check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
+    if memory.total > allowed:
+        raise InvalidInput(
+            f"the plan takes {in_units(memory.total)}{what} and {in_units(allowed)} are allowed; "
+            f"give {option(limit, f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
+        )
 
 
 def accuracy_of(plan: Plan) -> Accuracy:
@@ -288,6 +254,24 @@ def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     return note_on(plan, catalogue(plan.machine), allowed)
 
 
-def prepare(plan: Plan, weights: Weights, measured: Measured = not_measured) -> PatchRunner:
-    """A plan made ready to run on this machine; ``measured`` is told of each call of a step."""
-    return PatchRunner(plan, catalogue(plan.machine), weights, measured)
+def prepare(
+    plan: Plan,
+    weights: Weights,
+    measured: Measured = not_measured,
+    dtype: OutputType = "float32",
+) -> Runner:
+    """A plan made ready to run on this machine.
+
+    Args:
+        plan: what to run.
+        weights: of its network.
+        measured: told of each call of a step.
+        dtype: of the output.
+
+    Raises:
+        RunFailed: the GPU fails, or its memory does not suffice.
+    """
+    primitives = catalogue(plan.machine)
+    if plan.device.kind == "gpu":
+        return DevicePatchRunner(plan, primitives, weights, measured, dtype)
+    return PatchRunner(plan, primitives, weights, measured)

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from znni.cost import Cost
 from znni.errors import PLAN_AGAIN, InvalidInput
-from znni.machine import Machine
+from znni.machine import Device, DeviceKind, Machine
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
+from znni.plan_memory import PlanMemory
 from znni.shapes import Shape5, Vec3
 
 
@@ -83,7 +83,7 @@ class Segment:
         steps: in order.
     """
 
-    device: Literal["cpu", "gpu"]
+    device: DeviceKind
     sub_batch: int
     steps: tuple[Step, ...]
 
@@ -109,31 +109,6 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class PlanMemory:
-    """Peak bytes on the host, by purpose.
-
-    Attributes:
-        process: the interpreter, its libraries and compiled code, and an array for the whole
-            output if the run makes one.
-        weights: the network's parameters.
-        resident: what the primitives keep between patches.
-        working: the layers' arrays and workspace at their highest.
-        blocks: input read ahead, and output on its way to the volume.
-    """
-
-    process: int
-    weights: int
-    resident: int
-    working: int
-    blocks: int
-
-    @property
-    def total(self) -> int:
-        """The most that the run will take."""
-        return self.process + self.weights + self.resident + self.working + self.blocks
-
-
-@dataclass(frozen=True)
 class Plan:
     """How a network is run over a volume.
 
@@ -145,6 +120,7 @@ class Plan:
         segments: the layers, first to last.
         memory: peak bytes on the host.
         costs: where the predicted times come from.
+        gpu_memory: peak bytes on the GPU, if the layers run there.
     """
 
     network: Network
@@ -154,6 +130,17 @@ class Plan:
     segments: tuple[Segment, ...]
     memory: PlanMemory
     costs: str
+    gpu_memory: PlanMemory | None = None
+
+    @property
+    def device(self) -> Device:
+        """Where the layers run: the host, or its first GPU."""
+        return self.machine.host if self.segments[0].device == "cpu" else self.machine.gpus[0]
+
+    @property
+    def device_memory(self) -> PlanMemory:
+        """Peak bytes on the device where the layers run."""
+        return self.gpu_memory or self.memory
 
     @property
     def input_patch(self) -> Vec3:
@@ -244,6 +231,12 @@ class Plan:
             or tuple(layer for step in plan.steps for layer in step.layers) != plan.network.layers
         ):
             raise InvalidInput(f"not a plan: its steps are not its network's layers; {PLAN_AGAIN}")
+        devices = {segment.device for segment in plan.segments}
+        on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
+        if len(devices) > 1 or ("gpu" in devices) != on_gpu:
+            raise InvalidInput(
+                f"not a plan: it does not say which device its layers run on; {PLAN_AGAIN}"
+            )
         sizes = (
             *plan.output,
             *plan.patch,

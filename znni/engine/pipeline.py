@@ -9,13 +9,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.engine.patch import PatchRunner
+from znni.engine.patch import Runner
 from znni.engine.tiles import Job, Tile, read_input, tiles
 from znni.options import OutputType
 from znni.volume import Output, Volume
 from znni.weights import Float32
 
 Progress: TypeAlias = Callable[[int, int], None]
+
+# Waits for a patch that was begun, and gives its dense output.
+Finish: TypeAlias = Callable[[], NDArray[Any]]
 
 
 def no_progress(_done: int, _total: int) -> None:
@@ -25,7 +28,7 @@ def no_progress(_done: int, _total: int) -> None:
 def run_volume(
     volume: Volume,
     job: Job,
-    runner: PatchRunner,
+    runner: Runner,
     output: Output,
     dtype: OutputType,
     progress: Progress,
@@ -38,7 +41,7 @@ def run_volume(
     Args:
         volume: the input.
         job: which output is wanted.
-        runner: computes a patch.
+        runner: computes the patches.
         output: takes the results.
         dtype: of the values written.
         progress: called after each patch with the output voxels written and those wanted.
@@ -51,21 +54,21 @@ def run_volume(
 
     done = 0
 
-    def write(tile: Tile, dense: Float32) -> None:
+    def write(tile: Tile, finish: Finish) -> None:
         nonlocal done
-        wanted = dense[:, *tile.written_in_patch.slices]
+        wanted = finish()[:, *tile.written_in_patch.slices]
         output.write(tile.written, convert(wanted, dtype))
         done += tile.written.size.volume
         progress(done, job.output.volume)
 
-    _in_step(todo, read, runner, write)
+    _in_step(todo, read, runner.begin, write)
 
 
 def _in_step(
     todo: Sequence[Tile],
     read: Callable[[Tile], Float32],
-    compute: Callable[[Float32], Float32],
-    write: Callable[[Tile, Float32], None],
+    begin: Callable[[Float32], Finish],
+    write: Callable[[Tile, Finish], None],
 ) -> None:
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
         upcoming = reader.submit(read, todo[0])
@@ -74,26 +77,28 @@ def _in_step(
             block = upcoming.result()
             if index + 1 < len(todo):
                 upcoming = reader.submit(read, todo[index + 1])
-            dense = compute(block)
+            finish = begin(block)
             if writing:
                 writing.result()
-            writing = writer.submit(write, tile, dense)
+            writing = writer.submit(write, tile, finish)
         if writing:
             writing.result()
 
 
-def convert(values: Float32, dtype: OutputType) -> NDArray[Any]:
-    """Values as they are stored.
+def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
+    """Values as they are stored: from float32, or as they are already.
 
     ``uint8`` maps 0..1 to 0..255, and what lies outside to the ends; ``float16`` is infinite
     beyond 65504.
     """
+    if values.dtype == dtype:
+        return values
     if dtype == "uint8":
         scaled = values * np.float32(255)
         np.rint(scaled, out=scaled)
         return scaled.clip(0, 255, out=scaled).astype(np.uint8)
     with np.errstate(over="ignore"):
-        return values.astype(dtype, copy=False)
+        return values.astype(dtype)
 
 
 def bytes_per_input_voxel(itemsize: int) -> int:
