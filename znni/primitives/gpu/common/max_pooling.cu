@@ -1,6 +1,6 @@
 // Max-pooling with any window, at the first of its offsets or at all of them.
 //
-// Constants: THREADS of a block; WINDOW_Z, _Y, _X; OFFSETS_Z, _Y, _X: how many offsets are pooled at
+// Constants: MOST_THREADS of a block; WINDOW_Z, _Y, _X; OFFSETS_Z, _Y, _X: how many offsets are pooled at
 // along each axis, 1 or the window.
 //
 // A thread has one cell of an output plane (j, k), for all offsets in y and x, and goes along z. So
@@ -54,17 +54,17 @@ __device__ __forceinline__ void pool_plane(const float* __restrict__ corner, lon
 
 // input: (n, maps, planes, rows, columns), the last axis contiguous; strides are in elements.
 // output: (n * offsets, maps, out_z, out_y, out_x), contiguous.
-// A block has THREADS cells of the output planes [first, first + chunk) of one map of one image; the
-// grid is blocks of cells, fastest, times chunks times maps times images.
-extern "C" __global__ void __launch_bounds__(THREADS)
+// A block has a cell for each thread of the output planes [first, first + chunk) of one map of one
+// image; the grid is blocks of cells, fastest, times chunks times maps times images.
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 max_pooling(const float* __restrict__ input, float* __restrict__ output, long long stride_n,
             long long stride_f, long long stride_z, long long stride_y, int maps, int out_z,
             int out_y, int out_x, int chunk) {
     const int plane = out_y * out_x;
-    const int blocks = (plane + THREADS - 1) / THREADS;
+    const int blocks = (plane + blockDim.x - 1) / blockDim.x;
     const int chunks = (out_z + chunk - 1) / chunk;
     int index = blockIdx.x;
-    const int cell = index % blocks * THREADS + threadIdx.x;
+    const int cell = index % blocks * blockDim.x + threadIdx.x;
     index /= blocks;
     const int first = index % chunks * chunk;
     index /= chunks;

@@ -19,13 +19,18 @@ from znni.primitive import Run
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights
 
-THREADS = 256
+# Threads of a block, by the maxima that each of them keeps, for which there must be registers. The
+# more cells side by side a block has, the fewer rows are read by two blocks.
+MOST_THREADS = {32: 1024, 48: 512}
+FEWEST_THREADS = 256
+WARP = 32
 
 # Blocks that a launch has at least, where the input has as many: each of a GPU's multiprocessors
 # then has many in turn, so that their last ones end at about the same time.
 ENOUGH_BLOCKS = 8192
 
-# Output planes that a block computes at least: it reads the planes of a window beyond them twice.
+# Output planes that a block computes at least, if there are as many: the planes between two blocks
+# are read by both.
 LEAST_PLANES = 8
 
 # Share of the nominal operations per second: the bytes take longer.
@@ -69,14 +74,13 @@ class GpuPooling(ABC):
         window, out = self._checked(layer, shape)
         module = compiled(source(), constants(window, self.offsets(window)))
         kernel = module.get_function("max_pooling")
-        planes = planes_of_block(shape, out)
-        blocks = blocks_of_plane(out) * -(-out.z // planes) * shape.f * shape.n
+        threads, blocks, planes = division(shape, out, most_threads(window, self.offsets(window)))
 
         def run(x: Any) -> Any:
             y = new_device_output(out)
             strides = (np.int64(stride // x.itemsize) for stride in x.strides[:-1])
             sizes = (np.int32(size) for size in (shape.f, *out.size, planes))
-            kernel((blocks,), (THREADS,), (x, y, *strides, *sizes))
+            kernel((blocks,), (threads,), (x, y, *strides, *sizes))
             return y
 
         return run
@@ -97,18 +101,30 @@ def source() -> str:
 def constants(window: Vec3, offsets: Vec3) -> tuple[str, ...]:
     """The kernel's constants, as options of the compiler."""
     return (
-        f"-DTHREADS={THREADS}",
+        f"-DMOST_THREADS={most_threads(window, offsets)}",
         *(f"-DWINDOW_{axis}={extent}" for axis, extent in zip("ZYX", window, strict=True)),
         *(f"-DOFFSETS_{axis}={extent}" for axis, extent in zip("ZYX", offsets, strict=True)),
     )
 
 
-def blocks_of_plane(out: Shape5) -> int:
-    """Blocks of threads that have a cell each of an output plane."""
-    return -(-out.y * out.x // THREADS)
+def most_threads(window: Vec3, offsets: Vec3) -> int:
+    """Threads that a block may have, for the maxima that each keeps."""
+    kept = window.z * offsets.y * offsets.x
+    return next((threads for most, threads in MOST_THREADS.items() if kept <= most), FEWEST_THREADS)
 
 
-def planes_of_block(shape: Shape5, out: Shape5) -> int:
-    """Output planes that a block computes: few enough that there are enough blocks."""
-    columns = blocks_of_plane(out) * shape.f * shape.n
-    return max(LEAST_PLANES, -(-out.z * columns // ENOUGH_BLOCKS))
+def division(shape: Shape5, out: Shape5, most: int) -> tuple[int, int, int]:
+    """How a pooling is divided among blocks: their threads, their number, and planes of each.
+
+    Args:
+        shape: of the input.
+        out: of the output.
+        most: threads that a block may have.
+    """
+    cells = out.y * out.x
+    columns = -(-cells // most)
+    threads = -(-cells // (columns * WARP)) * WARP
+    columns *= shape.f * shape.n
+    chunks = min(-(-ENOUGH_BLOCKS // columns), max(1, out.z // LEAST_PLANES))
+    planes = -(-out.z // chunks)
+    return threads, columns * -(-out.z // planes), planes
