@@ -17,7 +17,7 @@ from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds, speedups
 from bench.torch_settings import PARTS, WHOLE
 from znni import planning
-from znni.machine import detect_machine
+from znni.machine import detect_host
 from znni.network import Network
 from znni.options import Accuracy
 from znni.plans import Plan
@@ -62,7 +62,7 @@ def plan_for(
     With ``patch`` the plan for an output of so many voxels per axis, so that no patch is larger.
     """
     volume = Vec3.of(size) if patch is None else network.field_of_view + patch - 1
-    return planning.plan(network, volume, ram=ram, threads=threads, accuracy=accuracy)
+    return planning.plan(network, volume, ram=ram, threads=threads, accuracy=accuracy, device="cpu")
 
 
 def compare_network(
@@ -179,7 +179,7 @@ class _Contestant:
 
     def _measured(self, child: Child) -> float:
         if self._found:
-            room = detect_machine().host.memory
+            room = detect_host().host.memory
             estimate = self._found.patch, self._found.seconds
             self._about["measured"] = child.call("prepare", *estimate, self._limit, room)
             self._about["least_gib"] = child.call("needed_bytes", self._found.patch) / 2**30

@@ -89,6 +89,20 @@ def detect_machine(
     Raises:
         InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
     """
+    gpus = tuple(map(_gpu, detect_gpus()))
+    return limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
+
+
+def detect_host(ram: int | str | None = None, threads: int | None = None) -> Machine:
+    """This machine without its GPUs, which are left alone.
+
+    Args:
+        ram: as of ``detect_machine``.
+        threads: as of ``detect_machine``.
+
+    Raises:
+        InvalidInput: as ``detect_machine``.
+    """
     cores, features = _usable_cores(), _processor_features()
     host = Device(
         kind="cpu",
@@ -99,8 +113,7 @@ def detect_machine(
         bandwidth=BANDWIDTH_OF_ONE_CORE * cores**BANDWIDTH_EXPONENT,
         bfloat16=features.get("avx512bf16", False),
     )
-    gpus = tuple(map(_gpu, detect_gpus()))
-    return limited(Machine(host, gpus), ram, threads, gpu_memory)
+    return limited(Machine(host), ram, threads)
 
 
 def limited(

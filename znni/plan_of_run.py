@@ -8,7 +8,7 @@ from dataclasses import replace
 from znni import planning
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, option
-from znni.machine import detect_machine
+from znni.machine import detect_host, detect_machine
 from znni.network import Network
 from znni.options import Accuracy, Costs, DeviceChoice, OutputType
 from znni.plans import Plan
@@ -82,7 +82,7 @@ def given_or_found(
 
 
 def _warn_beyond_available(plan: Plan) -> None:
-    available = detect_machine().host.memory
+    available = detect_host().host.memory
     if plan.memory.total > available:
         log.warning(
             "the plan takes %s and %s are available: the system may end the run; give %s",
