@@ -7,6 +7,7 @@ import pytest
 from devices import built
 from layers import MACHINE, random_case, random_input
 
+from znni.cuda import cupy
 from znni.network import Pool
 from znni.primitive import Primitive, catalogue
 from znni.shapes import Shape5, Vec3, offsets
@@ -108,3 +109,28 @@ def test_plain_pooling_drops_the_remainder(plain: Primitive) -> None:
     x = np.zeros(shape, np.float32)
     x[:, :, 4:] = x[:, :, :, 6:] = x[..., 6:] = 1
     assert not built(plain, layer, shape, None)(x).any()
+
+
+@pytest.mark.gpu
+def test_a_gpu_pools_more_values_than_32_bits_count() -> None:
+    """Looked at in the last map, behind 2^31 others."""
+    fragments = catalogue(MACHINE)["gpu_max_pooling_fragments"]
+    layer, shape = Pool("pool", Vec3(2, 2, 2)), Shape5(1, 80, 303, 303, 303)
+    assert shape.elements > 2**31
+    needed = fragments.cost(layer, shape).memory.working
+    if fragments.device.memory < needed:
+        pytest.skip(f"needs {needed} bytes of GPU memory")
+    x = cupy().zeros(shape, np.float32)
+    x[0, -1] = cupy().random.random(shape.size, np.float32) - 2
+    y = fragments.build(layer, shape, None)(x)
+    for index, at in enumerate(offsets(layer.window)):
+        windows = [
+            x[0, -1, o.z : o.z + 302 : 2, o.y : o.y + 302 : 2, o.x : o.x + 302 : 2]
+            for o in (at + inside for inside in offsets(layer.window))
+        ]
+        expected = windows[0]
+        for other in windows[1:]:
+            expected = cupy().maximum(expected, other)
+        size = y.shape[2:]
+        assert (y[index, -1] == expected[: size[0], : size[1], : size[2]]).all()
+    assert not y[:, :-1].any()

@@ -136,7 +136,7 @@ def resource_usage(
     Raises:
         InvalidInput, RuntimeError: as ``compile_offline``.
     """
-    _, report = _compile(source, architecture, (*options, "--ptxas-options=-v"))
+    _, report = _compile(source, architecture, (*options, "-Xptxas=-v"))
     return parsed_usage(report)
 
 

@@ -61,6 +61,7 @@ def _gpus() -> Iterator[Gpu]:
     cuda = cupy().cuda
     for number in range(cuda.runtime.getDeviceCount()):
         with cuda.Device(number) as device:
+            cupy().get_default_memory_pool().free_all_blocks()  # what nobody uses is free
             capability = int(device.compute_capability)
             attributes = device.attributes
             yield Gpu(
