@@ -34,17 +34,17 @@ def test_pooling_keeps_its_maxima_in_registers(window: Vec3, fragments: bool) ->
     assert compile_offline(pooling.source(), "sm_75", options)
 
 
-@given(st.integers(1, 64), st.sampled_from([1, 3, 80]), extents(1, 300))
-def test_pooling_is_divided_among_blocks_without_rest(n: int, maps: int, size: Vec3) -> None:
-    shape = Shape5.of(n, maps, size * 2)
-    out = Shape5.of(n, maps, size)
-    threads, blocks, planes = pooling.division(shape, out, 1024)
+@given(st.integers(1, 64), st.sampled_from([1, 3, 80]), extents(1, 300), extents(1, 4))
+def test_pooling_is_divided_among_blocks_without_rest(
+    n: int, maps: int, size: Vec3, window: Vec3
+) -> None:
+    shape, out = Shape5.of(n, maps, size * window), Shape5.of(n, maps, size)
+    threads, blocks, planes = pooling.division(shape, out, window, 512)
     columns, rest = divmod(blocks, n * maps * -(-size.z // planes))
     assert rest == 0
     assert threads % 32 == 0
-    assert threads <= 1024
+    assert threads <= 512
     assert (columns - 1) * threads < size.y * size.x <= columns * threads
-    assert size.z < 2 * pooling.LEAST_PLANES or planes >= pooling.LEAST_PLANES
 
 
 @pytest.mark.parametrize("dtype", get_args(OutputType))

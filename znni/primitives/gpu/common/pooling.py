@@ -19,19 +19,10 @@ from znni.primitive import Run
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights
 
-# Threads of a block, by the maxima that each of them keeps, for which there must be registers. The
-# more cells side by side a block has, the fewer rows are read by two blocks.
-MOST_THREADS = {32: 1024, 48: 512}
-FEWEST_THREADS = 256
+# Threads of a block, by the maxima that each of them keeps, for which there must be registers.
+MOST_THREADS = {32: 512, 64: 256}
+FEWEST_THREADS = 128
 WARP = 32
-
-# Blocks that a launch has at least, where the input has as many: each of a GPU's multiprocessors
-# then has many in turn, so that their last ones end at about the same time.
-ENOUGH_BLOCKS = 8192
-
-# Output planes that a block computes at least, if there are as many: the planes between two blocks
-# are read by both.
-LEAST_PLANES = 8
 
 # Share of the nominal operations per second: the bytes take longer.
 EFFICIENCY = 0.2
@@ -74,7 +65,8 @@ class GpuPooling(ABC):
         window, out = self._checked(layer, shape)
         module = compiled(source(), constants(window, self.offsets(window)))
         kernel = module.get_function("max_pooling")
-        threads, blocks, planes = division(shape, out, most_threads(window, self.offsets(window)))
+        threads = most_threads(window, self.offsets(window))
+        threads, blocks, planes = division(shape, out, window, threads)
 
         def run(x: Any) -> Any:
             y = new_device_output(out)
@@ -113,18 +105,21 @@ def most_threads(window: Vec3, offsets: Vec3) -> int:
     return next((threads for most, threads in MOST_THREADS.items() if kept <= most), FEWEST_THREADS)
 
 
-def division(shape: Shape5, out: Shape5, most: int) -> tuple[int, int, int]:
+def division(shape: Shape5, out: Shape5, window: Vec3, most: int) -> tuple[int, int, int]:
     """How a pooling is divided among blocks: their threads, their number, and planes of each.
+
+    The more output planes a block computes, the fewer planes of input are read by two blocks; the
+    fewer, the closer together in memory is what all blocks are at. A plane that was just read
+    comes from the second-level cache, so that few are best.
 
     Args:
         shape: of the input.
         out: of the output.
+        window: of the pooling.
         most: threads that a block may have.
     """
+    planes = 2 * (window.z - 1) or 4
     cells = out.y * out.x
     columns = -(-cells // most)
     threads = -(-cells // (columns * WARP)) * WARP
-    columns *= shape.f * shape.n
-    chunks = min(-(-ENOUGH_BLOCKS // columns), max(1, out.z // LEAST_PLANES))
-    planes = -(-out.z // chunks)
-    return threads, columns * -(-out.z // planes), planes
+    return threads, columns * -(-out.z // planes) * shape.f * shape.n, planes
