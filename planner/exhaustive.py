@@ -18,7 +18,7 @@ from planner.limits import allowed_to_layers, does_not_fit, fits, memory_of_run
 from planner.overhead import Overhead
 from planner.sizes import patch_sizes, patch_sizes_near
 from planner.split import fusible_convolutions, splits
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, option
 from znni.machine import Device, Machine
 from znni.network import Conv, Network, PooledConv
 from znni.options import Division
@@ -197,7 +197,11 @@ class Search:
         return best and self._plan(patch, *best)
 
     def smallest(self) -> Plan:
-        """The plan that takes the least memory, whatever the time and the limit."""
+        """The plan that takes the least memory, whatever the time and the limit.
+
+        Raises:
+            InvalidInput: the primitives cannot compute the smallest patch.
+        """
         patch = self.network.total_pooling
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
@@ -206,11 +210,17 @@ class Search:
             for segments in self._splits(patch_input, inf)
             if (slots := self._slots(segments, patch_input, bounds, inf))
         ]
+        if not candidates:
+            what = f"network {self.network.name} in patches of {patch}"
+            raise InvalidInput(f"no GPU primitives compute {what}; give {option('device', 'cpu')}")
         return self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
 
     def fits(self) -> bool:
         """Whether there is any plan within the limits."""
-        return fits(self.smallest())
+        try:
+            return fits(self.smallest())
+        except InvalidInput:
+            return False
 
     def lower_bound(self, patch: Vec3) -> float:
         """Seconds of the whole output that no plan with this patch can beat."""
@@ -245,9 +255,7 @@ class Search:
                 best.add(plan)
 
     def _splits(self, patch_input: Shape5, allowed: float) -> Iterator[Segments]:
-        return splits(
-            self.network, patch_input.size, allowed, self._fusible, device=self.device.kind
-        )
+        return splits(self.network, patch_input.size, allowed, self._fusible, self.device.kind)
 
     def _slots(
         self, segments: Segments, patch_input: Shape5, bounds: list[float], limit: float

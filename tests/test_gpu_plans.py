@@ -112,6 +112,26 @@ def test_auto_is_the_gpu_that_can_run_all_layers() -> None:
         primitives_to_try(NETWORK, fake_catalogue(), machine(), "gpu")
 
 
+def test_auto_passes_over_a_gpu_whose_primitives_cannot_do_the_network() -> None:
+    """Alone they do each layer, in some shapes; together none that the patches need."""
+    few = {
+        name: replace(
+            primitive,
+            shapes=lambda layer, shape, of=primitive.shapes: (
+                of(layer, shape) if shape.n == 1 else None
+            ),
+        )
+        for name, primitive in fake_gpu_catalogue().items()
+        if name != "gpu_pool"
+    }
+    search = Search(NETWORK, OUTPUT, with_gpu(10**7), few, ON_GPU, division="none")
+    assert not search.fits()
+    with pytest.raises(InvalidInput, match="no GPU primitives compute network net in patches of"):
+        search.smallest()
+    assert Search(NETWORK, OUTPUT, with_gpu(10**7), fake_gpu_catalogue(), ON_GPU).fits()
+    assert not Search(NETWORK, OUTPUT, with_gpu(10**3), fake_gpu_catalogue(), ON_GPU).fits()
+
+
 @pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_case(tmp_path)

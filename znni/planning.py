@@ -211,8 +211,8 @@ def checked_plan(
         The plan with the memory that this run takes: its types may not be those it was made for.
 
     Raises:
-        InvalidInput: it is for another network, takes more memory or other threads, uses what
-            this machine does not have, or a primitive of a lower class than ``accuracy``.
+        InvalidInput: it is for another network or device, takes more memory or other threads, uses
+            what this machine does not have, or a primitive of a lower class than ``accuracy``.
     """
     check_made_for(given, network, threads)
     here = detect_machine(ram, threads, gpu_memory)
