@@ -39,7 +39,7 @@ from znni.calibration.database import CostDatabase
 from znni.calibration.record import record_steps
 from znni.cli.usage import usage_error
 from znni.errors import ZnniError
-from znni.machine import detect_machine
+from znni.machine import detect_host
 from znni.network_file import load_network
 from znni.options import memory_size
 from znni.plans import Plan, Step
@@ -73,7 +73,7 @@ def layer_command(
     out: options.Out = None,
 ) -> None:
     """Every primitive on one convolution, beside PyTorch's."""
-    machine = detect_machine(threads=threads)
+    machine = detect_host(threads=threads)
     check_primitives(only or [], machine)
     model = cost_model(catalogue(machine), costs)
     typer.echo(f"predicted times: {model.source}")
@@ -109,7 +109,7 @@ def micro_batches_command(
     out: options.Out = None,
 ) -> None:
     """What cutting a layer's batch gains within limits of workspace."""
-    machine = detect_machine(threads=threads)
+    machine = detect_host(threads=threads)
     check_primitives(only or [], machine)
     model = cost_model(catalogue(machine), costs)
     typer.echo(f"predicted times: {model.source}")
@@ -249,7 +249,7 @@ def scaling_command(
     out: options.Out = None,
 ) -> None:
     """Layers and networks with more and more threads."""
-    check_primitives(only or [], detect_machine())
+    check_primitives(only or [], detect_host())
     effort = Effort(repeats, budget)
     layers = list(layers_of(kernel, batch, size, features, out_features))
     networks = [load_network(path) for path in net or []]

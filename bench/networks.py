@@ -17,7 +17,7 @@ from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds, speedups
 from bench.torch_settings import PARTS, WHOLE
 from znni import planning
-from znni.machine import detect_machine
+from znni.machine import detect_host
 from znni.network import Network
 from znni.options import Accuracy
 from znni.plans import Plan
@@ -57,9 +57,9 @@ def plan_for(
     patch: int | None,
     accuracy: Accuracy = "float32",
 ) -> Plan:
-    """The plan for a volume as ``volume_for`` has it."""
+    """The plan for the host and a volume as ``volume_for`` has it."""
     volume = volume_for(network, size, patch)
-    return planning.plan(network, volume, ram=ram, threads=threads, accuracy=accuracy)
+    return planning.plan(network, volume, ram=ram, threads=threads, accuracy=accuracy, device="cpu")
 
 
 def volume_for(network: Network, size: int, patch: int | None) -> Vec3:
@@ -184,7 +184,7 @@ class _Contestant:
 
     def _measured(self, child: Child) -> float:
         if self._found:
-            room = detect_machine().host.memory
+            room = detect_host().host.memory
             estimate = self._found.patch, self._found.seconds
             self._about["measured"] = child.call("prepare", *estimate, self._limit, room)
             self._about["least_gib"] = child.call("needed_bytes", self._found.patch) / 2**30

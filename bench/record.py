@@ -18,7 +18,7 @@ import psutil
 
 from bench.ceilings import Ceilings
 from znni.errors import InvalidInput
-from znni.machine import detect_machine
+from znni.machine import detect_host
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[
@@ -45,7 +45,7 @@ class Record:
 
 def save(path: Path, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> None:
     """Write rows of results with what is needed to judge and repeat them."""
-    host = detect_machine().host
+    host = detect_host().host
     record = {
         "kind": kind,
         "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),

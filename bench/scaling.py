@@ -11,7 +11,7 @@ from bench.networks import plan_for
 from bench.plan_patch import PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, run_rounds
-from znni.machine import detect_machine
+from znni.machine import detect_host
 from znni.network import Network
 from znni.shapes import Shape5
 
@@ -27,7 +27,7 @@ def layer_rows(
 ) -> Iterator[Row]:
     """Each layer by each primitive and peer, with the number of threads of each of the ceilings."""
     for measured in ceilings:
-        machine = detect_machine(threads=measured.threads)
+        machine = detect_host(threads=measured.threads)
         for layer, shape in layers:
             progress(f"{convolution_of(layer).kernel} on {shape}, {measured.threads} threads")
             for row in compare_layer(machine, layer, shape, only, effort, measured):

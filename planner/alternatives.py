@@ -16,7 +16,7 @@ class Alternative:
 
     Attributes:
         step: that one.
-        memory: bytes that the plan would then take.
+        memory: bytes that the plan would then take of its device.
     """
 
     step: Step
@@ -64,4 +64,4 @@ def _memory_with(plan: Plan, place: int, index: int, other: Step) -> int:
     segments[place] = replace(segments[place], steps=instead)
     working, _ = working_peak(tuple[Segment, ...](segments), plan.input_shape)
     resident = sum(step.cost.memory.resident for part in segments for step in part.steps)
-    return replace(plan.memory, working=working, resident=resident).total
+    return replace(plan.device_memory, working=working, resident=resident).total

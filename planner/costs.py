@@ -11,6 +11,7 @@ from znni.primitive import Primitive
 from znni.shapes import Shape5
 
 CALL_SECONDS = 1e-4  # handing tasks to the workers, whatever the size
+GPU_CALL_SECONDS = 1e-5  # starting a few kernels
 
 # How much of the shorter of arithmetic and traffic is not hidden behind the longer.
 NOT_HIDDEN = 0.5
@@ -76,7 +77,8 @@ class BuiltInModel:
         """Arithmetic and memory traffic, which overlap in part."""
         seconds = nominal_seconds(primitive, cost)
         overlapping = max(seconds) + NOT_HIDDEN * min(seconds)
-        return Estimate(CALL_SECONDS + overlapping, BUILT_IN_ERROR)
+        call = CALL_SECONDS if primitive.device.kind == "cpu" else GPU_CALL_SECONDS
+        return Estimate(call + overlapping, BUILT_IN_ERROR)
 
 
 BUILT_IN = BuiltInModel()

@@ -14,11 +14,12 @@ from planner.best import Best
 from planner.bounds import Bounds
 from planner.costs import BUILT_IN, CostModel
 from planner.layers import Choice, Options, Slot, least_memory, undominated_within
+from planner.limits import allowed_to_layers, does_not_fit, fits, memory_of_run
 from planner.overhead import Overhead
 from planner.sizes import patch_sizes, patch_sizes_near
 from planner.split import fusible_convolutions, splits
-from znni.errors import DoesNotFit, InvalidInput
-from znni.machine import Machine
+from znni.errors import InvalidInput, option
+from znni.machine import Device, Machine
 from znni.network import Conv, Network, PooledConv
 from znni.options import Division
 from znni.plan_time import PlanTime
@@ -72,8 +73,8 @@ class Search:
     Args:
         network: what to compute.
         output: extents of the output wanted.
-        machine: its host's memory is the limit.
-        catalogue: the primitives to choose from.
+        machine: its memory is the limit.
+        catalogue: the primitives to choose from, all of one device.
         overhead: what the run takes beside the layers, in memory and in time.
         model: predicts the times of the primitives.
         division: the sizes of the pieces that a layer's batch may be computed in.
@@ -99,6 +100,12 @@ class Search:
         self._options = Options(catalogue.values(), model, division)
         self._choose: Chooser = undominated_within
 
+    @property
+    def device(self) -> Device:
+        """Where the layers run: the host, or its first GPU."""
+        primitive = next(iter(self.catalogue.values()))
+        return self.machine.host if primitive.device.kind == "cpu" else self.machine.gpus[0]
+
     @cached_property
     def bounds(self) -> Bounds:
         """The least time that each layer can take."""
@@ -118,10 +125,14 @@ class Search:
         """The search under another limit, with what this one knows of the layers.
 
         Args:
-            memory: bytes of the host.
+            memory: bytes of the device where the layers run.
         """
         other = copy(self)
-        other.machine = replace(self.machine, host=replace(self.machine.host, memory=memory))
+        limited = replace(self.device, memory=memory)
+        if limited.kind == "cpu":
+            other.machine = replace(self.machine, host=limited)
+        else:
+            other.machine = replace(self.machine, gpus=(limited, *self.machine.gpus[1:]))
         return other
 
     def among(self, primitives: Collection[str]) -> Search:
@@ -177,7 +188,7 @@ class Search:
         best, tried = Best(count), set[Vec3]()
         self._try_all(self.patches(), tried, best)
         if not best.plans:
-            raise self._does_not_fit()
+            raise does_not_fit(self.smallest())
         pooling = self.network.total_pooling
         self._try_all(patch_sizes_near(best.plans[0].patch, self.output, pooling), tried, best)
         return best.plans
@@ -195,13 +206,13 @@ class Search:
             patch: output voxels.
             seconds_limit: of the whole job.
         """
-        allowed = self.machine.host.memory - self._overhead.of_run(self.network, patch).total
+        allowed = allowed_to_layers(self.network, patch, self.machine, self.device, self._overhead)
         patches = self.output.ceil_div(patch).volume
         least = self._time(patch, 0.0, 0, 0)
         limit = seconds_limit
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
-        divided = list(splits(self.network, patch_input.size, allowed, self._fusible))
+        divided = list(self._splits(patch_input, allowed))
         best: tuple[Segments, Choice] | None = None
         for options, segments in product(self._option_sets, divided):
             layers_limit = least.computing_within(limit, patches) - least.computing
@@ -214,16 +225,30 @@ class Search:
         return best and self._plan(patch, *best)
 
     def smallest(self) -> Plan:
-        """The plan that takes the least memory, whatever the time and the limit."""
+        """The plan that takes the least memory, whatever the time and the limit.
+
+        Raises:
+            InvalidInput: the primitives cannot compute the smallest patch.
+        """
         patch = self.network.total_pooling
         patch_input = self._patch_input(patch)
         bounds = self.bounds.of_layers(patch)
         candidates = [
             (segments, least_memory(slots))
-            for segments in splits(self.network, patch_input.size, fusible=self._fusible)
+            for segments in self._splits(patch_input, inf)
             if (slots := self._slots(segments, patch_input, self._options, bounds, inf, inf))
         ]
+        if not candidates:
+            what = f"network {self.network.name} in patches of {patch}"
+            raise InvalidInput(f"no GPU primitives compute {what}; give {option('device', 'cpu')}")
         return self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
+
+    def fits(self) -> bool:
+        """Whether there is any plan within the limits."""
+        try:
+            return fits(self.smallest())
+        except InvalidInput:
+            return False
 
     def lower_bound(self, patch: Vec3) -> float:
         """Seconds of the whole job that no plan with this patch can beat.
@@ -261,18 +286,8 @@ class Search:
             if plan := self.fastest_for(patch, best.limit):
                 best.add(plan)
 
-    def _does_not_fit(self) -> DoesNotFit:
-        """The error that says how much the smallest patch would take, and where."""
-        plan = self.smallest()
-        _, step = working_peak(plan.segments, plan.input_shape)
-        host = self.machine.host
-        return DoesNotFit(
-            needed=plan.memory.total,
-            allowed=host.memory,
-            device=host.kind,
-            layer=step.operation.name,
-            patch=plan.patch,
-        )
+    def _splits(self, patch_input: Shape5, allowed: float) -> Iterator[Segments]:
+        return splits(self.network, patch_input.size, allowed, self._fusible, self.device.kind)
 
     def _slots(
         self,
@@ -311,7 +326,8 @@ class Search:
         return Shape5.of(1, self.network.in_features, size)
 
     def _time(self, patch: Vec3, layers: float, resident: int, working: int) -> PlanTime:
-        return self._overhead.time_of_run(self.network, patch, layers, resident, working)
+        kind = self.device.kind
+        return self._overhead.time_of_run(self.network, patch, kind, layers, resident, working)
 
     def _plan(self, patch: Vec3, segments: Segments, choice: Choice) -> Plan:
         chosen = iter(choice.steps)
@@ -320,8 +336,19 @@ class Search:
             for segment in segments
         )
         working, _ = working_peak(segments, self._patch_input(patch))
-        beside = self._overhead.of_run(self.network, patch)
-        memory = replace(beside, resident=choice.resident, working=working)
+        memory = memory_of_run(
+            self.network, patch, self.device, self._overhead, choice.resident, working
+        )
         time = self._time(patch, choice.seconds, choice.resident, working)
         costs = self.model.source
-        return Plan(self.network, self.machine, self.output, patch, segments, memory, time, costs)
+        return Plan(
+            self.network,
+            self.machine,
+            self.output,
+            patch,
+            segments,
+            memory[0],
+            time,
+            costs,
+            memory[1],
+        )

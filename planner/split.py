@@ -9,6 +9,7 @@ from math import inf
 
 from planner.layers import Options, bare_step
 from planner.samples import sample_steps
+from znni.machine import DeviceKind
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
 from znni.plans import Segment, Step
 from znni.shapes import Shape5, Vec3, fragments, valid_convolution
@@ -35,6 +36,7 @@ def splits(
     patch_input: Vec3,
     allowed: float = inf,
     fusible: Collection[PooledConv] = (),
+    device: DeviceKind = "cpu",
 ) -> Iterator[tuple[Segment, ...]]:
     """Every division of the network at its pools, the undivided one first.
 
@@ -51,9 +53,10 @@ def splits(
         patch_input: extents of its input.
         allowed: bytes.
         fusible: the ``pooled_convolutions`` that may be one step.
+        device: where all segments run.
     """
     start = Shape5.of(1, network.in_features, patch_input)
-    opened = Segment("cpu", 1, ())
+    opened = Segment(device, 1, ())
     return _extend((), opened, network.layers, start, allowed - start.nbytes, fusible)
 
 
@@ -120,13 +123,13 @@ def _next_steps(
         for parents in (n for n in range(1, shape.n) if shape.n % n == 0):
             some = shape._replace(n=parents)
             step = bare_step(layer, some, Shape5.of(parents * each, shape.f, size))
-            yield (*done, opened), Segment("cpu", parents, ()), step
+            yield (*done, opened), Segment(opened.device, parents, ()), step
     yield *_starting(done, opened), _single(layer, layer.window, shape, Shape5.of(1, shape.f, size))
 
 
 def _starting(done: tuple[Segment, ...], opened: Segment) -> tuple[tuple[Segment, ...], Segment]:
     """The segments closed before a step that starts one for single items, and that segment."""
-    return ((*done, opened), Segment("cpu", 1, ())) if opened.steps else (done, opened)
+    return ((*done, opened), Segment(opened.device, 1, ())) if opened.steps else (done, opened)
 
 
 def _single(operation: Operation, window: Vec3, shape: Shape5, shape_out: Shape5) -> Step:

@@ -32,7 +32,7 @@ class StepView:
     Attributes:
         step: that one.
         seconds: predicted for all its runs.
-        memory: the most bytes that the whole run holds while it is computed.
+        memory: the most bytes of its device that the whole run holds while it is computed.
     """
 
     step: Step
@@ -95,15 +95,15 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
         count: of limits, at equal ratios.
     """
     undivided = search.undivided()
-    most = plan.machine.host.memory
-    least = min(most, undivided.smallest().memory.total)
+    most = search.device.memory
+    least = min(most, undivided.smallest().device_memory.total)
     limits = {ceil(limit) for limit in at_equal_ratios(least, most, count)[:-1]} - {most}
     patches = list(near_cubes(search))
     found = [plan]
     for limit in sorted(limits, reverse=True):
         within = undivided.within(limit)
         # what is fastest under more memory, and fits, is fastest under less
-        if found[-1].memory.total <= limit:
+        if found[-1].device_memory.total <= limit:
             found.append(replace(found[-1], machine=within.machine))
         elif fastest := within.fastest_of(patches):
             found.append(fastest)
@@ -139,7 +139,7 @@ def edge(patch: Vec3) -> float:
 
 def steps(plan: Plan) -> Iterator[StepView]:
     """What each step of a plan takes, first to last."""
-    beside = plan.memory.total - plan.memory.working
+    beside = plan.device_memory.total - plan.device_memory.working
     runs = [n for segment, n in plan.runs() for _ in segment.steps]
     for (step, held), n in zip(held_beside(plan.segments, plan.input_shape), runs, strict=True):
         yield StepView(step, n * step.seconds, beside + held + step.cost.memory.working)

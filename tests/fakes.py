@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
+from znni.device_arena import device_workspace, new_device_output
 from znni.machine import Device, Machine
 from znni.network import Conv, Operation, Pool, PooledConv
 from znni.primitive import Primitive, Run, convolved, convolved_and_pooled, fragmented, pooled
@@ -79,5 +81,42 @@ def fake_catalogue(*more: Primitive) -> dict[str, Primitive]:
         Fake("pool", pooled),
         Fake("fragments", fragmented),
         *more,
+    )
+    return {primitive.name: primitive for primitive in primitives}
+
+
+def gpu(memory: int = 2**34) -> Device:
+    return Device("gpu", "fake GPU", memory, 1, flops=1e9, bandwidth=1e12, capability=90)
+
+
+GPU = gpu()
+
+
+@dataclass(frozen=True)
+class FakeOnGpu(Fake):
+    """Runs the reference on the host, for arrays on a GPU."""
+
+    device: Device = GPU
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        out = self.shapes(layer, shape)
+        assert out is not None
+
+        def run(x: Any) -> Any:
+            assert x.shape == shape
+            y = new_device_output(out)
+            device_workspace((self.workspace,), np.uint8).fill(1)
+            y.set(np.ascontiguousarray(self._reference(x.get(), layer, weights), np.float32))
+            return y
+
+        return run
+
+
+def fake_gpu_catalogue(**conv: int) -> dict[str, Primitive]:
+    """Primitives of a GPU; the convolution takes what is given."""
+    primitives = (
+        FakeOnGpu("gpu_conv", convolved, flops=10.0, **conv),
+        FakeOnGpu("gpu_pool", pooled),
+        FakeOnGpu("gpu_fragments", fragmented),
     )
     return {primitive.name: primitive for primitive in primitives}

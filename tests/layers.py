@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
+from devices import built
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ class Case(NamedTuple):
         return Shape5(*self.x.shape)
 
     def run(self, primitive: Primitive) -> Float32:
-        return primitive.build(self.layer, self.shape, self.weights)(self.x)
+        return built(primitive, self.layer, self.shape, self.weights)(self.x)
 
 
 def random_weights(layer: Conv, seed: int = 0) -> ConvWeights:

@@ -114,4 +114,4 @@ def test_a_plan_for_smaller_types() -> None:
 
 def test_a_plan_for_a_gpu() -> None:
     save_plan(lambda plan: plan["segments"][0].update(device="gpu"))
-    assert "needs a version of znni with GPU primitives" in refused()
+    assert "does not say which device its layers run on" in refused()

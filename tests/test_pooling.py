@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layers import random_case, random_input
+from devices import built
+from layers import MACHINE, random_case, random_input
 
-from znni.machine import Machine
+from znni.cuda import cupy
 from znni.network import Pool
 from znni.primitive import Primitive, catalogue
 from znni.shapes import Shape5, Vec3, offsets
@@ -14,14 +15,20 @@ from znni.shapes import Shape5, Vec3, offsets
 WINDOWS = [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(1, 2, 3), Vec3(3, 1, 2), Vec3(1, 1, 1)]
 
 
-@pytest.fixture
-def plain(machine: Machine) -> Primitive:
-    return catalogue(machine)["max_pooling"]
+@pytest.fixture(params=["", pytest.param("gpu_", marks=pytest.mark.gpu)], ids=["cpu", "gpu"])
+def device(request: pytest.FixtureRequest) -> str:
+    """How the names of its primitives begin."""
+    return str(request.param)
 
 
 @pytest.fixture
-def fragments(machine: Machine) -> Primitive:
-    return catalogue(machine)["max_pooling_fragments"]
+def plain(device: str) -> Primitive:
+    return catalogue(MACHINE)[f"{device}max_pooling"]
+
+
+@pytest.fixture
+def fragments(device: str) -> Primitive:
+    return catalogue(MACHINE)[f"{device}max_pooling_fragments"]
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
@@ -49,7 +56,7 @@ def test_a_nan_is_the_maximum_of_its_windows(
 def test_infinities_are_values_like_others(plain: Primitive) -> None:
     x = np.full((1, 1, 4, 4, 4), -np.inf, np.float32)
     x[0, 0, 0, 0, 0] = np.inf
-    y = plain.build(Pool("pool", Vec3(2, 2, 2)), Shape5(*x.shape), None)(x)
+    y = built(plain, Pool("pool", Vec3(2, 2, 2)), Shape5(*x.shape), None)(x)
     assert y[0, 0, 0, 0, 0] == np.inf
     assert (y.ravel()[1:] == -np.inf).all()
 
@@ -67,7 +74,7 @@ def test_each_fragment_is_the_pooling_of_a_shifted_crop(
             crop = case.x[
                 parent : parent + 1, :, o.z : o.z + size.z, o.y : o.y + size.y, o.x : o.x + size.x
             ]
-            y = plain.build(layer, Shape5(*crop.shape), None)(crop)
+            y = built(plain, layer, Shape5(*crop.shape), None)(crop)
             np.testing.assert_array_equal(y[0], all_fragments[parent * window.volume + index])
 
 
@@ -78,7 +85,7 @@ def test_fragments_of_fragments_interleave_to_the_dense_maximum(fragments: Primi
     x = random_input(Shape5.of(1, 2, first * second * 3 + view - 1))
     y = x
     for window in (first, second):
-        y = fragments.build(Pool("pool", window), Shape5(*y.shape), None)(y)
+        y = built(fragments, Pool("pool", window), Shape5(*y.shape), None)(y)
     windows = np.lib.stride_tricks.sliding_window_view(x[0], view, axis=(1, 2, 3))
     dense = windows.max(axis=(4, 5, 6))
     step = first * second
@@ -101,4 +108,29 @@ def test_plain_pooling_drops_the_remainder(plain: Primitive) -> None:
     assert plain.out_shape(layer, shape) == Shape5(1, 1, 2, 2, 3)
     x = np.zeros(shape, np.float32)
     x[:, :, 4:] = x[:, :, :, 6:] = x[..., 6:] = 1
-    assert not plain.build(layer, shape, None)(x).any()
+    assert not built(plain, layer, shape, None)(x).any()
+
+
+@pytest.mark.gpu
+def test_a_gpu_pools_more_values_than_32_bits_count() -> None:
+    """Looked at in the last map, behind 2^31 others."""
+    fragments = catalogue(MACHINE)["gpu_max_pooling_fragments"]
+    layer, shape = Pool("pool", Vec3(2, 2, 2)), Shape5(1, 80, 303, 303, 303)
+    assert shape.elements > 2**31
+    needed = fragments.cost(layer, shape).memory.working
+    if fragments.device.memory < needed:
+        pytest.skip(f"needs {needed} bytes of GPU memory")
+    x = cupy().zeros(shape, np.float32)
+    x[0, -1] = cupy().random.random(shape.size, np.float32) - 2
+    y = fragments.build(layer, shape, None)(x)
+    for index, at in enumerate(offsets(layer.window)):
+        windows = [
+            x[0, -1, o.z : o.z + 302 : 2, o.y : o.y + 302 : 2, o.x : o.x + 302 : 2]
+            for o in (at + inside for inside in offsets(layer.window))
+        ]
+        expected = windows[0]
+        for other in windows[1:]:
+            expected = cupy().maximum(expected, other)
+        size = y.shape[2:]
+        assert (y[index, -1] == expected[: size[0], : size[1], : size[2]]).all()
+    assert not y[:, :-1].any()

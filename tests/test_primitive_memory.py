@@ -8,11 +8,14 @@ import gc
 
 import psutil
 import pytest
+from devices import to_gpu
 from layers import CONVOLUTION, POOLED_CONVOLUTION, POOLING, Case, case_for, primitives_for
 
 from znni.arena import output_into
 from znni.arrays import peak_memory
 from znni.cost import Memory
+from znni.cuda import cupy
+from znni.device_arena import DeviceArena
 from znni.network import Conv, Operation, Pool, PooledConv
 from znni.primitive import Primitive
 from znni.shapes import Shape5, Vec3
@@ -68,6 +71,27 @@ def measure(primitive: Primitive, case: Case) -> Memory:
     return Memory(resident, peak.added + case.x.nbytes, beside.added)
 
 
+def measure_on_gpu(primitive: Primitive, case: Case) -> Memory:
+    """What building and running really take of the GPU."""
+    pool = cupy().get_default_memory_pool()
+    before = pool.used_bytes()
+    run = primitive.build(case.layer, case.shape, case.weights)
+    resident = pool.used_bytes() - before
+    x = to_gpu(case.x)
+    declared = primitive.cost(case.layer, case.shape).memory
+    arena, beside = DeviceArena(declared.working - x.nbytes), DeviceArena(declared.workspace)
+    pooled = pool.total_bytes()
+    with arena.in_use():
+        y = run(x)
+    with output_into(y), beside.in_use():
+        run(x)
+    assert pool.total_bytes() == pooled, "a run takes memory from the arena alone"
+    return Memory(resident, arena.peak + x.nbytes, beside.peak)
+
+
+MEASURES = {"cpu": measure, "gpu": measure_on_gpu}
+
+
 def assert_kept(declared: int, measured: int) -> None:
     assert measured <= declared + SLACK
     assert declared <= 1.15 * measured + SLACK
@@ -76,7 +100,8 @@ def assert_kept(declared: int, measured: int) -> None:
 def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
     case = case_for(primitive, layer, shape)
     case.run(primitive)  # compile, start threads, let libraries make their buffers
-    declared, measured = primitive.cost(layer, case.shape).memory, measure(primitive, case)
+    measured = MEASURES[primitive.device.kind](primitive, case)
+    declared = primitive.cost(layer, case.shape).memory
     assert_kept(declared.resident, measured.resident)
     assert_kept(declared.working, measured.working)
     assert_kept(declared.workspace, measured.workspace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from devices import built
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import (
@@ -42,7 +43,7 @@ everything = pytest.mark.parametrize(
 def run_checked(primitive: Primitive, case: Case) -> Float32:
     """Run twice, and check all that a run promises but its numbers."""
     before = case.x.copy()
-    run = primitive.build(case.layer, case.shape, case.weights)
+    run = built(primitive, case.layer, case.shape, case.weights)
     first = run(case.x)
     y = first.copy()
     first.fill(np.nan)  # an output belongs to the caller, who may do as he likes with it
@@ -121,7 +122,7 @@ def test_convolution_is_linear(primitive: Primitive) -> None:
     layer = Conv("layer", 3, 5, Vec3(3, 2, 4), "identity")
     case = case_for(primitive, layer, Shape5(2, 3, 9, 7, 11))
     case.weights.bias.fill(0)
-    run = primitive.build(layer, case.shape, case.weights)
+    run = built(primitive, layer, case.shape, case.weights)
     a, b = random_input(case.shape, 1), random_input(case.shape, 2)
     combined, apart = run(2 * a - 3 * b), 2 * run(a) - 3 * run(b)
     assert np.abs(combined - apart).max() <= 3 * primitive.accuracy * np.abs(apart).max()
@@ -132,7 +133,7 @@ def test_convolution_is_linear(primitive: Primitive) -> None:
 def test_a_shifted_input_shifts_the_output(primitive: Primitive, axis: int) -> None:
     layer = Conv("layer", 3, 2, Vec3(3, 2, 4), "relu")
     case = case_for(primitive, layer, Shape5(1, 3, 9, 10, 11))
-    run = primitive.build(layer, case.shape, case.weights)
+    run = built(primitive, layer, case.shape, case.weights)
     y, shifted = run(case.x), run(np.roll(case.x, -1, axis))
     inside = range(y.shape[axis] - 1)
     error = np.take(shifted, inside, axis) - np.take(np.roll(y, -1, axis), inside, axis)

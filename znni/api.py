@@ -20,8 +20,18 @@ from znni.job_seconds import JobSeconds
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Border, Costs, Division, OutputType, Pad, check_choices
-from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare, search
+from znni.options import (
+    Accuracy,
+    Border,
+    Costs,
+    DeviceChoice,
+    Division,
+    OutputType,
+    Pad,
+    check_choices,
+)
+from znni.plan_of_run import given_or_found
+from znni.planning import accuracy_note, accuracy_of, plan, prepare, search
 from znni.plans import Plan
 from znni.report import Report
 from znni.shapes import Vec3
@@ -65,6 +75,8 @@ def infer(
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
     micro_batches: Division = "power-of-two",
+    device: DeviceChoice = "auto",
+    gpu_memory: int | str | None = None,
     plan: Plan | None = None,
     overwrite: bool = False,
     command: str = "",
@@ -94,6 +106,9 @@ def infer(
             ``built-in``, the times of this run join those that were measured.
         micro_batches: the sizes of the pieces that a layer's batch may be computed in, where memory
             is short: none but the whole, powers of two, or all.
+        device: where the layers run: the ``cpu``, the ``gpu``, or, with ``auto``, the first GPU if
+            there is one that can run them all, and else the CPU.
+        gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
         plan: use this one instead of searching.
         overwrite: replace an existing output file.
         command: the command line, to be noted in the output.
@@ -101,8 +116,9 @@ def infer(
 
     Raises:
         InvalidInput: something given cannot be used as it is.
-        DoesNotFit: no plan stays within ``ram``.
-        RunFailed: the volume could not be read, or the output written, to its end.
+        DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
+        RunFailed: the volume could not be read, or the output written, to its end, or the GPU
+            failed.
 
     Any error after the output is opened carries a note of what is left of it.
     """
@@ -110,7 +126,7 @@ def infer(
     weights = weights_for(network, weights, random_seed)
     volume = open_volume(source, dataset)
     check_features(volume, network)
-    check_choices(border, pad, dtype, accuracy, costs, micro_batches)
+    check_choices(border, pad, dtype, accuracy, costs, micro_batches, device)
     job = make_job(network, volume.size, border, pad, roi)
     output = open_output(out, source, network.out_features, job.output, dtype, overwrite=overwrite)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
@@ -127,6 +143,8 @@ def infer(
             costs,
             micro_batches,
             volume.itemsize,
+            device,
+            gpu_memory,
         )
         note = accuracy_note(plan, accuracy)
         attributes = _provenance(plan, weights, job, source, command, dtype)
@@ -136,7 +154,7 @@ def infer(
         def smaller(failed: Plan) -> Plan:
             return smaller_plan(failed, job, dtype, accuracy, costs, micro_batches, volume.itemsize)
 
-        runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times))
+        runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
             spent = runner.run(volume, job, output, dtype, progress, smaller)
         measured = _measured(runner.plans, spent, peak.highest)
@@ -183,8 +201,17 @@ class Inferer:
         accuracy: Accuracy = "float32",
         costs: Costs = "auto",
         micro_batches: Division = "power-of-two",
+        device: DeviceChoice = "auto",
+        gpu_memory: int | str | None = None,
     ) -> None:
-        check_choices(border, pad, accuracy=accuracy, costs=costs, micro_batches=micro_batches)
+        check_choices(
+            border,
+            pad,
+            accuracy=accuracy,
+            costs=costs,
+            micro_batches=micro_batches,
+            device=device,
+        )
         self.network = network if isinstance(network, Network) else load_network(network)
         self.weights = weights_for(self.network, weights, None)
         self.plan = plan
@@ -195,7 +222,10 @@ class Inferer:
         self._accuracy: Accuracy = accuracy
         self._costs: Costs = costs
         self._micro_batches: Division = micro_batches
+        self._device: DeviceChoice = device
+        self._gpu_memory = gpu_memory
         self._allowed = 0
+        self._gpu_allowed: int | str | None = None
         self._runner: EnduringRunner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
 
@@ -231,7 +261,9 @@ class Inferer:
         if self.plan is None:
             self._runner = None  # what it keeps is freed before the next one is planned
         if self._runner is None:  # from here on it takes its share of what is available
-            self._allowed = detect_machine(self._ram, self._threads).host.memory
+            here = detect_machine(self._ram, self._threads, self._gpu_memory)
+            self._allowed = here.host.memory
+            self._gpu_allowed = here.gpus[0].memory if here.gpus else self._gpu_memory
         chosen = given_or_found(
             self.plan,
             self.network,
@@ -243,6 +275,8 @@ class Inferer:
             self._costs,
             self._micro_batches,
             volume.itemsize,
+            self._device,
+            self._gpu_allowed,
             output_array=4 * self.network.out_features * job.output.volume,
         )
         if self._runner is None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -17,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, RunFailed, option
 from znni.user_cache import user_cache
 
 STANDARD = "-std=c++17"
@@ -36,6 +38,9 @@ _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
 _SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (?P<registers>\d+) registers")
 _SHARED = re.compile(r"(?P<bytes>\d+) bytes smem")
+
+
+CUDA_ERROR_OUT_OF_MEMORY = 2
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,34 @@ def cupy() -> Any:
     except ImportError as error:
         reason = "is not installed" if error.name == "cupy" else f"cannot be imported ({error})"
         raise InvalidInput(f"a GPU needs CuPy, which {reason}; {INSTALL}") from None
+
+
+@contextmanager
+def device_errors(name: str) -> Iterator[None]:
+    """Make one error of what CUDA raises within a ``with`` block.
+
+    Args:
+        name: of the GPU.
+
+    Raises:
+        RunFailed: its memory does not suffice, or it fails in another way.
+    """
+    cuda = cupy().cuda
+    failures = (
+        cuda.memory.OutOfMemoryError,
+        cuda.runtime.CUDARuntimeError,
+        cuda.driver.CUDADriverError,
+    )
+    try:
+        yield
+    except failures as error:
+        if getattr(error, "status", CUDA_ERROR_OUT_OF_MEMORY) == CUDA_ERROR_OUT_OF_MEMORY:
+            remedy = (
+                f"plan with less, such as {option('gpu_memory', '4GiB')}, or free what others take"
+            )
+            raise RunFailed(f"{name} has too little memory left ({error}); {remedy}") from error
+        remedy = f"run again, or with {option('device', 'cpu')}"
+        raise RunFailed(f"{name} failed ({error}); {remedy}") from error
 
 
 def compiled(source: str, options: tuple[str, ...] = ()) -> Any:

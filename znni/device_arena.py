@@ -65,12 +65,17 @@ class DeviceArena:
         capacity: bytes of the arrays alive at a time.
 
     Raises:
-        cupy.cuda.memory.OutOfMemoryError: the GPU does not have them.
+        cupy.cuda.runtime.CUDARuntimeError: the GPU does not have them.
     """
 
     def __init__(self, capacity: int) -> None:
         self._ends = TwoStacks(capacity_with_alignment(capacity))
         self._memory = allocate(self._ends.capacity)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the memory, with what alignment takes."""
+        return self._ends.capacity
 
     @property
     def peak(self) -> int:

@@ -24,9 +24,11 @@ def option(name: str, value: object) -> str:
         "border='same' (--border same)"
         >>> option("overwrite", True)
         'overwrite=True (--overwrite)'
+        >>> option("gpu_memory", "8GiB")
+        "gpu_memory='8GiB' (--gpu-memory 8GiB)"
     """
     given = "" if value is True else f" {shlex.quote(str(value))}"
-    return f"{name}={value!r} (--{name}{given})"
+    return f"{name}={value!r} (--{name.replace('_', '-')}{given})"
 
 
 class ZnniError(Exception):
@@ -47,7 +49,7 @@ class DoesNotFit(ZnniError):
     Attributes:
         needed: bytes that the smallest plan tried would take.
         allowed: bytes allowed on that device.
-        device: the device that is too small.
+        device: ``cpu`` or ``gpu``: the one that is too small.
         layer: the layer at which the smallest plan peaks.
         patch: the smallest patch tried, output voxels per axis.
     """
@@ -63,11 +65,12 @@ class DoesNotFit(ZnniError):
         self.layer = layer
         self.patch = patch
         size = "x".join(map(str, patch))
+        limit = "gpu_memory" if device == "gpu" else "ram"
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
             f"{in_units(needed)} on the {device}, at layer {layer}, and "
             f"{in_units(allowed)} are allowed; give "
-            f"{option('ram', f'{ceil(needed / 2**20)}MiB')} or more, or use a smaller network"
+            f"{option(limit, f'{ceil(needed / 2**20)}MiB')} or more, or use a smaller network"
         )
 
 

@@ -31,7 +31,7 @@ def explanation(plan: Plan, steps: Iterable[tuple[Step, int, Sequence[Alternativ
 def _row(plan: Plan, step: Step, runs: int, other: Alternative) -> tuple[str, ...]:
     seconds = runs * other.step.seconds
     times = f"{other.step.seconds / step.seconds:.2f}x the time"
-    allowed = plan.machine.host.memory
+    allowed = plan.device.memory
     if other.memory > allowed:
         times += f", and {in_units(other.memory)} of {in_units(allowed)}"
     return "", other.step.primitive, f"{seconds:.3f} s", times

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import psutil
 
 from znni import control_groups
 from znni.errors import InvalidInput, option
+from znni.gpus import Gpu, detect_gpus
 from znni.options import memory_size
 
 # A share of what the system calls available is left to it: page cache, other processes.
@@ -33,6 +34,9 @@ BANDWIDTH_EXPONENT = 2 / 3
 NOMINAL_STORAGE = 2e9
 
 
+DeviceKind: TypeAlias = Literal["cpu", "gpu"]
+
+
 @dataclass(frozen=True)
 class Device:
     """A processor with memory of its own.
@@ -45,15 +49,17 @@ class Device:
         flops: nominal float32 operations per second, all threads.
         bandwidth: nominal bytes per second to and from memory.
         bfloat16: whether it multiplies bfloat16 and adds in float32 (AVX512_BF16).
+        capability: of a GPU, its compute capability, 90 for 9.0; 0 where it is not known.
     """
 
-    kind: Literal["cpu", "gpu"]
+    kind: DeviceKind
     name: str
     memory: int
     threads: int
     flops: float
     bandwidth: float
     bfloat16: bool = False
+    capability: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,16 +92,35 @@ class Machine:
     storage: Storage = Storage()
 
 
-def detect_machine(ram: int | str | None = None, threads: int | None = None) -> Machine:
+def detect_machine(
+    ram: int | str | None = None,
+    threads: int | None = None,
+    gpu_memory: int | str | None = None,
+) -> Machine:
     """This machine.
 
     Args:
         ram: bytes of host memory that a plan may use, as a number or as ``8GiB``; by default
             what is available now, less a margin.
         threads: worker threads; by default one for every core this process may use.
+        gpu_memory: as ``ram``, of each GPU, beside what CUDA takes for itself.
 
     Raises:
-        InvalidInput: ``ram`` is not a size, or it or ``threads`` is not positive.
+        InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
+    """
+    gpus = tuple(map(_gpu, detect_gpus()))
+    return limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
+
+
+def detect_host(ram: int | str | None = None, threads: int | None = None) -> Machine:
+    """This machine without its GPUs, which are left alone.
+
+    Args:
+        ram: as of ``detect_machine``.
+        threads: as of ``detect_machine``.
+
+    Raises:
+        InvalidInput: as ``detect_machine``.
     """
     cores, features = _usable_cores(), _processor_features()
     host = Device(
@@ -110,36 +135,65 @@ def detect_machine(ram: int | str | None = None, threads: int | None = None) -> 
     return limited(Machine(host), ram, threads)
 
 
-def limited(machine: Machine, ram: int | str | None, threads: int | None) -> Machine:
+def limited(
+    machine: Machine,
+    ram: int | str | None,
+    threads: int | None,
+    gpu_memory: int | str | None = None,
+) -> Machine:
     """A machine of which a plan may use a part.
 
     Args:
         machine: as it is, with a thread for every core.
         ram: bytes of host memory, as a number or as ``8GiB``; by default the machine's.
         threads: worker threads; more than there are cores are no faster.
+        gpu_memory: bytes of each GPU's memory; by default the machine's.
 
     Raises:
-        InvalidInput: ``ram`` is not a size, or it or ``threads`` is not positive.
+        InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
     """
     host = machine.host
-    try:
-        memory = host.memory if ram is None else memory_size(ram)
-    except ValueError as error:
-        raise InvalidInput(f"{option('ram', ram)}: {error}") from None
+    memory = _memory_limit("ram", ram)
     cores, threads = host.threads, host.threads if threads is None else threads
     if threads < 1:
         raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (of {cores})")
-    if memory < 1:
-        raise InvalidInput(f"{memory} bytes of RAM hold nothing; give a size such as 8GiB")
     busy = min(threads, cores) / cores
     part = replace(
         host,
-        memory=memory,
+        memory=memory or host.memory,
         threads=threads,
         flops=host.flops * busy,
         bandwidth=host.bandwidth * busy**BANDWIDTH_EXPONENT,
     )
-    return replace(machine, host=part)
+    each = _memory_limit("gpu_memory", gpu_memory)
+    gpus = tuple(replace(gpu, memory=each or gpu.memory) for gpu in machine.gpus)
+    return replace(machine, host=part, gpus=gpus)
+
+
+def _memory_limit(name: str, given: int | str | None) -> int | None:
+    """Bytes that an option allows; None where it is not given."""
+    if given is None:
+        return None
+    try:
+        memory = memory_size(given)
+    except ValueError as error:
+        raise InvalidInput(f"{option(name, given)}: {error}") from None
+    if memory < 1:
+        of = "RAM" if name == "ram" else "GPU memory"
+        raise InvalidInput(f"{memory} bytes of {of} hold nothing; give a size such as 8GiB")
+    return memory
+
+
+def _gpu(found: Gpu) -> Device:
+    return Device(
+        kind="gpu",
+        name=found.name,
+        memory=int(found.free * AVAILABLE_SHARE),
+        threads=1,
+        flops=found.flops,
+        bandwidth=found.bandwidth,
+        capability=found.capability,
+    )
 
 
 def _usable_cores() -> int:

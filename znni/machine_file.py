@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -19,6 +19,7 @@ from znni.machine import (
     AVAILABLE_SHARE,
     NOMINAL_STORAGE,
     Device,
+    DeviceKind,
     Machine,
     Storage,
     detect_machine,
@@ -62,10 +63,17 @@ def _truth(value: object) -> bool:
     return value
 
 
+def _capability(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 100:
+        raise ValueError("give a compute capability such as 9.0")
+    return round(10 * value)
+
+
 Memory = Annotated[int, BeforeValidator(_memory)]
 Flops = Annotated[float, BeforeValidator(lambda value: _rate(value, "flop"))]
 Bandwidth = Annotated[float, BeforeValidator(lambda value: _rate(value, "B"))]
 Truth = Annotated[bool, BeforeValidator(_truth)]
+Capability = Annotated[int, BeforeValidator(_capability)]
 
 
 class _DeviceEntry(Entry):
@@ -73,6 +81,10 @@ class _DeviceEntry(Entry):
     memory: Memory
     flops: Flops
     bandwidth: Bandwidth
+
+
+class _GpuEntry(_DeviceEntry):
+    capability: Capability = 0
 
 
 class _HostEntry(_DeviceEntry):
@@ -87,7 +99,7 @@ class _StorageEntry(Entry):
 
 class _MachineFile(Entry):
     host: _HostEntry
-    gpus: list[_DeviceEntry] = Field(default_factory=list)
+    gpus: list[_GpuEntry] = Field(default_factory=list)
     storage: _StorageEntry = Field(default_factory=_StorageEntry)
 
 
@@ -97,7 +109,8 @@ def load_machine(path: str | Path) -> Machine:
     Args:
         path: a YAML file with ``host`` and, optionally, a list of ``gpus``. Each has a ``name``,
             ``memory``, nominal float32 ``flops`` and memory ``bandwidth``; the host has
-            ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``.
+            ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``; a
+            GPU may give its compute ``capability``, such as 9.0.
             ``storage`` may give the bytes per second that volumes are ``read`` and ``write`` at.
 
     Returns:
@@ -110,14 +123,17 @@ def load_machine(path: str | Path) -> Machine:
     host = entries.host
     return Machine(
         _device("cpu", host, host.threads, bfloat16=host.bfloat16),
-        tuple(_device("gpu", entry) for entry in entries.gpus),
+        tuple(_device("gpu", entry, capability=entry.capability) for entry in entries.gpus),
         absent=True,
         storage=Storage(entries.storage.read, entries.storage.write),
     )
 
 
 def machine_for(
-    given: Machine | str | Path | None, ram: int | str | None, threads: int | None
+    given: Machine | str | Path | None,
+    ram: int | str | None,
+    threads: int | None,
+    gpu_memory: int | str | None = None,
 ) -> Machine:
     """The machine to plan for, within limits.
 
@@ -126,18 +142,25 @@ def machine_for(
         ram: bytes of host memory that a plan may use, as a number or as ``8GiB``; by default
             what there is, less a margin.
         threads: worker threads; by default one for every core.
+        gpu_memory: as ``ram``, of each GPU.
 
     Raises:
-        InvalidInput: the file is not a machine's, ``ram`` is not a size, or it or ``threads`` is
-            not positive.
+        InvalidInput: the file is not a machine's, ``ram`` or ``gpu_memory`` is not a size, or one
+            of these is not positive.
     """
     if given is None:
-        return detect_machine(ram, threads)
-    return limited(given if isinstance(given, Machine) else load_machine(given), ram, threads)
+        return detect_machine(ram, threads, gpu_memory)
+    machine = given if isinstance(given, Machine) else load_machine(given)
+    return limited(machine, ram, threads, gpu_memory)
 
 
 def _device(
-    kind: Literal["cpu", "gpu"], entry: _DeviceEntry, threads: int = 1, *, bfloat16: bool = False
+    kind: DeviceKind,
+    entry: _DeviceEntry,
+    threads: int = 1,
+    *,
+    bfloat16: bool = False,
+    capability: int = 0,
 ) -> Device:
     return Device(
         kind=kind,
@@ -147,4 +170,5 @@ def _device(
         flops=entry.flops,
         bandwidth=entry.bandwidth,
         bfloat16=bfloat16,
+        capability=capability,
     )

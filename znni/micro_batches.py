@@ -15,6 +15,7 @@ from itertools import chain, repeat
 
 from znni.arena import new_output, output_into
 from znni.cost import Cost, Memory
+from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Operation
 from znni.primitive import Catalogue, Primitive, Run
@@ -111,8 +112,10 @@ class MicroBatches:
         ]
         calls = list(chain.from_iterable(repeat((p.items, run), p.times) for p, run in runs))
 
+        make_output = new_output if self.device.kind == "cpu" else new_device_output
+
         def run_all(x: Float32) -> Float32:
-            y = new_output(out)
+            y = make_output(out)
             first = 0
             for items, run in calls:
                 last = first + items

@@ -12,6 +12,7 @@ Pad: TypeAlias = Literal["reflect", "edge", "constant"]
 OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
 Accuracy: TypeAlias = Literal["float32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
+DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 
 # The largest relative error that a primitive of each class may promise, best class first: of the
@@ -27,6 +28,7 @@ def check_choices(
     accuracy: Accuracy = "float32",
     costs: Costs = "auto",
     micro_batches: Division = "power-of-two",
+    device: DeviceChoice = "auto",
 ) -> None:
     """Check names that a caller without a type checker may have misspelt.
 
@@ -40,6 +42,7 @@ def check_choices(
         ("accuracy", accuracy, Accuracy),
         ("costs", costs, Costs),
         ("micro_batches", micro_batches, Division),
+        ("device", device, DeviceChoice),
     ):
         if value not in get_args(choices):
             known = ", ".join(get_args(choices))

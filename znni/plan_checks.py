@@ -21,17 +21,12 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
         threads: worker threads, if they are to be a certain number.
 
     Raises:
-        InvalidInput: it is for another network, a GPU, or other threads.
+        InvalidInput: it is for another network, or other threads.
     """
     if given.network != network:
         raise InvalidInput(
             f"the plan is for network {given.network.name}, as it was then, not for this "
             f"{network.name}; {PLAN_AGAIN}"
-        )
-    if any(segment.device != "cpu" for segment in given.segments):
-        raise InvalidInput(
-            "the plan runs layers on a GPU, which needs a version of znni with GPU primitives; "
-            f"this one has none: {PLAN_AGAIN}"
         )
     planned = given.machine.host.threads
     if threads not in (None, planned):

@@ -1,4 +1,4 @@
-"""How much memory a plan takes, and what for."""
+"""How much memory a plan takes of a device, and what for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PlanMemory:
-    """Peak bytes on the host, by purpose.
+    """Peak bytes on a device, by purpose.
 
     Attributes:
         process: the interpreter, its libraries and compiled code, and an array for the whole
-            output if the run makes one.
+            output if the run makes one; on a GPU, what alignment takes.
         weights: the network's parameters.
         resident: what the primitives keep between patches.
         working: the layers' arrays and workspace at their highest.

@@ -80,24 +80,25 @@ def figure(views: Views) -> Any:
 
 def _title(views: Views) -> str:
     plan = views.plan
-    host = plan.machine.host
+    device = plan.device
+    threads = f"{counted(device.threads, 'thread')}, " * (device.kind == "cpu")
     return (
         f"{plan.network.name} over {plan.output}: {plan.voxels_per_second:,.0f} ± {plan.error:.0%} "
-        f"voxels/s in patches of {plan.patch}\n{host.name}, {counted(host.threads, 'thread')}, "
-        f"{in_units(host.memory)} allowed; times predicted from {plan.costs}"
+        f"voxels/s in patches of {plan.patch}\n{device.name}, {threads}"
+        f"{in_units(device.memory)} allowed; times predicted from {plan.costs}"
     )
 
 
 def _throughput_by_memory(axes: Any, views: Views) -> None:
     """Under each limit; with the patch, wherever it is another."""
     plans = views.by_memory
-    limits = [plan.machine.host.memory / GIB for plan in plans]
+    limits = [plan.device.memory / GIB for plan in plans]
     axes.plot(limits, [plan.voxels_per_second for plan in plans], marker="o", clip_on=False)
     first = {plan.patch: plan for plan in reversed(plans)}
     for patch, plan in first.items():
         axes.annotate(
             str(patch),
-            (plan.machine.host.memory / GIB, plan.voxels_per_second),
+            (plan.device.memory / GIB, plan.voxels_per_second),
             xytext=(-6, 1),
             textcoords="offset points",
             horizontalalignment="right",
@@ -147,11 +148,11 @@ def _layers(times: Any, memory: Any, views: Views) -> None:
     times.set_yticks(places, [_label(view.step) for view in shown])
     times.invert_yaxis()
     memory.sharey(times)
-    throughout = views.plan.memory.total - views.plan.memory.working
+    throughout = views.plan.device_memory.total - views.plan.device_memory.working
     own = [(view.memory - throughout) / GIB for view in shown]
     memory.barh(places, throughout / GIB, color="0.7", label="throughout")
     memory.barh(places, own, left=throughout / GIB, color="C1", label="arrays and workspace")
-    limit = views.plan.machine.host.memory / GIB
+    limit = views.plan.device.memory / GIB
     memory.axvline(limit, color="black", linestyle="--", label="allowed")
     memory.set(title="Memory at each layer", xlabel="GiB that the run holds at most")
     memory.tick_params(labelleft=False)

@@ -10,6 +10,7 @@ from znni.text_table import aligned
 from znni.units import counted, duration, in_units
 
 if TYPE_CHECKING:
+    from znni.plan_memory import PlanMemory
     from znni.plans import Plan, Step
 
 HEADER = (
@@ -62,9 +63,8 @@ def totals(plan: Plan) -> list[str]:
         *_gpus(plan),
         f"patch         {plan.patch} output voxels from {plan.input_patch}; "
         f"{plan.patches:,} to cover {plan.output}",
-        f"peak memory   {in_units(memory.total)}: process {in_units(memory.process)}, weights "
-        f"{in_units(memory.weights)}, resident {in_units(memory.resident)}, working "
-        f"{in_units(memory.working)}, blocks {in_units(memory.blocks)}",
+        f"peak memory   {in_units(memory.total)}: {_purposes(memory)}",
+        *_gpu_memory(plan),
         f"throughput    {plan.voxels_per_second:,.0f} voxels/s +- {plan.error:.0%} predicted, "
         f"{plan.wasted_work:.0%} of the work on borders and repetition",
         f"time          {duration(plan.seconds)} +- {plan.error:.0%} predicted ({plan.costs})",
@@ -82,9 +82,28 @@ def _parts(plan: Plan) -> str:
     )
 
 
+def _purposes(memory: PlanMemory) -> str:
+    return (
+        f"process {in_units(memory.process)}, weights {in_units(memory.weights)}, resident "
+        f"{in_units(memory.resident)}, working {in_units(memory.working)}, blocks "
+        f"{in_units(memory.blocks)}"
+    )
+
+
+def _gpu_memory(plan: Plan) -> Iterator[str]:
+    """A line on the memory of the GPU, if the layers run there."""
+    if plan.gpu_memory:
+        total = in_units(plan.gpu_memory.total)
+        yield f"              {total} of the GPU: {_purposes(plan.gpu_memory)}"
+
+
 def _gpus(plan: Plan) -> Iterator[str]:
-    """A line on the machine's GPUs, if it has any."""
-    names = Counter(gpu.name for gpu in plan.machine.gpus)
-    if names:
-        gpus = ", ".join(f"{count} x {name}" for name, count in names.items())
-        yield f"              beside {gpus}, not used: there are no GPU primitives yet"
+    """A line on the GPU where the layers run, and one on those that are not used."""
+    idle = Counter(gpu.name for gpu in plan.machine.gpus)
+    if plan.device.kind == "gpu":
+        gpu = plan.device
+        idle[gpu.name] -= 1
+        yield f"              layers on {gpu.name}, {in_units(gpu.memory)} allowed"
+    others = ", ".join(f"{count} x {name}" for name, count in idle.items() if count)
+    if others:
+        yield f"              beside {others}, not used"

@@ -11,21 +11,35 @@ from time import perf_counter
 
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
+from planner.limits import memory_of_run
 from planner.overhead import Overhead
 from planner.views import Views, views
 from znni.accuracy import class_of_plan, note_on, of_class
 from znni.calibration.choice import cost_model
-from znni.engine.patch import Measured, PatchRunner, check_runnable, not_measured
+from znni.device_choice import check_device, primitives_to_try
+from znni.engine.checks import check_runnable
+from znni.engine.device_patch import DevicePatchRunner
+from znni.engine.patch import PatchRunner, Runner
 from znni.engine.tiles import Job, Region, make_job
-from znni.errors import PLAN_AGAIN, DoesNotFit, InvalidInput, option
+from znni.engine.traversal import Measured, not_measured
+from znni.errors import PLAN_AGAIN, InvalidInput, option
 from znni.explanation import explanation
 from znni.families import families
 from znni.machine import Machine, detect_machine
 from znni.machine_file import machine_for
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Border, Costs, Division, OutputType, check_choices
+from znni.options import (
+    Accuracy,
+    Border,
+    Costs,
+    DeviceChoice,
+    Division,
+    OutputType,
+    check_choices,
+)
 from znni.plan_checks import check_class, check_made_for
+from znni.plan_memory import PlanMemory
 from znni.plans import Plan
 from znni.primitive import catalogue
 from znni.run_overhead import run_overhead
@@ -50,6 +64,8 @@ def plan(
     costs: Costs = "auto",
     micro_batches: Division = "power-of-two",
     input_itemsize: int = 4,
+    device: DeviceChoice = "auto",
+    gpu_memory: int | str | None = None,
 ) -> Plan:
     """Find the fastest way to run a network over a volume.
 
@@ -70,10 +86,14 @@ def plan(
         micro_batches: the sizes of the pieces that a layer's batch may be computed in, where memory
             is short: none but the whole, powers of two, or all.
         input_itemsize: bytes of one stored input value.
+        device: where the layers run: the ``cpu``, the ``gpu``, or, with ``auto``, the first GPU if
+            there is one that can run them all, and else the CPU.
+        gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
 
     Raises:
-        InvalidInput: network, shape or machine cannot be used, or ``measured`` costs are missing.
-        DoesNotFit: no plan stays within ``ram``.
+        InvalidInput: network, shape, machine or device cannot be used, or ``measured`` costs are
+            missing.
+        DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
     found = search(
         network,
@@ -88,6 +108,8 @@ def plan(
         costs=costs,
         micro_batches=micro_batches,
         input_itemsize=input_itemsize,
+        device=device,
+        gpu_memory=gpu_memory,
     )
     return fastest(found)[0]
 
@@ -106,6 +128,8 @@ def search(
     costs: Costs = "auto",
     micro_batches: Division = "power-of-two",
     input_itemsize: int = 4,
+    device: DeviceChoice = "auto",
+    gpu_memory: int | str | None = None,
 ) -> Search:
     """All plans to run a network over a volume: ``fastest`` of it gives as many as are asked for.
 
@@ -119,11 +143,18 @@ def search(
         raise InvalidInput(
             f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x"
         )
-    check_choices(border, dtype=dtype, accuracy=accuracy, costs=costs, micro_batches=micro_batches)
+    check_choices(
+        border,
+        dtype=dtype,
+        accuracy=accuracy,
+        costs=costs,
+        micro_batches=micro_batches,
+        device=device,
+    )
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
-    wanted = machine_for(machine, ram, threads)
+    wanted = machine_for(machine, ram, threads, gpu_memory)
     overhead = run_overhead(wanted, dtype, input_itemsize)
-    return search_for(network, job, wanted, accuracy, costs, micro_batches, overhead)
+    return search_for(network, job, wanted, accuracy, costs, micro_batches, overhead, device)
 
 
 def explain(search: Search, plan: Plan) -> str:
@@ -136,75 +167,6 @@ def look_around(search: Search, plan: Plan) -> Views:
     return views(search, plan, families(search.catalogue))
 
 
-def given_or_found(
-    given: Plan | None,
-    network: Network,
-    job: Job,
-    ram: int | str | None,
-    threads: int | None,
-    dtype: OutputType,
-    accuracy: Accuracy,
-    costs: Costs,
-    micro_batches: Division,
-    input_itemsize: int,
-    output_array: int = 0,
-) -> Plan:
-    """The plan given for a job, as ``checked_plan`` finds it, or else the fastest there is.
-
-    Args:
-        given: a plan made earlier, if there is one.
-        network: what is to be run.
-        job: which output is wanted.
-        ram: bytes that the process may take, as in ``plan``.
-        threads: worker threads, as in ``plan``.
-        dtype: of the output.
-        accuracy: the class that primitives may have.
-        costs: what times are predicted from, as in ``plan``.
-        micro_batches: the sizes of the pieces of a batch, as in ``plan``.
-        input_itemsize: bytes of one stored input value.
-        output_array: bytes of an array for the whole output, if the caller makes one.
-
-    Raises:
-        InvalidInput: the plan given cannot be run.
-        DoesNotFit: no plan stays within ``ram``.
-    """
-    if given is None:
-        here = detect_machine(ram, threads)
-        overhead = run_overhead(here, dtype, input_itemsize, output_array)
-        try:
-            among = search_for(network, job, here, accuracy, costs, micro_batches, overhead)
-            found = fastest(among)[0]
-        except DoesNotFit as error:
-            if output_array:
-                error.add_note(f"{in_units(output_array)} of that are for the output array")
-            raise
-        _warn_beyond_available(found)
-        return found
-    checked = checked_plan(
-        given,
-        network,
-        ram,
-        threads,
-        accuracy,
-        dtype=dtype,
-        input_itemsize=input_itemsize,
-        output_array=output_array,
-    )
-    _warn_beyond_available(checked)
-    return replace(checked, output=job.output)
-
-
-def _warn_beyond_available(plan: Plan) -> None:
-    available = detect_machine().host.memory
-    if plan.memory.total > available:
-        log.warning(
-            "the plan takes %s and %s are available: the system may end the run; give %s",
-            in_units(plan.memory.total),
-            in_units(available),
-            option("ram", f"{available // 2**20}MiB"),
-        )
-
-
 def search_for(
     network: Network,
     job: Job,
@@ -213,11 +175,23 @@ def search_for(
     costs: Costs,
     micro_batches: Division,
     overhead: Overhead,
+    device: DeviceChoice,
 ) -> Search:
-    """All plans for a job on a machine, by its primitives of a class."""
-    primitives = of_class(catalogue(machine), accuracy)
-    model = cost_model(primitives, costs, absent=machine.absent)
-    return Search(network, job.output, machine, primitives, overhead, model, micro_batches)
+    """All plans for a job on a machine, by its primitives of a class on one device."""
+    everything = of_class(catalogue(machine), accuracy)
+    *preferred, last = (
+        Search(
+            network,
+            job.output,
+            machine,
+            primitives,
+            overhead,
+            cost_model(primitives, costs, absent=machine.absent),
+            micro_batches,
+        )
+        for primitives in primitives_to_try(network, everything, machine, device)
+    )
+    return next((search for search in preferred if search.fits()), last)
 
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:
@@ -237,6 +211,8 @@ def checked_plan(
     *,
     dtype: OutputType = "float32",
     input_itemsize: int = 4,
+    device: DeviceChoice = "auto",
+    gpu_memory: int | str | None = None,
     output_array: int = 0,
 ) -> Plan:
     """A plan made earlier, for the network and within the limits of now.
@@ -249,6 +225,8 @@ def checked_plan(
         accuracy: the class that primitives may have.
         dtype: of the output.
         input_itemsize: bytes of one stored input value.
+        device: where the layers are to run, if that matters.
+        gpu_memory: bytes of the GPU, as in ``plan``.
         output_array: bytes of an array for the whole output, if the caller makes one.
 
     Returns:
@@ -256,29 +234,38 @@ def checked_plan(
         was made for.
 
     Raises:
-        InvalidInput: it is for another network, takes more memory or other threads, uses what
-            this machine does not have, or a primitive of a lower class than ``accuracy``.
+        InvalidInput: it is for another network or device, takes more memory or other threads, uses
+            what this machine does not have, or a primitive of a lower class than ``accuracy``.
     """
     check_made_for(given, network, threads)
-    here, there = detect_machine(ram, threads).host, given.machine.host
-    able = replace(there, bfloat16=there.bfloat16 and here.bfloat16)
-    primitives = catalogue(Machine(able))
+    here = detect_machine(ram, threads, gpu_memory)
+    check_device(given, here, device)
+    there = given.machine.host
+    able = Machine(replace(there, bfloat16=there.bfloat16 and here.host.bfloat16), here.gpus)
+    primitives = catalogue(able)
     check_runnable(given, primitives)
     check_class(given, primitives, accuracy)
+    layers = given.device_memory
     overhead = run_overhead(given.machine, dtype, input_itemsize, output_array)
-    resident, working = given.memory.resident, given.memory.working
-    beside = overhead.of_run(network, given.patch)
-    memory = replace(beside, resident=resident, working=working)
-    layers = given.patch_seconds
-    time = overhead.time_of_run(network, given.patch, layers, resident, working)
-    allowed = here.memory
+    held = layers.resident, layers.working
+    on_host, on_gpu = memory_of_run(network, given.patch, given.device, overhead, *held)
+    kind, seconds = given.device.kind, given.patch_seconds
+    time = overhead.time_of_run(network, given.patch, kind, seconds, *held)
+    checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
+    output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
+    _check_allowed("ram", checked.memory, here.host.memory, output)
+    if checked.gpu_memory:
+        _check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
+        return replace(checked, machine=replace(given.machine, gpus=here.gpus))
+    return checked
+
+
+def _check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
     if memory.total > allowed:
-        output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
         raise InvalidInput(
-            f"the plan takes {in_units(memory.total)}{output} and {in_units(allowed)} are allowed; "
-            f"give {option('ram', f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
+            f"the plan takes {in_units(memory.total)}{what} and {in_units(allowed)} are allowed; "
+            f"give {option(limit, f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
         )
-    return replace(given, memory=memory, time=time)
 
 
 def accuracy_of(plan: Plan) -> Accuracy:
@@ -291,6 +278,24 @@ def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     return note_on(plan, catalogue(plan.machine), allowed)
 
 
-def prepare(plan: Plan, weights: Weights, measured: Measured = not_measured) -> PatchRunner:
-    """A plan made ready to run on this machine; ``measured`` is told of each call of a step."""
-    return PatchRunner(plan, catalogue(plan.machine), weights, measured)
+def prepare(
+    plan: Plan,
+    weights: Weights,
+    measured: Measured = not_measured,
+    dtype: OutputType = "float32",
+) -> Runner:
+    """A plan made ready to run on this machine.
+
+    Args:
+        plan: what to run.
+        weights: of its network.
+        measured: told of each call of a step.
+        dtype: of the output.
+
+    Raises:
+        RunFailed: the GPU fails, or its memory does not suffice.
+    """
+    primitives = catalogue(plan.machine)
+    if plan.device.kind == "gpu":
+        return DevicePatchRunner(plan, primitives, weights, measured, dtype)
+    return PatchRunner(plan, primitives, weights, measured)

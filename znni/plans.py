@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from znni.cost import Cost
 from znni.errors import PLAN_AGAIN, InvalidInput
-from znni.machine import Machine
+from znni.machine import Device, DeviceKind, Machine
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
 from znni.plan_memory import PlanMemory
 from znni.plan_table import plan_table
@@ -86,7 +85,7 @@ class Segment:
         steps: in order.
     """
 
-    device: Literal["cpu", "gpu"]
+    device: DeviceKind
     sub_batch: int
     steps: tuple[Step, ...]
 
@@ -124,6 +123,7 @@ class Plan:
         memory: peak bytes on the host.
         time: predicted.
         costs: where the predicted times come from.
+        gpu_memory: peak bytes on the GPU, if the layers run there.
     """
 
     network: Network
@@ -134,6 +134,17 @@ class Plan:
     memory: PlanMemory
     time: PlanTime
     costs: str
+    gpu_memory: PlanMemory | None = None
+
+    @property
+    def device(self) -> Device:
+        """Where the layers run: the host, or its first GPU."""
+        return self.machine.host if self.segments[0].device == "cpu" else self.machine.gpus[0]
+
+    @property
+    def device_memory(self) -> PlanMemory:
+        """Peak bytes on the device where the layers run."""
+        return self.gpu_memory or self.memory
 
     @property
     def input_patch(self) -> Vec3:
@@ -224,6 +235,8 @@ class Plan:
         except InvalidInput as error:
             raise InvalidInput(f"not a plan: {error}; {PLAN_AGAIN}") from None
         layers = tuple(layer for step in plan.steps for layer in step.layers)
+        devices = {segment.device for segment in plan.segments}
+        on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
         sizes = (
             *plan.output,
             *plan.patch,
@@ -235,6 +248,10 @@ class Plan:
             (
                 all(segment.steps for segment in plan.segments) and layers == plan.network.layers,
                 "its steps are not its network's layers",
+            ),
+            (
+                len(devices) == 1 and ("gpu" in devices) == on_gpu,
+                "it does not say which device its layers run on",
             ),
             (min(sizes) >= 1 and timed, "its sizes and its time are not all positive"),
             (

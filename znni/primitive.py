@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from znni.cost import Cost
-from znni.machine import Device, Machine
+from znni.machine import Device, DeviceKind, Machine
 from znni.network import Conv, Operation, Pool, PooledConv
 from znni.shapes import Shape5, fragments, max_pooling, valid_convolution
 
@@ -62,8 +62,8 @@ Catalogue: TypeAlias = Mapping[str, Primitive]
 
 
 def catalogue(machine: Machine) -> dict[str, Primitive]:
-    """All primitives that the machine's devices can run, by name."""
-    devices = {"cpu": (machine.host,), "gpu": machine.gpus}
+    """All primitives that the machine's devices can run, by name; of its GPUs, the first."""
+    devices = {"cpu": (machine.host,), "gpu": machine.gpus[:1]}
     found: dict[str, Primitive] = {}
     for kind, kind_devices in devices.items():
         for device in kind_devices:
@@ -72,6 +72,11 @@ def catalogue(machine: Machine) -> dict[str, Primitive]:
                     raise RuntimeError(f"two primitives are named {primitive.name!r}")
                 found[primitive.name] = primitive
     return found
+
+
+def on_device(primitives: Catalogue, kind: DeviceKind) -> dict[str, Primitive]:
+    """Those that run on the host, or on a GPU."""
+    return {name: found for name, found in primitives.items() if found.device.kind == kind}
 
 
 def _primitives_of(kind: str, device: Device) -> Iterator[Primitive]:

@@ -35,7 +35,7 @@ def _row(rank: int, plan: Plan, best: Plan) -> tuple[str, ...]:
         f"{plan.voxels_per_second:,.0f}",
         f"{plan.error:.0%}",
         f"{best.seconds / plan.seconds:.1%}",
-        in_units(plan.memory.total),
+        in_units(plan.device_memory.total),
         f"{plan.wasted_work:.0%}",
     )
 

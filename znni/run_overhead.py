@@ -10,12 +10,24 @@ from __future__ import annotations
 import numpy as np
 
 from planner.overhead import Handling, Overhead
+from znni.engine.device_patch import (
+    DEVICE_BYTES,
+    device_bytes_per_input_voxel,
+    device_bytes_per_output_voxel,
+)
 from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
 from znni.machine import BANDWIDTH_EXPONENT, Machine
 from znni.options import OutputType
 
 # What the interpreter, the libraries and code compiled at first use take, measured, with room.
 PROCESS_BYTES = 512 * 2**20
+
+# What CUDA, CuPy and the compiler take beside them.
+CUDA_BYTES = 1024 * 2**20
+
+# To begin with a GPU and load its kernels, which the user's cache may have: with the paper's
+# networks 2.6 to 4.1 s before the first patch, of which the host's part is counted below.
+CUDA_SECONDS = 2.0
 
 # Libraries imported, and compiled code read from the user's cache: with n337, 0.5 to 2.1 s before
 # the first patch and 1.3 s more in it. Code that was never compiled before takes longer, once.
@@ -51,6 +63,10 @@ def run_overhead(
         PROCESS_BYTES + output_array,
         bytes_per_input_voxel(input_itemsize),
         bytes_per_output_voxel(dtype),
+        CUDA_BYTES,
+        DEVICE_BYTES,
+        device_bytes_per_input_voxel(),
+        device_bytes_per_output_voxel(dtype),
         _handling(machine, np.dtype(dtype).itemsize, input_itemsize),
     )
 
@@ -70,6 +86,7 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ha
     return Handling(
         building=BUILDING_SECONDS,
         warming=WARMING_SECONDS,
+        cuda=CUDA_SECONDS,
         resident=RESIDENT_TRAFFIC / host.bandwidth,
         touched=TOUCHED_TRAFFIC / host.bandwidth,
         voxel_in=converted + input_itemsize / storage.read,

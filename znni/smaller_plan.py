@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, RunFailed, option
-from znni.machine import detect_machine
+from znni.machine import detect_host
 from znni.options import Accuracy, Costs, Division, OutputType
 from znni.planning import fastest, search_for
 from znni.plans import Plan
@@ -42,9 +42,9 @@ def smaller_plan(
     """
     taken, process = failed.memory.total, failed.memory.process
     limit = process + int(SHARE * (taken - process))
-    here = detect_machine(limit, failed.machine.host.threads)
+    here = detect_host(limit, failed.machine.host.threads)
     overhead = run_overhead(here, dtype, input_itemsize, output_array)
-    search = search_for(failed.network, job, here, accuracy, costs, micro_batches, overhead)
+    search = search_for(failed.network, job, here, accuracy, costs, micro_batches, overhead, "cpu")
     try:
         return fastest(search)[0]
     except DoesNotFit as error:

@@ -15,7 +15,7 @@ from znni.calibration.model import Fitted, MeasuredModel
 from znni.calibration.record import record
 from znni.calibration.shapes import FULL, QUICK, Call, Effort, designed_calls
 from znni.errors import InvalidInput
-from znni.machine import detect_machine
+from znni.machine import detect_host
 from znni.primitive import Primitive, catalogue
 from znni.units import in_units
 
@@ -25,7 +25,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 def calibrate_machine(
     threads: int | None, only: Sequence[str], progress: Progress, *, quick: bool, forget: bool
 ) -> list[Fitted]:
-    """Measure the primitives of this machine.
+    """Measure the primitives of this machine's host.
 
     Args:
         threads: worker threads; by default all cores.
@@ -41,7 +41,7 @@ def calibrate_machine(
         InvalidInput: a name that is none of its primitives, nothing fits the memory, or the
             database cannot be used.
     """
-    machine = detect_machine(threads=threads)
+    machine = detect_host(threads=threads)
     known = catalogue(machine)
     for name in only:
         if name not in known:

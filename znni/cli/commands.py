@@ -63,6 +63,8 @@ def infer(
     pad: Annotated[Pad, typer.Option(help="What is seen beyond the edges.")] = "reflect",
     ram: options.Ram = None,
     threads: options.Threads = None,
+    device: options.Device = "auto",
+    gpu_memory: options.GpuMemory = None,
     dtype: options.Dtype = "float32",
     accuracy: options.AccuracyChoice = "float32",
     costs: options.CostsChoice = "auto",
@@ -89,7 +91,15 @@ def infer(
     given = load_plan(plan) if plan else None
     if dry_run and given:
         checked = planning.checked_plan(
-            given, network, ram, threads, accuracy, dtype=dtype, input_itemsize=source.itemsize
+            given,
+            network,
+            ram,
+            threads,
+            accuracy,
+            dtype=dtype,
+            input_itemsize=source.itemsize,
+            device=device,
+            gpu_memory=gpu_memory,
         )
         typer.echo(_table(checked, accuracy))
         return
@@ -106,6 +116,8 @@ def infer(
             input_itemsize=source.itemsize,
             ram=ram,
             threads=threads,
+            device=device,
+            gpu_memory=gpu_memory,
         )
         typer.echo(_table(found, accuracy))
         return
@@ -131,6 +143,8 @@ def infer(
             progress=progress,
             ram=ram,
             threads=threads,
+            device=device,
+            gpu_memory=gpu_memory,
         )
     typer.echo(f"{out}: {report}")
 
@@ -150,6 +164,8 @@ def plan(
     ] = None,
     ram: options.Ram = None,
     threads: options.Threads = None,
+    device: options.Device = "auto",
+    gpu_memory: options.GpuMemory = None,
     dtype: options.Dtype = "float32",
     accuracy: options.AccuracyChoice = "float32",
     costs: options.CostsChoice = "auto",
@@ -202,6 +218,8 @@ def plan(
         machine=machine,
         ram=ram,
         threads=threads,
+        device=device,
+        gpu_memory=gpu_memory,
         dtype=dtype,
         accuracy=accuracy,
         costs=costs,

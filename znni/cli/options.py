@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from znni.options import Accuracy, Border, Costs, Division, OutputType
+from znni.options import Accuracy, Border, Costs, DeviceChoice, Division, OutputType
 
 Net = Annotated[Path, typer.Option("--net", help="Network file (YAML).")]
 Ram = Annotated[
@@ -16,6 +16,17 @@ Ram = Annotated[
         metavar="SIZE",
         help="Memory the process may take, such as 8GiB. Default: 9/10 of what is available.",
     ),
+]
+GpuMemory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory of the GPU that the plan may take. Default: 9/10 of what is free.",
+    ),
+]
+Device = Annotated[
+    DeviceChoice,
+    typer.Option(help="Where the layers run; auto: on the GPU if there is one that can."),
 ]
 Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
 Roi = Annotated[

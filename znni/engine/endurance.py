@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Callable
 
-from znni.engine.patch import PatchRunner
+from znni.engine.patch import Runner
 from znni.engine.pipeline import Progress, run_volume
 from znni.engine.remaining import Remaining
 from znni.engine.stopwatch import Stopwatch
@@ -33,10 +33,10 @@ class EnduringRunner:
         plans: those that were run so far, the first one first.
     """
 
-    def __init__(self, plan: Plan, prepare: Callable[[Plan], PatchRunner]) -> None:
+    def __init__(self, plan: Plan, prepare: Callable[[Plan], Runner]) -> None:
         self.plans = [plan]
         self._prepare = prepare
-        self._runner: PatchRunner | None = None
+        self._runner: Runner | None = None
 
     def run(
         self,

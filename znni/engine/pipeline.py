@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.engine.patch import PatchRunner
+from znni.engine.patch import Runner
 from znni.engine.remaining import Remaining
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Tile, read_input
@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 Progress: TypeAlias = Callable[[int, int], None]
 
+# Waits for a patch that was begun, and gives its dense output.
+Finish: TypeAlias = Callable[[], NDArray[Any]]
+
 
 def no_progress(_done: int, _total: int) -> None:
     """Tell nobody."""
@@ -29,7 +32,7 @@ def no_progress(_done: int, _total: int) -> None:
 def run_volume(
     volume: Volume,
     job: Job,
-    runner: PatchRunner,
+    runner: Runner,
     output: Output,
     dtype: OutputType,
     progress: Progress,
@@ -45,7 +48,7 @@ def run_volume(
     Args:
         volume: the input.
         job: which output is wanted.
-        runner: computes a patch.
+        runner: computes the patches.
         output: takes the results.
         dtype: of the values written.
         progress: called after each patch with the output voxels written and those wanted.
@@ -58,58 +61,67 @@ def run_volume(
         with stopwatch.during("reading"):
             return read_input(volume, job, tile, network.field_of_view, network.scaling)
 
-    def compute(block: Float32) -> Float32:
+    def begin(block: Float32) -> Finish:
         with stopwatch.during("computing"):
-            return runner(block)
+            return runner.begin(block)
 
-    def write(tile: Tile, dense: Float32) -> None:
+    def write(tile: Tile, finished: Future[NDArray[Any]]) -> None:
+        dense = finished.result()
         with stopwatch.during("writing"):
             wanted = dense[:, *tile.written_in_patch.slices]
             output.write(tile.written, convert(wanted, dtype))
         remaining.take_off(tile)
         progress(job.output.volume - remaining.voxels, job.output.volume)
 
-    _in_step(list(remaining.tiles(runner.plan.patch)), read, compute, write, stopwatch)
+    _in_step(list(remaining.tiles(runner.plan.patch)), read, begin, write, stopwatch)
 
 
 def _in_step(
     todo: Sequence[Tile],
     read: Callable[[Tile], Float32],
-    compute: Callable[[Float32], Float32],
-    write: Callable[[Tile, Float32], None],
+    begin: Callable[[Float32], Finish],
+    write: Callable[[Tile, Future[NDArray[Any]]], None],
     stopwatch: Stopwatch,
 ) -> None:
     def result_of(task: Future[T]) -> T:
         with stopwatch.during("waiting"):
             return task.result()
 
+    def done(finished: Future[NDArray[Any]], written: Future[None]) -> None:
+        with stopwatch.during("computing"):  # on a GPU; the host has done it
+            finished.result()
+        result_of(written)
+
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
         upcoming = reader.submit(read, todo[0])
-        writing: Future[None] | None = None
+        writing: tuple[Future[NDArray[Any]], Future[None]] | None = None
         for index, tile in enumerate(todo):
             block = result_of(upcoming)
             if index + 1 < len(todo):
                 upcoming = reader.submit(read, todo[index + 1])
-            dense = compute(block)
+            finish = begin(block)
             if writing:
-                result_of(writing)
-            writing = writer.submit(write, tile, dense)
+                done(*writing)
+            finished = writer.submit(finish)
+            writing = finished, writer.submit(write, tile, finished)
         if writing:
-            result_of(writing)
+            done(*writing)
 
 
-def convert(values: Float32, dtype: OutputType) -> NDArray[Any]:
-    """Values as they are stored.
+def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
+    """Values as they are stored: from float32, or as they are already.
 
     ``uint8`` maps 0..1 to 0..255, and what lies outside to the ends; ``float16`` is infinite
     beyond 65504.
     """
+    if values.dtype == dtype:
+        return values
     if dtype == "uint8":
         scaled = values * np.float32(255)
         np.rint(scaled, out=scaled)
         return scaled.clip(0, 255, out=scaled).astype(np.uint8)
     with np.errstate(over="ignore"):
-        return values.astype(dtype, copy=False)
+        return values.astype(dtype)
 
 
 def bytes_per_input_voxel(itemsize: int) -> int:

@@ -1,1 +1,1 @@
-"""Algorithms for GPUs, one a file, found as those of the CPU are. There are none yet."""
+"""Algorithms for GPUs, one a file, found as those of the CPU are."""

@@ -1,0 +1,206 @@
+"""Plans for a GPU: their limits, how the device is chosen, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import refused, succeeds, write_case
+from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
+
+import znni
+from planner.exhaustive import Search, fastest_plan
+from planner.overhead import Overhead
+from znni import planning
+from znni.device_choice import primitives_to_try
+from znni.engine import device_recombine
+from znni.engine.recombine import place
+from znni.errors import DoesNotFit, InvalidInput
+from znni.machine import Machine, detect_machine, limited
+from znni.network import Conv, Network, Pool
+from znni.plans import Plan
+from znni.shapes import Vec3, offsets
+
+NETWORK = Network(
+    "net",
+    1,
+    (
+        Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu"),
+        Pool("pool1", Vec3(2, 2, 2)),
+        Conv("conv2", 2, 1, Vec3(3, 3, 3), "relu"),
+    ),
+)
+OUTPUT = Vec3(40, 40, 48)
+ON_HOST = Overhead(1000, 1, 2)
+ON_GPU = Overhead(1000, 1, 2, cuda=500, gpu=300, gpu_voxel_in=4, gpu_voxel_out=2)
+THERE = """\
+host: {name: there, memory: 40GiB, threads: 3, flops: 300 Gflop/s, bandwidth: 30 GB/s}
+gpus:
+  - &card {name: Card, memory: 12GiB, flops: 6 Tflop/s, bandwidth: 300 GB/s, capability: 5.2}
+  - *card
+"""
+PLAN = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--machine", "there.yaml")
+
+
+def with_gpu(memory: int, ram: int = 2**34) -> Machine:
+    return replace(machine(ram), gpus=(gpu(memory), gpu(memory)))
+
+
+def on_gpu(memory: int, ram: int = 2**34) -> Plan:
+    return fastest_plan(NETWORK, OUTPUT, with_gpu(memory, ram), fake_gpu_catalogue(), ON_GPU)
+
+
+@pytest.mark.parametrize("memory", [200_000, 400_000, 10**7])
+def test_the_gpu_limits_the_layers_as_the_host_would(memory: int) -> None:
+    """What is beside them taken off, the fastest plan is the same."""
+    plan = on_gpu(memory)
+    assert plan.gpu_memory is not None
+    beside = plan.gpu_memory.total - plan.gpu_memory.working - plan.gpu_memory.resident
+    left = memory - beside + ON_HOST.of_run(plan.network, plan.patch).total
+    catalogue = {
+        name: replace(primitive, device=machine().host)
+        for name, primitive in fake_gpu_catalogue().items()
+    }
+    search = Search(NETWORK, OUTPUT, machine(left), catalogue, ON_HOST)
+    same = search.fastest_for(plan.patch)
+    assert same is not None
+    assert [step.primitive for step in same.steps] == [step.primitive for step in plan.steps]
+    assert same.memory.working == plan.gpu_memory.working
+    assert plan.gpu_memory.total <= memory
+
+
+def test_memory_is_told_of_both() -> None:
+    plan = on_gpu(10**7)
+    voxels_in, voxels_out = plan.input_patch.volume, plan.patch.volume
+    assert plan.gpu_memory is not None
+    assert plan.device == gpu(10**7)
+    assert plan.gpu_memory.process == 300
+    assert plan.gpu_memory.blocks == 4 * voxels_in + 2 * voxels_out
+    assert plan.memory.process == 1500
+    assert plan.memory.blocks == voxels_in + 2 * voxels_out
+    assert plan.memory.working == plan.memory.resident == 0
+    assert {segment.device for segment in plan.segments} == {"gpu"}
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_what_does_not_fit_names_the_device_and_its_option() -> None:
+    with pytest.raises(DoesNotFit, match=r"on the gpu, .*; give gpu_memory=.*--gpu-memory") as gpu_:
+        on_gpu(1000)
+    assert gpu_.value.device == "gpu"
+    assert on_gpu(gpu_.value.needed).device_memory.total == gpu_.value.needed
+    with pytest.raises(DoesNotFit):
+        on_gpu(gpu_.value.needed - 1)
+    with pytest.raises(DoesNotFit, match=r"on the cpu, .*; give ram=") as host:
+        on_gpu(10**7, ram=1600)
+    assert on_gpu(10**7, ram=host.value.needed).memory.total <= host.value.needed
+
+
+def test_auto_is_the_gpu_that_can_run_all_layers() -> None:
+    both = fake_catalogue() | fake_gpu_catalogue()
+    there = with_gpu(10**7)
+    gpu_first = primitives_to_try(NETWORK, both, there, "auto")
+    assert [set(found) for found in gpu_first] == [set(fake_gpu_catalogue()), set(fake_catalogue())]
+    assert primitives_to_try(NETWORK, both, there, "cpu") == [fake_catalogue()]
+    assert primitives_to_try(NETWORK, both, there, "gpu") == [fake_gpu_catalogue()]
+    without_conv = {name: found for name, found in both.items() if name != "gpu_conv"}
+    assert primitives_to_try(NETWORK, without_conv, there, "auto") == [fake_catalogue()]
+    with pytest.raises(InvalidInput, match="no GPU primitive of this accuracy does layer conv1"):
+        primitives_to_try(NETWORK, without_conv, there, "gpu")
+    with pytest.raises(InvalidInput, match=r"device='gpu' \(--device gpu\): .*; give device='cpu'"):
+        primitives_to_try(NETWORK, fake_catalogue(), machine(), "gpu")
+
+
+def test_auto_passes_over_a_gpu_whose_primitives_cannot_do_the_network() -> None:
+    """Alone they do each layer, in some shapes; together none that the patches need."""
+    few = {
+        name: replace(
+            primitive,
+            shapes=lambda layer, shape, of=primitive.shapes: (
+                of(layer, shape) if shape.n == 1 else None
+            ),
+        )
+        for name, primitive in fake_gpu_catalogue().items()
+        if name != "gpu_pool"
+    }
+    search = Search(NETWORK, OUTPUT, with_gpu(10**7), few, ON_GPU, division="none")
+    assert not search.fits()
+    with pytest.raises(InvalidInput, match="no GPU primitives compute network net in patches of"):
+        search.smallest()
+    assert Search(NETWORK, OUTPUT, with_gpu(10**7), fake_gpu_catalogue(), ON_GPU).fits()
+    assert not Search(NETWORK, OUTPUT, with_gpu(10**3), fake_gpu_catalogue(), ON_GPU).fits()
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_case(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("there.yaml").write_text(THERE)
+    both = fake_catalogue() | fake_gpu_catalogue()
+
+    def of(machine: Machine) -> dict[str, object]:
+        return {
+            name: replace(found, device=machine.host if found.device.kind == "cpu" else card)
+            for name, found in both.items()
+            for card in machine.gpus[:1] or [None]
+            if found.device.kind == "cpu" or card
+        }
+
+    monkeypatch.setattr("znni.planning.catalogue", of)
+
+
+@pytest.mark.usefixtures("there")
+def test_plans_for_a_gpu_that_is_not_here() -> None:
+    table = succeeds(*PLAN, "--gpu-memory", "2GiB", "--out", "plan.json")
+    assert "layers on Card, 2.00 GiB allowed\n              beside 1 x Card, not used\n" in table
+    assert "of the GPU: process" in table
+    assert "gpu_conv" in table
+    on_host = succeeds(*PLAN, "--device", "cpu")
+    assert "gpu_conv" not in on_host
+    assert "beside 2 x Card, not used\n" in on_host
+    assert "on the gpu" in refused(*PLAN, "--device", "gpu", "--gpu-memory", "9MB", code=3)
+    assert "gpu_conv" not in succeeds(*PLAN, "--gpu-memory", "9MB")  # auto: what fits
+    assert "0 bytes of GPU memory hold nothing" in refused(*PLAN, "--gpu-memory", "0")
+    with pytest.raises(InvalidInput, match="device is 'tpu'; choose one of auto, cpu, gpu"):
+        znni.plan("tiny.yaml", (7, 20, 23), device="tpu")  # type: ignore[arg-type]
+    for plan in znni.search("tiny.yaml", (7, 20, 23), machine="there.yaml").fastest(2):
+        assert plan.device.name == "Card"
+
+
+@pytest.mark.usefixtures("there")
+def test_a_plan_for_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    succeeds(*PLAN, "--out", "plan.json")
+    monkeypatch.setattr("znni.gpus.why_no_gpu", lambda: "CUDA finds no GPU")
+    monkeypatch.setattr("znni.device_choice.why_no_gpu", lambda: "CUDA finds no GPU")
+    run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json")
+    assert "the plan runs the layers on Card: CUDA finds no GPU; or plan again" in refused(*run)
+    assert "runs the layers on the GPU, not the CPU; give device='gpu'" in refused(
+        *run, "--device", "cpu"
+    )
+
+
+@pytest.mark.usefixtures("there")
+def test_a_plan_for_a_gpu_keeps_to_its_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", threads=1)
+    found = replace(detect_machine(threads=1), gpus=(gpu(2**33),))
+    monkeypatch.setattr(
+        "znni.planning.detect_machine",
+        lambda ram, threads, gpu_memory: limited(found, ram, threads, gpu_memory),
+    )
+    checked = planning.checked_plan(plan, plan.network, dtype="uint8")
+    assert checked.device.name == "fake GPU"
+    assert checked.device_memory.working == plan.device_memory.working
+    assert checked.device_memory.blocks < plan.device_memory.blocks
+    with pytest.raises(InvalidInput, match=r"of the GPU and .* are allowed; give gpu_memory="):
+        planning.checked_plan(plan, plan.network, gpu_memory=plan.device_memory.total - 1)
+
+
+def test_fragments_start_where_the_host_places_them() -> None:
+    patch, stride = Vec3(4, 6, 8), Vec3(2, 3, 4)
+    at = tuple(offsets(stride))
+    fragments = np.arange(len(at) * 3 * 8, dtype=np.float32).reshape(len(at), 3, 2, 2, 2)
+    dense = np.zeros((3, *patch), np.float32)
+    place(fragments, at, stride, dense)
+    firsts = device_recombine.starts(at, patch)
+    np.testing.assert_array_equal(dense.reshape(3, -1)[:, firsts], fragments[:, :, 0, 0, 0].T)

@@ -1,0 +1,55 @@
+"""The CUDA sources compile, for the oldest and the newest GPUs that are supported, and fit."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from layers import extents
+
+from znni.cuda import compile_offline, resource_usage
+from znni.engine import device_recombine
+from znni.options import OutputType
+from znni.primitives.gpu.common import pooling
+from znni.shapes import Shape5, Vec3
+
+pytestmark = pytest.mark.skipif(
+    find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
+)
+
+REGISTERS = 64 * 1024  # of a multiprocessor
+
+
+@pytest.mark.parametrize("window", [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(4, 4, 4), Vec3(1, 2, 2)])
+@pytest.mark.parametrize("fragments", [False, True], ids=["plain", "fragments"])
+def test_pooling_keeps_its_maxima_in_registers(window: Vec3, fragments: bool) -> None:
+    pooled_at = window if fragments else Vec3(1, 1, 1)
+    options = pooling.constants(window, pooled_at)
+    usage = resource_usage(pooling.source(), options=options)["max_pooling"]
+    assert usage.spills == 0
+    assert usage.registers * pooling.most_threads(window, pooled_at) <= REGISTERS
+    assert compile_offline(pooling.source(), "sm_75", options)
+
+
+@given(st.integers(1, 64), st.sampled_from([1, 3, 80]), extents(1, 300), extents(1, 4))
+def test_pooling_is_divided_among_blocks_without_rest(
+    n: int, maps: int, size: Vec3, window: Vec3
+) -> None:
+    shape, out = Shape5.of(n, maps, size * window), Shape5.of(n, maps, size)
+    threads, blocks, planes = pooling.division(shape, out, window, 512)
+    columns, rest = divmod(blocks, n * maps * -(-size.z // planes))
+    assert rest == 0
+    assert threads % 32 == 0
+    assert threads <= 512
+    assert (columns - 1) * threads < size.y * size.x <= columns * threads
+
+
+@pytest.mark.parametrize("dtype", get_args(OutputType))
+def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
+    usage = resource_usage(device_recombine.source(), options=(device_recombine.stored_as(dtype),))[
+        "place"
+    ]
+    assert usage.spills == 0

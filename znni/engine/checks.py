@@ -1,0 +1,66 @@
+"""Whether a plan is one that this machine's primitives can run."""
+
+from __future__ import annotations
+
+from znni.errors import PLAN_AGAIN, InvalidInput
+from znni.micro_batches import found
+from znni.plans import Plan, working_peak
+from znni.primitive import Catalogue
+from znni.units import counted
+
+
+def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
+    """Check that this machine's primitives do what the plan says.
+
+    Raises:
+        InvalidInput: an unknown primitive, shapes that it would not produce, or other memory
+            than it takes.
+    """
+    expected = plan.input_shape
+    for segment in plan.segments:
+        first = segment.steps[0]
+        if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
+            raise InvalidInput(
+                f"the plan takes {segment.sub_batch} of {counted(expected.n, 'item')} at layer "
+                f"{first.operation.name}; {PLAN_AGAIN}"
+            )
+        last_shift = segment.shift(tuple(window - 1 for window in segment.plain_windows))
+        if first.shape_in.size + last_shift != expected.size:
+            raise InvalidInput(
+                f"the plan's layer {first.operation.name} takes {first.shape_in} of {expected}; "
+                f"{PLAN_AGAIN}"
+            )
+        shape = first.shape_in
+        for step in segment.steps:
+            primitive = found(catalogue, step.primitive)
+            if primitive is None:
+                raise InvalidInput(
+                    f"the plan uses primitive {step.primitive!r}, which this machine does not "
+                    f"have; it has {', '.join(sorted(catalogue))}; {PLAN_AGAIN}"
+                )
+            made = primitive.out_shape(step.operation, shape)
+            if step.shape_in != shape or step.shape_out != made:
+                raise InvalidInput(
+                    f"the plan's layer {step.operation.name} does not take {step.shape_in} to "
+                    f"{step.shape_out} by {step.primitive}; {PLAN_AGAIN}"
+                )
+            needed = primitive.cost(step.operation, shape).memory
+            if step.cost.memory != needed:
+                raise InvalidInput(
+                    f"the plan has {step.cost.memory} for layer {step.operation.name} by "
+                    f"{step.primitive}, which takes {needed} here; {PLAN_AGAIN}"
+                )
+            shape = step.shape_out
+        expected = shape
+    _check_memory(plan)
+
+
+def _check_memory(plan: Plan) -> None:
+    working, _ = working_peak(plan.segments, plan.input_shape)
+    resident = sum(step.cost.memory.resident for step in plan.steps)
+    promised = plan.device_memory
+    if (promised.working, promised.resident) != (working, resident):
+        raise InvalidInput(
+            f"the plan promises {promised.resident} resident and {promised.working} working "
+            f"bytes, and its steps take {resident} and {working}; {PLAN_AGAIN}"
+        )

@@ -1,0 +1,61 @@
+"""Fragments back to dense output, on a GPU."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from znni.cuda import compiled, cupy
+from znni.options import OutputType
+from znni.shapes import Vec3
+
+THREADS = 256
+MOST_BLOCKS = 1 << 20  # each thread goes on from there
+
+
+class DeviceRecombination:
+    """Writes fragments into dense outputs, as they are stored.
+
+    Args:
+        patch: extents of an output.
+        dtype: of its values.
+    """
+
+    def __init__(self, patch: Vec3, dtype: OutputType) -> None:
+        self._patch = patch
+        self._kernel = compiled(source(), (stored_as(dtype),)).get_function("place")
+        self._starts: dict[tuple[Vec3, ...], Any] = {}
+
+    def __call__(self, fragments: Any, at: tuple[Vec3, ...], stride: Vec3, dense: Any) -> None:
+        """Write fragments (n, f, z, y, x) to their positions in the output (f, Z, Y, X).
+
+        As ``znni.engine.recombine.place`` does, and on the current stream.
+        """
+        if at not in self._starts:  # the same in every patch
+            self._starts[at] = cupy().asarray(starts(at, self._patch))
+        _, maps, *size = fragments.shape
+        steps = stride * Vec3(self._patch.y * self._patch.x, self._patch.x, 1)
+        blocks = min(-(-fragments.size // THREADS), MOST_BLOCKS)
+        numbers = (
+            np.int64(fragments.size),
+            *map(np.int32, (maps, *size)),
+            *map(np.int64, (self._patch.volume, *steps)),
+        )
+        self._kernel((blocks,), (THREADS,), (fragments, self._starts[at], dense, *numbers))
+
+
+def starts(at: tuple[Vec3, ...], patch: Vec3) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Where in a map of the output, its voxels in a row, fragments at these positions begin."""
+    return np.array([(p.z * patch.y + p.y) * patch.x + p.x for p in at], np.int64)
+
+
+def source() -> str:
+    """The kernel, in CUDA C++."""
+    return files(__package__).joinpath("recombine.cu").read_text()
+
+
+def stored_as(dtype: OutputType) -> str:
+    """The kernel's constant for a type of output."""
+    return f"-DSTORED_{dtype.upper()}"

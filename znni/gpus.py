@@ -1,0 +1,88 @@
+"""The GPUs that are there, by their nominal figures."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from znni.cuda import INSTALL, cupy
+
+# Float32 multiply-adds of a multiprocessor in a cycle, by compute capability: half as many where a
+# generation was made for double precision.
+LANES = 128
+HALF_THE_LANES = {60, 70, 72, 75, 80}
+
+
+class Gpu(NamedTuple):
+    """A GPU's nominal figures.
+
+    Attributes:
+        name: as its driver tells it.
+        free: bytes of its memory that nobody has taken.
+        flops: float32 operations per second, a multiply-add counted as two.
+        bandwidth: bytes per second to and from its memory.
+        capability: its compute capability, 90 for 9.0.
+    """
+
+    name: str
+    free: int
+    flops: float
+    bandwidth: float
+    capability: int
+
+
+def detect_gpus() -> list[Gpu]:
+    """All GPUs that CUDA can use now; none where CuPy or a driver is missing."""
+    return [] if why_no_gpu() else list(_gpus())
+
+
+@cache
+def why_no_gpu() -> str:
+    """What is missing, with a remedy; empty where there is a GPU."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver; install one if the machine has a GPU"
+    if find_spec("cupy") is None:
+        return f"CuPy is not installed; {INSTALL}"
+    runtime = cupy().cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        return f"CUDA finds no GPU ({error})"
+    return "" if count else "CUDA finds no GPU"
+
+
+def _gpus() -> Iterator[Gpu]:
+    """All of them; beginning to use each, if this is the first time."""
+    cuda = cupy().cuda
+    for number in range(cuda.runtime.getDeviceCount()):
+        with cuda.Device(number) as device:
+            cupy().get_default_memory_pool().free_all_blocks()  # what nobody uses is free
+            capability = int(device.compute_capability)
+            attributes = device.attributes
+            yield Gpu(
+                name=cuda.runtime.getDeviceProperties(number)["name"].decode(),
+                free=device.mem_info[0],
+                flops=nominal_flops(
+                    capability, attributes["MultiProcessorCount"], attributes["ClockRate"]
+                ),
+                bandwidth=nominal_bandwidth(
+                    attributes["GlobalMemoryBusWidth"], attributes["MemoryClockRate"]
+                ),
+                capability=capability,
+            )
+
+
+def nominal_flops(capability: int, multiprocessors: int, kilohertz: int) -> float:
+    """Float32 operations per second, without tensor cores."""
+    lanes = LANES // 2 if capability in HALF_THE_LANES else LANES
+    return 2.0 * lanes * multiprocessors * kilohertz * 1e3
+
+
+def nominal_bandwidth(bits: int, kilohertz: int) -> float:
+    """Bytes per second of a memory bus that moves data at both edges of its clock."""
+    return 2.0 * bits / 8 * kilohertz * 1e3

@@ -1,0 +1,111 @@
+// Max-pooling with any window, at the first of its offsets or at all of them.
+//
+// Constants: MOST_THREADS of a block; WINDOW_Z, _Y, _X; OFFSETS_Z, _Y, _X: how many offsets are pooled at
+// along each axis, 1 or the window.
+//
+// A thread has one cell of an output plane (j, k), for all offsets in y and x, and goes along z. So
+// what neighbouring threads read lies in the same few rows, which stay in the first-level cache, and
+// what they write is contiguous: the cells of a plane are numbered as they lie in memory. Of the
+// planes behind it a thread keeps the maxima, so that each plane is read once.
+
+constexpr int ROWS = WINDOW_Y + OFFSETS_Y - 1;     // of input, that a cell looks at in each plane
+constexpr int COLUMNS = WINDOW_X + OFFSETS_X - 1;  // and columns
+constexpr bool ALL_OFFSETS = OFFSETS_Z > 1;        // along z
+
+// The larger of two numbers; NaN where one of them is.
+__device__ __forceinline__ float larger(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return a > b || a != a ? a : b;
+#endif
+}
+
+// The maxima of one plane's windows, at each offset in y and x.
+__device__ __forceinline__ void pool_plane(const float* __restrict__ corner, long long stride_y,
+                                           float (&maxima)[OFFSETS_Y][OFFSETS_X]) {
+#pragma unroll
+    for (int row = 0; row < ROWS; ++row) {
+        float values[COLUMNS];
+#pragma unroll
+        for (int column = 0; column < COLUMNS; ++column) {
+            values[column] = __ldg(corner + row * stride_y + column);
+        }
+#pragma unroll
+        for (int x = 0; x < OFFSETS_X; ++x) {
+            float across = values[x];
+#pragma unroll
+            for (int column = 1; column < WINDOW_X; ++column) {
+                across = larger(across, values[x + column]);
+            }
+#pragma unroll
+            for (int y = 0; y < OFFSETS_Y; ++y) {
+                if (row == y) {
+                    maxima[y][x] = across;
+                } else if (row > y && row < y + WINDOW_Y) {
+                    maxima[y][x] = larger(maxima[y][x], across);
+                }
+            }
+        }
+    }
+}
+
+// input: (n, maps, planes, rows, columns), the last axis contiguous; strides are in elements.
+// output: (n * offsets, maps, out_z, out_y, out_x), contiguous.
+// A block has a cell for each thread of the output planes [first, first + chunk) of one map of one
+// image; the grid is blocks of cells, fastest, times chunks times maps times images.
+extern "C" __global__ void __launch_bounds__(MOST_THREADS)
+max_pooling(const float* __restrict__ input, float* __restrict__ output, long long stride_n,
+            long long stride_f, long long stride_z, long long stride_y, int maps, int out_z,
+            int out_y, int out_x, int chunk) {
+    const int plane = out_y * out_x;
+    const int blocks = (plane + blockDim.x - 1) / blockDim.x;
+    const int chunks = (out_z + chunk - 1) / chunk;
+    int index = blockIdx.x;
+    const int cell = index % blocks * blockDim.x + threadIdx.x;
+    index /= blocks;
+    const int first = index % chunks * chunk;
+    index /= chunks;
+    const int map = index % maps;
+    const long long image = index / maps;
+    if (cell >= plane) return;
+    const int groups = min(chunk, out_z - first);  // of as many planes as the window has
+
+    input += image * stride_n + map * stride_f + (long long)first * WINDOW_Z * stride_z +
+             (long long)(cell / out_x) * WINDOW_Y * stride_y + (long long)(cell % out_x) * WINDOW_X;
+    const long long volume = (long long)out_z * plane;
+    const long long next_offset = maps * volume;
+    output += image * (OFFSETS_Z * OFFSETS_Y * OFFSETS_X) * next_offset + map * volume +
+              (long long)first * plane + cell;
+
+    float maxima[WINDOW_Z][OFFSETS_Y][OFFSETS_X];  // of the last planes, in turns
+    for (int group = 0; group < groups + ALL_OFFSETS; ++group) {
+#pragma unroll
+        for (int turn = 0; turn < WINDOW_Z; ++turn) {
+            if (ALL_OFFSETS && group == groups && turn == WINDOW_Z - 1) break;
+            pool_plane(input, stride_y, maxima[turn]);
+            input += stride_z;
+            // The window that ends with this plane.
+            const bool begins_here = turn == WINDOW_Z - 1;
+            const int offset = begins_here ? 0 : turn + 1;
+            const int at = begins_here ? group : group - 1;
+            if (at < 0 || (!ALL_OFFSETS && !begins_here)) continue;
+            float* out = output + (long long)at * plane +
+                         (long long)offset * (OFFSETS_Y * OFFSETS_X) * next_offset;
+#pragma unroll
+            for (int y = 0; y < OFFSETS_Y; ++y) {
+#pragma unroll
+                for (int x = 0; x < OFFSETS_X; ++x) {
+                    float largest = maxima[0][y][x];
+#pragma unroll
+                    for (int other = 1; other < WINDOW_Z; ++other) {
+                        largest = larger(largest, maxima[other][y][x]);
+                    }
+                    out[(y * OFFSETS_X + x) * next_offset] = largest;
+                }
+            }
+        }
+    }
+}

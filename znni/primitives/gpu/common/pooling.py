@@ -1,0 +1,125 @@
+"""What the poolings of a GPU have in common: all but the offsets that they pool at."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from znni.cost import Cost, Memory
+from znni.cuda import compiled
+from znni.device_arena import new_device_output
+from znni.machine import Device
+from znni.network import Operation, Pool
+from znni.primitive import Run
+from znni.shapes import Shape5, Vec3
+from znni.weights import ConvWeights
+
+# Threads of a block, by the maxima that each of them keeps, for which there must be registers.
+MOST_THREADS = {32: 512, 64: 256}
+FEWEST_THREADS = 128
+WARP = 32
+
+# Share of the nominal operations per second: the bytes take longer.
+EFFICIENCY = 0.2
+
+
+@dataclass(frozen=True)
+class GpuPooling(ABC):
+    """Max-pooling on a GPU, at one or at all offsets of its window."""
+
+    device: Device
+    name: str
+    accuracy: float = 0.0
+    version = 1
+
+    @abstractmethod
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Shape of the output, or None where this pooling does not apply."""
+
+    @abstractmethod
+    def offsets(self, window: Vec3) -> Vec3:
+        """How many offsets of the window are pooled at, per axis."""
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """One comparison for every voxel; a pass over the input and one over the output."""
+        _, out = self._checked(layer, shape)
+        return Cost(
+            flops=float(shape.elements),
+            bytes_moved=shape.nbytes + out.nbytes,
+            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=0),
+            efficiency=EFFICIENCY,
+        )
+
+    def build(
+        self,
+        layer: Operation,
+        shape: Shape5,
+        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
+    ) -> Run:
+        """Compile the kernel for the window."""
+        window, out = self._checked(layer, shape)
+        module = compiled(source(), constants(window, self.offsets(window)))
+        kernel = module.get_function("max_pooling")
+        threads = most_threads(window, self.offsets(window))
+        threads, blocks, planes = division(shape, out, window, threads)
+
+        def run(x: Any) -> Any:
+            y = new_device_output(out)
+            strides = (np.int64(stride // x.itemsize) for stride in x.strides[:-1])
+            sizes = (np.int32(size) for size in (shape.f, *out.size, planes))
+            kernel((blocks,), (threads,), (x, y, *strides, *sizes))
+            return y
+
+        return run
+
+    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Vec3, Shape5]:
+        out = self.out_shape(layer, shape)
+        if not isinstance(layer, Pool) or out is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")
+        return layer.window, out
+
+
+@cache
+def source() -> str:
+    """The kernel, in CUDA C++."""
+    return files(__package__).joinpath("max_pooling.cu").read_text()
+
+
+def constants(window: Vec3, offsets: Vec3) -> tuple[str, ...]:
+    """The kernel's constants, as options of the compiler."""
+    return (
+        f"-DMOST_THREADS={most_threads(window, offsets)}",
+        *(f"-DWINDOW_{axis}={extent}" for axis, extent in zip("ZYX", window, strict=True)),
+        *(f"-DOFFSETS_{axis}={extent}" for axis, extent in zip("ZYX", offsets, strict=True)),
+    )
+
+
+def most_threads(window: Vec3, offsets: Vec3) -> int:
+    """Threads that a block may have, for the maxima that each keeps."""
+    kept = window.z * offsets.y * offsets.x
+    return next((threads for most, threads in MOST_THREADS.items() if kept <= most), FEWEST_THREADS)
+
+
+def division(shape: Shape5, out: Shape5, window: Vec3, most: int) -> tuple[int, int, int]:
+    """How a pooling is divided among blocks: their threads, their number, and planes of each.
+
+    The more output planes a block computes, the fewer planes of input are read by two blocks; the
+    fewer, the closer together in memory is what all blocks are at. A plane that was just read
+    comes from the second-level cache, so that few are best.
+
+    Args:
+        shape: of the input.
+        out: of the output.
+        window: of the pooling.
+        most: threads that a block may have.
+    """
+    planes = 2 * (window.z - 1) or 4
+    cells = out.y * out.x
+    columns = -(-cells // most)
+    threads = -(-cells // (columns * WARP)) * WARP
+    return threads, columns * -(-out.z // planes) * shape.f * shape.n, planes
