@@ -306,7 +306,7 @@ def test_info() -> None:
 
 def test_version_and_help() -> None:
     assert succeeds("--version") == f"znni {__version__}\n"
-    for command in ((), ("infer",), ("plan",), ("calibrate",), ("info",)):
+    for command in ((), ("infer",), ("plan",), ("calibrate",), ("import",), ("info",)):
         said = succeeds(*command, "--help")
         assert said.startswith(f"Usage: {' '.join(('znni', *command))} [OPTIONS]")
         assert "--help " in said

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
         random_weights,
         search,
     )
+    from znni.importing import import_network
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Inferer",
     "ZnniError",
+    "import_network",
     "infer",
     "load_network",
     "load_weights",
@@ -38,6 +40,7 @@ def __getattr__(name: str) -> object:
     """Import the library on first use, so that ``znni --help`` answers at once."""
     if name not in __all__:
         raise AttributeError(f"module 'znni' has no attribute {name!r}")
-    import znni.api
+    from importlib import import_module
 
-    return getattr(znni.api, name)
+    home = "znni.importing" if name == "import_network" else "znni.api"
+    return getattr(import_module(home), name)

@@ -1,4 +1,4 @@
-"""The command line: ``znni infer``, ``znni plan``, ``znni calibrate``, ``znni info``."""
+"""The command line: ``znni infer``, ``plan``, ``calibrate``, ``import`` and ``info``."""
 
 from __future__ import annotations
 

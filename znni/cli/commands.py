@@ -11,6 +11,7 @@ import typer
 
 from znni import __version__
 from znni.cli import options
+from znni.cli.import_network import import_network
 from znni.cli.values import parse_roi, three_extents
 from znni.options import Accuracy, Pad
 from znni.units import counted
@@ -276,6 +277,9 @@ def info(
         from znni.volumes.locate import split_dataset
 
         typer.echo(describe_hdf5(*split_dataset(file)))
+
+
+app.command("import")(import_network)
 
 
 def _table(plan: Plan, allowed: Accuracy) -> str:

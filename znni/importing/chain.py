@@ -1,0 +1,194 @@
+"""Layers from steps: what comes between convolutions is folded into them, exactly.
+
+A factor and a shift of each map go into the convolution before, or else the one after; both
+they (if no factor is negative) and increasing activations give the same before a max-pooling as
+after it. What no convolution can take in becomes one of its own with kernel 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from znni.errors import InvalidInput
+from znni.importing.checks import CHAIN, refuse
+from znni.importing.steps import Affine, Convolution, Float64, MaxPooling, Nonlinearity, Step
+from znni.network import Activation, Conv, InputScaling, Layer, Network, Pool
+from znni.shapes import Vec3
+from znni.units import counted
+from znni.weights import ConvWeights, Weights, checked_weights
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A network, its weights, and what of the source each of its layers stands for."""
+
+    network: Network
+    weights: Weights
+    origins: tuple[str, ...]
+
+
+@dataclass
+class _Conv:
+    """A convolution that may still take in what follows it."""
+
+    origins: list[str]
+    weight: Float64
+    bias: Float64
+    name: str = ""
+    activation: Activation = "identity"
+
+
+@dataclass
+class _Folding:
+    """The layers so far, and what is still to be applied to their output."""
+
+    maps: int
+    layers: list[_Conv | MaxPooling] = field(default_factory=list)
+    pending: Affine | None = None
+
+    def convolution(self, step: Convolution) -> None:
+        taken = step.weight.shape[1]
+        if taken != self.maps:
+            refuse(
+                step.origin,
+                f"takes {counted(taken, 'map')}, but what is before it gives {self.maps}; is this "
+                f"the whole network, in order?",
+            )
+        conv = _Conv([step.origin], step.weight, step.bias, step.name)
+        if before := self.pending:
+            conv.origins.insert(0, before.origin)
+            conv.bias = conv.bias + conv.weight.sum(axis=(2, 3, 4)) @ before.shift
+            conv.weight = conv.weight * before.scale[:, None, None, None]
+            self.pending = None
+        self.layers.append(conv)
+        self.maps = len(conv.weight)
+
+    def pooling(self, step: MaxPooling) -> None:
+        if self.pending and self.pending.scale.min() < 0:
+            self._append_pointwise(self.pending, "identity")
+        self.layers.append(step)
+
+    def affine(self, step: Affine) -> None:
+        if step.scale.shape != (self.maps,):
+            refuse(
+                step.origin,
+                f"is for {counted(len(step.scale), 'map')}, but what is before it gives "
+                f"{self.maps}; is this the whole network, in order?",
+            )
+        if (step.scale == 1).all() and (step.shift == 0).all():
+            return
+        conv = self._open_conv(through_pools=bool(step.scale.min() >= 0))
+        if conv:
+            conv.origins.append(step.origin)
+            conv.weight = conv.weight * step.scale[:, None, None, None, None]
+            conv.bias = conv.bias * step.scale + step.shift
+        elif before := self.pending:
+            self.pending = Affine(
+                f"{before.origin}, {step.origin}",
+                before.scale * step.scale,
+                before.shift * step.scale + step.shift,
+            )
+        else:
+            self.pending = step
+
+    def nonlinearity(self, step: Nonlinearity) -> None:
+        if step.kind == "identity":
+            return
+        conv = self._open_conv(through_pools=step.kind != "softmax")
+        if conv:
+            conv.origins.append(step.origin)
+            conv.activation = step.kind
+            return
+        before = self.pending or Affine("", np.ones(self.maps), np.zeros(self.maps))
+        names = filter(None, (before.origin, step.origin))
+        self._append_pointwise(Affine(", ".join(names), before.scale, before.shift), step.kind)
+
+    def end(self) -> None:
+        if self.pending:
+            self._append_pointwise(self.pending, "identity")
+
+    def _open_conv(self, *, through_pools: bool) -> _Conv | None:
+        """The convolution whose output, pooled or not, is the output so far; None if changed."""
+        if self.pending:
+            return None
+        for layer in reversed(self.layers):
+            if isinstance(layer, _Conv):
+                return layer if layer.activation == "identity" else None
+            if not through_pools:
+                return None
+        return None
+
+    def _append_pointwise(self, step: Affine, activation: Activation) -> None:
+        kernels = np.diag(step.scale)[:, :, None, None, None]
+        conv = _Conv([step.origin], kernels, step.shift, activation=activation)
+        self.layers.append(conv)
+        self.pending = None
+
+
+def chain(name: str, steps: Iterable[Step], source: str, scaling: InputScaling) -> Chain:
+    """Fold steps into the layers of a network.
+
+    Args:
+        name: of the network.
+        steps: first to last.
+        source: named by errors on weights.
+        scaling: of the network's input.
+
+    Raises:
+        InvalidInput: no convolution, maps that do not chain, or weights beyond float32.
+    """
+    steps = tuple(steps)
+    first = next((step for step in steps if isinstance(step, Convolution)), None)
+    if first is None:
+        raise InvalidInput(f"there is no 3D convolution in it; {CHAIN}")
+    folding = _Folding(maps=first.weight.shape[1])
+    for step in steps:
+        match step:
+            case Convolution():
+                folding.convolution(step)
+            case MaxPooling():
+                folding.pooling(step)
+            case Affine():
+                folding.affine(step)
+            case Nonlinearity():
+                folding.nonlinearity(step)
+    folding.end()
+    return _named(name, first.weight.shape[1], folding.layers, source, scaling)
+
+
+def _named(
+    name: str,
+    in_features: int,
+    folded: Iterable[_Conv | MaxPooling],
+    source: str,
+    scaling: InputScaling,
+) -> Chain:
+    """The folded layers with names, in float32."""
+    layers: list[Layer] = []
+    origins: list[str] = []
+    arrays: dict[str, ConvWeights] = {}
+    count = Counter[str]()
+    for layer in folded:
+        kind = "conv" if isinstance(layer, _Conv) else "pool"
+        count[kind] += 1
+        called = layer.name or f"{kind}{count[kind]}"
+        if isinstance(layer, _Conv):
+            out, taken, *kernel = layer.weight.shape
+            layers.append(Conv(called, taken, out, Vec3(*kernel), layer.activation))
+            origins.append(", ".join(dict.fromkeys(layer.origins)))
+            arrays[called] = ConvWeights(_float32(layer.weight), _float32(layer.bias))
+        else:
+            layers.append(Pool(called, layer.window))
+            origins.append(layer.origin)
+    network = Network(name, in_features, tuple(layers), scaling)
+    weights = checked_weights(Weights(arrays, source), network)
+    return Chain(network, weights, tuple(origins))
+
+
+def _float32(array: Float64) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    with np.errstate(over="ignore"):  # checked_weights reports what becomes infinite
+        return np.ascontiguousarray(array, dtype=np.float32)

@@ -1,0 +1,75 @@
+"""A graph of operations as the chain that it must be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from znni.errors import InvalidInput
+from znni.importing.checks import CHAIN
+
+NO_BRANCHES = f"skip connections and branches cannot be represented; {CHAIN}"
+
+Details = TypeVar("Details")
+
+
+@dataclass(frozen=True)
+class Operation(Generic[Details]):
+    """A node of a graph.
+
+    Attributes:
+        origin: its name and type.
+        reads: what it reads of what the graph computes, its input included; no parameters.
+        writes: what it computes.
+        details: as its source has it.
+    """
+
+    origin: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    details: Details
+
+
+def in_order(
+    operations: Iterable[Operation[Details]], start: str, end: str
+) -> list[Operation[Details]]:
+    """The operations from a graph's input to its output, each the only one to read the last.
+
+    Raises:
+        InvalidInput: they are no chain; names where it branches.
+    """
+    readers = defaultdict[str, list[Operation[Details]]](list)
+    writers = dict[str, Operation[Details]]()
+    for operation in operations:
+        for name in dict.fromkeys(operation.reads):
+            readers[name].append(operation)
+        for name in operation.writes:
+            if name in writers:
+                both = f"{writers[name].origin} and {operation.origin}"
+                raise InvalidInput(f"{both} both give {name!r}; {NO_BRANCHES}")
+            writers[name] = operation
+    chain: list[Operation[Details]] = []
+    at = start
+    while at != end or readers[at]:
+        match readers[at]:
+            case []:
+                raise InvalidInput(f"nothing reads {at!r}, which is not its output; {NO_BRANCHES}")
+            case [operation] if at != end:
+                if len(operation.reads) > 1 or operation in chain:
+                    several = ", ".join(map(repr, operation.reads))
+                    raise InvalidInput(f"{operation.origin} reads {several}; {NO_BRANCHES}")
+                if len(operation.writes) != 1:
+                    results = len(operation.writes)
+                    raise InvalidInput(
+                        f"{operation.origin} gives {results} results; here each layer gives one: "
+                        f"export the network without the others"
+                    )
+                chain.append(operation)
+                at = operation.writes[0]
+            case several_readers:
+                readers_named = ", ".join(operation.origin for operation in several_readers)
+                also = " beside being its output" if at == end else ""
+                raise InvalidInput(f"{at!r} is read by {readers_named}{also}; {NO_BRANCHES}")
+    return chain

@@ -1,0 +1,150 @@
+"""Whether an imported network computes what the original does.
+
+The original is run as it is, on random input, in its own library. It pools with strides, so it
+gives every P-th voxel of the dense output per axis, for total pooling P. Run twice, on input
+shifted by none and by P - 1 voxels, it must agree with what znni gives for all voxels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from znni.api import Inferer
+from znni.errors import DoesNotFit, RunFailed
+from znni.importing.chain import Chain
+from znni.importing.steps import Original
+from znni.machine import detect_machine
+from znni.network import Conv, Network
+from znni.shapes import Vec3
+from znni.units import in_units
+from znni.weights import Float32
+
+MOST_ERROR = 1e-4  # the largest difference allowed, relative to the largest output
+SEED = 0
+TINY = float(np.finfo(np.float32).tiny)
+COPIES = 3  # of a layer's input and output that a library may hold
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How close two computations of a network came.
+
+    Attributes:
+        runtime: the library that ran the original.
+        error: the largest difference, relative to the largest output.
+        size: extents of the original's input.
+    """
+
+    runtime: str
+    error: float
+    size: Vec3
+
+    def __str__(self) -> str:
+        return (
+            f"compared with {self.runtime} on random input of {self.size}: differs by "
+            f"{self.error:.1e} of the largest output (up to {MOST_ERROR:g} is allowed)"
+        )
+
+
+def compare(chain: Chain, original: Original) -> Parity | str:
+    """Run a network and its original on random input.
+
+    Returns:
+        How close they are, or why that could not be found out.
+
+    Raises:
+        RunFailed: they differ by more than rounding can explain.
+    """
+    network = chain.network
+    pooling = network.total_pooling
+    size = original.size or network.field_of_view + pooling
+    if obstacle := _obstacle(network, original, size):
+        return obstacle
+    shape = (network.in_features, *(size + pooling - 1))
+    x = np.random.default_rng(SEED).standard_normal(shape, dtype=np.float32)
+    extents = (size - network.field_of_view) // pooling + 1
+    ours, theirs = list[Float32](), list[Float32]()
+    try:
+        dense = Inferer(network, chain.weights, costs="built-in")(x)
+    except DoesNotFit as error:
+        return f"a patch to compare does not fit into memory: {error}"
+    try:
+        for start in dict.fromkeys((Vec3(0, 0, 0), pooling - 1)):
+            window = tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
+            theirs.append(original.run(np.ascontiguousarray(x[:, *window])))
+            ours.append(_strided(dense, start, pooling, extents))
+    except Exception as error:  # of the original's library, of any kind
+        return f"{original.runtime} could not run the original: {_first_line(error)}"
+    return _judged(original, ours, theirs, size)
+
+
+def _judged(
+    original: Original, ours: Sequence[Float32], theirs: Sequence[Float32], size: Vec3
+) -> Parity | str:
+    """What the outputs say."""
+    for own, other in zip(ours, theirs, strict=True):
+        if own.shape != other.shape:
+            raise RunFailed(
+                f"as imported, the network gives an output of shape {own.shape}, and "
+                f"{original.runtime} gives {other.shape}; nothing is written: report this"
+            )
+    own, other = (np.concatenate([y.ravel() for y in outputs]) for outputs in (ours, theirs))
+    if not np.isfinite(other).all():
+        return "its output is not finite on random input, which would show nothing"
+    if other.size > 1 and np.ptp(other) == 0:
+        return "its output is the same everywhere on random input, which would show nothing"
+    error = float(np.abs(own - other).max() / max(np.abs(other).max(), TINY))
+    if not error <= MOST_ERROR:  # NaN, too
+        raise RunFailed(
+            f"as imported, the network differs from what {original.runtime} computes by "
+            f"{error:.1e} of the largest output, and {MOST_ERROR:g} is allowed; nothing is "
+            f"written: report this"
+        )
+    return Parity(original.runtime, error, size)
+
+
+def _strided(dense: Float32, start: Vec3, stride: Vec3, extents: Vec3) -> Float32:
+    """Voxels of a dense output, a stride apart."""
+    kept = (slice(a, a + s * n, s) for a, s, n in zip(start, stride, extents, strict=True))
+    return dense[:, *kept]
+
+
+def _obstacle(network: Network, original: Original, size: Vec3) -> str:
+    """Why a comparison is not to be tried, or nothing."""
+    view = network.field_of_view
+    if not view.within(size):
+        return f"it was exported for an input of {size}, less than its field of view of {view}"
+    values, flops = _work(network, size)
+    needed, allowed = 4 * COPIES * values, detect_machine().host.memory
+    if needed > allowed:
+        return (
+            f"{original.runtime} would take some {in_units(needed)} for an input of {size}, and "
+            f"{in_units(allowed)} are available"
+        )
+    if flops > original.most_flops:
+        return (
+            f"{original.runtime} alone would take minutes for an input of {size}; install "
+            f"onnxruntime to have it compared"
+        )
+    return ""
+
+
+def _work(network: Network, size: Vec3) -> tuple[int, float]:
+    """Values of the largest layer's input and output, and operations of all layers, pooled."""
+    features, largest, flops = network.in_features, 0, 0.0
+    for layer in network.layers:
+        before = features * size.volume
+        if isinstance(layer, Conv):
+            size, features = size - layer.kernel + 1, layer.out_features
+            flops += 2.0 * size.volume * layer.parameters
+        else:
+            size //= layer.window
+        largest = max(largest, before + features * size.volume)
+    return largest, flops
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

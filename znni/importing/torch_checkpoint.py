@@ -1,0 +1,98 @@
+"""Files of ``torch.save``, of which only tensors are read: nothing that they hold is run."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile, is_zipfile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.errors import InvalidInput
+from znni.importing.checks import array_of
+from znni.importing.torch_module import EXPORT
+
+SAFE_SINCE = "2.6"  # compared as a version: torch.__version__ sees to that
+SAVE_TENSORS = (
+    "save its tensors, torch.save(module.state_dict(), ...), and give a network file for the "
+    f"layers with like=; or give the module to znni.import_network; or {EXPORT}"
+)
+
+
+def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
+    """The arrays of a state dict in a ``.pt`` file, in its order.
+
+    A checkpoint that keeps its state dict among other things will do.
+
+    Raises:
+        InvalidInput: the file has anything but tensors, or several state dicts, or none.
+    """
+    import torch
+
+    if torch.__version__ < SAFE_SINCE:
+        raise InvalidInput(
+            f"is not read with PyTorch {torch.__version__}, whose weights_only can be made to run "
+            f"code of the file (CVE-2025-32434); install 2.6 or newer"
+        )
+    try:
+        if is_zipfile(path):
+            _check_archive(path)
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise InvalidInput(
+            f"is damaged, or has objects other than tensors, such as a whole module, which are not "
+            f"loaded, since that would run code of the file: {SAVE_TENSORS}"
+        ) from None
+    except InvalidInput:
+        raise
+    except Exception as error:  # a damaged file makes the reader raise errors of any kind
+        problem = str(error).split("\n")[0] or type(error).__name__
+        raise InvalidInput(
+            f"cannot be read as a file of torch.save: {problem}; is the file whole? save it again"
+        ) from None
+    return arrays_of(_state_dict(held))
+
+
+def arrays_of(state: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
+    """A state dict's tensors (or arrays) as arrays."""
+    arrays = {}
+    for name, value in state.items():
+        array = value if isinstance(value, np.ndarray) else array_of(value)
+        if array is not None:
+            arrays[str(name)] = array
+    return arrays
+
+
+def _check_archive(path: Path) -> None:
+    """Tell files of other functions of PyTorch from those of ``torch.save``."""
+    with ZipFile(path) as archive:
+        parts = {name.split("/")[-1] for name in archive.namelist()}
+    if "archive_format" in parts:
+        raise InvalidInput("is an exported program; name it with the suffix .pt2")
+    if "constants.pkl" in parts:
+        raise InvalidInput(f"is a TorchScript module, whose code is not read; {EXPORT}")
+
+
+def _state_dict(held: object) -> Mapping[str, Any]:
+    """The only mapping of names to tensors in what a file holds."""
+    if _is_state_dict(held):
+        return held  # type: ignore[return-value]
+    inner = held.items() if isinstance(held, Mapping) else ()
+    found = {str(key): value for key, value in inner if _is_state_dict(value)}
+    if len(found) != 1:
+        names = f"{', '.join(found)}" or "none"
+        raise InvalidInput(f"has to hold one state dict, and holds {names}; {SAVE_TENSORS}")
+    return next(iter(found.values()))
+
+
+def _is_state_dict(value: object) -> bool:
+    import torch
+
+    return (
+        isinstance(value, Mapping)
+        and len(value) > 0
+        and all(isinstance(item, torch.Tensor) for item in value.values())
+    )

@@ -1,0 +1,192 @@
+"""Networks that ZNN trained, in the HDF5 files that its Python interface wrote.
+
+One group for each group of nodes (of maps) and of edges (between them). The field ``group_type``
+tells them apart; edges name their ``input`` and ``output`` nodes. Filters are stored (in, out, z,
+y, x) and applied as true convolutions, flipped along every axis, whereas networks here have
+cross-correlations (out, in, z, y, x). Nodes have the biases and the transfer function. ZNN's
+``max_filter`` is max-pooling at every voxel, and all that follows steps by its ``stride``.
+
+The layout is that of seung-lab/znn-release, python/front_end/znetio.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from znni.errors import InvalidInput, option
+from znni.importing import checks
+from znni.importing.graph import Operation, in_order
+from znni.importing.steps import Affine, Found, Step
+from znni.network import Activation
+
+NETWORK = "processing/znn/train/network"
+FUNCTIONS: Mapping[str, Activation] = {
+    "rectify_linear": "relu",
+    "logistics": "sigmoid",
+    "forward_logistics": "sigmoid",
+}
+NOT_COMPARED = "ZNN itself, which would run it, is not here"
+NUMBERS = ("filters", "biases", "size", "stride")
+
+Fields: TypeAlias = Mapping[str, Any]  # of one group of nodes or edges
+
+
+def read_znn(path: Path) -> Found:
+    """The network of a ZNN file.
+
+    Raises:
+        InvalidInput: it is no such file, or its network cannot be represented.
+    """
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            groups = file.get(NETWORK, file)
+            fields = {
+                name: _fields(group)
+                for name, group in groups.items()
+                if isinstance(group, h5py.Group) and "group_type" in group
+            }
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+        raise InvalidInput(
+            f"cannot be read as HDF5: {error}; is the file whole? copy it again"
+        ) from None
+    nodes = {name: group for name, group in fields.items() if group.get("group_type") == "node"}
+    edges = {name: group for name, group in fields.items() if group.get("group_type") == "edge"}
+    if not nodes or not edges:
+        raise InvalidInput(
+            f"has no network of ZNN (groups with a group_type, in {NETWORK} or at the top); "
+            f"weights for a network file need no import: give {option('weights', 'FILE')} for a run"
+        )
+    return Found(tuple(_steps(nodes, edges)), NOT_COMPARED)
+
+
+def _fields(group: Any) -> Fields:
+    """A group's datasets: numbers as arrays, all else as text."""
+    import h5py
+
+    fields = {}
+    for name, item in group.items():
+        if not isinstance(item, h5py.Dataset) or name == "momentum_vol":
+            continue
+        if name in NUMBERS:
+            fields[name] = item[()]
+        elif item.size == 1:
+            value = item[()]
+            fields[name] = (
+                value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+            )
+    return fields
+
+
+def _steps(nodes: Mapping[str, Fields], edges: Mapping[str, Fields]) -> Iterator[Step]:
+    """Each edge and the node that it leads to."""
+    operations = [_operation(name, edge, nodes) for name, edge in edges.items()]
+    starts = [name for name, node in nodes.items() if node.get("type") == "input"]
+    read = {name for operation in operations for name in operation.reads}
+    ends = [name for name in nodes if name not in read]
+    if len(starts) != 1 or len(ends) != 1:
+        raise InvalidInput(
+            f"has inputs {starts} and outputs {ends}; {checks.CHAIN}: with one of each"
+        )
+    for operation in in_order(operations, starts[0], ends[0]):
+        yield from _edge_steps(operation.origin, operation.details)
+        node = operation.writes[0]
+        yield from _node_steps(node, nodes[node])
+
+
+def _operation(name: str, edge: Fields, nodes: Mapping[str, Fields]) -> Operation[Fields]:
+    origin = checks.origin(name, str(edge.get("type")))
+    for end in ("input", "output"):
+        if edge.get(end) not in nodes:
+            checks.refuse(
+                origin, f"has {edge.get(end)!r} for its {end}, which is no node; is the file whole?"
+            )
+    return Operation(origin, (edge["input"],), (edge["output"],), edge)
+
+
+def _edge_steps(origin: str, edge: Fields) -> Iterator[Step]:
+    """What an edge does, or nothing."""
+    match edge.get("type"):
+        case "conv":
+            filters = checks.values(origin, "filters", edge.get("filters"))
+            if filters.ndim != 5:
+                checks.refuse(
+                    origin, f"has filters of shape {filters.shape}; they are (in, out, z, y, x)"
+                )
+            size = _whole(edge.get("size"))
+            if size != list(filters.shape[2:]):
+                checks.refuse(
+                    origin, f"has size {size} and filters of {filters.shape}; is the file whole?"
+                )
+            weight = np.flip(filters, axis=(2, 3, 4)).swapaxes(0, 1)
+            yield checks.convolution(origin, weight, stride=_whole(edge.get("stride", 1)))
+        case "max_filter":
+            yield checks.max_pooling(
+                origin, _whole(edge.get("size")), stride=_whole(edge.get("stride", 1))
+            )
+        case "max_pool":
+            yield checks.max_pooling(origin, _whole(edge.get("size")), stride=None)
+        case "dropout" | "dummy":
+            return
+        case _:
+            checks.unknown(origin)
+
+
+def _node_steps(name: str, node: Fields) -> Iterator[Step]:
+    """What a node does to the sum of its inputs: a bias, then a function."""
+    origin = checks.origin(name, str(node.get("type")))
+    match node.get("type"):
+        case "sum":
+            return
+        case "transfer":
+            biases = checks.values(origin, "biases", node.get("biases"))
+            if biases.ndim != 1:
+                checks.refuse(origin, f"has biases of shape {biases.shape}; they are (maps,)")
+            yield Affine(origin, np.ones_like(biases), biases)
+            yield from _function(origin, len(biases), node)
+        case _:
+            checks.unknown(origin)
+
+
+def _function(origin: str, maps: int, node: Fields) -> Iterator[Step]:
+    """A transfer function: ``a * tanh(b * x)``, ``a * x + b``, or one without arguments."""
+    match node.get("function"):
+        case "tanh":
+            height, slope = _arguments(origin, node, (1.0, 1.0))
+            yield _scaled(origin, maps, slope)
+            yield checks.nonlinearity(origin, "tanh")
+            yield _scaled(origin, maps, height)
+        case "linear":
+            slope, intercept = _arguments(origin, node, (1.0, 0.0))
+            yield _scaled(origin, maps, slope, intercept)
+        case "rectify_linear" | "logistics" | "forward_logistics" as function:
+            yield checks.nonlinearity(origin, FUNCTIONS[function])
+        case other:
+            checks.refuse(origin, f"has the function {other!r}; {checks.CHAIN}")
+
+
+def _scaled(origin: str, maps: int, factor: float, shift: float = 0.0) -> Affine:
+    return Affine(origin, np.full(maps, factor), np.full(maps, shift))
+
+
+def _arguments(origin: str, node: Fields, defaults: tuple[float, float]) -> tuple[float, float]:
+    """Two numbers, separated by a comma; those left out have defaults."""
+    text = str(node.get("function_args", ""))
+    try:
+        given = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        given = [float("nan")]
+    if len(given) > 2 or not np.isfinite(given).all():
+        checks.refuse(origin, f"has arguments {text!r} of its function; they are two numbers")
+    first, second = (*given, *defaults[len(given) :])
+    return first, second
+
+
+def _whole(value: object) -> object:
+    """An array of integers as a list of Python's, so that messages show it as such."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
