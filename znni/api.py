@@ -20,14 +20,23 @@ from znni.job_seconds import JobSeconds
 from znni.machine import detect_machine
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Border, Costs, Division, OutputType, Pad, check_choices
+from znni.options import (
+    Accuracy,
+    Border,
+    Compression,
+    Costs,
+    Division,
+    OutputType,
+    Pad,
+    check_choices,
+)
 from znni.planning import accuracy_note, accuracy_of, given_or_found, plan, prepare, search
 from znni.plans import Plan
 from znni.report import Report
 from znni.shapes import Vec3
 from znni.smaller_plan import smaller_plan
 from znni.units import counted
-from znni.volume import Volume
+from znni.volume import Grid, NewOutput, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.locate import open_output, open_volume
 from znni.weights import Float32, Weights, load_weights, random_weights, weights_for
@@ -67,16 +76,20 @@ def infer(
     micro_batches: Division = "power-of-two",
     plan: Plan | None = None,
     overwrite: bool = False,
+    compression: Compression | None = None,
+    sharded: bool = False,
     command: str = "",
     progress: Progress = no_progress,
 ) -> Report:
     """Run a network over a volume, block by block.
 
     Args:
-        source: an HDF5 file, ``file.h5:/dataset``, or anything with shape, dtype and slicing;
-            axes (z, y, x) or (f, z, y, x), integers or floats.
+        source: a file (HDF5, OME-Zarr or plain Zarr, TIFF, NIfTI, NumPy), ``file.h5:/dataset``,
+            the URL of a Zarr, or anything with shape, dtype and slicing; axes (z, y, x) or
+            (f, z, y, x), integers or floats.
         network: a network, or its YAML file.
-        out: an HDF5 file to make, or an array (f', z, y, x) to write into.
+        out: an HDF5 file or an OME-Zarr to make, by its ending, or an array (f', z, y, x) to
+            write into.
         weights: parameters, or their file; by default the file that the network names.
         random_seed: use random weights instead.
         dataset: of a file with several.
@@ -96,6 +109,8 @@ def infer(
             is short: none but the whole, powers of two, or all.
         plan: use this one instead of searching.
         overwrite: replace an existing output file.
+        compression: of the chunks of a Zarr: ``zstd`` (the default), ``gzip`` or ``none``.
+        sharded: store many chunks of a Zarr to a file.
         command: the command line, to be noted in the output.
         progress: called after each block with the output voxels written and those wanted.
 
@@ -112,7 +127,11 @@ def infer(
     check_features(volume, network)
     check_choices(border, pad, dtype, accuracy, costs, micro_batches)
     job = make_job(network, volume.size, border, pad, roi)
-    output = open_output(out, source, network.out_features, job.output, dtype, overwrite=overwrite)
+    grid = volume.grid.starting_at(job.center)
+    wanted = NewOutput(
+        network.out_features, job.output, dtype, grid, overwrite, compression, sharded
+    )
+    output = open_output(out, source, wanted)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
@@ -129,8 +148,8 @@ def infer(
             volume.itemsize,
         )
         note = accuracy_note(plan, accuracy)
-        attributes = _provenance(plan, weights, job, source, command, dtype)
-        output.describe(attributes)
+        attributes = _provenance(plan, weights, job, source, command, dtype) | _placed(grid)
+        output.describe(attributes, plan.patch)
         times = StepTimes()
 
         def smaller(failed: Plan) -> Plan:
@@ -304,3 +323,9 @@ def _measured(plans: Sequence[Plan], spent: JobSeconds, peak: int) -> dict[str, 
         **spent.named(),
         "peak_memory_bytes": peak,
     }
+
+
+def _placed(grid: Grid) -> dict[str, Any]:
+    """Where an output's voxels lie, for its attributes, if anything is known of that."""
+    known = {"voxel_size": grid.scale, "voxel_origin": grid.translation}
+    return known if grid.scale != (1.0, 1.0, 1.0) or any(grid.units) else {}
