@@ -270,7 +270,7 @@ def test_places_that_cannot_be_written(folder: Path) -> None:
         said = refused(*infer, name)
         assert said == (
             f"{name}: its ending names no format that znni writes; "
-            f"let it end in one of .h5, .hdf5"
+            f"let it end in one of .h5, .hdf5, .zarr"
         )
     plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--out")
     assert "none/plan.json: cannot be written" in refused(*plan, "none/plan.json")
