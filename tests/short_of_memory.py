@@ -16,6 +16,7 @@ from fakes import Fake, fake_catalogue
 import znni.planning
 from znni.cli import main
 from znni.primitive import convolved
+from znni.shapes import Vec3
 from znni.volumes.hdf5 import Hdf5Output
 
 CATALOGUE = fake_catalogue(
@@ -27,8 +28,8 @@ CATALOGUE = fake_catalogue(
 class Limiting(Hdf5Output):
     """Limits the process as soon as it has been told how the output comes to be."""
 
-    def describe(self, attributes: dict[str, Any]) -> None:
-        super().describe(attributes)
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        super().describe(attributes, patch)
         most = psutil.Process().memory_info().vms + int(room) * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
 

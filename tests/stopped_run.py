@@ -21,7 +21,7 @@ from znni.cli import main
 from znni.network import Layer
 from znni.primitive import Run, convolved
 from znni.shapes import Shape5
-from znni.volumes.hdf5 import Hdf5Output
+from znni.volumes import hdf5, zarr_output
 from znni.weights import ConvWeights, Float32
 
 PATCH_SECONDS = 0.1
@@ -40,11 +40,11 @@ class Slow(Fake):
         return slowly
 
 
-class Fated(Hdf5Output):
-    """Meets its fate after its first block."""
+class Fated:
+    """An output that meets its fate after its first block."""
 
     def write(self, *block: Any) -> None:
-        super().write(*block)
+        super().write(*block)  # type: ignore[misc]
         print("block", flush=True)
         if fate == "limit":
             resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
@@ -54,8 +54,17 @@ class Fated(Hdf5Output):
                     filler.write(bytes(1024))
 
 
+class FatedHdf5(Fated, hdf5.Hdf5Output):
+    pass
+
+
+class FatedZarr(Fated, zarr_output.ZarrOutput):
+    pass
+
+
 if __name__ == "__main__":
     fate = sys.argv.pop(1)
     znni.planning.catalogue = lambda _: fake_catalogue(Slow("conv", convolved))  # type: ignore[assignment]
-    sys.modules["znni.volumes.hdf5"].Hdf5Output = Fated  # type: ignore[attr-defined]
+    hdf5.Hdf5Output = FatedHdf5  # type: ignore[misc]
+    zarr_output.ZarrOutput = FatedZarr  # type: ignore[misc]
     main()

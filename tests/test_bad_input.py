@@ -254,7 +254,7 @@ def test_the_input_as_output(folder: Path) -> None:
         message = refused("infer", source, "--net", "tiny.yaml", "--out", out, "--overwrite")
         assert f"{out}: is the input" in message
     message = refused("infer", "kept.h5.partial", "--net", "tiny.yaml", "--out", "kept.h5")
-    assert "kept.h5.partial: is in use" in message
+    assert "kept.h5.partial: is the input" in message
     assert Path("volume.h5").read_bytes() == before
     assert Path("kept.h5.partial").read_bytes() == before
 
@@ -263,9 +263,15 @@ def test_places_that_cannot_be_written(folder: Path) -> None:
     infer = INFER[:-1]
     assert "there is no folder none" in refused(*infer, "none/out.h5")
     assert "there is no folder tiny.yaml" in refused(*infer, "tiny.yaml/out.h5")
-    assert "cannot be written there: File name too long" in refused(*infer, "x" * 999)
-    (folder / "taken").mkdir()
-    assert "taken: is a folder" in refused(*infer, "taken", "--overwrite")
+    assert "cannot be written there: File name too long" in refused(*infer, "x" * 999 + ".h5")
+    (folder / "taken.h5").mkdir()
+    assert "taken.h5: is a folder" in refused(*infer, "taken.h5", "--overwrite")
+    for name in ("out", "out.npy", "out.tif"):
+        said = refused(*infer, name)
+        assert said == (
+            f"{name}: its ending names no format that znni writes; "
+            f"let it end in one of .h5, .hdf5, .zarr"
+        )
     plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--out")
     assert "none/plan.json: cannot be written" in refused(*plan, "none/plan.json")
 
@@ -290,9 +296,9 @@ def test_a_size_without_its_unit_is_of_bytes() -> None:
 
 
 def test_a_folder_is_no_volume(folder: Path) -> None:
-    (folder / "volume.zarr").mkdir()
-    message = refused("infer", "volume.zarr", *INFER[2:])
-    assert "volume.zarr: is a folder; give an HDF5 file or, from Python, the array" in message
+    (folder / "volume").mkdir()
+    message = refused("infer", "volume", *INFER[2:])
+    assert "volume: is a folder; give a file, or a Zarr by a name that ends in .zarr" in message
 
 
 def test_more_memory_than_there_is_is_warned_of(

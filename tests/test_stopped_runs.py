@@ -13,6 +13,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import zarr
 from command_line import one_line, read_main, voxels, write_case
 from numpy.typing import NDArray
 
@@ -22,6 +23,7 @@ from znni.weights import load_weights
 
 SCRIPT = Path(__file__).with_name("stopped_run.py")
 SHAPE = (140, 20, 23)
+OUTPUTS = ("out.h5", "out.zarr")
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def check_finished_blocks(partial: Path, folder: Path) -> None:
     scaling = network.scaling
     x: NDArray[np.floating] = voxels(SHAPE)[np.newaxis] * scaling.scale + scaling.offset
     expected = dense(network, weights, x)
-    found = read_main(partial)
+    found = zarr.open_array(f"{partial}/0")[...] if partial.is_dir() else read_main(partial)
     assert found.shape == expected.shape
     written = found != 0
     assert written[:, 0, 0, 0].all()
@@ -67,42 +69,52 @@ def check_finished_blocks(partial: Path, folder: Path) -> None:
     np.testing.assert_allclose(found[written], expected[written], rtol=1e-4)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal(number: signal.Signals, folder: Path) -> None:
-    with started("wait", folder) as process:
+@pytest.mark.parametrize(
+    ("number", "out"),
+    [
+        (signal.SIGINT, "out.h5"),
+        (signal.SIGTERM, "out.h5"),
+        (signal.SIGHUP, "out.h5"),
+        (signal.SIGINT, "out.zarr"),
+    ],
+)
+def test_a_signal(number: signal.Signals, out: str, folder: Path) -> None:
+    with started("wait", folder, out) as process:
         process.send_signal(number)
         _, err = process.communicate()
     assert process.returncode == 128 + number
     message = one_line(err)
-    assert message.startswith(f"stopped by {number.name}; out.h5 was not made; out.h5.partial")
+    assert message.startswith(f"stopped by {number.name}; {out} was not made; {out}.partial")
     assert "finished block" in message
-    assert not (folder / "out.h5").exists()
-    check_finished_blocks(folder / "out.h5.partial", folder)
+    assert not (folder / out).exists()
+    check_finished_blocks(folder / f"{out}.partial", folder)
 
 
-def test_killed_outright(folder: Path) -> None:
-    with started("wait", folder) as process:
+@pytest.mark.parametrize("out", OUTPUTS)
+def test_killed_outright(out: str, folder: Path) -> None:
+    with started("wait", folder, out) as process:
         process.kill()
         process.communicate()
     assert process.returncode == -signal.SIGKILL
-    assert not (folder / "out.h5").exists()
-    check_finished_blocks(folder / "out.h5.partial", folder)
+    assert not (folder / out).exists()
+    check_finished_blocks(folder / f"{out}.partial", folder)
 
 
-def check_write_failure(process: subprocess.Popen[str], reason: str) -> None:
+def check_write_failure(process: subprocess.Popen[str], out: str, reason: str) -> None:
     _, err = process.communicate()
     message = one_line(err)
     assert process.returncode == 4
-    assert f"out.h5.partial: cannot be written: {reason}; " in message
+    assert f"{out}.partial: cannot be written: {reason}; " in message
     assert "was not made; " in message
     assert "finished block" in message
 
 
-def test_a_file_that_may_not_grow(folder: Path) -> None:
-    with started("limit", folder) as process:
-        check_write_failure(process, "File too large")
-    assert not (folder / "out.h5").exists()
-    check_finished_blocks(folder / "out.h5.partial", folder)
+@pytest.mark.parametrize("out", OUTPUTS)
+def test_a_file_that_may_not_grow(out: str, folder: Path) -> None:
+    with started("limit", folder, out) as process:
+        check_write_failure(process, out, "File too large")
+    assert not (folder / out).exists()
+    check_finished_blocks(folder / f"{out}.partial", folder)
 
 
 @contextmanager
@@ -118,12 +130,13 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_disk_that_fills_up(folder: Path) -> None:
+@pytest.mark.parametrize("out", OUTPUTS)
+def test_a_disk_that_fills_up(out: str, folder: Path) -> None:
     with small_disk(folder) as disk:
-        with started("fill", folder, "disk/out.h5") as process:
-            check_write_failure(process, "No space left on device")
-        assert not (disk / "out.h5").exists()
-        check_finished_blocks(disk / "out.h5.partial", folder)
+        with started("fill", folder, f"disk/{out}") as process:
+            check_write_failure(process, out, "No space left on device")
+        assert not (disk / out).exists()
+        check_finished_blocks(disk / f"{out}.partial", folder)
 
 
 def test_help_and_import_load_nothing_heavy() -> None:
@@ -133,6 +146,7 @@ sys.argv = ["znni", "--help"]
 from znni.cli import main
 main()
 heavy = {"numpy", "numba", "h5py", "cupy", "pyfftw", "scipy", "psutil", "torch", "pydantic"}
+heavy |= {"zarr", "fsspec", "tifffile", "nibabel"}
 sys.exit(f"loaded: {heavy & sys.modules.keys()}" if heavy & sys.modules.keys() else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

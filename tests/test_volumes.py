@@ -17,8 +17,8 @@ from znni.errors import InvalidInput, RunFailed
 from znni.network import Conv, InputScaling, Network
 from znni.shapes import Box, Vec3
 from znni.volumes.array import ArrayOutput, ArrayVolume
-from znni.volumes.hdf5 import Hdf5Output, describe_hdf5
-from znni.volumes.locate import open_volume, split_dataset
+from znni.volumes.hdf5 import Hdf5Output
+from znni.volumes.locate import describe_volume, open_volume, split_dataset
 from znni.volumes.partial_file import PartialFile
 
 SIZE = (5, 6, 7)
@@ -75,11 +75,11 @@ def test_one_of_several_datasets(tmp_path: Path) -> None:
 
 def test_a_colon_in_the_name_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "10:30.h5"
-    assert split_dataset(str(path)) == (tmp_path / "10", "30.h5")
+    assert split_dataset(str(path)) == (str(tmp_path / "10"), "30.h5")
     path.touch()
-    assert split_dataset(str(path)) == (path, None)
-    assert split_dataset(f"{path}:/raw") == (path, "/raw")
-    assert split_dataset("plain.h5") == (Path("plain.h5"), None)
+    assert split_dataset(str(path)) == (str(path), None)
+    assert split_dataset(f"{path}:/raw") == (str(path), "/raw")
+    assert split_dataset("plain.h5") == ("plain.h5", None)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_an_output_is_chunked_described_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.h5"
     output = new_output(path)
     long = "x" * 200_000  # above the 64 KiB of a plain HDF5 attribute
-    output.describe({"plan": long, "voxel_offset": (1, 2, 3), "seconds": 0.0})
+    output.describe({"plan": long, "voxel_offset": (1, 2, 3), "seconds": 0.0}, Vec3(3, 5, 9))
     first, second = Box(Vec3(0, 0, 0), Vec3(3, 5, 9)), Box(Vec3(0, 5, 0), Vec3(3, 70, 9))
     output.write(first, np.full((2, *first.size), 1, np.float32))
     assert not path.exists()
@@ -224,7 +224,7 @@ def test_an_output_is_chunked_described_and_whole(tmp_path: Path) -> None:
         assert main[0, 0, :, 0].tolist() == [1] * 5 + [2] * 65
         assert main.attrs["plan"] == long
         assert main.attrs["voxel_offset"].tolist() == [1, 2, 3]
-    described = describe_hdf5(path, None)
+    described = describe_volume(str(path))
     assert "/main  (2, 3, 70, 9) float32, chunks (1, 3, 64, 9)" in described
     assert "seconds: 0.5" in described
     assert "xxx" not in described

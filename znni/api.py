@@ -23,6 +23,7 @@ from znni.network_file import load_network
 from znni.options import (
     Accuracy,
     Border,
+    Compression,
     Costs,
     DeviceChoice,
     Division,
@@ -37,7 +38,7 @@ from znni.report import Report
 from znni.shapes import Vec3
 from znni.smaller_plan import smaller_plan
 from znni.units import counted
-from znni.volume import Volume
+from znni.volume import Grid, NewOutput, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.locate import open_output, open_volume
 from znni.weights import Float32, Weights, load_weights, random_weights, weights_for
@@ -79,16 +80,20 @@ def infer(
     gpu_memory: int | str | None = None,
     plan: Plan | None = None,
     overwrite: bool = False,
+    compression: Compression | None = None,
+    sharded: bool = False,
     command: str = "",
     progress: Progress = no_progress,
 ) -> Report:
     """Run a network over a volume, block by block.
 
     Args:
-        source: an HDF5 file, ``file.h5:/dataset``, or anything with shape, dtype and slicing;
-            axes (z, y, x) or (f, z, y, x), integers or floats.
+        source: a file (HDF5, OME-Zarr or plain Zarr, TIFF, NIfTI, NumPy), ``file.h5:/dataset``,
+            the URL of a Zarr, or anything with shape, dtype and slicing; axes (z, y, x) or
+            (f, z, y, x), integers or floats.
         network: a network, or its YAML file.
-        out: an HDF5 file to make, or an array (f', z, y, x) to write into.
+        out: an HDF5 file or an OME-Zarr to make, by its ending, or an array (f', z, y, x) to
+            write into.
         weights: parameters, or their file; by default the file that the network names.
         random_seed: use random weights instead.
         dataset: of a file with several.
@@ -111,6 +116,8 @@ def infer(
         gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
         plan: use this one instead of searching.
         overwrite: replace an existing output file.
+        compression: of the chunks of a Zarr: ``zstd`` (the default), ``gzip`` or ``none``.
+        sharded: store many chunks of a Zarr to a file.
         command: the command line, to be noted in the output.
         progress: called after each block with the output voxels written and those wanted.
 
@@ -128,7 +135,11 @@ def infer(
     check_features(volume, network)
     check_choices(border, pad, dtype, accuracy, costs, micro_batches, device)
     job = make_job(network, volume.size, border, pad, roi)
-    output = open_output(out, source, network.out_features, job.output, dtype, overwrite=overwrite)
+    grid = volume.grid.starting_at(job.center)
+    wanted = NewOutput(
+        network.out_features, job.output, dtype, grid, overwrite, compression, sharded
+    )
+    output = open_output(out, source, wanted)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
@@ -147,8 +158,8 @@ def infer(
             gpu_memory,
         )
         note = accuracy_note(plan, accuracy)
-        attributes = _provenance(plan, weights, job, source, command, dtype)
-        output.describe(attributes)
+        attributes = _provenance(plan, weights, job, source, command, dtype) | _placed(grid)
+        output.describe(attributes, plan.patch)
         times = StepTimes()
 
         def smaller(failed: Plan) -> Plan:
@@ -338,3 +349,9 @@ def _measured(plans: Sequence[Plan], spent: JobSeconds, peak: int) -> dict[str, 
         **spent.named(),
         "peak_memory_bytes": peak,
     }
+
+
+def _placed(grid: Grid) -> dict[str, Any]:
+    """Where an output's voxels lie, for its attributes, if anything is known of that."""
+    known = {"voxel_size": grid.scale, "voxel_origin": grid.translation}
+    return known if grid.scale != (1.0, 1.0, 1.0) or any(grid.units) else {}

@@ -13,6 +13,7 @@ OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
 Accuracy: TypeAlias = Literal["float32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
 DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu"]
+Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 
 # The largest relative error that a primitive of each class may promise, best class first: of the

@@ -2,11 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, get_args
 
 from numpy.typing import NDArray
 
+from znni.errors import InvalidInput
+from znni.options import Compression, OutputType
 from znni.shapes import Box, Vec3
+
+Point: TypeAlias = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where a volume's voxels lie in space, each axis (z, y, x) by itself.
+
+    Attributes:
+        scale: extents of a voxel, in ``units``.
+        translation: where the middle of the first voxel lies, in ``units``.
+        units: by their UDUNITS-2 names, such as ``micrometer``; None where they are not known.
+    """
+
+    scale: Point = (1.0, 1.0, 1.0)
+    translation: Point = (0.0, 0.0, 0.0)
+    units: tuple[str | None, str | None, str | None] = (None, None, None)
+
+    def starting_at(self, voxel: Vec3) -> Grid:
+        """The grid of the part of the volume that begins at a voxel."""
+        (z, y, x), (z_step, y_step, x_step) = self.translation, self.scale
+        start = (z + voxel.z * z_step, y + voxel.y * y_step, x + voxel.x * x_step)
+        return replace(self, translation=start)
+
+    def __str__(self) -> str:
+        units = [f" {unit}" if unit else "" for unit in self.units]
+        scale = ", ".join(f"{a:g}{unit}" for a, unit in zip(self.scale, units, strict=True))
+        start = ", ".join(f"{a:g}{unit}" for a, unit in zip(self.translation, units, strict=True))
+        return f"voxels of ({scale}) from ({start})"
+
+
+@dataclass(frozen=True)
+class NewOutput:
+    """An output to be made.
+
+    Attributes:
+        features: maps f'.
+        size: voxels per axis.
+        dtype: of the values.
+        grid: where its voxels lie.
+        overwrite: replace what has its name.
+        compression: of its chunks; None for what is usual in its format.
+        sharded: store many chunks to a file.
+
+    Raises:
+        InvalidInput: no such compression.
+    """
+
+    features: int
+    size: Vec3
+    dtype: OutputType = "float32"
+    grid: Grid = Grid()
+    overwrite: bool = False
+    compression: Compression | None = None
+    sharded: bool = False
+
+    def __post_init__(self) -> None:
+        if self.compression is not None and self.compression not in get_args(Compression):
+            known = ", ".join(get_args(Compression))
+            raise InvalidInput(f"compression is {self.compression!r}; choose one of {known}")
 
 
 class Volume(Protocol):
@@ -16,6 +79,7 @@ class Volume(Protocol):
         features: maps (channels) per voxel.
         size: voxels per axis.
         itemsize: bytes of one stored value.
+        grid: where the voxels lie.
     """
 
     @property
@@ -30,6 +94,10 @@ class Volume(Protocol):
     def itemsize(self) -> int:
         """Bytes of one stored value."""
 
+    @property
+    def grid(self) -> Grid:
+        """Where the voxels lie."""
+
     def read(self, box: Box) -> NDArray[Any]:
         """The values (f, z, y, x) of a box within the volume."""
 
@@ -37,8 +105,14 @@ class Volume(Protocol):
 class Output(Protocol):
     """Where dense output goes, in boxes, each voxel once."""
 
-    def describe(self, attributes: dict[str, Any]) -> None:
-        """Note how the output comes to be, before the first box is written."""
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Note how the output comes to be, before the first box is written.
+
+        Args:
+            attributes: what is to be stored with it.
+            patch: as planned, the boxes that will be written start at multiples of it and have
+                its extents, but for the last ones along each axis.
+        """
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""

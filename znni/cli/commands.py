@@ -50,13 +50,21 @@ def znni(
 
 @app.command()
 def infer(
-    volume: Annotated[str, typer.Argument(help="HDF5 file, or FILE.h5:/DATASET.")],
+    volume: Annotated[
+        str,
+        typer.Argument(help="HDF5, Zarr, TIFF, NIfTI or .npy file, FILE:/DATASET, or Zarr URL."),
+    ],
     net: options.Net,
     weights: Annotated[
         Path | None, typer.Option(help="Weights file. Default: the one the network names.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Output file. Default: VOLUME-NETWORK.h5 in this folder.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Output: .h5, .hdf5 or .zarr, or the URL of a Zarr. Default: VOLUME-NETWORK.h5 in "
+            "this folder.",
+        ),
     ] = None,
     dataset: options.Dataset = None,
     roi: options.Roi = None,
@@ -77,13 +85,17 @@ def infer(
         int | None, typer.Option(metavar="SEED", help="Random weights, to try a network out.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    compression: options.CompressionChoice = None,
+    sharded: Annotated[
+        bool, typer.Option("--sharded", help="Store many chunks of a Zarr to a file.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan, and stop.")] = False,
 ) -> None:
     """Run a network over a volume and write its dense output."""
     from znni import api, planning
     from znni.plan_file import load_plan
     from znni.progress import show_progress
-    from znni.volumes.locate import open_volume, split_dataset
+    from znni.volumes.locate import open_volume, stem
 
     network = api.load_network(net)
     source = open_volume(volume, dataset)
@@ -122,7 +134,7 @@ def infer(
         )
         typer.echo(_table(found, accuracy))
         return
-    out = out or Path(f"{split_dataset(volume)[0].stem}-{network.name}.h5")
+    out = out or f"{stem(volume)}-{network.name}.h5"
     with show_progress() as progress:
         report = api.infer(
             volume,
@@ -140,6 +152,8 @@ def infer(
             micro_batches=micro_batches,
             plan=given,
             overwrite=overwrite,
+            compression=compression,
+            sharded=sharded,
             command=shlex.join(["znni", *sys.argv[1:]]),
             progress=progress,
             ram=ram,
@@ -265,7 +279,7 @@ def calibrate(
 
 @app.command()
 def info(
-    file: Annotated[str, typer.Argument(help="A network (YAML) or a volume (HDF5).")],
+    file: Annotated[str, typer.Argument(help="A network (YAML), or a volume in any format.")],
 ) -> None:
     """Describe a network or a volume."""
     if Path(file).suffix in (".yaml", ".yml"):
@@ -273,10 +287,9 @@ def info(
 
         typer.echo(_describe(load_network(file)))
     else:
-        from znni.volumes.hdf5 import describe_hdf5
-        from znni.volumes.locate import split_dataset
+        from znni.volumes.locate import describe_volume
 
-        typer.echo(describe_hdf5(*split_dataset(file)))
+        typer.echo(describe_volume(file))
 
 
 app.command("import")(import_network)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from znni.options import Accuracy, Border, Costs, DeviceChoice, Division, OutputType
+from znni.options import Accuracy, Border, Compression, Costs, DeviceChoice, Division, OutputType
 
 Net = Annotated[Path, typer.Option("--net", help="Network file (YAML).")]
 Ram = Annotated[
@@ -42,6 +42,9 @@ BorderChoice = Annotated[
     typer.Option(help="valid: voxels with all their context; same: all, padded beyond the edges."),
 ]
 Dtype = Annotated[OutputType, typer.Option(help="Type of the output; uint8 stores 0..1 as 0..255.")]
+CompressionChoice = Annotated[
+    Compression | None, typer.Option(help="Of the chunks of a Zarr. Default: zstd.")
+]
 AccuracyChoice = Annotated[
     Accuracy,
     typer.Option(help="bfloat16 allows relative errors of up to 0.01 a layer where it is faster."),

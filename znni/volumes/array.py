@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.errors import InvalidInput
 from znni.shapes import Box, Vec3
+from znni.volume import Grid
 
 
 class ArrayLike(Protocol):
@@ -30,13 +31,20 @@ class ArrayVolume:
 
     Attributes:
         name: for messages.
+        shape: extents of the array.
+        dtype: type of its values.
+        features: maps per voxel.
+        size: voxels per axis.
+        itemsize: bytes of one value.
+        grid: where its voxels lie.
 
     Raises:
         InvalidInput: another number of axes, an empty one, or values that are not numbers.
     """
 
-    def __init__(self, array: ArrayLike, name: str = "the array") -> None:
+    def __init__(self, array: ArrayLike, name: str = "the array", grid: Grid | None = None) -> None:
         self.name = name
+        self.grid = grid or Grid()
         shape = _shape(array, name)
         if len(shape) not in (3, 4):
             raise InvalidInput(
@@ -44,12 +52,13 @@ class ArrayVolume:
             )
         if min(shape) < 1:
             raise InvalidInput(f"{name} has shape {shape} and holds no voxels")
-        dtype = _number_type(array, name)
+        self.dtype = _number_type(array, name)
         self._array = array
         self._has_features = len(shape) == 4
+        self.shape = shape
         self.features = shape[0] if self._has_features else 1
         self.size = Vec3(*shape[-3:])
-        self.itemsize = dtype.itemsize
+        self.itemsize = self.dtype.itemsize
 
     def read(self, box: Box) -> NDArray[Any]:
         """The values (f, z, y, x) of a box within the volume."""
@@ -101,7 +110,7 @@ class ArrayOutput:
         """Store the values (f', z, y, x) of a box."""
         self._array[(slice(None), *box.slices)] = values
 
-    def describe(self, attributes: dict[str, Any]) -> None:
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Nothing to do: an array has no attributes."""
 
     def finish(self, measured: dict[str, Any]) -> None:

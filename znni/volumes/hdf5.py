@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,44 +12,32 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.errors import InvalidInput, RunFailed, option
 from znni.shapes import Box, Vec3
-from znni.units import counted, in_units
-from znni.volumes.array import ArrayVolume
-from znni.volumes.partial_file import PartialFile, partial_name
+from znni.units import counted
+from znni.volume import NewOutput
+from znni.volumes.formats import Format, check_plain
+from znni.volumes.partial_file import PartialFile, check_free, check_room
+from znni.volumes.stored import StoredVolume, local_file
 
+NAME = "HDF5"
 OUTPUT_DATASET = "main"
 CHUNK = 64
 
 
-class Hdf5Volume(ArrayVolume):
-    """A dataset of an HDF5 file.
-
-    Raises:
-        RunFailed: a part of it cannot be read, as of a truncated or damaged file.
-    """
-
-    def read(self, box: Box) -> NDArray[Any]:
-        """The values (f, z, y, x) of a box within the volume."""
-        try:
-            return super().read(box)
-        except (OSError, RuntimeError) as error:
-            raise RunFailed(
-                f"{self.name}: cannot be read at {box}: {error}; check or copy the file again"
-            ) from None
-
-
-def open_hdf5(path: Path, dataset: str | None) -> Hdf5Volume:
+def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
     """The volume in a file: the dataset named, or the only one with three or four axes.
 
     Raises:
         InvalidInput: no such file or dataset, not HDF5, or several volumes to choose from.
     """
+    path = local_file(place, NAME)
     file = _open_to_read(path)
     found = _named(file, path, dataset) if dataset else _only_volume(file, path)
-    return Hdf5Volume(found, f"{path}:{found.name}")
+    return StoredVolume(found, f"{path}:{found.name}")
 
 
-def describe_hdf5(path: Path, dataset: str | None) -> str:
+def describe_hdf5(place: str, dataset: str | None) -> str:
     """The datasets of a file with shape, type and chunks, and how an output came to be."""
+    path = local_file(place, NAME)
     file = _open_to_read(path)
     lines = [str(path)]
     for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
@@ -62,12 +49,6 @@ def describe_hdf5(path: Path, dataset: str | None) -> str:
 
 
 def _open_to_read(path: Path) -> h5py.File:
-    if not path.exists():
-        raise InvalidInput(f"{path}: no such file; check the path")
-    if path.is_dir():
-        raise InvalidInput(
-            f"{path}: is a folder; give an HDF5 file or, from Python, the array that it holds"
-        )
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -133,8 +114,10 @@ class Hdf5Output:
     ) -> None:
         shape = (features, *size)
         try:
-            _check_place(path, overwrite=overwrite)
-            _check_room(path, prod(shape) * np.dtype(dtype).itemsize)
+            if path.is_dir():
+                raise InvalidInput(f"{path}: is a folder; name a file in it")
+            check_free(path, overwrite=overwrite)
+            check_room(path, prod(shape) * np.dtype(dtype).itemsize)
             self._disk = PartialFile(path)
         except OSError as error:
             raise InvalidInput(f"{path}: cannot be written there: {error.strerror}") from None
@@ -155,7 +138,7 @@ class Hdf5Output:
             self.abandon()
             raise InvalidInput(f"{path}: cannot be written there: {self._disk.failure.strerror}")
 
-    def describe(self, attributes: dict[str, Any]) -> None:
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:  # noqa: ARG002
         """Note how the output comes to be. From here on the file's structure stays as it is."""
         self._dataset.attrs.update(attributes)
         self._flush()
@@ -198,23 +181,16 @@ class Hdf5Output:
         )
 
 
-def _check_place(path: Path, *, overwrite: bool) -> None:
-    if path.is_dir():
-        raise InvalidInput(f"{path}: is a folder; name a file in it")
-    if path.exists() and not overwrite:
-        raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
-    if not path.parent.is_dir():
-        raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
+def create_hdf5(place: str, wanted: NewOutput) -> Hdf5Output:
+    """A new file; its room on the disk is taken from the start, so its chunks are not compressed.
+
+    Raises:
+        InvalidInput: it cannot be made, or is to be compressed.
+    """
+    check_plain(place, wanted, NAME)
+    return Hdf5Output(
+        Path(place), wanted.features, wanted.size, wanted.dtype, overwrite=wanted.overwrite
+    )
 
 
-def _check_room(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(path.parent).free
-    left_over = partial_name(path)
-    if left_over.exists():  # of an earlier run; its room is used again
-        free += left_over.stat().st_blocks * 512
-    if needed > free:
-        raise InvalidInput(
-            f"{path}: the output takes {in_units(needed)} and the disk has {in_units(free)} "
-            f"free; make room, write elsewhere, or give a smaller type, as "
-            f"{option('dtype', 'uint8')}"
-        )
+FORMAT = Format(NAME, (".h5", ".hdf5"), open_hdf5, describe_hdf5, create_hdf5)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from znni.errors import InvalidInput, option
-from znni.options import OutputType
-from znni.shapes import Vec3
-from znni.volume import Output, Volume
+from znni.volume import NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
+from znni.volumes.formats import Format, check_plain, formats
+from znni.volumes.partial_file import partial_name
+from znni.volumes.stored import is_url
 
 
 def open_volume(source: str | Path | ArrayLike, dataset: str | None = None) -> Volume:
     """Open a volume.
 
     Args:
-        source: an HDF5 file, ``file.h5:/path/of/dataset``, or an array.
+        source: a file, its format known by its ending, a URL, either of them with
+            ``:/path/of/dataset``, or an array.
         dataset: of a file with several volumes; the same as a path after the colon.
 
     Raises:
@@ -26,34 +28,31 @@ def open_volume(source: str | Path | ArrayLike, dataset: str | None = None) -> V
     """
     if not isinstance(source, str | Path):
         return ArrayVolume(source)
-    from znni.volumes.hdf5 import open_hdf5
-
-    path, inside = split_dataset(str(source))
+    place, inside = split_dataset(str(source))
     if inside and dataset and inside.strip("/") != dataset.strip("/"):
         raise InvalidInput(
             f"{source} names one dataset and {option('dataset', dataset)} another; give one"
         )
-    return open_hdf5(path, inside or dataset)
+    return _format_to_read(place).open(place, inside or dataset)
 
 
-def open_output(
-    out: str | Path | Any,
-    source: str | Path | ArrayLike,
-    features: int,
-    size: Vec3,
-    dtype: OutputType,
-    *,
-    overwrite: bool,
-) -> Output:
+def describe_volume(source: str) -> str:
+    """What a file, folder or URL holds, in lines for people.
+
+    Raises:
+        InvalidInput: nothing there that can be read.
+    """
+    place, inside = split_dataset(source)
+    return _format_to_read(place).describe(place, inside)
+
+
+def open_output(out: str | Path | Any, source: str | Path | ArrayLike, wanted: NewOutput) -> Output:
     """Open the output of a run over a volume.
 
     Args:
-        out: an HDF5 file to make, or an array (f', z, y, x).
+        out: a file to make, its format known by its ending, or an array (f', z, y, x).
         source: what the volume was opened from, which the output must not overwrite.
-        features: maps f' of the output.
-        size: voxels per axis of the output.
-        dtype: of the values.
-        overwrite: replace an existing file.
+        wanted: what it is to hold.
 
     Raises:
         InvalidInput: the output is the input, is there already, or cannot hold such values.
@@ -61,21 +60,72 @@ def open_output(
     if not isinstance(out, str | Path):
         if isinstance(source, np.ndarray) and np.may_share_memory(source, out):
             raise InvalidInput("the output array shares memory with the input; give another")
-        return ArrayOutput(out, features, size, dtype)
-    from znni.volumes.hdf5 import Hdf5Output
+        check_plain("the output array", wanted, "an array")
+        return ArrayOutput(out, wanted.features, wanted.size, wanted.dtype)
+    place = _bare(str(out))
+    if isinstance(source, str | Path):
+        _check_apart(place, split_dataset(str(source))[0])
+    for form in formats():
+        if form.create and form.has(PurePosixPath(place).name):
+            return form.create(place, wanted)
+    endings = ", ".join(ending for form in formats() if form.create for ending in form.endings)
+    raise InvalidInput(
+        f"{out}: its ending names no format that znni writes; let it end in one of {endings}"
+    )
 
-    out = Path(out)
-    if isinstance(source, str | Path) and _same_file(out, split_dataset(str(source))[0]):
-        raise InvalidInput(f"{out}: is the input; name another output")
-    return Hdf5Output(out, features, size, dtype, overwrite=overwrite)
+
+def split_dataset(source: str) -> tuple[str, str | None]:
+    """``file.h5:/raw`` as the file and the dataset; a colon in a file's own name stays.
+
+    So do the colons of a URL, which has a dataset only after a name with a format's ending.
+    """
+    place, colon, inside = source.rpartition(":")
+    url = is_url(source) and not source.startswith("file://")
+    place = _bare(place)
+    apart = any(form.has(place) for form in formats()) if url else not Path(source).exists()
+    if colon and place and apart and not inside.startswith("//"):
+        return place, inside
+    return _bare(source), None
 
 
-def split_dataset(source: str) -> tuple[Path, str | None]:
-    """``file.h5:/raw`` as the file and the dataset; a colon in a file's own name stays."""
-    file, colon, inside = source.rpartition(":")
-    if colon and file and not Path(source).exists():
-        return Path(file), inside
-    return Path(source), None
+def stem(source: str) -> str:
+    """The name of what a volume is read from, without its ending."""
+    place = split_dataset(source)[0]
+    for part in reversed(PurePosixPath(place).parts):
+        for form in formats():
+            for ending in form.endings:
+                if part.lower().endswith(ending):
+                    return part[: -len(ending)]
+    return Path(place).stem
+
+
+def _bare(place: str) -> str:
+    """A place without a slash at its end, and a local one without ``file://``."""
+    return place.removeprefix("file://").rstrip("/") or place
+
+
+def _format_to_read(place: str) -> Format:
+    """The format of the innermost name with an ending that is known.
+
+    Many kinds of files are HDF5 under endings of their own: any other is taken for one.
+    """
+    for part in reversed(PurePosixPath(place).parts):
+        for form in formats():
+            if form.has(part):
+                return form
+    (hdf5,) = (form for form in formats() if form.name == "HDF5")
+    return hdf5
+
+
+def _check_apart(out: str, source: str) -> None:
+    """Refuse to write where the input is read from, under its name or that of a partial output."""
+    if is_url(out) or is_url(source):
+        if f"{source}/".startswith(f"{out}/"):
+            raise InvalidInput(f"{out}: is the input; name another output")
+        return
+    for written in (Path(out), partial_name(Path(out))):
+        if any(_same_file(written, part) for part in (Path(source), *Path(source).parents)):
+            raise InvalidInput(f"{written}: is the input; name another output")
 
 
 def _same_file(one: Path, other: Path) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, option
+from znni.units import in_units
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -17,6 +19,56 @@ if TYPE_CHECKING:
 def partial_name(path: Path) -> Path:
     """What a file is called until it is whole."""
     return path.with_name(path.name + ".partial")
+
+
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Refuse a place where nothing can be made, or something is that may not be replaced.
+
+    Raises:
+        InvalidInput: so it is.
+    """
+    if path.exists() and not overwrite:
+        raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def check_room(path: Path, needed: int) -> None:
+    """Refuse a disk without room for an output of so many bytes.
+
+    Raises:
+        InvalidInput: it is too small.
+    """
+    free = shutil.disk_usage(path.parent).free
+    left_over = partial_name(path)
+    if left_over.exists():  # of an earlier run; its room is used again
+        parts = left_over.rglob("*") if left_over.is_dir() else (left_over,)
+        free += sum(part.lstat().st_blocks for part in parts) * 512
+    if needed > free:
+        raise InvalidInput(
+            f"{path}: the output takes {in_units(needed)} and the disk has {in_units(free)} "
+            f"free; make room, write elsewhere, or give a smaller type, as "
+            f"{option('dtype', 'uint8')}"
+        )
+
+
+def hold(descriptor: int, partial: Path) -> None:
+    """Lock a file or folder against other runs, until it is closed.
+
+    Raises:
+        InvalidInput: another run has it.
+    """
+    in_use = InvalidInput(
+        f"{partial}: is in use, as by another run; wait for it, or write elsewhere"
+    )
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise in_use from None
+    except OSError:  # a file system without locks
+        return
+    if not partial.exists() or not os.path.samestat(os.fstat(descriptor), partial.stat()):
+        raise in_use  # that run has just completed it: what is locked has another name by now
 
 
 class PartialFile(FileIO):
@@ -41,14 +93,10 @@ class PartialFile(FileIO):
         self.failure: OSError | None = None
         super().__init__(os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666), "r+")
         try:
-            fcntl.flock(self, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            hold(self.fileno(), self.partial)
+        except InvalidInput:
             self.close()
-            raise InvalidInput(
-                f"{self.partial}: is in use, as by another run; wait for it, or write elsewhere"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
+            raise
         super().truncate(0)
 
     def write(self, data: ReadableBuffer, /) -> int:

@@ -1,0 +1,61 @@
+"""Volumes in NumPy's .npy files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.errors import InvalidInput
+from znni.volumes.formats import Format
+from znni.volumes.stored import StoredVolume, local_file, reason
+
+NAME = "NumPy"
+
+
+class _MappedFile:
+    """An array file that is mapped into memory for each part anew.
+
+    A mapping that is kept would keep all pages ever read in the process's memory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        header = self._map()
+        self.shape = header.shape
+        self.dtype = header.dtype
+
+    def __getitem__(self, key: Any, /) -> NDArray[Any]:
+        return np.array(self._map()[key])
+
+    def _map(self) -> NDArray[Any]:
+        array: NDArray[Any] = np.lib.format.open_memmap(self._path, mode="r")
+        return array
+
+
+def open_numpy(place: str, dataset: str | None) -> StoredVolume:
+    """The array of a file.
+
+    Raises:
+        InvalidInput: no such file, none of an array of numbers, or a dataset was named.
+    """
+    path = local_file(place, NAME)
+    if dataset:
+        raise InvalidInput(f"{place}: holds one array, and no dataset {dataset!r}; leave it out")
+    try:
+        return StoredVolume(_MappedFile(path), place)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"{place}: cannot be read as .npy: {reason(error)}; give a whole file of numpy.save"
+        ) from error
+
+
+def describe_numpy(place: str, dataset: str | None) -> str:
+    """A file's shape and type."""
+    volume = open_numpy(place, dataset)
+    return f"{place}\n  {volume.shape} {volume.dtype}"
+
+
+FORMAT = Format(NAME, (".npy",), open_numpy, describe_numpy)

@@ -1,0 +1,185 @@
+"""Volumes in Zarr, version 2 or 3, with OME-NGFF metadata or without, in a folder or at a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from znni.errors import InvalidInput, ZnniError, option
+from znni.volume import NewOutput, Output
+from znni.volumes.formats import Format, library
+from znni.volumes.named_axes import NamedAxes
+from znni.volumes.ome_metadata import Level, levels
+from znni.volumes.stored import StoredVolume, is_url, reason
+
+NAME = "Zarr"
+ENDING = ".zarr"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An array of a Zarr.
+
+    Attributes:
+        path: within the Zarr; empty where the Zarr is one array.
+        array: the zarr.Array.
+        level: what OME metadata say of it, if they do.
+    """
+
+    path: str
+    array: Any
+    level: Level | None
+
+    def __str__(self) -> str:
+        return f"/{self.path} {self.array.shape} {self.array.dtype}"
+
+
+def open_zarr(place: str, dataset: str | None) -> StoredVolume:
+    """The volume at a place.
+
+    Args:
+        place: a folder or a URL, to the Zarr or to an array or a group in it.
+        dataset: a path in it: of an array, or of a group with one image; by default that of the
+            only one there is. Of an image it is the finest resolution.
+
+    Raises:
+        InvalidInput: nothing there that is a volume, or several.
+    """
+    root, inside = _split(place, dataset)
+    found = _only_volume(_open(root, inside), root, inside)
+    name = f"{root}:/{found.path}" if found.path else root
+    if found.level is None:
+        return StoredVolume(found.array, name)
+    return StoredVolume(NamedAxes(found.array, found.level.axes, name), name, found.level.grid)
+
+
+def describe_zarr(place: str, dataset: str | None) -> str:
+    """The arrays of a Zarr with their shapes, types and chunks, and how an output came to be."""
+    root, inside = _split(place, dataset)
+    lines = [root]
+    for found in _arrays(_open(root, inside), root, inside, all_levels=True):
+        array = found.array
+        shards = f", shards {array.shards}" if array.shards else ""
+        codecs = ", ".join(type(codec).__name__ for codec in array.compressors) or "uncompressed"
+        lines.append(f"  {found}, chunks {array.chunks}{shards}, {codecs}")
+        if found.level:
+            lines.append(f"    axes {' '.join(found.level.axes)}, {found.level.grid}")
+        lines.extend(f"    {key}: {value}" for key, value in array.attrs.items() if key != "plan")
+    return "\n".join(lines)
+
+
+def create_zarr(place: str, wanted: NewOutput) -> Output:
+    """A new OME-Zarr in a folder or at a URL.
+
+    Raises:
+        InvalidInput: it cannot be made.
+    """
+    from znni.volumes.zarr_output import ZarrOutput
+
+    return ZarrOutput(place, wanted)
+
+
+FORMAT = Format(NAME, (ENDING,), open_zarr, describe_zarr, create_zarr)
+
+
+def _split(place: str, dataset: str | None) -> tuple[str, str]:
+    """Where the innermost Zarr of a path is, and the path from there on."""
+    parts = place.split("/")
+    ends = [i for i, part in enumerate(parts) if FORMAT.has(part)]
+    end = ends[-1] + 1 if ends else len(parts)
+    inside = [*parts[end:], *(dataset or "").split("/")]
+    return "/".join(parts[:end]), "/".join(part for part in inside if part)
+
+
+def _open(root: str, inside: str) -> Any:
+    """The zarr.Array or zarr.Group at a path."""
+    zarr = library("zarr", "zarr")
+    if not is_url(root) and not Path(root).exists():
+        raise InvalidInput(f"{root}: no such file; check the path")
+    try:
+        with _told_in_one_line(root, FileNotFoundError, zarr.errors.NodeNotFoundError):
+            return zarr.open(f"{root}/{inside}".rstrip("/"), mode="r")
+    except (FileNotFoundError, zarr.errors.NodeNotFoundError):
+        if not inside:
+            raise InvalidInput(
+                f"{root}: holds no Zarr: there is neither a zarr.json nor a .zgroup or .zarray; "
+                f"check the path"
+            ) from None
+        there = ", ".join(map(str, _arrays(_open(root, ""), root, "", all_levels=True)))
+        raise InvalidInput(
+            f"{root}: has no dataset {inside!r}; it has {there or 'none that can be listed'}"
+        ) from None
+
+
+@contextmanager
+def _told_in_one_line(root: str, *passed: type[Exception]) -> Iterator[None]:
+    """Metadata, codecs, servers and credentials fail in all ways; some errors are passed on."""
+    try:
+        yield
+    except passed:
+        raise
+    except ImportError as error:  # of what a URL's protocol needs
+        raise InvalidInput(f"{root}: cannot be read: {reason(error)}; pip install it") from None
+    except Exception as error:
+        remedy = "check that it is whole, and that zarr-python knows its codecs and types"
+        if is_url(root) and isinstance(error, OSError):
+            remedy = "check the URL, the network and what the server asks to let you in"
+        raise InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}") from error
+
+
+def _only_volume(node: Any, root: str, inside: str) -> _Found:
+    found = list(_arrays(node, root, inside))
+    volumes = [one for one in found if one.level or one.array.ndim in (3, 4)]
+    if not found or (not volumes and not inside):
+        raise InvalidInput(
+            f"{root}: has no array with axes (z, y, x) or (f, z, y, x); it has "
+            f"{', '.join(map(str, found)) or 'none that can be listed'}"
+        )
+    if len(volumes) > 1:
+        listed = ", ".join(map(str, volumes))
+        raise InvalidInput(
+            f"{root}: has several volumes: {listed}; name one, as "
+            f"{option('dataset', '/' + volumes[0].path)}"
+        )
+    return volumes[0] if volumes else found[0]
+
+
+def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Iterator[_Found]:
+    """The arrays at and below a node; of an image's resolutions the finest, or all of them."""
+    if not hasattr(node, "members"):
+        yield _Found(path, node, _level_of(root, path))
+        return
+    where = f"{root}:/{path}" if path else root
+    image = levels(node.attrs, where)
+    for level in image if all_levels else image[:1]:
+        try:
+            with _told_in_one_line(where, KeyError):
+                array = node[level.path]
+        except KeyError:
+            raise InvalidInput(
+                f"{where}: its OME metadata has a resolution {level.path!r} that is not there; "
+                f"copy it again, or give another {option('dataset', '/PATH')}"
+            ) from None
+        yield _Found(f"{path}/{level.path}".strip("/"), array, level)
+    if not image:
+        with _told_in_one_line(where):
+            members = sorted(node.members())
+        for name, member in members:
+            yield from _arrays(member, root, f"{path}/{name}".strip("/"), all_levels=all_levels)
+
+
+def _level_of(root: str, path: str) -> Level | None:
+    """What the metadata of a group around an array say of it."""
+    for group_path in map(str, PurePosixPath(path).parents if path else ()):
+        try:
+            group = _open(root, group_path.strip("."))
+        except ZnniError:  # no group around it: an array alone
+            continue
+        if hasattr(group, "members"):
+            for level in levels(group.attrs, f"{root}:/{group_path}"):
+                if PurePosixPath(group_path) / level.path == PurePosixPath(path):
+                    return level
+    return None

@@ -1,0 +1,93 @@
+"""A folder that takes its name only once it is whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from znni.errors import InvalidInput
+from znni.volumes.partial_file import check_free, hold, partial_name
+
+
+class PartialFolder:
+    """A new folder ``NAME.partial``, locked against a second writer, that becomes ``NAME``.
+
+    What it holds of an earlier run is deleted; what it replaces stays until it is whole.
+
+    Attributes:
+        place: the name asked for.
+        root: the name until the folder is whole, as text.
+
+    Raises:
+        InvalidInput: there is something that may not be replaced, another run is writing the
+            folder, or it cannot be made there.
+    """
+
+    def __init__(self, place: str, marks: Sequence[str], *, overwrite: bool) -> None:
+        """Make it.
+
+        Args:
+            place: the name asked for.
+            marks: names of files one of which a folder holds that may be replaced.
+            overwrite: replace what has the name.
+        """
+        self.place = place
+        self._path = Path(place)
+        self._partial = partial_name(self._path)
+        self.root = str(self._partial)
+        try:
+            check_free(self._path, overwrite=overwrite)
+            if self._path.is_dir() and not any((self._path / mark).exists() for mark in marks):
+                raise InvalidInput(
+                    f"{place}: is a folder of something else, and is not replaced; name another"
+                )
+            self._partial.mkdir(exist_ok=True)
+            self._lock = os.open(self._partial, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                hold(self._lock, self._partial)
+                _empty(self._partial)
+            except BaseException:
+                os.close(self._lock)
+                raise
+        except OSError as error:
+            raise InvalidInput(f"{place}: cannot be written there: {error.strerror}") from None
+
+    def complete(self) -> None:
+        """See all files to the disk, and give the folder its name.
+
+        Raises:
+            OSError: it failed.
+        """
+        os.sync()
+        old = self._path.with_name(self._path.name + ".replaced")
+        if self._path.exists() or self._path.is_symlink():
+            _remove(old)
+            self._path.rename(old)
+        self._partial.rename(self._path)
+        os.close(self._lock)
+        _remove(old)
+
+    def keep(self) -> None:
+        """Let go of it as it is."""
+        os.close(self._lock)
+
+    def discard(self) -> None:
+        """Delete it."""
+        with suppress(OSError):  # an empty folder that stays does no harm
+            shutil.rmtree(self._partial)
+        os.close(self._lock)
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        _remove(entry)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

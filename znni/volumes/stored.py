@@ -1,0 +1,65 @@
+"""Volumes that lie in a file or a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from znni.errors import InvalidInput, RunFailed
+from znni.shapes import Box
+from znni.volumes.array import ArrayVolume
+
+
+class StoredVolume(ArrayVolume):
+    """A volume of an array that is read from a file or a store as it is sliced.
+
+    Raises:
+        RunFailed: a part of it cannot be read, as of a truncated or damaged file, or from a server
+            that does not answer.
+    """
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """The values (f, z, y, x) of a box within the volume."""
+        try:
+            return super().read(box)
+        except MemoryError:
+            raise
+        except Exception as error:  # libraries and their codecs raise all kinds
+            raise RunFailed(
+                f"{self.name}: cannot be read at {box}: {reason(error)}; check or copy the file "
+                f"again"
+            ) from error
+
+
+def local_file(place: str, format_name: str) -> Path:
+    """The path of a file that a format reads from the local file system.
+
+    Raises:
+        InvalidInput: there is none, or it is a folder or a URL.
+    """
+    if is_url(place):
+        raise InvalidInput(
+            f"{place}: {format_name} files are read from this machine only; copy it here first, or "
+            f"give a Zarr, whose chunks are read as they are needed"
+        )
+    path = Path(place)
+    if not path.exists():
+        raise InvalidInput(f"{place}: no such file; check the path")
+    if path.is_dir():
+        raise InvalidInput(
+            f"{place}: is a folder; give a file, or a Zarr by a name that ends in .zarr"
+        )
+    return path
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL, as ``s3://bucket/volume.zarr``."""
+    return "://" in place
+
+
+def reason(error: BaseException) -> str:
+    """What a library says that went wrong, on one line."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(said.split()) or type(error).__name__
