@@ -40,9 +40,9 @@ NETWORK = Network(
     ),
 )
 NO_OVERHEAD = Overhead(0, 0, 0)
-SLOW_TO_READ = Overhead(0, 0, 0, Handling(voxel_in=1e-4, voxel_out=3e-5, lost_in=1e-6))
+SLOW_TO_READ = Overhead(0, 0, 0, handling=Handling(voxel_in=1e-4, voxel_out=3e-5, lost_in=1e-6))
 SLOW_TO_START = Overhead(
-    0, 0, 0, Handling(1.0, 2.0, resident=1e-6, touched=3e-7, voxel_in=1e-9, lost_out=1e-8)
+    0, 0, 0, handling=Handling(1.0, 2.0, resident=1e-6, touched=3e-7, voxel_in=1e-9, lost_out=1e-8)
 )
 
 CONVOLUTIONS = (
