@@ -16,7 +16,7 @@ typedef long long Index;
 
 constexpr int LANES = 32;
 constexpr int LANES_Y = LANES / LANES_X;
-constexpr int THREADS = WARPS_Z * WARPS_Y * LANES;
+constexpr int THREADS = WARPS_Z * WARPS_Y * WARPS_X * LANES;
 constexpr int THREAD_Y = ROWS * WINDOW_Y;
 constexpr int COLUMN = THREAD_Y + TAPS_Y - 1;
 
@@ -24,7 +24,7 @@ constexpr int COLUMN = THREAD_Y + TAPS_Y - 1;
 // (x % WINDOW_X, x / WINDOW_X), so that neighbouring lanes read neighbouring words.
 constexpr int TILE_Z = WARPS_Z * WINDOW_Z + TAPS_Z - 1;
 constexpr int TILE_Y = WARPS_Y * LANES_Y * THREAD_Y + KERNEL_Y - 1;
-constexpr int TILE_X = LANES_X * WINDOW_X + KERNEL_X - 1;
+constexpr int TILE_X = WARPS_X * LANES_X * WINDOW_X + KERNEL_X - 1;
 constexpr int PHASE = (TILE_X + WINDOW_X - 1) / WINDOW_X;
 constexpr int TILE = TILE_Z * TILE_Y * PITCH;
 constexpr int TILE_FLOATS = (TILE + 3) / 4 * 4;  // what follows begins at 16 bytes
@@ -35,10 +35,9 @@ typedef float Sums[WINDOW_Z][THREAD_Y][WINDOW_X][MAPS];
 constexpr int MAPS_PITCH = (MAPS + 3) / 4 * 4;
 constexpr int STAGE_WEIGHTS = TAPS_Z * KERNEL_X * KERNEL_Y * MAPS_PITCH;
 
-__device__ __forceinline__ void copy_word(float *shared, const float *device, bool present) {
+__device__ __forceinline__ void copy_word(float *shared, const float *device) {
     const unsigned target = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(target), "l"(device),
-                 "r"(present ? 4 : 0));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(target), "l"(device));
 }
 
 __device__ __forceinline__ void copy_vector(float *shared, const float *device) {
@@ -50,24 +49,38 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;\n" ::: "memory");
 }
 
-// The part of the input, from `source` on, that a stage sees; zeros beyond `present` voxels.
+// The part of the input, from `source` on, that a stage sees. What lies beyond the last of `last`
+// planes, rows or columns is read by voxels that are not stored: any value will do.
 __device__ __forceinline__ void bring_tile(float *tile, const float *source, Index stride_z,
-                                           Index stride_y, int present_z, int present_y,
-                                           int present_x) {
-    constexpr int MAIN_X = LANES_X * WINDOW_X;  // the rest of a row is brought apart
-    constexpr int REST_X = KERNEL_X - 1;
-    for (int i = threadIdx.x; i < TILE_Z * TILE_Y * MAIN_X; i += THREADS) {
-        const int x = i % MAIN_X, y = i / MAIN_X % TILE_Y, z = i / MAIN_X / TILE_Y;
-        const bool present = z < present_z && y < present_y && x < present_x;
-        copy_word(tile + (z * TILE_Y + y) * PITCH + x % WINDOW_X * PHASE + x / WINDOW_X,
-                  present ? source + z * stride_z + y * stride_y + x : source, present);
+                                           Index stride_y, int last_z, int last_y, int last_x) {
+    // Threads side by side bring a row, whose last voxels follow in a pass of their own.
+    constexpr int REST_X = KERNEL_X - 1, MAIN_X = TILE_X - REST_X;
+    constexpr int STEP_X = MAIN_X % THREADS == 0 ? THREADS : MAIN_X % 64 == 0 ? 64
+                           : MAIN_X % 32 == 0 ? 32 : 16;
+    constexpr int STEP_Y = THREADS / STEP_X;
+    const int thread_x = threadIdx.x % STEP_X, thread_y = threadIdx.x / STEP_X;
+#pragma unroll
+    for (int i = 0; i < MAIN_X; i += STEP_X) {
+        const int x = i + thread_x;
+        const float *column = source + min(x, last_x);
+        float *target = tile + thread_y * PITCH + x % WINDOW_X * PHASE + x / WINDOW_X;
+#pragma unroll 1
+        for (int z = 0; z < TILE_Z; ++z) {
+            const float *plane = column + min(z, last_z) * stride_z;
+#pragma unroll
+            for (int y = 0; y < TILE_Y; y += STEP_Y)
+                if (y + STEP_Y <= TILE_Y || y + thread_y < TILE_Y)
+                    copy_word(target + (z * TILE_Y + y) * PITCH,
+                              plane + min(y + thread_y, last_y) * stride_y);
+        }
     }
     if constexpr (REST_X > 0)
+#pragma unroll 1
         for (int i = threadIdx.x; i < TILE_Z * TILE_Y * REST_X; i += THREADS) {
             const int x = MAIN_X + i % REST_X, y = i / REST_X % TILE_Y, z = i / REST_X / TILE_Y;
-            const bool present = z < present_z && y < present_y && x < present_x;
             copy_word(tile + (z * TILE_Y + y) * PITCH + x % WINDOW_X * PHASE + x / WINDOW_X,
-                      present ? source + z * stride_z + y * stride_y + x : source, present);
+                      source + min(z, last_z) * stride_z + min(y, last_y) * stride_y +
+                          min(x, last_x));
         }
 }
 
@@ -136,7 +149,7 @@ __device__ __forceinline__ void begin_sums(Sums &sums, const float *bias) {
 
 // Store past the caches, where `present`.
 __device__ __forceinline__ void store_word(float *device, float value, bool present) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p st.global.cs.f32 [%0], %1;\n}\n" ::"l"(
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p " STORE ".f32 [%0], %1;\n}\n" ::"l"(
                      device),
                  "f"(value), "r"(static_cast<int>(present))
                  : "memory");
@@ -188,9 +201,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     const int parts = (groups + groups_per_block - 1) / groups_per_block;
     unsigned block = blockIdx.x;
+#if GROUPS_LAST
+    const int first_group = block / (gridDim.x / parts) * groups_per_block;
+    block %= gridDim.x / parts;
+#else
     const int first_group = block % parts * groups_per_block;
     block /= parts;
-    const int tile_x = block % tiles_x * LANES_X;
+#endif
+    const int tile_x = block % tiles_x * (WARPS_X * LANES_X);
     block /= tiles_x;
     const int tile_y = block % tiles_y * (WARPS_Y * LANES_Y * ROWS);
     block /= tiles_y;
@@ -198,9 +216,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int image = block / tiles_z;
 
     const int lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-    const int x = lane % LANES_X;
-    const int y = (warp % WARPS_Y * LANES_Y + lane / LANES_X) * ROWS;
-    const int z = warp / WARPS_Y;
+    const int x = warp % WARPS_X * LANES_X + lane % LANES_X;
+    const int y = (warp / WARPS_X % WARPS_Y * LANES_Y + lane / LANES_X) * ROWS;
+    const int z = warp / WARPS_X / WARPS_Y;
     const int of_thread = (z * WINDOW_Z * TILE_Y + y * WINDOW_Y) * PITCH + x;
 
     constexpr int CHUNKS = KERNEL_Z / TAPS_Z;  // stages of one input map
@@ -223,8 +241,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             const int first_z = of_group % CHUNKS * TAPS_Z;
             bring_tile(tiles + (ONE_INPUT_STAGE ? 0 : stage % 2) * TILE_FLOATS,
                        in + of_group / CHUNKS * stride_f + first_z * stride_z, stride_z, stride_y,
-                       in_z - tile_z * WINDOW_Z - first_z, in_y - tile_y * WINDOW_Y,
-                       in_x - tile_x * WINDOW_X);
+                       in_z - tile_z * WINDOW_Z - first_z - 1, in_y - tile_y * WINDOW_Y - 1,
+                       in_x - tile_x * WINDOW_X - 1);
         }
         float *target = stage_weights + stage % 2 * STAGE_WEIGHTS;
         const float *source = weights + Index(stage) * STAGE_WEIGHTS;

@@ -14,6 +14,7 @@ from znni.shapes import Shape5, Vec3
 LANES = 32
 WARPS = 4
 THREADS = WARPS * LANES
+ARRANGEMENTS = (Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4))
 
 # Three blocks share a multiprocessor: 168 registers a thread, of which the sums take the most
 # that leaves enough for a column of inputs, the weights of a tap and addresses.
@@ -31,7 +32,7 @@ MOST_SHARED = 227 * 1024
 # Instructions of a thread that are not products: for a word that it brings to shared memory, and
 # for a value that it stores. The four schedulers share one unit for shared memory, which
 # needs four cycles for what a warp reads in vectors of four.
-BRING_INSTRUCTIONS = 12
+BRING_INSTRUCTIONS = 5
 STORE_INSTRUCTIONS = 5
 SCHEDULERS = 4
 VECTOR = 4
@@ -49,7 +50,7 @@ class Tile:
         maps: output maps that a thread sums.
         rows: pooled voxels along y that a thread sums.
         lanes_x: lanes of a warp side by side along x; the others are further along y.
-        warps_z: warps side by side along z; the others are further along y.
+        warps: of a block, side by side along each axis.
         one_input_stage: whether all the input of a block is one stage, and brought once.
     """
 
@@ -60,14 +61,13 @@ class Tile:
     maps: int
     rows: int
     lanes_x: int
-    warps_z: int
+    warps: Vec3
     one_input_stage: bool
 
     @property
     def out(self) -> Vec3:
         """Pooled voxels of a block."""
-        rows = WARPS // self.warps_z * (LANES // self.lanes_x) * self.rows
-        return Vec3(self.warps_z, rows, self.lanes_x)
+        return self.warps * Vec3(1, LANES // self.lanes_x * self.rows, self.lanes_x)
 
     @property
     def seen(self) -> Vec3:
@@ -128,8 +128,9 @@ class Tile:
             "MAPS": self.maps,
             "ROWS": self.rows,
             "LANES_X": self.lanes_x,
-            "WARPS_Z": self.warps_z,
-            "WARPS_Y": WARPS // self.warps_z,
+            "WARPS_Z": self.warps.z,
+            "WARPS_Y": self.warps.y,
+            "WARPS_X": self.warps.x,
             "BLOCKS": BLOCKS,
             "PITCH": self.pitch,
             "ONE_INPUT_STAGE": int(self.one_input_stage),
@@ -182,10 +183,10 @@ def _tiles(kernel: Vec3, window: Vec3, in_features: int, out_features: int) -> t
     maps, rows = by_registers
     found = []
     for lanes_x in (LANES, LANES // 2):
-        for warps_z in (4, 2, 1):
+        for warps in ARRANGEMENTS:
             for fewer in {rows, -(-rows // 2)}:
                 tile = _staged(
-                    Tile(kernel, window, 1, taps_y, maps, fewer, lanes_x, warps_z, False),
+                    Tile(kernel, window, 1, taps_y, maps, fewer, lanes_x, warps, False),
                     in_features,
                 )
                 if tile.shared_bytes <= MOST_SHARED:
@@ -205,7 +206,7 @@ def _registers(
 
     def cost(choice: tuple[int, int]) -> float:
         maps, rows = choice
-        tile = Tile(kernel, window, 1, taps_y, maps, rows, LANES, WARPS, True)
+        tile = Tile(kernel, window, 1, taps_y, maps, rows, LANES, ARRANGEMENTS[0], True)
         one_row_of_tiles = Shape5(1, out_features, WARPS, 1, LANES)
         conv = Conv("layer", 1, out_features, kernel, "identity")
         return tile.instructions(conv, one_row_of_tiles) / rows
