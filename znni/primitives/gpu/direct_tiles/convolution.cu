@@ -147,9 +147,9 @@ __device__ __forceinline__ void begin_sums(Sums &sums, const float *bias) {
     }
 }
 
-// Store past the caches, where `present`.
+// Store where `present`, without a branch.
 __device__ __forceinline__ void store_word(float *device, float value, bool present) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p " STORE ".f32 [%0], %1;\n}\n" ::"l"(
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}\n" ::"l"(
                      device),
                  "f"(value), "r"(static_cast<int>(present))
                  : "memory");
@@ -188,26 +188,23 @@ __device__ __forceinline__ void store(const Sums &sums, float *out, Index map_si
 
 // in: (image, in_features, z, y, x) by strides; out: (image, out_features, z, y, x), whole.
 // weights: (group, input map, kernel z, kernel x, kernel y, MAPS_PITCH); bias: (group, MAPS).
-// Blocks: part of the groups, then tile x, y, z, then image.
+// Blocks: each part of the groups times tile x, y, z of each image; blocks of the next part, and
+// of the next tile, follow after `part_stride` and `tile_stride` of them.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     convolve(const float *__restrict__ in, Index stride_n, Index stride_f, Index stride_z,
              Index stride_y, int in_features, int in_z, int in_y, int in_x,
              float *__restrict__ out, int out_features, int out_z, int out_y, int out_x,
              const float *__restrict__ weights, const float *__restrict__ bias, int groups,
-             int groups_per_block, int tiles_y, int tiles_x, int tiles_z) {
+             int groups_per_block, unsigned part_stride, unsigned tile_stride, int tiles_z,
+             int tiles_y, int tiles_x) {
     extern __shared__ float4 shared[];
     float *tiles = reinterpret_cast<float *>(shared);
     float *stage_weights = tiles + (ONE_INPUT_STAGE ? 1 : 2) * TILE_FLOATS;
 
     const int parts = (groups + groups_per_block - 1) / groups_per_block;
     unsigned block = blockIdx.x;
-#if GROUPS_LAST
-    const int first_group = block / (gridDim.x / parts) * groups_per_block;
-    block %= gridDim.x / parts;
-#else
-    const int first_group = block % parts * groups_per_block;
-    block /= parts;
-#endif
+    const int first_group = block / part_stride % parts * groups_per_block;
+    block = block / tile_stride % (gridDim.x / parts);
     const int tile_x = block % tiles_x * (WARPS_X * LANES_X);
     block /= tiles_x;
     const int tile_y = block % tiles_y * (WARPS_Y * LANES_Y * ROWS);

@@ -13,12 +13,13 @@ from znni.shapes import Shape5, Vec3
 
 LANES = 32
 WARPS = 4
-THREADS = WARPS * LANES
-ARRANGEMENTS = (Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4))
 
 # Three blocks share a multiprocessor: 168 registers a thread, of which the sums take the most
 # that leaves enough for a column of inputs, the weights of a tap and addresses.
 BLOCKS = 3
+WARPS_TOGETHER = 12
+WARPS = 4
+ARRANGEMENTS = (Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4))
 MOST_SUMS = 112
 MOST_MAPS = 8
 MOST_ROWS = 32
@@ -104,6 +105,15 @@ class Tile:
         return 4 * (inputs * tile + 2 * self.stage_weights)
 
     @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.warps.volume * LANES
+
+    def groups_together(self, out_features: int) -> int:
+        """Groups that a block computes one after the other."""
+        return self.groups(out_features) if self.one_input_stage else 1
+
+    @property
     def maps_pitch(self) -> int:
         """Weights of a tap, in whole vectors."""
         return _whole_vectors(self.maps)
@@ -131,7 +141,7 @@ class Tile:
             "WARPS_Z": self.warps.z,
             "WARPS_Y": self.warps.y,
             "WARPS_X": self.warps.x,
-            "BLOCKS": BLOCKS,
+            "BLOCKS": WARPS_TOGETHER // self.warps.volume,
             "PITCH": self.pitch,
             "ONE_INPUT_STAGE": int(self.one_input_stage),
         }
@@ -158,7 +168,7 @@ class Tile:
         brought = 1 if self.one_input_stage else groups * stages
         block = (
             groups * (steps * step + STORE_INSTRUCTIONS * self.rows * self.maps)
-            + brought * BRING_INSTRUCTIONS * self.seen.volume / THREADS
+            + brought * BRING_INSTRUCTIONS * self.seen.volume / self.threads
         )
         return out.n * self.tiles(out.size).volume * block
 

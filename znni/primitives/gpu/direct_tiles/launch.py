@@ -17,7 +17,7 @@ from znni.primitives.gpu.common.activation import (
     softmax_over_maps,
     with_softmax,
 )
-from znni.primitives.gpu.direct_tiles.geometry import THREADS, Tile
+from znni.primitives.gpu.direct_tiles.geometry import Tile
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32
 
@@ -49,11 +49,13 @@ def build(conv: Conv, tile: Tile, shape: Shape5, out: Shape5, weights: ConvWeigh
     kernel.max_dynamic_shared_size_bytes = tile.shared_bytes
     ordered = cupy().asarray(weights_by_group(weights.weight, tile))
     bias = cupy().asarray(bias_by_group(weights.bias, tile))
-    groups = tile.groups(conv.out_features)
-    groups_of_block = groups if tile.one_input_stage else 1
-    tiles = tile.tiles(out.size)
-    blocks = -(-groups // groups_of_block) * tiles.volume * out.n
-    layout = (groups, groups_of_block, tiles.y, tiles.x, tiles.z)
+    groups, together = tile.groups(conv.out_features), tile.groups_together(conv.out_features)
+    parts, tiles = -(-groups // together), tile.tiles(out.size)
+    # Where blocks bring their input anew for each part, those that share it are neighbours, and it
+    # is in cache; otherwise those are that write to the same maps, and to the same pages.
+    part_stride, tile_stride = (tiles.volume * out.n, 1) if tile.one_input_stage else (1, parts)
+    blocks = parts * tiles.volume * out.n
+    layout = (groups, together, part_stride, tile_stride, *tiles)
 
     def run(x: Any) -> Any:
         y = new_device_output(out)
@@ -68,7 +70,7 @@ def build(conv: Conv, tile: Tile, shape: Shape5, out: Shape5, weights: ConvWeigh
             bias,
             *map(np.int32, layout),
         )
-        kernel((blocks,), (THREADS,), arguments, shared_mem=tile.shared_bytes)
+        kernel((blocks,), (tile.threads,), arguments, shared_mem=tile.shared_bytes)
         if conv.activation == "softmax":
             softmax_over_maps(y)
         return y

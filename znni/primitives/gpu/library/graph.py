@@ -113,17 +113,16 @@ class ConvolutionGraph:
         Raises:
             InvalidInput: no engine computes it within the limit of workspace.
         """
+        self._propose()
         file = _choice_file(self._key)
         try:
-            engine, knobs = json.loads(file.read_text())
-            knob_type = cudnn().knob_type
-            self._graph.create_execution_plan(
-                engine, {knob_type(int(knob)): value for knob, value in knobs.items()}
-            )
-            self._take(0)
+            index, name = json.loads(file.read_text())
         except (OSError, ValueError):
-            self._take(self._fastest(x, weights, y))
-            self._keep(file)
+            index, name = None, ""
+        if index is None or not self._is_named(index, name):
+            index = self._fastest(x, weights, y)
+            _keep(file, [index, self._graph.get_plan_name_at_index(index)])
+        self._take(index)
 
     def run(self, x: int, weights: int, y: int, workspace: int) -> None:
         """Compute, on the current stream.
@@ -142,12 +141,19 @@ class ConvolutionGraph:
         self._index = index
         self.workspace = self._graph.get_workspace_size_plan_at_index(index)
 
-    def _fastest(self, x: int, weights: int, y: int) -> int:
-        modes = cudnn().heur_mode
+    def _propose(self) -> None:
+        """Let cuDNN list its engines, those that it expects to be fast first."""
+        modes, notes = cudnn().heur_mode, cudnn().numerical_note
         self._graph.create_execution_plans([modes.A, modes.FALLBACK])
-        notes = cudnn().numerical_note
         if self._barred:
             self._graph.deselect_numeric_notes([getattr(notes, name) for name in self._barred])
+
+    def _is_named(self, index: int, name: str) -> bool:
+        """Whether cuDNN lists the engine where it did."""
+        known: int = self._graph.get_execution_plan_count()
+        return index < known and bool(self._graph.get_plan_name_at_index(index) == name)
+
+    def _fastest(self, x: int, weights: int, y: int) -> int:
         times = dict(self._times(x, weights, y))
         if not times:
             raise InvalidInput(
@@ -184,14 +190,6 @@ class ConvolutionGraph:
             times.append(elapsed(start, stop))
         return median(times[1:])
 
-    def _keep(self, file: Path) -> None:
-        engine, knobs = self._graph.get_engine_and_knobs_at_index(self._index)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps([engine, {int(k): v for k, v in knobs.items()}]))
-        except OSError as error:
-            _log.info("cuDNN's choice is not kept: %s", error)
-
 
 def strides(shape: Shape5, number: Format) -> list[int]:
     """Elements from one to the next along (n, f, z, y, x), of a packed array."""
@@ -199,6 +197,14 @@ def strides(shape: Shape5, number: Format) -> list[int]:
     if number.channels_last:
         return [f * z * y * x, 1, y * x * f, x * f, f]
     return [f * z * y * x, z * y * x, y * x, x, 1]
+
+
+def _keep(file: Path, choice: list[int | str]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(choice))
+    except OSError as error:
+        _log.info("cuDNN's choice is not kept: %s", error)
 
 
 def _choice_file(key: str) -> Path:
