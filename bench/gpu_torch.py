@@ -38,9 +38,7 @@ class TorchLayer:
             here, and not timed.
     """
 
-    def __init__(
-        self, name: str, layer: Conv | PooledConv, weights: ConvWeights, x: Any
-    ) -> None:
+    def __init__(self, name: str, layer: Conv | PooledConv, weights: ConvWeights, x: Any) -> None:
         import torch
 
         _, self._kind, *layout = name.split("_", 2)

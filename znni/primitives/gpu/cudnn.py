@@ -88,8 +88,8 @@ class GpuCudnn:
         """
         conv, piece, out = self._checked(layer, shape)
         given = conv_weights(conv, weights)
-        layout = Layout(self.number, conv.activation)
-        graph = ConvolutionGraph(conv, piece, self.number, self._limit(piece))
+        layout, limit = Layout(self.number, conv.activation), self._limit(piece)
+        graph = ConvolutionGraph(conv, piece, self.number, limit)
         packed_weights = self._numbers(Shape5(*conv.weight_shape))
         layout.pack(cupy().asarray(given.weight), packed_weights)
         bias = cupy().asarray(given.bias)
@@ -99,7 +99,7 @@ class GpuCudnn:
             y = new_device_output(out)
             packed_in = self._workspace(piece.shape.elements)
             packed_out = self._workspace(piece.out.elements)
-            workspace = device_workspace((graph.workspace,), np.uint8)
+            workspace = device_workspace((limit,), np.uint8)
             for image, plane in piece:
                 images = slice(image, image + piece.out.n)
                 seen = slice(plane, plane + piece.shape.z)
@@ -116,10 +116,10 @@ class GpuCudnn:
 
         return run
 
-    def _choose(
-        self, graph: ConvolutionGraph, layout: Layout, piece: Pieces, weights: Any
-    ) -> None:
-        x, y = (cupy().cuda.Memory(s.elements * self.number.nbytes) for s in (piece.shape, piece.out))
+    def _choose(self, graph: ConvolutionGraph, layout: Layout, piece: Pieces, weights: Any) -> None:
+        x, y = (
+            cupy().cuda.Memory(s.elements * self.number.nbytes) for s in (piece.shape, piece.out)
+        )
         layout.fill(np.uintp(x.ptr), piece.shape.elements)
         graph.choose(x.ptr, weights.data.ptr, y.ptr)
 
@@ -141,7 +141,7 @@ class GpuCudnn:
         if out is None or not isinstance(layer, Conv):
             return None
         piece = pieces(layer, shape, out, self.number.nbytes)
-        return piece and (layer, piece, out)
+        return None if piece is None else (layer, piece, out)
 
     def _checked(self, layer: Operation, shape: Shape5) -> tuple[Conv, Pieces, Shape5]:
         found = self._found(layer, shape)

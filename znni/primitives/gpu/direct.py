@@ -62,4 +62,4 @@ def _found(layer: Operation, shape: Shape5) -> tuple[Conv, Tile, Shape5] | None:
     if out is None or not isinstance(layer, Conv):
         return None
     tile = tile_for(layer, NOT_POOLED, out)
-    return tile and (layer, tile, out)
+    return None if tile is None else (layer, tile, out)

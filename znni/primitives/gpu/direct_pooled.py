@@ -62,4 +62,4 @@ def _found(layer: Operation, shape: Shape5) -> tuple[Conv, Tile, Shape5] | None:
     if out is None or not isinstance(layer, PooledConv) or layer.conv.activation == "softmax":
         return None
     tile = tile_for(layer.conv, layer.pool.window, out)
-    return tile and (layer.conv, tile, out)
+    return None if tile is None else (layer.conv, tile, out)

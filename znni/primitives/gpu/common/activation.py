@@ -55,9 +55,7 @@ def with_softmax(cost: Cost, activation: Activation, out: Shape5) -> Cost:
     """The price of a convolution with the pass over its output that softmax is."""
     if activation != "softmax":
         return cost
-    return cost.plus(
-        out.elements * SOFTMAX_FLOPS, SOFTMAX_EFFICIENCY, SOFTMAX_PASSES * out.nbytes
-    )
+    return cost.plus(out.elements * SOFTMAX_FLOPS, SOFTMAX_EFFICIENCY, SOFTMAX_PASSES * out.nbytes)
 
 
 def softmax_over_maps(y: Any) -> None:

@@ -12,31 +12,41 @@ from znni.network import Conv
 from znni.shapes import Shape5, Vec3
 
 LANES = 32
-WARPS = 4
 
-# Three blocks share a multiprocessor: 168 registers a thread, of which the sums take the most
+# Sixteen warps share a multiprocessor: 128 registers a thread, of which the sums take the most
 # that leaves enough for a column of inputs, the weights of a tap and addresses.
-BLOCKS = 3
-WARPS_TOGETHER = 12
-WARPS = 4
-ARRANGEMENTS = (Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4))
-MOST_SUMS = 112
+WARPS_TOGETHER = 16
+MOST_SUMS = 64
 MOST_MAPS = 8
 MOST_ROWS = 32
 MOST_COLUMN_TAPS = 9
 
-# Shared memory of a block: what lets three of them share Hopper's 228 KiB, of which each takes
-# one KiB more; and the most that one may have.
-SHARED_OF_THREE = 75 * 1024
-MOST_SHARED = 227 * 1024
+# How the warps of a block lie: side by side along x, what they store of a map lies together.
+ARRANGEMENTS = (
+    Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4), Vec3(1, 1, 8),
+)  # fmt: skip
+
+# Shared memory of a block of four warps: what lets four of them share the 228 KiB of a Hopper
+# GPU's multiprocessor, each with one KiB more; and the most that a block may have on any GPU of
+# compute capability 8.0 or more.
+SHARED_TOGETHER = 55 * 1024
+MOST_SHARED = 99 * 1024
 
 # Instructions of a thread that are not products: for a word that it brings to shared memory, and
-# for a value that it stores. The four schedulers share one unit for shared memory, which
-# needs four cycles for what a warp reads in vectors of four.
+# for a value that it stores. Stores wait for each other, the longer the shorter the rows are that a
+# block stores of a map: as if for so many instructions times words, measured on an H200. The four
+# schedulers share one unit for shared memory, which needs four cycles for what a warp reads in
+# vectors of four.
 BRING_INSTRUCTIONS = 5
 STORE_INSTRUCTIONS = 5
+STORE_WAIT = 2048
 SCHEDULERS = 4
 VECTOR = 4
+
+# Kernels of so few taps are computed faster than stored. Blocks then store to few maps, and
+# pages, at a time.
+FEW_TAPS = 8
+FEW_GROUPS = 2
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,10 @@ class Tile:
 
     def groups_together(self, out_features: int) -> int:
         """Groups that a block computes one after the other."""
-        return self.groups(out_features) if self.one_input_stage else 1
+        if not self.one_input_stage:
+            return 1
+        groups = self.groups(out_features)
+        return min(groups, FEW_GROUPS) if self.kernel.volume <= FEW_TAPS else groups
 
     @property
     def maps_pitch(self) -> int:
@@ -166,11 +179,13 @@ class Tile:
         groups = self.groups(conv.out_features)
         stages = conv.in_features * self.kernel.z // self.taps_z
         brought = 1 if self.one_input_stage else groups * stages
+        store = STORE_INSTRUCTIONS + STORE_WAIT / self.out.x
         block = (
-            groups * (steps * step + STORE_INSTRUCTIONS * self.rows * self.maps)
+            groups * (steps * step + store * self.rows * self.maps)
             + brought * BRING_INSTRUCTIONS * self.seen.volume / self.threads
         )
-        return out.n * self.tiles(out.size).volume * block
+        blocks = out.n * self.tiles(out.size).volume
+        return blocks * block * self.warps.volume / SCHEDULERS
 
 
 def tile_for(conv: Conv, window: Vec3, out: Shape5) -> Tile | None:
@@ -194,7 +209,7 @@ def _tiles(kernel: Vec3, window: Vec3, in_features: int, out_features: int) -> t
     found = []
     for lanes_x in (LANES, LANES // 2):
         for warps in ARRANGEMENTS:
-            for fewer in {rows, -(-rows // 2)}:
+            for fewer in range(rows, rows // 2, -1):
                 tile = _staged(
                     Tile(kernel, window, 1, taps_y, maps, fewer, lanes_x, warps, False),
                     in_features,
@@ -217,7 +232,7 @@ def _registers(
     def cost(choice: tuple[int, int]) -> float:
         maps, rows = choice
         tile = Tile(kernel, window, 1, taps_y, maps, rows, LANES, ARRANGEMENTS[0], True)
-        one_row_of_tiles = Shape5(1, out_features, WARPS, 1, LANES)
+        one_row_of_tiles = Shape5(1, out_features, ARRANGEMENTS[0].z, 1, LANES)
         conv = Conv("layer", 1, out_features, kernel, "identity")
         return tile.instructions(conv, one_row_of_tiles) / rows
 
@@ -229,7 +244,7 @@ def _staged(tile: Tile, in_features: int) -> Tile:
     for taps_z in _divisors(tile.kernel.z):
         whole = taps_z == tile.kernel.z and in_features == 1
         staged = Tile(**{**vars(tile), "taps_z": taps_z, "one_input_stage": whole})
-        if staged.shared_bytes <= SHARED_OF_THREE:
+        if staged.shared_bytes <= SHARED_TOGETHER * tile.warps.volume // 4:
             return staged
     return tile
 

@@ -54,7 +54,7 @@ def _handle(device: int) -> Any:  # noqa: ARG001 - each device has its own
 
 
 def handle() -> Any:
-    """cuDNN's handle of the current device, set to the current stream."""
+    """The handle of cuDNN on the current device, set to the current stream."""
     found = _handle(cupy().cuda.Device().id)
     cudnn().set_stream(found, cupy().cuda.get_current_stream().ptr)
     return found
@@ -99,7 +99,6 @@ class ConvolutionGraph:
         self._graph.validate()
         self._graph.build_operation_graph()
         self._index = 0
-        self.workspace = 0
         self._key = repr((conv.kernel, piece.shape, piece.out, number, limit))
 
     def choose(self, x: int, weights: int, y: int) -> None:
@@ -131,15 +130,16 @@ class ConvolutionGraph:
             x: address of the packed input.
             weights: of the packed weights.
             y: of the packed output.
-            workspace: of ``self.workspace`` bytes.
+            workspace: of the limit's bytes.
         """
         addresses = {self._in: x, self._weights: weights, self._out: y}
         self._graph.execute_plan_at_index(addresses, workspace, self._index, handle=handle())
 
-    def _take(self, index: int) -> None:
+    def _take(self, index: int) -> int:
+        """Make an engine the one that runs, and tell its workspace in bytes."""
         self._graph.build_plan_at_index(index)
         self._index = index
-        self.workspace = self._graph.get_workspace_size_plan_at_index(index)
+        return int(self._graph.get_workspace_size_plan_at_index(index))
 
     def _propose(self) -> None:
         """Let cuDNN list its engines, those that it expects to be fast first."""
@@ -169,13 +169,13 @@ class ConvolutionGraph:
             if tried == MOST_TRIED:
                 return
             try:
-                self._take(index)
+                workspace = self._take(index)
             except (cudnn().cudnnGraphNotSupportedError, RuntimeError, ValueError):
                 continue  # barred, or not for this shape after all
-            if self.workspace > self._limit:
+            if workspace > self._limit:
                 continue
             tried += 1
-            memory = cupy().cuda.Memory(max(self.workspace, 1))
+            memory = cupy().cuda.Memory(max(workspace, 1))
             yield index, self._milliseconds(x, weights, y, memory.ptr)
 
     def _milliseconds(self, x: int, weights: int, y: int, workspace: int) -> float:
@@ -188,7 +188,7 @@ class ConvolutionGraph:
             stop.record()
             stop.synchronize()
             times.append(elapsed(start, stop))
-        return median(times[1:])
+        return float(median(times[1:]))
 
 
 def strides(shape: Shape5, number: Format) -> list[int]:

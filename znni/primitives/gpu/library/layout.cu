@@ -18,88 +18,79 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 number) {
     return __bfloat162float(number);
 }
 
-struct Strided {
-    Index n, f, z, y;
-    int size_y, size_x;
-
-    __device__ Index at(int image, int map, Index voxel) const {
-        const Index row = voxel / size_x;
-        return image * n + map * f + row / size_y * z + row % size_y * y + voxel % size_x;
-    }
-};
-
-struct Packed {
-    int maps;
-    Index voxels;
-
-    __device__ Index at(int image, int map, Index voxel) const {
-        return MAPS_LAST ? (image * voxels + voxel) * maps + map
-                         : (image * Index(maps) + map) * voxels + voxel;
-    }
-};
-
-// A block's first voxel and map, and its image.
+// Where a block of threads is: its first voxel, its image, and the voxel of each thread in memory.
 struct Place {
-    Index voxel;
-    int image, map;
+    int image, voxel;
 
-    __device__ explicit Place(Index voxels) {
-        const Index tiles = (voxels + SIDE - 1) / SIDE;
-        image = static_cast<int>(blockIdx.x / tiles);
+    __device__ explicit Place(int voxels) {
+        const unsigned tiles = (voxels + SIDE - 1u) / SIDE;
+        image = blockIdx.x / tiles;
         voxel = blockIdx.x % tiles * SIDE;
-        map = blockIdx.y * SIDE;
+    }
+
+    // The offset of the thread's voxel in map 0 of a strided array.
+    __device__ Index strided(Index stride_n, Index stride_z, Index stride_y, int size_y,
+                             int size_x) const {
+        const unsigned mine = voxel + threadIdx.x, row = mine / size_x;
+        return image * stride_n + row / size_y * stride_z + row % size_y * stride_y +
+               mine % size_x;
     }
 };
 
 extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
     pack(const float *__restrict__ in, Index stride_n, Index stride_f, Index stride_z,
-         Index stride_y, NUMBER *__restrict__ out, int maps, Index voxels, int size_y,
-         int size_x) {
+         Index stride_y, NUMBER *__restrict__ out, int maps, int voxels, int size_y, int size_x) {
     __shared__ float tile[SIDE][SIDE + 1];
-    const Strided from{stride_n, stride_f, stride_z, stride_y, size_y, size_x};
-    const Packed to{maps, voxels};
     const Place place(voxels);
-    const Index voxel = place.voxel + threadIdx.x;
-    for (int i = threadIdx.y; i < SIDE; i += ROWS)
-        if (voxel < voxels && place.map + i < maps) {
-            const float value = in[from.at(place.image, place.map + i, voxel)];
-            if (MAPS_LAST)
-                tile[i][threadIdx.x] = value;
-            else
-                out[to.at(place.image, place.map + i, voxel)] = NUMBER(value);
-        }
-    if (!MAPS_LAST) return;
-    __syncthreads();
-    const int map = place.map + threadIdx.x;
-    for (int i = threadIdx.y; i < SIDE; i += ROWS)
-        if (place.voxel + i < voxels && map < maps)
-            out[to.at(place.image, map, place.voxel + i)] = NUMBER(tile[threadIdx.x][i]);
+    const bool present = place.voxel + threadIdx.x < voxels;
+    in += place.strided(stride_n, stride_z, stride_y, size_y, size_x);
+    out += Index(place.image) * maps * voxels;
+    for (int first = 0; first < maps; first += SIDE) {
+        for (int i = threadIdx.y; i < SIDE; i += ROWS)
+            if (present && first + i < maps) {
+                const float value = in[(first + i) * stride_f];
+                if (MAPS_LAST)
+                    tile[i][threadIdx.x] = value;
+                else
+                    out[(first + i) * Index(voxels) + place.voxel + threadIdx.x] = NUMBER(value);
+            }
+        if (!MAPS_LAST) continue;
+        __syncthreads();
+        const int map = first + threadIdx.x;
+        for (int i = threadIdx.y; i < SIDE; i += ROWS)
+            if (place.voxel + i < voxels && map < maps)
+                out[(place.voxel + i) * Index(maps) + map] = NUMBER(tile[threadIdx.x][i]);
+        __syncthreads();
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
     unpack(const NUMBER *__restrict__ in, const float *__restrict__ bias, float *__restrict__ out,
-           Index stride_n, Index stride_f, Index stride_z, Index stride_y, int maps, Index voxels,
+           Index stride_n, Index stride_f, Index stride_z, Index stride_y, int maps, int voxels,
            int size_y, int size_x) {
     __shared__ float tile[SIDE][SIDE + 1];
-    const Strided to{stride_n, stride_f, stride_z, stride_y, size_y, size_x};
-    const Packed from{maps, voxels};
     const Place place(voxels);
-    if (MAPS_LAST) {
-        const int map = place.map + threadIdx.x;
-        for (int i = threadIdx.y; i < SIDE; i += ROWS)
-            if (place.voxel + i < voxels && map < maps)
-                tile[threadIdx.x][i] =
-                    to_float(in[from.at(place.image, map, place.voxel + i)]);
-        __syncthreads();
-    }
-    const Index voxel = place.voxel + threadIdx.x;
-    for (int i = threadIdx.y; i < SIDE; i += ROWS)
-        if (voxel < voxels && place.map + i < maps) {
-            const int map = place.map + i;
-            const float value = MAPS_LAST ? tile[i][threadIdx.x]
-                                          : to_float(in[from.at(place.image, map, voxel)]);
-            out[to.at(place.image, map, voxel)] = activation(value + bias[map]);
+    const bool present = place.voxel + threadIdx.x < voxels;
+    in += Index(place.image) * maps * voxels;
+    out += place.strided(stride_n, stride_z, stride_y, size_y, size_x);
+    for (int first = 0; first < maps; first += SIDE) {
+        if (MAPS_LAST) {
+            const int map = first + threadIdx.x;
+            for (int i = threadIdx.y; i < SIDE; i += ROWS)
+                if (place.voxel + i < voxels && map < maps)
+                    tile[threadIdx.x][i] = to_float(in[(place.voxel + i) * Index(maps) + map]);
+            __syncthreads();
         }
+        for (int i = threadIdx.y; i < SIDE; i += ROWS)
+            if (present && first + i < maps) {
+                const int map = first + i;
+                const float value =
+                    MAPS_LAST ? tile[i][threadIdx.x]
+                              : to_float(in[map * Index(voxels) + place.voxel + threadIdx.x]);
+                out[map * stride_f] = activation(value + bias[map]);
+            }
+        if (MAPS_LAST) __syncthreads();
+    }
 }
 
 // Numbers between -1 and 1, no two alike nearby: engines are timed on what is not all zeros.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -62,14 +61,14 @@ class Layout:
         self._fill((blocks,), (FILL_THREADS,), (packed, np.int64(count)))
 
 
-def _grid(shape: Shape5) -> tuple[tuple[int, int], tuple[int, int]]:
+def _grid(shape: Shape5) -> tuple[tuple[int], tuple[int, int]]:
     """Blocks and threads."""
-    return (shape.n * -(-shape.size.volume // SIDE), -(-shape.f // SIDE)), (SIDE, ROWS)
+    return (shape.n * -(-shape.size.volume // SIDE),), (SIDE, ROWS)
 
 
 def _strides(array: Any) -> list[np.int64]:
     return [np.int64(stride // array.itemsize) for stride in array.strides[:4]]
 
 
-def _sizes(shape: Shape5) -> tuple[np.int32, np.int64, np.int32, np.int32]:
-    return np.int32(shape.f), np.int64(prod(shape.size)), np.int32(shape.y), np.int32(shape.x)
+def _sizes(shape: Shape5) -> list[np.int32]:
+    return [np.int32(size) for size in (shape.f, shape.size.volume, shape.y, shape.x)]
