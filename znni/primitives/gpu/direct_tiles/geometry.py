@@ -42,6 +42,7 @@ STORE_INSTRUCTIONS = 5
 STORE_WAIT = 2048
 SCHEDULERS = 4
 VECTOR = 4
+CONTENTION = 0.3  # the part of the shorter of issuing and reading that adds to the longer
 
 # Kernels of so few taps are computed faster than stored. Blocks then store to few maps, and
 # pages, at a time.
@@ -124,7 +125,8 @@ class Tile:
         if not self.one_input_stage:
             return 1
         groups = self.groups(out_features)
-        return min(groups, FEW_GROUPS) if self.kernel.volume <= FEW_TAPS else groups
+        few = self.window.volume == 1 and self.kernel.volume <= FEW_TAPS
+        return min(groups, FEW_GROUPS) if few else groups
 
     @property
     def maps_pitch(self) -> int:
@@ -174,7 +176,8 @@ class Tile:
         column = self.window.z * self.window.x * (self.rows * self.window.y + self.taps_y - 1)
         vectors = self.taps_y * self.maps_pitch // VECTOR
         products = self.taps_y * voxels * self.maps
-        step = max(products + column + vectors, SCHEDULERS * (column + VECTOR * vectors))
+        issued, read = products + column + vectors, SCHEDULERS * (column + VECTOR * vectors)
+        step = max(issued, read) + CONTENTION * min(issued, read)
         steps = conv.in_features * self.kernel.volume // self.taps_y
         groups = self.groups(conv.out_features)
         stages = conv.in_features * self.kernel.z // self.taps_z
