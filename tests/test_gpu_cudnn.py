@@ -1,4 +1,4 @@
-"""How a batch goes through cuDNN in pieces, what that takes, and that the layout kernels compile."""
+"""How a batch goes through cuDNN in pieces, what that takes, and that its kernels compile."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_good_sizes_have_small_prime_factors(extent: int, good: int) -> None:
 
 
 def test_memory_is_what_was_published_less_what_is_pruned() -> None:
-    """Published: max{S f (n + n~) + f n~, S (f + f') n~ + 2 f n~, S f' (n' + n~) + f' n~} floats."""
+    """Published: max{S f (n + n~) + f n~, S (f + f') n~ + 2 f n~, ...} numbers of four bytes."""
     conv, shape = Conv("conv", 7, 11, Vec3(3, 5, 2), "relu"), Shape5(3, 7, 60, 63, 64)
     out = Shape5(3, 11, 58, 59, 63)
     spectra = 2 * Spectrum.of(shape.size).numbers

@@ -14,7 +14,7 @@ from znni.network import Conv, Operation
 from znni.options import ACCURACIES
 from znni.primitive import Run, convolved
 from znni.primitives.gpu.direct_tiles.geometry import Tile, tile_for
-from znni.primitives.gpu.direct_tiles.launch import build, cost_of
+from znni.primitives.gpu.direct_tiles.launch import build, cost_of, runs_on
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, conv_weights
 
@@ -53,8 +53,8 @@ class GpuDirect:
 
 
 def primitives(device: Device) -> tuple[GpuDirect, ...]:
-    """The direct convolution."""
-    return (GpuDirect(device),)
+    """The direct convolution, where the GPU has what it needs."""
+    return (GpuDirect(device),) if runs_on(device) else ()
 
 
 def _found(layer: Operation, shape: Shape5) -> tuple[Conv, Tile, Shape5] | None:

@@ -13,7 +13,7 @@ from znni.network import Conv, Operation, PooledConv
 from znni.options import ACCURACIES
 from znni.primitive import Run, convolved_and_pooled
 from znni.primitives.gpu.direct_tiles.geometry import Tile, tile_for
-from znni.primitives.gpu.direct_tiles.launch import build, cost_of
+from znni.primitives.gpu.direct_tiles.launch import build, cost_of, runs_on
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, conv_weights
 
@@ -53,8 +53,8 @@ class GpuDirectPooled:
 
 
 def primitives(device: Device) -> tuple[GpuDirectPooled, ...]:
-    """The direct convolution with its pooling."""
-    return (GpuDirectPooled(device),)
+    """The direct convolution with its pooling, where the GPU has what it needs."""
+    return (GpuDirectPooled(device),) if runs_on(device) else ()
 
 
 def _found(layer: Operation, shape: Shape5) -> tuple[Conv, Tile, Shape5] | None:

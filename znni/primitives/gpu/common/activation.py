@@ -35,9 +35,13 @@ THREADS = 256
 _LARGER = """
 // The larger of two, and NaN where one is.
 __device__ __forceinline__ float larger(float a, float b) {
+#if __CUDA_ARCH__ >= 800
     float c;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
     return c;
+#else
+    return a > b || a != a ? a : b;
+#endif
 }
 """
 

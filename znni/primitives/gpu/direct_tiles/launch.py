@@ -10,6 +10,7 @@ import numpy as np
 from znni.cost import Cost, Memory
 from znni.cuda import compiled, cupy
 from znni.device_arena import new_device_output
+from znni.machine import Device
 from znni.network import Activation, Conv
 from znni.primitive import Run
 from znni.primitives.gpu.common.activation import (
@@ -21,8 +22,16 @@ from znni.primitives.gpu.direct_tiles.geometry import Tile
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32
 
+# Compute capability from which on a GPU copies to shared memory on its own.
+LEAST_CAPABILITY = 80
+
 # Share of the nominal operations per second that the products of a tile sustain.
 EFFICIENCY = 0.7
+
+
+def runs_on(device: Device) -> bool:
+    """Whether a GPU has what the kernel needs; one whose capability is not known does."""
+    return device.capability == 0 or device.capability >= LEAST_CAPABILITY
 
 
 def source(activation: Activation) -> str:
