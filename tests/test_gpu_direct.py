@@ -19,7 +19,7 @@ from znni.primitives.gpu.direct_tiles.geometry import (
     LANES,
     MOST_SHARED,
     MOST_SUMS,
-    WARPS_TOGETHER,
+    WARPS,
     Tile,
     tile_for,
 )
@@ -71,7 +71,7 @@ def test_tiles_fit_a_multiprocessor_and_cover_the_output(
     assert tile.groups(conv.out_features) * tile.maps >= conv.out_features
     assert out.size.within(tile.tiles(out.size) * tile.out)
     assert tile.out.volume == tile.threads * tile.rows
-    assert tile.warps.volume in {WARPS_TOGETHER // 4, WARPS_TOGETHER // 2}
+    assert tile.warps.volume == WARPS
     # the whole input of a block, or of a stage of it, is what its outputs see
     whole = (tile.out * window) + conv.kernel - 1
     assert tile.seen == whole._replace(z=whole.z - conv.kernel.z + tile.taps_z)

@@ -22,9 +22,8 @@ MOST_ROWS = 32
 MOST_COLUMN_TAPS = 9
 
 # How the warps of a block lie: side by side along x, what they store of a map lies together.
-ARRANGEMENTS = (
-    Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4), Vec3(1, 1, 8),
-)  # fmt: skip
+WARPS = 4
+ARRANGEMENTS = (Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4))
 
 # Shared memory of a block of four warps: what lets four of them share the 228 KiB of a Hopper
 # GPU's multiprocessor, each with one KiB more; and the most that a block may have on any GPU of
@@ -44,10 +43,9 @@ SCHEDULERS = 4
 VECTOR = 4
 CONTENTION = 0.3  # the part of the shorter of issuing and reading that adds to the longer
 
-# Kernels of so few taps are computed faster than stored. Blocks then store to few maps, and
-# pages, at a time.
+# Kernels of so few taps are computed faster than stored. Blocks then store one group of maps,
+# which is to fewer pages at a time.
 FEW_TAPS = 8
-FEW_GROUPS = 2
 
 
 @dataclass(frozen=True)
@@ -118,15 +116,14 @@ class Tile:
     @property
     def threads(self) -> int:
         """Of a block."""
-        return self.warps.volume * LANES
+        return WARPS * LANES
 
     def groups_together(self, out_features: int) -> int:
         """Groups that a block computes one after the other."""
         if not self.one_input_stage:
             return 1
-        groups = self.groups(out_features)
         few = self.window.volume == 1 and self.kernel.volume <= FEW_TAPS
-        return min(groups, FEW_GROUPS) if few else groups
+        return 1 if few else self.groups(out_features)
 
     @property
     def maps_pitch(self) -> int:
@@ -156,7 +153,7 @@ class Tile:
             "WARPS_Z": self.warps.z,
             "WARPS_Y": self.warps.y,
             "WARPS_X": self.warps.x,
-            "BLOCKS": WARPS_TOGETHER // self.warps.volume,
+            "BLOCKS": WARPS_TOGETHER // WARPS,
             "PITCH": self.pitch,
             "ONE_INPUT_STAGE": int(self.one_input_stage),
         }
@@ -188,7 +185,7 @@ class Tile:
             + brought * BRING_INSTRUCTIONS * self.seen.volume / self.threads
         )
         blocks = out.n * self.tiles(out.size).volume
-        return blocks * block * self.warps.volume / SCHEDULERS
+        return blocks * block * WARPS / SCHEDULERS
 
 
 def tile_for(conv: Conv, window: Vec3, out: Shape5) -> Tile | None:
@@ -219,7 +216,9 @@ def _tiles(kernel: Vec3, window: Vec3, in_features: int, out_features: int) -> t
                 )
                 if tile.shared_bytes <= MOST_SHARED:
                     found.append(tile)
-    return tuple(found)
+    # Input that is brought once for all maps is worth more than what the others save.
+    once = [tile for tile in found if tile.one_input_stage]
+    return tuple(once or found)
 
 
 def _registers(
@@ -247,7 +246,7 @@ def _staged(tile: Tile, in_features: int) -> Tile:
     for taps_z in _divisors(tile.kernel.z):
         whole = taps_z == tile.kernel.z and in_features == 1
         staged = Tile(**{**vars(tile), "taps_z": taps_z, "one_input_stage": whole})
-        if staged.shared_bytes <= SHARED_TOGETHER * tile.warps.volume // 4:
+        if staged.shared_bytes <= SHARED_TOGETHER:
             return staged
     return tile
 
