@@ -37,7 +37,7 @@ HOT = [
 ]
 ODD = [
     (Conv("odd", 3, 7, Vec3(3, 4, 25), "elu"), Vec3(1, 3, 2)),
-    (Conv("one tap", 5, 21, ONE, "tanh"), Vec3(3, 3, 3)),
+    (Conv("one tap", 4, 21, ONE, "tanh"), Vec3(3, 3, 3)),
     (Conv("wide", 1, 1, Vec3(2, 17, 40), "sigmoid"), ONE),
     (Conv("hidden", 80, 80, Vec3(3, 3, 3), "leaky_relu"), ONE),
 ]

@@ -18,6 +18,11 @@ from znni.shapes import Shape5
 from znni.weights import ConvWeights, conv_weights
 
 
+# Input maps, at most. With more, the output is no longer much larger than the input, and the
+# products, which are repeated for each offset of a window, take most of the time.
+MOST_FEATURES = 4
+
+
 @dataclass(frozen=True)
 class GpuDirectPooled:
     """Direct convolution and plain max-pooling in one, on a GPU."""
@@ -28,7 +33,7 @@ class GpuDirectPooled:
     version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """A convolution with its pooling, of a window whose sums fit in registers.
+        """A convolution of few maps with its pooling, of a window whose sums fit in registers.
 
         Softmax does not keep the order of a map's values, so that they cannot be pooled before it.
         """
@@ -59,7 +64,9 @@ def primitives(device: Device) -> tuple[GpuDirectPooled, ...]:
 
 def _found(layer: Operation, shape: Shape5) -> tuple[Conv, Tile, Shape5] | None:
     out = convolved_and_pooled(layer, shape)
-    if out is None or not isinstance(layer, PooledConv) or layer.conv.activation == "softmax":
+    if out is None or not isinstance(layer, PooledConv):
+        return None
+    if shape.f > MOST_FEATURES or layer.conv.activation == "softmax":
         return None
     tile = tile_for(layer.conv, layer.pool.window, out)
     return None if tile is None else (layer.conv, tile, out)

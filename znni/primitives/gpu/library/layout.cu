@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
                     tile[threadIdx.x][i] = to_float(in[(place.voxel + i) * Index(maps) + map]);
             __syncthreads();
         }
-#pragma unroll 1  // some activations need many registers
+#pragma unroll 2  // some activations need many registers
         for (int i = threadIdx.y; i < SIDE; i += ROWS)
             if (present && first + i < maps) {
                 const int map = first + i;
