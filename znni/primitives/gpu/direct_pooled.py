@@ -17,7 +17,6 @@ from znni.primitives.gpu.direct_tiles.launch import build, cost_of, runs_on
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, conv_weights
 
-
 # Input maps, at most. With more, the output is no longer much larger than the input, and the
 # products, which are repeated for each offset of a window, take most of the time.
 MOST_FEATURES = 4
