@@ -26,7 +26,7 @@ from znni.weights import ConvWeights, Float32
 LEAST_CAPABILITY = 80
 
 # Share of the nominal operations per second that the products of a tile sustain.
-EFFICIENCY = 0.7
+EFFICIENCY = 0.57
 
 
 def runs_on(device: Device) -> bool:

@@ -46,7 +46,7 @@ FORMATS = (
         channels_last=False,
         barred=(*ROUNDING, "TENSOR_CORE"),
         accuracy=ACCURACIES["float32"],
-        share=0.4,
+        share=0.36,
     ),
     Format(
         name="tf32",
