@@ -12,6 +12,7 @@ import typer
 from bench import options, scaling
 from bench.ceilings import Ceilings
 from bench.choices import judge_choices
+from bench.gpu_commands import gpu_layers_command
 from bench.layers import Layer, check_primitives, compare_layer, convolution_of
 from bench.micro_batches import compare_divisions
 from bench.network_peers import check_peers
@@ -266,6 +267,9 @@ def scaling_command(
         rows.append(row)
         save_to(out, "scaling", scaling.with_efficiency(rows), ceilings)
     typer.echo(table("scaling", rows))
+
+
+app.command("gpu-layers")(gpu_layers_command)
 
 
 @app.command("table")

@@ -7,25 +7,43 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import psutil
 
-from bench.ceilings import Ceilings
 from znni.errors import InvalidInput
 from znni.machine import detect_host
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[
-    "layer", "micro-batches", "network", "profile", "scaling", "search", "shares", "top-plans"
+    "gpu-layers",
+    "layer",
+    "micro-batches",
+    "network",
+    "profile",
+    "scaling",
+    "search",
+    "shares",
+    "top-plans",
 ]
 
-LIBRARIES = ("znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai")
+LIBRARIES = (
+    "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai",
+    "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13",
+)  # fmt: skip
+
+
+class Limits(Protocol):
+    """The measured ceilings of a processor."""
+
+    def record(self) -> dict[str, Any]:
+        """The figures, for a saved result."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +61,7 @@ class Record:
     about: dict[str, Any]
 
 
-def save(path: Path, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> None:
+def save(path: Path, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) -> None:
     """Write rows of results with what is needed to judge and repeat them."""
     host = detect_host().host
     record = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from bench.ceilings import Ceilings
+from bench.gpu_ceilings import GpuCeilings
 from bench.record import Record
 from bench.table import table
 
@@ -36,7 +38,12 @@ def _section(file: str, record: Record) -> str:
         f"{machine['system']}, Python {machine['python']}; {record.about['date']}; {versions}"
         f"{f'; revision {revision}' if revision else ''}.\n",
         f"```\n{record.about['command']}\n```\n",
-        *(f"- {Ceilings(**measured)}" for measured in record.about["ceilings"]),
+        *(f"- {_limits(measured)}" for measured in record.about["ceilings"]),
         f"\n{table(record.kind, record.rows)}\n",
     ]
     return "\n".join(lines)
+
+
+def _limits(measured: Mapping[str, Any]) -> Ceilings | GpuCeilings:
+    """A record's ceilings, of a host's threads or of a GPU."""
+    return GpuCeilings(**measured) if "device" in measured else Ceilings(**measured)

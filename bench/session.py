@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import typer
 from bench.ceilings import Ceilings, measure_ceilings
 from bench.layers import Layer, layer
 from bench.networks import plan_for, volume_for
-from bench.record import Kind, Row, save
+from bench.record import Kind, Limits, Row, save
 from bench.table import table
 from znni.errors import InvalidInput
 from znni.network import Network
@@ -108,7 +108,7 @@ def progress(what: str) -> None:
 
 
 def report_all(
-    kind: Kind, measured: Iterable[list[Row]], ceilings: list[Ceilings], out: Path | None
+    kind: Kind, measured: Iterable[list[Row]], ceilings: Sequence[Limits], out: Path | None
 ) -> None:
     """Print the table of each that is measured, and save it with those before it."""
     rows: list[Row] = []
@@ -118,7 +118,7 @@ def report_all(
         save_to(out, kind, rows, ceilings)
 
 
-def save_to(out: Path | None, kind: Kind, rows: list[Row], ceilings: list[Ceilings]) -> None:
+def save_to(out: Path | None, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) -> None:
     """Save rows, if they are to be."""
     if out:
         save(out, kind, rows, ceilings)

@@ -1,0 +1,152 @@
+"""Every primitive for GPUs on one layer, beside PyTorch's, on the same GPU in one process."""
+
+from __future__ import annotations
+
+from bench.accuracy import sampled_error
+from bench.gpu_ceilings import GpuCeilings
+from bench.gpu_timing import OnDevice, measured
+from bench.gpu_torch import NAMES, TorchLayer, give_back_memory, most_items, peak_bytes
+from bench.layers import Layer, convolution_of
+from bench.record import Row
+from bench.rounds import Result
+from bench.torch_settings import has_torch
+from znni.cost import Cost
+from znni.cuda import cupy
+from znni.device_arena import DeviceArena
+from znni.errors import InvalidInput, ZnniError
+from znni.network import Network, PooledConv
+from znni.primitive import Primitive
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, random_weights
+
+MIB = 2**20
+
+
+def compare_gpu_layer(
+    primitives: list[Primitive],
+    layer: Layer,
+    shape: Shape5,
+    repeats: int,
+    ceilings: GpuCeilings,
+    *,
+    peers: bool = True,
+) -> list[Row]:
+    """A row for each primitive that does such a layer, and for each way PyTorch can; fastest first.
+
+    One after the other has the GPU to itself. What failed has a row that says so. Where the layer
+    is pooled, voxels are those of the convolution all the same.
+
+    Raises:
+        InvalidInput: none of the primitives does such a layer.
+    """
+    conv = convolution_of(layer)
+    weights = random_weights(Network("layer", conv.in_features, (conv,)), 0)[conv.name]
+    able = [p for p in primitives if p.out_shape(layer, shape) is not None]
+    if not able:
+        raise InvalidInput(f"no primitive asked for does {layer.name} on {shape}; choose others")
+    x = cupy().random.default_rng(0).standard_normal(shape, dtype="float32")
+    rows = []
+    for primitive in able:
+        try:
+            row = _ours(primitive, layer, weights, x, repeats, ceilings)
+        except (ZnniError, MemoryError, RuntimeError) as error:
+            row = {"skipped": _first_line(error)}
+        rows.append({"name": primitive.name, "accuracy": primitive.accuracy, **row})
+    cupy().get_default_memory_pool().free_all_blocks()
+    if peers and has_torch():
+        part = x[: most_items(layer, shape)]
+        for name in NAMES:
+            try:
+                row = _torch(name, layer, weights, part, repeats)
+            except RuntimeError as error:
+                row = {"skipped": _first_line(error)}
+            give_back_memory()
+            rows.append({"name": name, **row})
+    about = {
+        "device": ceilings.device,
+        "kernel": str(conv.kernel),
+        "pool": str(layer.pool.window) if isinstance(layer, PooledConv) else None,
+        "maps": f"{conv.in_features}->{conv.out_features}",
+        "input": str(shape),
+    }
+    return sorted(({**about, **row} for row in rows), key=_time)
+
+
+def _time(row: Row) -> float:
+    return float(row.get("ns_per_voxel", float("inf")))
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _ours(
+    primitive: Primitive,
+    layer: Layer,
+    weights: ConvWeights,
+    x: object,
+    repeats: int,
+    ceilings: GpuCeilings,
+) -> Row:
+    device_input: object = x
+    shape = Shape5(*x.shape)  # type: ignore[attr-defined]
+    cost = primitive.cost(layer, shape)
+    run = primitive.build(layer, shape, weights)
+    arena = DeviceArena(cost.memory.working - shape.nbytes)
+    with arena.in_use():
+        result = measured(lambda: run(device_input), repeats)  # type: ignore[arg-type]
+        y = run(device_input)  # type: ignore[arg-type]
+        error = sampled_error(OnDevice(x), OnDevice(y), layer, weights)  # type: ignore[arg-type]
+        del y
+    return {
+        **_speed(result, layer, shape),
+        **_roofline(result, cost, layer, shape, ceilings),
+        "error": error,
+        "peak_mib": (arena.peak + shape.nbytes) / MIB,
+        "declared_mib": cost.memory.working / MIB,
+        "resident_mib": cost.memory.resident / MIB,
+    }
+
+
+def _torch(name: str, layer: Layer, weights: ConvWeights, x: object, repeats: int) -> Row:
+    shape = Shape5(*x.shape)  # type: ignore[attr-defined]
+    work = TorchLayer(name, layer, weights, x)
+    result = measured(work, repeats)
+    return {
+        **_speed(result, layer, shape),
+        "error": sampled_error(OnDevice(x), work.output(), layer, weights),  # type: ignore[arg-type]
+        "peak_mib": peak_bytes(work) / MIB,
+        "measured": f"batch of {shape.n}",
+    }
+
+
+def _speed(result: Result, layer: Layer, shape: Shape5) -> Row:
+    conv = convolution_of(layer)
+    voxels = _voxels(layer, shape)
+    seconds = result.timing.median
+    flops = 2.0 * voxels * conv.in_features * conv.out_features * conv.kernel.volume
+    return {
+        **result.record(),
+        "ns_per_voxel": seconds * 1e9 / voxels,
+        "voxels": voxels,
+        "tflops_direct": flops / seconds / 1e12,
+    }
+
+
+def _roofline(
+    result: Result, cost: Cost, layer: Layer, shape: Shape5, ceilings: GpuCeilings
+) -> Row:
+    """The floor under the operations and bytes that a primitive declares."""
+    voxels = _voxels(layer, shape)
+    floor = ceilings.floor(cost.flops, cost.bytes_moved)
+    return {
+        "declared_flops": cost.flops,
+        "declared_bytes": cost.bytes_moved,
+        "floor_ns": floor.seconds * 1e9 / voxels,
+        "bound": floor.bound,
+        "achieved": floor.share(result.timing.median),
+    }
+
+
+def _voxels(layer: Layer, shape: Shape5) -> int:
+    return shape.n * (shape.size - convolution_of(layer).kernel + 1).volume

@@ -1,0 +1,91 @@
+"""PyTorch's convolution of one layer on a GPU: cuDNN's, autotuned, in each class of accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+
+from bench.gpu_timing import OnDevice
+from znni.network import Conv, PooledConv
+from znni.shapes import Shape5
+from znni.weights import ConvWeights
+
+TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+LAYOUTS = {"": "contiguous_format", "_channels_last": "channels_last_3d"}
+NAMES = tuple(f"torch_{kind}{layout}" for kind, layout in product(TYPES, LAYOUTS))
+
+# Elements of a tensor that cuDNN counts; what has more goes to slower code.
+MOST_ELEMENTS = 2**31 - 1
+
+
+def most_items(layer: Conv | PooledConv, shape: Shape5) -> int:
+    """Images of a batch that PyTorch computes by cuDNN at once, 1 at least."""
+    conv = layer.conv if isinstance(layer, PooledConv) else layer
+    item = max(conv.in_features, conv.out_features) * shape.size.volume
+    return max(1, min(shape.n, MOST_ELEMENTS // item))
+
+
+class TorchLayer:
+    """A convolution with bias and ReLU, and its pooling if it has one.
+
+    Args:
+        name: of ``NAMES``.
+        layer: the operation; its activation must be ReLU.
+        weights: its parameters.
+        x: input (n, f, z, y, x), a ``cupy.ndarray``; what converts it to a type and layout is done
+            here, and not timed.
+    """
+
+    def __init__(self, name: str, layer: Conv | PooledConv, weights: ConvWeights, x: Any) -> None:
+        import torch
+
+        _, self._kind, *layout = name.split("_", 2)
+        dtype = getattr(torch, TYPES[self._kind])
+        memory_format = getattr(torch, LAYOUTS["_" + layout[0] if layout else ""])
+
+        def tensor(array: Any) -> Any:
+            made = torch.empty(array.shape, dtype=dtype, device="cuda", memory_format=memory_format)
+            return made.copy_(torch.as_tensor(array))
+
+        self._window = tuple(layer.pool.window) if isinstance(layer, PooledConv) else None
+        self._arguments = tensor(x), tensor(weights.weight)
+        self._bias = torch.from_numpy(weights.bias).to("cuda", dtype)
+
+    def __call__(self) -> Any:
+        """The output, a tensor on the GPU; autotuned the first time."""
+        import torch
+
+        with torch.inference_mode(), _settings(self._kind == "tf32"):
+            y = torch.relu_(torch.nn.functional.conv3d(*self._arguments, self._bias))
+            return y if self._window is None else torch.nn.functional.max_pool3d(y, self._window)
+
+    def output(self) -> OnDevice:
+        """The output, of which parts are taken to the host."""
+        return OnDevice(self())
+
+
+@contextmanager
+def _settings(tf32: bool) -> Iterator[None]:
+    import torch
+
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=tf32):
+        yield
+
+
+def peak_bytes(work: TorchLayer) -> int:
+    """The most bytes that PyTorch holds during a run, inputs and weights counted."""
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated())
+
+
+def give_back_memory() -> None:
+    """Return what PyTorch keeps for later."""
+    import torch
+
+    torch.cuda.empty_cache()

@@ -1,0 +1,103 @@
+"""How a batch goes through cuDNN in pieces, what that takes, and that its kernels compile."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from gpu_layers import DEVICE, needs_compiler
+from hypothesis import given
+from hypothesis import strategies as st
+from layers import extents
+
+from znni.cuda import resource_usage
+from znni.network import Activation, Conv
+from znni.options import ACCURACIES
+from znni.primitives.gpu import cudnn
+from znni.primitives.gpu.cudnn import LITTLE_WORKSPACE, GpuCudnn
+from znni.primitives.gpu.library import layout
+from znni.primitives.gpu.library.formats import FORMATS, Format
+from znni.primitives.gpu.library.graph import strides
+from znni.primitives.gpu.library.pieces import MOST_ELEMENTS, PIECE_BYTES, pieces
+from znni.shapes import Shape5, Vec3, valid_convolution
+
+formats = pytest.mark.parametrize("number", FORMATS, ids=lambda number: number.name)
+
+
+@given(
+    n=st.integers(1, 500),
+    maps=st.tuples(st.integers(1, 80), st.integers(1, 80)),
+    size=extents(9, 200),
+    kernel=extents(1, 9),
+    number_bytes=st.sampled_from([2, 4]),
+)
+def test_pieces_cover_the_batch_and_keep_to_their_bytes(
+    n: int, maps: tuple[int, int], size: Vec3, kernel: Vec3, number_bytes: int
+) -> None:
+    conv = Conv("conv", *maps, kernel, "relu")
+    shape = Shape5.of(n, maps[0], size)
+    voxels = valid_convolution(size, kernel)
+    assert voxels is not None
+    out = Shape5.of(n, maps[1], voxels)
+    found = pieces(conv, shape, out, number_bytes)
+    assert found is not None
+    assert found.shape.z == found.out.z + kernel.z - 1
+    covered = np.zeros((n, out.z), bool)
+    for image, plane in found:
+        assert image + found.out.n <= n
+        assert plane + found.out.z <= out.z
+        covered[image : image + found.out.n, plane : plane + found.out.z] = True
+    assert covered.all()
+    taken = (found.shape.elements + found.out.elements) * number_bytes
+    assert taken <= PIECE_BYTES or (found.out.n, found.out.z) == (1, 1)
+    images = -(-n // found.out.n)
+    assert len(list(found)) == images * -(-out.z // found.out.z)
+
+
+def test_a_plane_that_cudnn_cannot_count_is_declined() -> None:
+    conv = Conv("conv", 1, 80, Vec3(1, 1, 1), "relu")
+    shape = Shape5(1, 1, 2, 6000, 6000)
+    assert shape.y * shape.x * 80 > MOST_ELEMENTS
+    assert GpuCudnn(DEVICE, FORMATS[0], reorders=False).out_shape(conv, shape) is None
+
+
+@formats
+@pytest.mark.parametrize("reorders", [False, True])
+def test_memory_is_a_piece_twice_at_most_and_little_more(number: Format, reorders: bool) -> None:
+    conv, shape = Conv("conv", 80, 80, Vec3(3, 3, 3), "relu"), Shape5(64, 80, 34, 34, 34)
+    primitive = GpuCudnn(DEVICE, number, reorders)
+    out = primitive.out_shape(conv, shape)
+    assert out == (64, 80, 32, 32, 32)
+    memory = primitive.cost(conv, shape).memory
+    assert memory.working == shape.nbytes + out.nbytes + memory.workspace
+    piece = memory.workspace - LITTLE_WORKSPACE
+    assert 0 < piece // (1 + reorders) <= PIECE_BYTES
+    assert memory.resident == 80 * (80 * 27 * number.nbytes + 4)
+
+
+@formats
+def test_strides_are_of_a_whole_array_in_its_layout(number: Format) -> None:
+    shape = Shape5(2, 3, 4, 5, 6)
+    order = (0, 2, 3, 4, 1) if number.channels_last else (0, 1, 2, 3, 4)
+    laid_out = np.empty([shape[axis] for axis in order], np.int8)
+    assert strides(shape, number) == list(laid_out.transpose(np.argsort(order)).strides)
+
+
+@needs_compiler
+@formats
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_packing_compiles(number: Format, activation: Activation) -> None:
+    usage = resource_usage(layout.source(number, activation))
+    assert set(usage) == {"pack", "unpack", "fill"}
+    assert not any(kernel.spills for kernel in usage.values())
+
+
+def test_each_format_is_there_with_and_without_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn, "find_spec", lambda _: object())
+    found = {primitive.name: primitive for primitive in cudnn.primitives(DEVICE)}
+    assert set(found) == {f"gpu_cudnn_{f.name}{w}" for f in FORMATS for w in ("", "_workspace")}
+    assert found["gpu_cudnn_float32"].accuracy == ACCURACIES["float32"]
+    assert ACCURACIES["float32"] < found["gpu_cudnn_tf32"].accuracy <= ACCURACIES["bfloat16"]
+    monkeypatch.setattr(cudnn, "find_spec", lambda _: None)
+    assert cudnn.primitives(DEVICE) == ()

@@ -1,0 +1,157 @@
+"""Convolution by NVIDIA's cuDNN, in each of its number formats, with and without workspace.
+
+cuDNN's fast engines want maps innermost, or half the bits: a batch goes through them piece by
+piece (``library``), each packed before and unpacked, through bias and activation, after it. Where
+cuDNN's package is not installed there are none of these primitives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from znni.cost import Cost, Memory
+from znni.cuda import cupy
+from znni.device_arena import device_workspace, new_device_output
+from znni.machine import Device
+from znni.network import Conv, Operation
+from znni.primitive import Run, convolved
+from znni.primitives.gpu.common.activation import softmax_over_maps, with_softmax
+from znni.primitives.gpu.library.formats import FORMATS, Format
+from znni.primitives.gpu.library.graph import ConvolutionGraph
+from znni.primitives.gpu.library.layout import Layout
+from znni.primitives.gpu.library.pieces import Pieces, pieces
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, conv_weights
+
+# Workspace of an engine: some for weights in an order of its own; and, of those that may take more,
+# as much again as the piece's packed input and output, which most others want to reorder.
+LITTLE_WORKSPACE = 64 * 2**20
+
+# Passes over input and output that packing and unpacking add to the convolution's own.
+PASSES = 3
+
+
+@dataclass(frozen=True)
+class GpuCudnn:
+    """cuDNN's convolution in one number format.
+
+    Attributes:
+        number: the format.
+        reorders: whether its engine may take workspace for copies of input and output.
+    """
+
+    device: Device
+    number: Format
+    reorders: bool
+    version = 1
+
+    @property
+    def name(self) -> str:
+        """Its format, and what it may take."""
+        return f"gpu_cudnn_{self.number.name}" + ("_workspace" if self.reorders else "")
+
+    @property
+    def accuracy(self) -> float:
+        """Of the format."""
+        return self.number.accuracy
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Any valid convolution of which cuDNN can count one plane's elements."""
+        found = self._found(layer, shape)
+        return found and found[2]
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """A multiply-add for each tap of each voxel; a piece and the engine's workspace."""
+        conv, piece, out = self._checked(layer, shape)
+        products = conv.in_features * conv.out_features * conv.kernel.volume
+        cost = Cost(
+            flops=2.0 * out.n * out.size.volume * products,
+            bytes_moved=PASSES * (shape.nbytes + out.nbytes),
+            memory=Memory.beside(
+                shape.nbytes + out.nbytes,
+                workspace=self._packed_bytes(piece) + self._limit(piece),
+                resident=products * self.number.nbytes + 4 * conv.out_features,
+            ),
+            efficiency=self.number.share,
+        )
+        return with_softmax(cost, conv.activation, out)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Pack the weights, and choose cuDNN's engine.
+
+        Raises:
+            InvalidInput: cuDNN is not installed, or has no engine within the workspace declared.
+        """
+        conv, piece, out = self._checked(layer, shape)
+        given = conv_weights(conv, weights)
+        layout, limit = Layout(self.number, conv.activation), self._limit(piece)
+        graph = ConvolutionGraph(conv, piece, self.number, limit)
+        packed_weights = self._numbers(Shape5(*conv.weight_shape))
+        layout.pack(cupy().asarray(given.weight), packed_weights)
+        bias = cupy().asarray(given.bias)
+        self._choose(graph, layout, piece, packed_weights)
+
+        def run(x: Any) -> Any:
+            y = new_device_output(out)
+            packed_in = self._workspace(piece.shape.elements)
+            packed_out = self._workspace(piece.out.elements)
+            workspace = device_workspace((limit,), np.uint8)
+            for image, plane in piece:
+                images = slice(image, image + piece.out.n)
+                seen = slice(plane, plane + piece.shape.z)
+                layout.pack(x[images, :, seen], packed_in)
+                graph.run(
+                    packed_in.data.ptr, packed_weights.data.ptr, packed_out.data.ptr,
+                    workspace.data.ptr,
+                )  # fmt: skip
+                planes = slice(plane, plane + piece.out.z)
+                layout.unpack(packed_out, bias, y[images, :, planes])
+            if conv.activation == "softmax":
+                softmax_over_maps(y)
+            return y
+
+        return run
+
+    def _choose(self, graph: ConvolutionGraph, layout: Layout, piece: Pieces, weights: Any) -> None:
+        x, y = (
+            cupy().cuda.Memory(s.elements * self.number.nbytes) for s in (piece.shape, piece.out)
+        )
+        layout.fill(np.uintp(x.ptr), piece.shape.elements)
+        graph.choose(x.ptr, weights.data.ptr, y.ptr)
+
+    def _numbers(self, shape: Shape5) -> Any:
+        """An array that holds as many numbers, whatever they are called in CuPy."""
+        return cupy().empty(shape.elements * self.number.nbytes, np.uint8)
+
+    def _workspace(self, elements: int) -> Any:
+        return device_workspace((elements * self.number.nbytes,), np.uint8)
+
+    def _packed_bytes(self, piece: Pieces) -> int:
+        return (piece.shape.elements + piece.out.elements) * self.number.nbytes
+
+    def _limit(self, piece: Pieces) -> int:
+        return LITTLE_WORKSPACE + (self._packed_bytes(piece) if self.reorders else 0)
+
+    def _found(self, layer: Operation, shape: Shape5) -> tuple[Conv, Pieces, Shape5] | None:
+        out = convolved(layer, shape)
+        if out is None or not isinstance(layer, Conv):
+            return None
+        piece = pieces(layer, shape, out, self.number.nbytes)
+        return None if piece is None else (layer, piece, out)
+
+    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Conv, Pieces, Shape5]:
+        found = self._found(layer, shape)
+        if found is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        return found
+
+
+def primitives(device: Device) -> tuple[GpuCudnn, ...]:
+    """Each format, with workspace and without."""
+    if find_spec("cudnn") is None:
+        return ()
+    return tuple(GpuCudnn(device, number, more) for number in FORMATS for more in (False, True))

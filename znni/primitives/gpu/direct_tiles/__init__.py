@@ -1,0 +1,1 @@
+"""Direct convolution of tiles in shared memory, alone or with its pooling."""

@@ -1,0 +1,111 @@
+"""A direct convolution of tiles, made ready for one shape."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from znni.cost import Cost, Memory
+from znni.cuda import compiled, cupy
+from znni.device_arena import new_device_output
+from znni.machine import Device
+from znni.network import Activation, Conv
+from znni.primitive import Run
+from znni.primitives.gpu.common.activation import (
+    activation_source,
+    softmax_over_maps,
+    with_softmax,
+)
+from znni.primitives.gpu.direct_tiles.geometry import Tile
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, Float32
+
+# Compute capability from which on a GPU copies to shared memory on its own.
+LEAST_CAPABILITY = 80
+
+# Share of the nominal operations per second that the products of a tile sustain.
+EFFICIENCY = 0.57
+
+
+def runs_on(device: Device) -> bool:
+    """Whether a GPU has what the kernel needs; one whose capability is not known does."""
+    return device.capability == 0 or device.capability >= LEAST_CAPABILITY
+
+
+def source(activation: Activation) -> str:
+    """CUDA of the kernel ``convolve``, which is compiled with a tile's ``options``."""
+    return activation_source(activation) + (files(__package__) / "convolution.cu").read_text()
+
+
+def cost_of(conv: Conv, tile: Tile, shape: Shape5, out: Shape5) -> Cost:
+    """A multiply-add for each tap of each voxel; input and output moved once."""
+    maps = tile.groups(conv.out_features) * tile.maps
+    voxels = out.n * out.size.volume * tile.window.volume
+    cost = Cost(
+        flops=2.0 * voxels * maps * conv.in_features * conv.kernel.volume,
+        bytes_moved=shape.nbytes + out.nbytes,
+        memory=Memory.beside(shape.nbytes + out.nbytes, 0, _resident(conv, tile)),
+        efficiency=EFFICIENCY,
+    )
+    return with_softmax(cost, conv.activation, out)
+
+
+def build(conv: Conv, tile: Tile, shape: Shape5, out: Shape5, weights: ConvWeights) -> Run:
+    """Compile the kernel, and order the weights as it reads them."""
+    kernel = compiled(source(conv.activation), tile.options).get_function("convolve")
+    kernel.max_dynamic_shared_size_bytes = tile.shared_bytes
+    ordered = cupy().asarray(weights_by_group(weights.weight, tile))
+    bias = cupy().asarray(bias_by_group(weights.bias, tile))
+    groups, together = tile.groups(conv.out_features), tile.groups_together(conv.out_features)
+    parts, tiles = -(-groups // together), tile.tiles(out.size)
+    # Where blocks bring their input anew for each part, those that share it are neighbours, and it
+    # is in cache; otherwise those are that write to the same maps, and to the same pages.
+    part_stride, tile_stride = (tiles.volume * out.n, 1) if tile.one_input_stage else (1, parts)
+    blocks = parts * tiles.volume * out.n
+    layout = (groups, together, part_stride, tile_stride, *tiles)
+
+    def run(x: Any) -> Any:
+        y = new_device_output(out)
+        strides = (stride // x.itemsize for stride in x.strides[:4])
+        arguments = (
+            x,
+            *map(np.int64, strides),
+            *map(np.int32, shape[1:]),
+            y,
+            *map(np.int32, out[1:]),
+            ordered,
+            bias,
+            *map(np.int32, layout),
+        )
+        kernel((blocks,), (tile.threads,), arguments, shared_mem=tile.shared_bytes)
+        if conv.activation == "softmax":
+            softmax_over_maps(y)
+        return y
+
+    return run
+
+
+def weights_by_group(weight: Float32, tile: Tile) -> Float32:
+    """Weights as (group, input map, z, x, y, map of the group), zero where there is no map."""
+    maps, groups = tile.maps, tile.groups(len(weight))
+    whole = np.zeros((groups * maps, *weight.shape[1:]), np.float32)
+    whole[: len(weight)] = weight
+    by_group = whole.reshape(groups, maps, *weight.shape[1:]).transpose(0, 2, 3, 5, 4, 1)
+    padded = np.zeros((*by_group.shape[:-1], tile.maps_pitch), np.float32)
+    padded[..., :maps] = by_group
+    return padded
+
+
+def bias_by_group(bias: Float32, tile: Tile) -> Float32:
+    """Biases of whole groups of maps."""
+    whole = np.zeros(tile.groups(len(bias)) * tile.maps, np.float32)
+    whole[: len(bias)] = bias
+    return whole
+
+
+def _resident(conv: Conv, tile: Tile) -> int:
+    groups = tile.groups(conv.out_features)
+    of_group = conv.in_features * conv.kernel.volume * tile.maps_pitch + tile.maps
+    return 4 * groups * of_group

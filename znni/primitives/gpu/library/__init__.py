@@ -1,0 +1,1 @@
+"""Convolutions by NVIDIA's cuDNN: number formats, layouts, pieces of a batch, choice of engine."""

@@ -1,0 +1,81 @@
+"""The number formats in which cuDNN convolves, and what each promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from znni.options import ACCURACIES
+
+# Engines that round further than the format says are never taken.
+ROUNDING = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
+
+
+@dataclass(frozen=True)
+class Format:
+    """How numbers are stored and multiplied; sums are float32.
+
+    Attributes:
+        name: of the format.
+        data_type: cuDNN's name of the numbers that it reads and writes.
+        cuda_type: the same in CUDA.
+        nbytes: of a number.
+        channels_last: whether its fast engines want maps innermost, as (n, z, y, x, f).
+        barred: cuDNN's notes of engines that compute otherwise.
+        accuracy: the relative error promised.
+        share: of the nominal float32 operations per second that it sustains, at most.
+    """
+
+    name: str
+    data_type: str
+    cuda_type: str
+    nbytes: int
+    channels_last: bool
+    barred: tuple[str, ...]
+    accuracy: float
+    share: float
+
+
+# Shares are of the float32 rate of a Hopper GPU, measured on hidden layers: products on matrix
+# units are faster than the nominal rate of the others, which counts as all of it.
+FORMATS = (
+    Format(
+        name="float32",
+        data_type="FLOAT",
+        cuda_type="float",
+        nbytes=4,
+        channels_last=False,
+        barred=(*ROUNDING, "TENSOR_CORE"),
+        accuracy=ACCURACIES["float32"],
+        share=0.36,
+    ),
+    Format(
+        name="tf32",
+        data_type="FLOAT",
+        cuda_type="float",
+        nbytes=4,
+        channels_last=True,
+        barred=ROUNDING,
+        accuracy=2e-3,
+        share=1.0,
+    ),
+    Format(
+        name="float16",
+        data_type="HALF",
+        cuda_type="__half",
+        nbytes=2,
+        channels_last=True,
+        barred=(),
+        accuracy=2e-3,
+        share=1.0,
+    ),
+    Format(
+        name="bfloat16",
+        data_type="BFLOAT16",
+        cuda_type="__nv_bfloat16",
+        nbytes=2,
+        channels_last=True,
+        barred=(),
+        accuracy=ACCURACIES["bfloat16"],
+        share=1.0,
+    ),
+)

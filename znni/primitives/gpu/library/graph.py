@@ -1,0 +1,215 @@
+"""A convolution as a graph of cuDNN, computed by the engine that was fastest when it was tried.
+
+The choice is kept in the user's cache, under all that it depends on. cuDNN is reached through
+NVIDIA's package ``nvidia-cudnn-frontend``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from znni.cuda import cupy
+from znni.errors import InvalidInput
+from znni.network import Conv
+from znni.primitives.gpu.library.formats import Format
+from znni.primitives.gpu.library.pieces import Pieces
+from znni.shapes import Shape5
+from znni.units import in_units
+from znni.user_cache import user_cache
+
+# Engines are tried in the order in which cuDNN expects them to be fast, so many of them, each
+# timed so often.
+MOST_TRIED = 10
+REPEATS = 3
+
+INSTALL = "install it with: pip install 'znni[cudnn]'"
+
+_log = logging.getLogger(__name__)
+
+
+@cache
+def cudnn() -> Any:
+    """The module ``cudnn``.
+
+    Raises:
+        InvalidInput: it is not installed, or does not find cuDNN's library.
+    """
+    try:
+        return import_module("cudnn")
+    except ImportError as error:
+        raise InvalidInput(f"cuDNN's package cannot be imported ({error}); {INSTALL}") from None
+
+
+@cache
+def _handle(device: int) -> Any:  # noqa: ARG001 - each device has its own
+    return cudnn().create_handle()
+
+
+def handle() -> Any:
+    """The handle of cuDNN on the current device, set to the current stream."""
+    found = _handle(cupy().cuda.Device().id)
+    cudnn().set_stream(found, cupy().cuda.get_current_stream().ptr)
+    return found
+
+
+class ConvolutionGraph:
+    """The sums of a valid cross-correlation, without bias, on packed arrays of one shape.
+
+    Args:
+        conv: the convolution.
+        piece: the shapes of input and output.
+        number: their format and layout.
+        limit: bytes of workspace that the engine may take.
+    """
+
+    def __init__(self, conv: Conv, piece: Pieces, number: Format, limit: int) -> None:
+        self._limit = limit
+        self._barred = number.barred
+        weights = Shape5(*conv.weight_shape)
+        data_type = getattr(cudnn().data_type, number.data_type)
+        single = cudnn().data_type.FLOAT
+        self._graph = cudnn().pygraph(
+            handle=handle(),
+            io_data_type=data_type,
+            intermediate_data_type=single,
+            compute_data_type=single,
+        )
+        self._in, self._weights = (
+            self._graph.tensor(name=name, dim=list(shape), stride=strides(shape, number))
+            for name, shape in (("in", piece.shape), ("weights", weights))
+        )
+        self._out = self._graph.conv_fprop(
+            image=self._in,
+            weight=self._weights,
+            pre_padding=[0, 0, 0],
+            post_padding=[0, 0, 0],
+            stride=[1, 1, 1],
+            dilation=[1, 1, 1],
+        )
+        self._out.set_output(True).set_data_type(data_type)
+        self._out.set_dim(list(piece.out)).set_stride(strides(piece.out, number))
+        self._graph.validate()
+        self._graph.build_operation_graph()
+        self._index = 0
+        self._key = repr((conv.kernel, piece.shape, piece.out, number, limit))
+
+    def choose(self, x: int, weights: int, y: int) -> None:
+        """Take the fastest engine: the one found earlier, or the one that is now.
+
+        Args:
+            x: address of a packed input.
+            weights: of the packed weights.
+            y: of a packed output, which is overwritten.
+
+        Raises:
+            InvalidInput: no engine computes it within the limit of workspace.
+        """
+        self._propose()
+        file = _choice_file(self._key)
+        try:
+            index, name = json.loads(file.read_text())
+        except (OSError, ValueError):
+            index, name = None, ""
+        if index is None or not self._is_named(index, name):
+            index = self._fastest(x, weights, y)
+            _keep(file, [index, self._graph.get_plan_name_at_index(index)])
+        self._take(index)
+
+    def run(self, x: int, weights: int, y: int, workspace: int) -> None:
+        """Compute, on the current stream.
+
+        Args:
+            x: address of the packed input.
+            weights: of the packed weights.
+            y: of the packed output.
+            workspace: of the limit's bytes.
+        """
+        addresses = {self._in: x, self._weights: weights, self._out: y}
+        self._graph.execute_plan_at_index(addresses, workspace, self._index, handle=handle())
+
+    def _take(self, index: int) -> int:
+        """Make an engine the one that runs, and tell its workspace in bytes."""
+        self._graph.build_plan_at_index(index)
+        self._index = index
+        return int(self._graph.get_workspace_size_plan_at_index(index))
+
+    def _propose(self) -> None:
+        """Let cuDNN list its engines, those that it expects to be fast first."""
+        modes, notes = cudnn().heur_mode, cudnn().numerical_note
+        self._graph.create_execution_plans([modes.A, modes.FALLBACK])
+        if self._barred:
+            self._graph.deselect_numeric_notes([getattr(notes, name) for name in self._barred])
+
+    def _is_named(self, index: int, name: str) -> bool:
+        """Whether cuDNN lists the engine where it did."""
+        known: int = self._graph.get_execution_plan_count()
+        return index < known and bool(self._graph.get_plan_name_at_index(index) == name)
+
+    def _fastest(self, x: int, weights: int, y: int) -> int:
+        times = dict(self._times(x, weights, y))
+        if not times:
+            raise InvalidInput(
+                f"cuDNN has no engine for this convolution within {in_units(self._limit)} of "
+                "workspace; plan without it, or install another version of cuDNN"
+            )
+        return min(times, key=times.__getitem__)
+
+    def _times(self, x: int, weights: int, y: int) -> Iterator[tuple[int, float]]:
+        """Milliseconds of the engines that keep to the limits, by index."""
+        tried = 0
+        for index in range(self._graph.get_execution_plan_count()):
+            if tried == MOST_TRIED:
+                return
+            try:
+                workspace = self._take(index)
+            except (cudnn().cudnnGraphNotSupportedError, RuntimeError, ValueError):
+                continue  # barred, or not for this shape after all
+            if workspace > self._limit:
+                continue
+            tried += 1
+            memory = cupy().cuda.Memory(max(workspace, 1))
+            yield index, self._milliseconds(x, weights, y, memory.ptr)
+
+    def _milliseconds(self, x: int, weights: int, y: int, workspace: int) -> float:
+        event, elapsed = cupy().cuda.Event, cupy().cuda.get_elapsed_time
+        times = []
+        for _ in range(1 + REPEATS):
+            start, stop = event(), event()
+            start.record()
+            self.run(x, weights, y, workspace)
+            stop.record()
+            stop.synchronize()
+            times.append(elapsed(start, stop))
+        return float(median(times[1:]))
+
+
+def strides(shape: Shape5, number: Format) -> list[int]:
+    """Elements from one to the next along (n, f, z, y, x), of a packed array."""
+    _, f, z, y, x = shape
+    if number.channels_last:
+        return [f * z * y * x, 1, y * x * f, x * f, f]
+    return [f * z * y * x, z * y * x, y * x, x, 1]
+
+
+def _keep(file: Path, choice: list[int | str]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(choice))
+    except OSError as error:
+        _log.info("cuDNN's choice is not kept: %s", error)
+
+
+def _choice_file(key: str) -> Path:
+    runtime = cupy().cuda.runtime
+    device = runtime.getDeviceProperties(cupy().cuda.Device().id)["name"].decode()
+    everything = repr((cudnn().backend_version(), device, key))
+    name = sha256(everything.encode()).hexdigest()[:32]
+    return user_cache() / "cudnn" / f"{name}.json"
