@@ -32,8 +32,8 @@ from znni.primitives.cpu.common.image_rows import (
 )
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.tiled.codelets import Codelet
-from znni.primitives.cpu.tiled.dft_codelets import complex_dft, inverse_real_dft, real_dft
+from znni.primitives.common.codelets import Codelet
+from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.shapes import Vec3
 

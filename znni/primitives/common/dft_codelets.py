@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
-from znni.primitives.cpu.tiled.codelets import Codelet, Complex, Program, Real, negative
+from znni.primitives.common.codelets import Codelet, Complex, Program, Real, negative
 
 
 @cache

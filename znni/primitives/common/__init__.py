@@ -1,0 +1,1 @@
+"""What algorithms for CPUs and for GPUs have in common."""
