@@ -14,6 +14,9 @@ from znni.cuda import compile_offline, resource_usage
 from znni.engine import device_recombine
 from znni.options import OutputType
 from znni.primitives.gpu.common import pooling
+from znni.primitives.gpu.tiled.product_source import product_shape
+from znni.primitives.gpu.tiled.tile_extents import LENGTHS
+from znni.primitives.gpu.tiled.transform_source import transform_shape
 from znni.shapes import Shape5, Vec3
 
 pytestmark = pytest.mark.skipif(
@@ -53,3 +56,23 @@ def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
         "place"
     ]
     assert usage.spills == 0
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_transforms_of_tiles_keep_their_lines_in_registers(length: int) -> None:
+    tile, kernel = Vec3(length, length, length), Vec3(3, 3, 3)
+    shape = transform_shape(tile, kernel)
+    for source in (shape.forward_source(), shape.inverse_source("relu")):
+        (usage,) = resource_usage(source).values()
+        assert usage.spills == 0
+        assert usage.registers * shape.threads * shape.blocks <= REGISTERS
+    assert resource_usage(shape.kernel_spectra_source())["transform_kernels"].spills == 0
+
+
+@pytest.mark.parametrize("maps", [(1, 80), (80, 80), (80, 3), (200, 80)])
+def test_products_of_spectra_keep_their_sums_in_registers(maps: tuple[int, int]) -> None:
+    shape = product_shape(*maps)
+    assert shape is not None
+    usage = resource_usage(shape.source())["multiply_spectra"]
+    assert usage.spills == 0
+    assert usage.registers * shape.threads <= REGISTERS

@@ -1,0 +1,99 @@
+"""Convolution by overlap-save on a GPU: Fourier transforms of tiles, products on tensor cores.
+
+A tile of T voxels along an axis gives T - k + 1 outputs. A tile is transformed in shared memory;
+the spectra of a batch of tiles lie frequency by frequency, so that a layer is a matrix product at
+each; the inverse transform computes only what is valid, and applies bias and activation. Numbers
+of the spectra are sums of two bfloat16 halves, multiplied by tensor cores with sums in float32:
+relative errors are about 3e-6. The kernels' spectra are made once and kept between calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from znni.cost import Cost, Memory
+from znni.machine import Device
+from znni.network import Conv, Operation
+from znni.options import ACCURACIES
+from znni.primitive import Run, convolved
+from znni.primitives.gpu.common.activation import with_softmax
+from znni.primitives.gpu.tiled.product_source import SHARED_BYTES, product_shape
+from znni.primitives.gpu.tiled.tile_batches import TileBatches
+from znni.primitives.gpu.tiled.tile_extents import tile_extents
+from znni.primitives.gpu.tiled.tiled_convolution import TiledConvolution
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, conv_weights
+
+# The largest extents of tiles that are offered. Extents between them are used too.
+TILES = (8, 12, 16, 20, 24, 28, 32)
+
+# The compute capability, 9.0, whose products of whole warpgroups the kernels use.
+HOPPER = 90
+
+
+@dataclass(frozen=True)
+class GpuFftTiled:
+    """Overlap-save convolution with tiles of up to ``tile`` voxels along each axis.
+
+    Attributes:
+        device: where it runs: a GPU of compute capability 9.0 (Hopper).
+        tile: the largest extent of a tile along an axis.
+    """
+
+    device: Device
+    tile: int
+    accuracy: float = ACCURACIES["float32"]
+    version = 1
+
+    @property
+    def name(self) -> str:
+        """``gpu_fft_tiled_16``, by its tile."""
+        return f"gpu_fft_tiled_{self.tile}"
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """None for a kernel that fills a tile, or where a smaller tile does as well.
+
+        Nor for so many input maps, or so large a kernel, that shared memory has no room.
+        """
+        return convolved(layer, shape) if self._batches(layer, shape) else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Operations of the codelets and the products; every pass over the spectra counted."""
+        batches = self._applicable(layer, shape)
+        memory = Memory.beside(
+            shape.nbytes + batches.out.nbytes,
+            workspace=batches.workspace_bytes,
+            resident=batches.resident_bytes,
+        )
+        cost = Cost(batches.flops, batches.bytes_moved, memory, batches.efficiency)
+        return with_softmax(cost, batches.layer.activation, batches.out)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile or load the kernels for the tile; transform the layer's kernels."""
+        batches = self._applicable(layer, shape)
+        return TiledConvolution(batches, conv_weights(batches.layer, weights))
+
+    def _applicable(self, layer: Operation, shape: Shape5) -> TileBatches:
+        batches = self._batches(layer, shape)
+        if batches is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        return batches
+
+    def _batches(self, layer: Operation, shape: Shape5) -> TileBatches | None:
+        out = convolved(layer, shape)
+        if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
+            return None
+        smaller = max((tile for tile in TILES if tile < self.tile), default=0)
+        tile = tile_extents(self.tile, smaller, out.size, layer.kernel)
+        product = product_shape(layer.in_features, layer.out_features)
+        if tile is None or product is None:
+            return None
+        batches = TileBatches(layer, shape, out, tile, product)
+        return batches if batches.taps_bytes <= SHARED_BYTES else None
+
+
+def primitives(device: Device) -> tuple[GpuFftTiled, ...]:
+    """Every tile, on a GPU that has the instructions of Hopper's tensor cores."""
+    if device.capability != HOPPER:
+        return ()
+    return tuple(GpuFftTiled(device, tile) for tile in TILES)

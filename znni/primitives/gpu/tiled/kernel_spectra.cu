@@ -1,0 +1,64 @@
+// Spectra of a layer's kernels at the frequencies of a tile, in the order of the products.
+//
+// A kernel has few taps along an axis, so that each sum over them is taken as it stands. Spectra
+// are conjugated, because the layer is a cross-correlation, and divided by the tile's voxels,
+// because the tiles' inverse transforms are not. Numbers are written as two halves, high and low.
+
+constexpr int TAPS = KERNEL_Z * KERNEL_Y * KERNEL_X;
+
+// Rows of exp(2 pi i f tap / extent) for z, y and x one after another: (tap, f).
+constexpr int ROOTS_Y = KERNEL_Z * TILE_Z;
+constexpr int ROOTS_X = ROOTS_Y + KERNEL_Y * TILE_Y;
+
+__device__ __forceinline__ float2 times(float2 a, float2 b) {
+  return make_float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
+}
+
+// A block: one output map, four input maps, a lane for each.
+extern "C" __global__ void __launch_bounds__(256)
+    transform_kernels(const float* __restrict__ weights, int in_maps, int out_maps,
+                      const float2* __restrict__ roots, unsigned* __restrict__ spectra, int groups,
+                      int padded_out_maps) {
+  extern __shared__ float taps[];  // (tap, lane)
+  const int group = blockIdx.x % groups;
+  const int out_map = blockIdx.x / groups;
+  for (int i = threadIdx.x; i < 4 * TAPS; i += blockDim.x) {
+    const int in_map = 4 * group + i % 4;
+    const bool inside = in_map < in_maps && out_map < out_maps;
+    taps[i] = inside ? weights[((long long)out_map * in_maps + in_map) * TAPS + i / 4] : 0.0f;
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % 4;
+  for (int number = threadIdx.x / 4; number < COLUMNS; number += blockDim.x / 4) {
+    const Column column = column_at(number);
+    float2 along_x[KERNEL_X] = {};
+    for (int z = 0; z < KERNEL_Z; ++z)
+      for (int y = 0; y < KERNEL_Y; ++y) {
+        const float2 root = times(roots[z * TILE_Z + column.fz],
+                                  roots[ROOTS_Y + y * TILE_Y + column.fy]);
+#pragma unroll
+        for (int x = 0; x < KERNEL_X; ++x) {
+          const float tap = taps[((z * KERNEL_Y + y) * KERNEL_X + x) * 4 + lane];
+          along_x[x].x += root.x * tap;
+          along_x[x].y += root.y * tap;
+        }
+      }
+    for (int fx = 0; fx < TILE_X; ++fx) {
+      float2 sum = {};
+#pragma unroll
+      for (int x = 0; x < KERNEL_X; ++x) {
+        const float2 term = times(roots[ROOTS_X + x * TILE_X + fx], along_x[x]);
+        sum.x += term.x;
+        sum.y += term.y;
+      }
+      const float real = sum.x / (TILE_Z * TILE_Y * TILE_X);
+      const float imaginary = sum.y / (TILE_Z * TILE_Y * TILE_X);
+      const Halves halves = halves_of(real, imaginary);
+      const long long frequency = (long long)number * TILE_X + fx;
+      const long long place =
+          ((frequency * 2 * groups + group) * padded_out_maps + out_map) * 4 + lane;
+      spectra[place] = halves.high;
+      spectra[place + (long long)groups * padded_out_maps * 4] = halves.low;
+    }
+  }
+}

@@ -1,0 +1,158 @@
+// Products of spectra: at each frequency, tiles x maps times maps x maps, complex, in float32.
+//
+// With real and imaginary parts side by side a complex product is a real one whose right side has,
+// for each complex number b, the square [[re b, im b], [-im b, re b]]. A number is the sum of two
+// bfloat16 halves, high and low. In a row of the left side the high halves of 4 numbers, 16 bytes,
+// are followed by their low halves. Two products of tensor cores, of both with the right side's
+// high halves and of both with its low ones, are all four terms of it, accumulated in float32.
+//
+// A block takes one frequency after another. The right side stays in shared memory; each of its
+// WARPGROUPS warpgroups loads, multiplies and stores 64 tiles at a time, so that while one computes
+// others move data. Shared memory holds matrices as wgmma wants them: of the right side 8 rows of
+// 16 bytes, contiguous; of the left side rows of 32 bytes, of every second four the halves swapped.
+
+constexpr int CHUNK = 16;  // bytes: the high or the low halves of 4 complex numbers
+constexpr int GROUPS = IN_MAPS / GROUP;
+constexpr int COLUMNS = 2 * OUT_MAPS;
+constexpr int RIGHT_BYTES = GROUPS * COLUMNS * CHUNK;  // of high or of low halves
+constexpr int LEFT_GROUP_BYTES = ROWS * 2 * CHUNK;
+constexpr int LEFT_BYTES = GROUPS * LEFT_GROUP_BYTES;
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+// The left side of a group: 8 rows of 32 bytes lie before the next 8; halves are swapped (mode 3).
+__device__ __forceinline__ unsigned long long left_descriptor(unsigned address) {
+  return address >> 4 | (unsigned long long)(8 * 2 * CHUNK >> 4) << 32 | 3ull << 62;
+}
+
+// The right side of a group, for the high and, at no distance from it, for the low halves.
+__device__ __forceinline__ unsigned long long right_descriptor(unsigned address) {
+  return address >> 4 | (unsigned long long)(8 * CHUNK >> 4) << 32;
+}
+
+// Starts loading 64 rows; what lies beyond the matrix becomes zero.
+__device__ __forceinline__ void load_rows(unsigned left, const char* rows, int groups,
+                                          int used_groups, int valid, int thread) {
+#pragma unroll 4
+  for (int i = thread; i < (GROUPS + 1) / 2 * 256; i += 128) {
+    // Lanes: halves of 4 rows, contiguous in shared memory; of 2 groups; the next 4 rows.
+    const int half = i % 2;
+    const int group = i / 8 % 2 + i / 256 * 2;
+    const int row = i / 2 % 4 + i / 16 % 16 * 4;
+    if (GROUPS % 2 && group == GROUPS) continue;
+    const bool inside = row < valid && group < used_groups;
+    const int offset = inside ? (row * groups + group) * GROUP_BYTES + half * CHUNK : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     left + group * LEFT_GROUP_BYTES + (2 * row + (half ^ row / 4 % 2)) * CHUNK),
+                 "l"(rows + offset), "r"(inside ? 16 : 0)
+                 : "memory");
+  }
+}
+
+// Expands one frequency's right side, chunk by chunk: column 2m gets (re, -im), 2m + 1 (im, re).
+__device__ __forceinline__ void load_right(char* shared, const uint4* right, int out_maps,
+                                           int first_map) {
+#pragma unroll 3
+  for (int i = threadIdx.x; i < 2 * GROUPS * OUT_MAPS; i += 128 * WARPGROUPS) {
+    const int map = i % OUT_MAPS;
+    const int chunk = i / OUT_MAPS;
+    uint4 pairs = {};
+    if (first_map + map < out_maps) pairs = __ldcs(right + chunk * out_maps + first_map + map);
+    uint4* target = (uint4*)(shared + (chunk * COLUMNS + 2 * map) * CHUNK);
+    constexpr unsigned minus_imaginary = 0x80000000u;
+    target[0] = make_uint4(pairs.x ^ minus_imaginary, pairs.y ^ minus_imaginary,
+                           pairs.z ^ minus_imaginary, pairs.w ^ minus_imaginary);
+    constexpr unsigned swapped = 0x1032;
+    target[1] = make_uint4(__byte_perm(pairs.x, 0, swapped), __byte_perm(pairs.y, 0, swapped),
+                           __byte_perm(pairs.z, 0, swapped), __byte_perm(pairs.w, 0, swapped));
+  }
+}
+
+// Stores a warpgroup's sums. Of a row and a group each of 4 lanes has a number; two lanes exchange
+// numbers of neighbouring groups, so that each stores two numbers of one group.
+__device__ __forceinline__ void store_rows(char* rows, int groups, const float* sum, int valid,
+                                           int used_groups, int thread) {
+  const bool odd = thread & 1;
+  rows += odd * GROUP_BYTES + thread % GROUP / 2 * 2 * sizeof(float2);
+#pragma unroll
+  for (int eight = 0; eight < 2; ++eight) {
+    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * eight;
+    const bool inside = row < valid;
+#pragma unroll
+    for (int group = 0; group < OUT_MAPS / GROUP; group += 2) {
+      const float* first = sum + 4 * group + 2 * eight;
+      const bool alone = group + 1 == OUT_MAPS / GROUP;
+      const float next[2] = {alone ? 0.0f : first[4], alone ? 0.0f : first[5]};
+      const float real = __shfl_xor_sync(0xffffffffu, odd ? first[0] : next[0], 1);
+      const float imaginary = __shfl_xor_sync(0xffffffffu, odd ? first[1] : next[1], 1);
+      const float4 pair = odd ? make_float4(real, imaginary, next[0], next[1])
+                              : make_float4(first[0], first[1], real, imaginary);
+      if (inside && group + odd < used_groups && !(alone && odd))
+        *(float4*)(rows + (row * groups + group) * GROUP_BYTES) = pair;
+    }
+  }
+}
+
+__device__ __forceinline__ void warpgroup_barrier(int warpgroup) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
+}
+
+__device__ __forceinline__ void publish_to_tensor_cores() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
+    multiply_spectra(const char* left, int left_groups, int used_groups,
+                     const uint4* __restrict__ right, int out_maps, char* product,
+                     int product_groups, int tiles, int frequencies) {
+  extern __shared__ __align__(1024) char shared[];
+  const int warpgroup = threadIdx.x / 128;
+  const int thread = threadIdx.x % 128;
+  const int first_map = blockIdx.y * OUT_MAPS;
+  const int blocks = (tiles + ROWS - 1) / ROWS;
+  const long long right_size = 2 * GROUPS * out_maps;
+  const unsigned right_shared = shared_address(shared);
+  const unsigned left_shared = right_shared + 2 * RIGHT_BYTES + warpgroup * LEFT_BYTES;
+
+  for (int frequency = blockIdx.x; frequency < frequencies; frequency += gridDim.x) {
+    const auto first_row = [=](int block, int groups) {
+      return offset_of(block * ROWS, frequency / LINE, frequencies / LINE, groups) +
+             frequency % LINE * SECTOR;
+    };
+    if (warpgroup < blocks)
+      load_rows(left_shared, left + first_row(warpgroup, left_groups), left_groups, used_groups,
+                tiles - warpgroup * ROWS, thread);
+    __syncthreads();
+    load_right(shared, right + frequency * right_size, out_maps, first_map);
+    publish_to_tensor_cores();
+    __syncthreads();
+
+    for (int block = warpgroup; block < blocks; block += WARPGROUPS) {
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      publish_to_tensor_cores();
+      warpgroup_barrier(warpgroup);
+
+      float sum[COLUMNS / 2];
+      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+      for (int group = 0; group < GROUPS; ++group) {
+        const auto a = left_descriptor(left_shared + group * LEFT_GROUP_BYTES);
+        const unsigned b_high = right_shared + group * COLUMNS * CHUNK;
+        multiply_add(sum, a, right_descriptor(b_high), group > 0);
+        multiply_add(sum, a, right_descriptor(b_high + RIGHT_BYTES), true);
+      }
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+      warpgroup_barrier(warpgroup);
+
+      const int next = block + WARPGROUPS;
+      if (next < blocks)
+        load_rows(left_shared, left + first_row(next, left_groups), left_groups, used_groups,
+                  tiles - next * ROWS, thread);
+      store_rows(product + first_row(block, product_groups) + first_map / GROUP * GROUP_BYTES,
+                 product_groups, sum, tiles - block * ROWS, (out_maps - first_map) / GROUP, thread);
+    }
+  }
+}

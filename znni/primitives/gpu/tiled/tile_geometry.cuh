@@ -1,0 +1,38 @@
+// Tiles of TILE_Z x TILE_Y x TILE_X voxels and the columns of their spectra.
+//
+// Transforms go along z first, whose upper frequencies are conjugates of the lower ones and left
+// out; then along y and x. A column is a pair (fz, fy) that is no conjugate of another: of the
+// planes fz = 0 and fz = TILE_Z / 2, which are conjugate to themselves, only half of the rows.
+
+constexpr int HALF_Z = TILE_Z / 2 + 1;
+constexpr int OWN_PLANES = TILE_Z / 2 - 1;
+constexpr int WHOLE_ROWS = TILE_Y / 2 + 1;
+constexpr int COLUMNS = OWN_PLANES * TILE_Y + 2 * WHOLE_ROWS;
+
+struct Column {
+  int fz, fy;
+};
+
+// Neighbouring columns are neighbouring rows of a plane, whose distance avoids bank conflicts.
+__device__ __forceinline__ Column column_at(int number) {
+  const int rest = number - OWN_PLANES * TILE_Y;
+  if (rest < 0) return {1 + number / TILE_Y, number % TILE_Y};
+  return {rest / WHOLE_ROWS * (TILE_Z / 2), rest % WHOLE_ROWS};
+}
+
+// A tile of an image: its image and the first voxel that it writes.
+struct Place {
+  int image, z, y, x;
+};
+
+__device__ __forceinline__ Place place_of(long long tile, int tiles_z, int tiles_y,
+                                          int tiles_x) {
+  int x = tile % tiles_x;
+  tile /= tiles_x;
+  int y = tile % tiles_y;
+  tile /= tiles_y;
+  int z = tile % tiles_z;
+  return {int(tile / tiles_z), z * VALID_Z, y * VALID_Y, x * VALID_X};
+}
+
+constexpr int FREQUENCIES = COLUMNS * TILE_X;
