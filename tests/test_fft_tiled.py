@@ -21,12 +21,12 @@ from znni.machine import detect_machine
 from znni.network import Conv, Pool, PooledConv
 from znni.primitive import convolved_and_pooled
 from znni.primitives import reference
+from znni.primitives.common.codelets import Codelet
+from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.fft_tiled import FftTiled, primitives
 from znni.primitives.cpu.tiled import tile_transform
-from znni.primitives.common.codelets import Codelet
-from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.tiled.overlap_save import (
     LENGTHS,
     inner_extents,

@@ -8,9 +8,9 @@ from math import prod
 
 from znni.arrays import ALIGNMENT
 from znni.network import PooledConv
+from znni.primitives.common.dft_codelets import complex_dft, real_dft
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.tiled import kernel_transform, tile_transform
-from znni.primitives.common.dft_codelets import complex_dft, real_dft
 from znni.primitives.cpu.tiled.number_formats import FLOAT32
 from znni.primitives.cpu.tiled.planes import column_blocks
 from znni.primitives.cpu.tiled.pooled_passes import block_floats

@@ -22,6 +22,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
+from znni.primitives.common.codelets import Codelet
+from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.common.image_rows import (
     a_line_apart,
     ask_for,
@@ -32,8 +34,6 @@ from znni.primitives.cpu.common.image_rows import (
 )
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.common.codelets import Codelet
-from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 from znni.shapes import Vec3
 
