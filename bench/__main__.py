@@ -17,7 +17,7 @@ from bench.layers import Layer, check_primitives, compare_layer, convolution_of
 from bench.micro_batches import compare_divisions
 from bench.network_peers import check_peers
 from bench.networks import Rivals, compare_network
-from bench.planner_commands import search_command, shares_command
+from bench.planner_commands import machine_command, search_command, shares_command
 from bench.plot import plot
 from bench.profile import profile
 from bench.record import Row, load, revision
@@ -125,6 +125,7 @@ def micro_batches_command(
     report_all("micro-batches", starmap(compared, layers), [ceilings], out)
 
 
+app.command("machine-plans")(machine_command)
 app.command("search")(search_command)
 app.command("shares")(shares_command)
 

@@ -14,6 +14,7 @@ from bench.layers import Layer, check_primitives, convolution_of
 from bench.record import Row
 from bench.session import layers_of, progress, report_all
 from znni.errors import InvalidInput
+from znni.gpus import why_no_gpu
 from znni.machine import detect_machine
 from znni.primitive import catalogue
 from znni.shapes import Shape5
@@ -37,7 +38,7 @@ def gpu_layers_command(
     machine = detect_machine()
     check_primitives(only or [], machine)
     if not machine.gpus:
-        raise InvalidInput("gpu-layers needs a GPU; znni machine says what is missing")
+        raise InvalidInput(f"gpu-layers needs a GPU: {why_no_gpu()}")
     primitives = [
         primitive
         for primitive in catalogue(machine).values()

@@ -9,12 +9,15 @@ from typing import Annotated
 import typer
 
 from bench import options
+from bench.machine_plans import plan_on
 from bench.record import Row
 from bench.rounds import Effort
 from bench.searches import compare_shares, time_search
 from bench.session import progress, report_all
 from znni.errors import InvalidInput
 from znni.families import FAMILIES
+from znni.machine import DeviceKind
+from znni.machine_file import machine_for
 from znni.network_file import load_network
 from znni.options import Division, memory_size
 
@@ -48,6 +51,27 @@ def search_command(
         return rows
 
     report_all("search", (timed(*one) for one in asked), [], out)
+
+
+def machine_command(
+    net: options.Nets,
+    machine: Annotated[
+        list[Path] | None, typer.Option(help="A machine's file; repeatable. Default: this one.")
+    ] = None,
+    size: options.Volume = 2048,
+    costs: options.CostsChoice = "built-in",
+    out: options.Out = None,
+) -> None:
+    """What is planned for machines and their devices, beside what ZNNi reached on the paper's."""
+    networks = [load_network(path) for path in net]
+
+    def planned(file: Path | None) -> list[Row]:
+        kinds: list[DeviceKind] = ["cpu", "gpu"] if machine_for(file, None, None).gpus else ["cpu"]
+        progress(f"planning for {file or 'this machine'}")
+        return [plan_on(each, size, file, kind, costs) for kind, each in product(kinds, networks)]
+
+    files: list[Path | None] = [*machine] if machine else [None]
+    report_all("machine-plans", map(planned, files), [], out)
 
 
 def shares_command(

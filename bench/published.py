@@ -25,6 +25,11 @@ VOXELS_PER_SECOND: dict[str, tuple[int | None, ...]] = {
 }
 
 
+def published(network: str, name: str) -> int | None:
+    """One figure, if there is one, of a network and a program or strategy by their names."""
+    return VOXELS_PER_SECOND[name][NETWORKS.index(network)] if network in NETWORKS else None
+
+
 def published_rows(network: str) -> list[dict[str, Any]]:
     """What was published for a network of that name; empty for any other."""
     if network not in NETWORKS:

@@ -24,6 +24,7 @@ Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[
     "gpu-layers",
     "layer",
+    "machine-plans",
     "micro-batches",
     "network",
     "profile",

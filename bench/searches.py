@@ -128,6 +128,7 @@ def _search(
         ram=ram,
         machine=machine,
         micro_batches=division,
+        device="cpu",
         costs=costs,
     )
 

@@ -81,7 +81,15 @@ def top_plans(
     """The plans with the least predicted time for a volume as ``volume_for`` has it."""
     progress(f"planning {network.name}")
     volume = volume_for(network, size, patch)
-    found = search(network, volume, ram=ram, threads=threads, costs=costs, accuracy=accuracy)
+    found = search(
+        network,
+        volume,
+        ram=ram,
+        threads=threads,
+        costs=costs,
+        accuracy=accuracy,
+        device="cpu",
+    )
     return fastest(found, count)
 
 

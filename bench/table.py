@@ -130,6 +130,15 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "declared GiB": "{declared_gib:.2f}",
     },
+    "machine-plans": {
+        "network": "{network}",
+        "processor": "{processor}",
+        "patch": "{patch}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "ZNNi": "{published_voxels_per_s:,.0f}",
+        "declared GiB": "{declared_gib:.2f}",
+        "layers": "{layers}",
+    },
     "shares": {
         "network": "{network}",
         "primitives": "{primitives}",

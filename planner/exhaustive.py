@@ -269,6 +269,7 @@ class Search:
             self.model,
             division,
         )
+        other._choose = self._choose
         other.bounds = self.bounds  # what no plan beats, none of some do
         return other
 

@@ -10,6 +10,8 @@ from znni.plan_memory import PlanMemory
 from znni.plan_time import PlanTime
 from znni.shapes import Vec3
 
+FLOAT_BYTES = 4
+
 
 @dataclass(frozen=True)
 class Handling:
@@ -73,12 +75,14 @@ class Overhead:
             device: where its layers run.
         """
         values_in, values_out = _values(network, patch)
+        # The block under way is among the layers' arrays, or, where these are on a GPU, beside it.
+        held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
         return PlanMemory(
             process=self.process + self.cuda * (device == "gpu"),
             weights=4 * network.parameters,
             resident=0,
             working=0,
-            blocks=values_in * self.voxel_in + values_out * self.voxel_out,
+            blocks=values_in * held_in + values_out * self.voxel_out,
         )
 
     def of_gpu(self, network: Network, patch: Vec3) -> PlanMemory:
@@ -120,7 +124,7 @@ class Overhead:
         if device == "gpu":
             started = seconds.building + seconds.cuda
             return PlanTime(started, seconds.warming, reading, layers, writing)
-        touched = max(0, working - 4 * values_in)  # the input is a block that was read
+        touched = max(0, working - FLOAT_BYTES * values_in)  # the input is a block that was read
         return PlanTime(
             building=seconds.building + resident * seconds.resident,
             warming=seconds.warming + touched * seconds.touched,

@@ -17,6 +17,7 @@ settings.load_profile("reproducible")
 
 # Tests interrupt themselves; a shell starts what runs in its background with that ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
 
 
 @pytest.fixture(scope="session", autouse=True)

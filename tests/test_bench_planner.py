@@ -13,12 +13,18 @@ from test_workspace_division import slots
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.machine_plans import plan_on
+from bench.published import published
 from bench.searches import SHARES, compare_shares, time_search
 from bench.table import table
 from planner.layers import Slot, fastest_within
 from znni.errors import InvalidInput
+from znni.machine import DeviceKind
+from znni.network_file import load_network
 
 MACHINES = Path(__file__).parents[1] / "machines"
+NETWORKS = MACHINES.parent / "networks"
+DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
 
 
 @given(slots(), st.integers(0, 50))
@@ -46,6 +52,18 @@ def test_searches_are_timed_here_and_for_other_machines() -> None:
         assert row["declared_gib"] <= row["limit_gib"]
     assert "skipped" in time_search(NETWORK, 64, 1 << 20, None, "none", "built-in")
     assert len(table("search", [here, there]).splitlines()) == 4
+
+
+def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> None:
+    paper = load_network(NETWORKS / "n337.yaml")
+    rows = [plan_on(paper, 192, MACHINES / "titanx-e7.yaml", kind, "built-in") for kind in DEVICES]
+    assert [row["published_voxels_per_s"] for row in rows] == [262_131, 671_782]
+    assert "direct" in rows[0]["layers"]
+    assert "conv1 gpu_" in rows[1]["layers"]
+    assert rows[1]["declared_gib"] <= 12
+    assert "skipped" not in plan_on(NETWORK, 32, None, "cpu", "built-in")
+    assert published("none of them", "ZNN") is None
+    assert len(table("machine-plans", rows).splitlines()) == 4
 
 
 def test_shares_are_predicted_and_measured() -> None:

@@ -46,7 +46,7 @@ def test_live_blocks_never_overlap(requests: list[tuple[int, bool, int]]) -> Non
         assert live[-1].start % ALIGNMENT == 0
         if dropped < len(live):
             live.pop(dropped).freed = True
-        by_address = sorted(live, key=lambda block: block.start)
+        by_address = sorted(live, key=lambda block: (block.start, block.stop))
         assert all(a.stop <= b.start for a, b in pairwise(by_address))
         assert all(block.start >= 0 and block.stop <= ends.capacity for block in live)
 

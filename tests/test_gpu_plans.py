@@ -79,7 +79,7 @@ def test_memory_is_told_of_both() -> None:
     assert plan.gpu_memory.process == 300
     assert plan.gpu_memory.blocks == 4 * voxels_in + 2 * voxels_out
     assert plan.memory.process == 1500
-    assert plan.memory.blocks == voxels_in + 2 * voxels_out
+    assert plan.memory.blocks == (1 + 4) * voxels_in + 2 * voxels_out  # one goes to the GPU
     assert plan.memory.working == plan.memory.resident == 0
     assert {segment.device for segment in plan.segments} == {"gpu"}
     assert Plan.from_json(plan.to_json()) == plan

@@ -34,6 +34,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def heed_signals() -> None:
+    """Undo what a shell does to jobs in the background, and nohup to any."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @contextmanager
 def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess.Popen[str]]:
     """A run that has written its first block."""
@@ -45,7 +51,7 @@ def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+        preexec_fn=heed_signals,  # noqa: PLW1509
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "block\n"

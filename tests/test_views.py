@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from small_search import CATALOGUE, LIMIT, OUTPUT, small_search
 
@@ -10,7 +12,9 @@ from planner.sizes import axis_sizes
 from planner.views import ANY, NEAR, by_memory, by_patch_size, cubes, edge, near_cubes, steps, views
 from znni.errors import DoesNotFit
 from znni.families import families
+from znni.machine_file import load_machine
 from znni.plans import working_peak
+from znni.primitive import catalogue
 from znni.shapes import Vec3
 
 
@@ -78,6 +82,14 @@ def test_the_fastest_plan_of_each_patch_may_be_in_pieces(search: Search) -> None
         alone = [of.seconds for patch in patches if (of := within.fastest_for(patch))]
         assert [of.seconds for of in by_patch_size(within, patches)] == alone
         assert alone
+
+
+def test_only_pooling_is_in_no_family() -> None:
+    node = load_machine(Path(__file__).parents[1] / "machines" / "h200-node.yaml")
+    primitives = catalogue(node)
+    pooling = set.intersection(*families(primitives).values())
+    assert {"max_pooling", "gpu_max_pooling_fragments"} <= pooling
+    assert all("max_pooling" in name for name in pooling)
 
 
 def test_a_family_has_its_own_primitives_and_all_pooling(search: Search) -> None:

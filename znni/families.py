@@ -7,9 +7,10 @@ from znni.primitive import Catalogue
 # How the names of each family's primitives begin, after the gpu_ of those of GPUs.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiled FFT": ("fft_tiled",),
-    "FFT of whole images": ("fft_data_parallel", "fft_task_parallel"),
+    "FFT of whole images": ("fft_data_parallel", "fft_task_parallel", "fft_pruned"),
     "lowered to matrix products": ("lowered",),
     "direct": ("direct",),
+    "cuDNN": ("cudnn",),
 }
 
 

@@ -8,7 +8,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from znni.cuda import INSTALL, cupy
+from znni.cuda import INSTALL, cupy, device_errors
+from znni.errors import InvalidInput
 
 # Float32 multiply-adds of a multiprocessor in a cycle, by compute capability: half as many where a
 # generation was made for double precision.
@@ -35,8 +36,15 @@ class Gpu(NamedTuple):
 
 
 def detect_gpus() -> list[Gpu]:
-    """All GPUs that CUDA can use now; none where CuPy or a driver is missing."""
-    return [] if why_no_gpu() else list(_gpus())
+    """All GPUs that CUDA can use now; none where CuPy or a driver is missing.
+
+    Raises:
+        RunFailed: CUDA finds one, and cannot use it.
+    """
+    if why_no_gpu():
+        return []
+    with device_errors("the GPU"):
+        return list(_gpus())
 
 
 @cache
@@ -48,7 +56,10 @@ def why_no_gpu() -> str:
         return "there is no NVIDIA driver; install one if the machine has a GPU"
     if find_spec("cupy") is None:
         return f"CuPy is not installed; {INSTALL}"
-    runtime = cupy().cuda.runtime
+    try:
+        runtime = cupy().cuda.runtime
+    except InvalidInput as error:
+        return str(error)
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:

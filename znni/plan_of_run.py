@@ -55,7 +55,10 @@ def given_or_found(
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
     if given is None:
-        here = detect_machine(ram, threads, gpu_memory)
+        if device == "cpu":
+            here = detect_host(ram, threads)  # with GPUs left alone
+        else:
+            here = detect_machine(ram, threads, gpu_memory)
         overhead = run_overhead(here, dtype, input_itemsize, output_array)
         try:
             among = planning.search_for(

@@ -25,7 +25,7 @@ from znni.engine.traversal import Measured, not_measured
 from znni.errors import PLAN_AGAIN, InvalidInput, option
 from znni.explanation import explanation
 from znni.families import families
-from znni.machine import Machine, detect_machine
+from znni.machine import Machine, detect_host, detect_machine
 from znni.machine_file import machine_for
 from znni.network import Network
 from znni.network_file import load_network
@@ -178,7 +178,9 @@ def search_for(
     device: DeviceChoice,
 ) -> Search:
     """All plans for a job on a machine, by its primitives of a class on one device."""
-    everything = of_class(catalogue(machine), accuracy)
+    tried = primitives_to_try(network, of_class(catalogue(machine), accuracy), machine, device)
+    if costs == "measured":
+        tried = tried[-1:]  # of hosts alone there are measurements
     *preferred, last = (
         Search(
             network,
@@ -189,7 +191,7 @@ def search_for(
             cost_model(primitives, costs, absent=machine.absent),
             micro_batches,
         )
-        for primitives in primitives_to_try(network, everything, machine, device)
+        for primitives in tried
     )
     return next((search for search in preferred if search.fits()), last)
 
@@ -238,7 +240,10 @@ def checked_plan(
             what this machine does not have, or a primitive of a lower class than ``accuracy``.
     """
     check_made_for(given, network, threads)
-    here = detect_machine(ram, threads, gpu_memory)
+    if given.device.kind == "cpu":
+        here = detect_host(ram, threads)  # with GPUs left alone
+    else:
+        here = detect_machine(ram, threads, gpu_memory)
     check_device(given, here, device)
     there = given.machine.host
     able = Machine(replace(there, bfloat16=there.bfloat16 and here.host.bfloat16), here.gpus)

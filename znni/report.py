@@ -52,7 +52,7 @@ class Report:
 
     def _rows(self) -> list[tuple[str, ...]]:
         expected = self.plan.time.of_job(self.plan.patches)
-        promised = self.plan.memory.total
+        promised, on_gpu = self.plan.memory.total, self.plan.gpu_memory
         return [
             ("", "measured", "predicted"),
             ("voxels/s", *(f"{self.voxels / time.total:,.0f}" for time in (self.time, expected))),
@@ -64,4 +64,5 @@ class Report:
             ("  reading", duration(self.time.reading), duration(expected.reading)),
             ("  writing", duration(self.time.writing), duration(expected.writing)),
             ("peak memory", in_units(self.peak_memory), in_units(promised)),
+            *([("GPU memory", "", in_units(on_gpu.total))] if on_gpu else []),
         ]

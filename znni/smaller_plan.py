@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, RunFailed, option
-from znni.machine import detect_host
+from znni.machine import detect_host, detect_machine
 from znni.options import Accuracy, Costs, Division, OutputType
 from znni.planning import fastest, search_for
 from znni.plans import Plan
@@ -25,7 +25,7 @@ def smaller_plan(
     input_itemsize: int,
     output_array: int = 0,
 ) -> Plan:
-    """The fastest plan that takes markedly less memory than another, or else the least of all.
+    """The fastest plan that takes markedly less memory of the host than another, or else the least.
 
     Args:
         failed: the other; a plan has its threads.
@@ -42,9 +42,15 @@ def smaller_plan(
     """
     taken, process = failed.memory.total, failed.memory.process
     limit = process + int(SHARE * (taken - process))
-    here = detect_host(limit, failed.machine.host.threads)
+    device, threads = failed.device, failed.machine.host.threads
+    if device.kind == "cpu":
+        here = detect_host(limit, threads)
+    else:
+        here = detect_machine(limit, threads, device.memory)
     overhead = run_overhead(here, dtype, input_itemsize, output_array)
-    search = search_for(failed.network, job, here, accuracy, costs, micro_batches, overhead, "cpu")
+    search = search_for(
+        failed.network, job, here, accuracy, costs, micro_batches, overhead, device.kind
+    )
     try:
         return fastest(search)[0]
     except DoesNotFit as error:

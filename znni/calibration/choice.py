@@ -50,6 +50,10 @@ def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = Fa
     if found:
         return MeasuredModel(found, catalogue)
     if costs == "measured":
+        if any(primitive.device.kind == "gpu" for primitive in catalogue.values()):
+            raise InvalidInput(
+                f"znni calibrate measures no GPUs yet; give {option('costs', 'built-in')}"
+            )
         here = " and ".join(map(str, _conditions(catalogue)))
         raise InvalidInput(
             f"{database.path}: nothing was measured yet on {here}; run znni calibrate with these "

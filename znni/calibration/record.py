@@ -12,7 +12,7 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement, today
 from znni.calibration.shapes import Call
 from znni.errors import InvalidInput
-from znni.machine import detect_machine
+from znni.machine import detect_host
 from znni.plans import Step
 from znni.primitive import Primitive, catalogue
 
@@ -42,13 +42,14 @@ def record_steps(
 
     Args:
         timings: of warm calls. Those in pieces are left out: what each piece took is not known.
+            So are those on GPUs, of which there is no calibration that they could refine.
         threads: worker threads that they had.
         database: where they are kept.
 
     Raises:
         InvalidInput: the database cannot be written.
     """
-    primitives = catalogue(detect_machine(threads=threads))
+    primitives = catalogue(detect_host(threads=threads))
     of_primitives = (
         (primitives[step.primitive], Call(step.operation, step.shape_in), seconds)
         for step, seconds in timings
@@ -68,7 +69,7 @@ def refine(timings: Iterable[tuple[Step, float]], threads: int) -> None:
     """
     database = CostDatabase()
     try:
-        measured = measurements_of(catalogue(detect_machine(threads=threads)), database)
+        measured = measurements_of(catalogue(detect_host(threads=threads)), database)
         if next(measured, None):
             record_steps(timings, threads, database)
     except InvalidInput as error:

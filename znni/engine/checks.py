@@ -38,6 +38,11 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
                     f"the plan uses primitive {step.primitive!r}, which this machine does not "
                     f"have; it has {', '.join(sorted(catalogue))}; {PLAN_AGAIN}"
                 )
+            if primitive.device.kind != segment.device:
+                raise InvalidInput(
+                    f"the plan has {step.primitive} run on the {segment.device}, and it runs on "
+                    f"the {primitive.device.kind}; {PLAN_AGAIN}"
+                )
             made = primitive.out_shape(step.operation, shape)
             if step.shape_in != shape or step.shape_out != made:
                 raise InvalidInput(

@@ -16,7 +16,7 @@ from znni.api import Inferer
 from znni.errors import DoesNotFit, RunFailed
 from znni.importing.chain import Chain
 from znni.importing.steps import Original
-from znni.machine import detect_machine
+from znni.machine import detect_host
 from znni.network import Conv, Network
 from znni.shapes import Vec3
 from znni.units import in_units
@@ -68,7 +68,7 @@ def compare(chain: Chain, original: Original) -> Parity | str:
     extents = (size - network.field_of_view) // pooling + 1
     ours, theirs = list[Float32](), list[Float32]()
     try:
-        dense = Inferer(network, chain.weights, costs="built-in")(x)
+        dense = Inferer(network, chain.weights, costs="built-in", device="cpu")(x)
     except DoesNotFit as error:
         return f"a patch to compare does not fit into memory: {error}"
     try:
@@ -118,7 +118,7 @@ def _obstacle(network: Network, original: Original, size: Vec3) -> str:
     if not view.within(size):
         return f"it was exported for an input of {size}, less than its field of view of {view}"
     values, flops = _work(network, size)
-    needed, allowed = 4 * COPIES * values, detect_machine().host.memory
+    needed, allowed = 4 * COPIES * values, detect_host().host.memory
     if needed > allowed:
         return (
             f"{original.runtime} would take some {in_units(needed)} for an input of {size}, and "

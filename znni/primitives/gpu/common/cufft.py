@@ -51,6 +51,11 @@ class Lines:
         self._together, self._plan = together, plan
         rest = count % together
         self._rest = _Plan(kind, length, rest) if rest else None
+        wanted = max(part.work_bytes for _, part in self._parts())
+        if wanted > work_bytes:
+            raise RuntimeError(
+                f"cuFFT wants {wanted} bytes to transform lines of {length}, and has {work_bytes}"
+            )
 
     def run(self, lines: int, work: int) -> None:
         """Transform them, on the current stream.

@@ -1,0 +1,46 @@
+"""What is planned for a machine, on each of its devices, beside what ZNNi reached on its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.published import published
+from bench.record import Row
+from znni.errors import DoesNotFit
+from znni.machine import DeviceKind
+from znni.network import Network
+from znni.options import Costs
+from znni.planning import fastest, search
+
+# The strategy of the paper with all layers on one device.
+STRATEGIES: dict[DeviceKind, str] = {"cpu": "ZNNi CPU-only", "gpu": "ZNNi GPU-only"}
+
+
+def plan_on(
+    network: Network, size: int, machine: Path | None, device: DeviceKind, costs: Costs
+) -> Row:
+    """The fastest plan with all layers on a device: a row with the primitive of each layer.
+
+    Args:
+        network: to plan for.
+        size: voxels per axis of the volume.
+        machine: a machine's file; by default this one.
+        device: where the layers run.
+        costs: of the model that predicts times.
+    """
+    started = search(network, (size,) * 3, machine=machine, device=device, costs=costs)
+    row: Row = {
+        "network": network.name,
+        "processor": started.device.name,
+        "published_voxels_per_s": published(network.name, STRATEGIES[device]),
+    }
+    try:
+        plan = fastest(started)[0]
+    except DoesNotFit as error:
+        return row | {"skipped": str(error)}
+    return row | {
+        "predicted_voxels_per_s": plan.voxels_per_second,
+        "patch": str(plan.patch),
+        "declared_gib": plan.device_memory.total / 2**30,
+        "layers": ", ".join(f"{step.operation.name} {step.primitive}" for step in plan.steps),
+    }
