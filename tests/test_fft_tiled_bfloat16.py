@@ -239,8 +239,8 @@ def test_a_plan_for_a_machine_with_the_instructions_runs_on_no_other(
 ) -> None:
     plan = plan_of("bfloat16", WITH)
     assert planning.accuracy_note(plan, "bfloat16").startswith("bfloat16 in ")
-    monkeypatch.setattr(planning, "detect_host", lambda *_: WITHOUT)
+    monkeypatch.setattr(planning, "detect_for", lambda *_: WITHOUT)
     with pytest.raises(InvalidInput, match=r"fft_tiled_\d+_bfloat16.* this machine does not have"):
         planning.checked_plan(plan, NETWORK, accuracy="bfloat16")
-    monkeypatch.setattr(planning, "detect_host", lambda *_: WITH)
+    monkeypatch.setattr(planning, "detect_for", lambda *_: WITH)
     assert planning.checked_plan(plan, NETWORK, accuracy="bfloat16") == plan

@@ -185,8 +185,8 @@ def test_a_plan_for_a_gpu_keeps_to_its_memory_here(monkeypatch: pytest.MonkeyPat
     plan = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", threads=1)
     found = replace(detect_machine(threads=1), gpus=(gpu(2**33),))
     monkeypatch.setattr(
-        "znni.planning.detect_machine",
-        lambda ram, threads, gpu_memory: limited(found, ram, threads, gpu_memory),
+        "znni.planning.detect_for",
+        lambda _device, ram, threads, gpu_memory: limited(found, ram, threads, gpu_memory),
     )
     checked = planning.checked_plan(plan, plan.network, dtype="uint8")
     assert checked.device.name == "fake GPU"

@@ -17,7 +17,7 @@ from znni.engine.pipeline import Progress, no_progress
 from znni.engine.tiles import Job, Region, make_job
 from znni.errors import InvalidInput, ZnniError
 from znni.job_seconds import JobSeconds
-from znni.machine import detect_host, detect_machine
+from znni.machine import detect_for
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import (
@@ -272,10 +272,7 @@ class Inferer:
         if self.plan is None:
             self._runner = None  # what it keeps is freed before the next one is planned
         if self._runner is None:  # from here on it takes its share of what is available
-            if self._device == "cpu":
-                here = detect_host(self._ram, self._threads)
-            else:
-                here = detect_machine(self._ram, self._threads, self._gpu_memory)
+            here = detect_for(self._device, self._ram, self._threads, self._gpu_memory)
             self._allowed = here.host.memory
             self._gpu_allowed = here.gpus[0].memory if here.gpus else self._gpu_memory
         chosen = given_or_found(

@@ -15,7 +15,7 @@ import psutil
 from znni import control_groups
 from znni.errors import InvalidInput, option
 from znni.gpus import Gpu, detect_gpus
-from znni.options import memory_size
+from znni.options import DeviceChoice, memory_size
 
 # A share of what the system calls available is left to it: page cache, other processes.
 AVAILABLE_SHARE = 0.9
@@ -110,6 +110,28 @@ def detect_machine(
     """
     gpus = tuple(map(_gpu, detect_gpus()))
     return limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
+
+
+def detect_for(
+    device: DeviceChoice,
+    ram: int | str | None = None,
+    threads: int | None = None,
+    gpu_memory: int | str | None = None,
+) -> Machine:
+    """This machine, for layers on a device: its GPUs are left alone where these are on the ``cpu``.
+
+    Args:
+        device: where the layers run.
+        ram: as of ``detect_machine``.
+        threads: as of ``detect_machine``.
+        gpu_memory: as of ``detect_machine``.
+
+    Raises:
+        InvalidInput: as ``detect_machine``.
+    """
+    if device == "cpu":
+        return detect_host(ram, threads)
+    return detect_machine(ram, threads, gpu_memory)
 
 
 def detect_host(ram: int | str | None = None, threads: int | None = None) -> Machine:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from znni import planning
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, option
-from znni.machine import detect_host, detect_machine
+from znni.machine import detect_for, detect_host
 from znni.network import Network
 from znni.options import Accuracy, Costs, DeviceChoice, Division, OutputType
 from znni.plans import Plan
@@ -55,10 +55,7 @@ def given_or_found(
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
     if given is None:
-        if device == "cpu":
-            here = detect_host(ram, threads)  # with GPUs left alone
-        else:
-            here = detect_machine(ram, threads, gpu_memory)
+        here = detect_for(device, ram, threads, gpu_memory)
         overhead = run_overhead(here, dtype, input_itemsize, output_array)
         try:
             among = planning.search_for(

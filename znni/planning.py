@@ -25,7 +25,7 @@ from znni.engine.traversal import Measured, not_measured
 from znni.errors import PLAN_AGAIN, InvalidInput, option
 from znni.explanation import explanation
 from znni.families import families
-from znni.machine import Machine, detect_host, detect_machine
+from znni.machine import Machine, detect_for
 from znni.machine_file import machine_for
 from znni.network import Network
 from znni.network_file import load_network
@@ -41,7 +41,7 @@ from znni.options import (
 from znni.plan_checks import check_class, check_made_for
 from znni.plan_memory import PlanMemory
 from znni.plans import Plan
-from znni.primitive import catalogue
+from znni.primitive import Catalogue, catalogue
 from znni.run_overhead import run_overhead
 from znni.shapes import Vec3
 from znni.units import in_units
@@ -181,19 +181,14 @@ def search_for(
     tried = primitives_to_try(network, of_class(catalogue(machine), accuracy), machine, device)
     if costs == "measured":
         tried = tried[-1:]  # of hosts alone there are measurements
-    *preferred, last = (
-        Search(
-            network,
-            job.output,
-            machine,
-            primitives,
-            overhead,
-            cost_model(primitives, costs, absent=machine.absent),
-            micro_batches,
-        )
-        for primitives in tried
-    )
-    return next((search for search in preferred if search.fits()), last)
+
+    def among(primitives: Catalogue) -> Search:
+        model = cost_model(primitives, costs, absent=machine.absent)
+        return Search(network, job.output, machine, primitives, overhead, model, micro_batches)
+
+    *preferred, last = tried
+    searches = map(among, preferred)
+    return next((search for search in searches if search.fits()), None) or among(last)
 
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:
@@ -240,10 +235,7 @@ def checked_plan(
             what this machine does not have, or a primitive of a lower class than ``accuracy``.
     """
     check_made_for(given, network, threads)
-    if given.device.kind == "cpu":
-        here = detect_host(ram, threads)  # with GPUs left alone
-    else:
-        here = detect_machine(ram, threads, gpu_memory)
+    here = detect_for(given.device.kind, ram, threads, gpu_memory)
     check_device(given, here, device)
     there = given.machine.host
     able = Machine(replace(there, bfloat16=there.bfloat16 and here.host.bfloat16), here.gpus)

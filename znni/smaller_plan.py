@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, RunFailed, option
-from znni.machine import detect_host, detect_machine
+from znni.machine import detect_for
 from znni.options import Accuracy, Costs, Division, OutputType
 from znni.planning import fastest, search_for
 from znni.plans import Plan
@@ -43,10 +43,7 @@ def smaller_plan(
     taken, process = failed.memory.total, failed.memory.process
     limit = process + int(SHARE * (taken - process))
     device, threads = failed.device, failed.machine.host.threads
-    if device.kind == "cpu":
-        here = detect_host(limit, threads)
-    else:
-        here = detect_machine(limit, threads, device.memory)
+    here = detect_for(device.kind, limit, threads, device.memory)
     overhead = run_overhead(here, dtype, input_itemsize, output_array)
     search = search_for(
         failed.network, job, here, accuracy, costs, micro_batches, overhead, device.kind
