@@ -11,6 +11,7 @@ import numpy as np
 from znni.cost import Cost
 from znni.cuda import compiled
 from znni.network import Activation
+from znni.primitives.gpu.common.larger import larger_source
 from znni.shapes import Shape5
 
 # Of a sum `value`. The larger of two that keeps NaN is `larger`. Softmax needs all maps of a voxel,
@@ -32,23 +33,10 @@ SOFTMAX_EFFICIENCY = 0.1
 
 THREADS = 256
 
-_LARGER = """
-// The larger of two, and NaN where one is.
-__device__ __forceinline__ float larger(float a, float b) {
-#if __CUDA_ARCH__ >= 800
-    float c;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
-#else
-    return a > b || a != a ? a : b;
-#endif
-}
-"""
-
 
 def activation_source(activation: Activation) -> str:
     """CUDA functions ``float larger(float, float)`` and ``float activation(float)``."""
-    return f"""{_LARGER}
+    return f"""{larger_source()}
 __device__ __forceinline__ float activation(float value) {{
     return {EXPRESSIONS[activation]};
 }}

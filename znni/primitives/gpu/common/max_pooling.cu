@@ -12,17 +12,6 @@ constexpr int ROWS = WINDOW_Y + OFFSETS_Y - 1;     // of input, that a cell look
 constexpr int COLUMNS = WINDOW_X + OFFSETS_X - 1;  // and columns
 constexpr bool ALL_OFFSETS = OFFSETS_Z > 1;        // along z
 
-// The larger of two numbers; NaN where one of them is.
-__device__ __forceinline__ float larger(float a, float b) {
-#if __CUDA_ARCH__ >= 800
-    float result;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return a > b || a != a ? a : b;
-#endif
-}
-
 // The maxima of one plane's windows, at each offset in y and x.
 __device__ __forceinline__ void pool_plane(const float* __restrict__ corner, long long stride_y,
                                            float (&maxima)[OFFSETS_Y][OFFSETS_X]) {

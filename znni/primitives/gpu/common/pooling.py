@@ -16,6 +16,8 @@ from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Operation, Pool
 from znni.primitive import Run
+from znni.primitives.gpu.common.larger import larger_source
+from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights
 
@@ -70,9 +72,8 @@ class GpuPooling(ABC):
 
         def run(x: Any) -> Any:
             y = new_device_output(out)
-            strides = (np.int64(stride // x.itemsize) for stride in x.strides[:-1])
             sizes = (np.int32(size) for size in (shape.f, *out.size, planes))
-            kernel((blocks,), (threads,), (x, y, *strides, *sizes))
+            kernel((blocks,), (threads,), (x, y, *strides_in_elements(x), *sizes))
             return y
 
         return run
@@ -87,7 +88,7 @@ class GpuPooling(ABC):
 @cache
 def source() -> str:
     """The kernel, in CUDA C++."""
-    return files(__package__).joinpath("max_pooling.cu").read_text()
+    return larger_source() + (files(__package__) / "max_pooling.cu").read_text()
 
 
 def constants(window: Vec3, offsets: Vec3) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from znni.primitives.gpu.common.activation import (
     softmax_over_maps,
     with_softmax,
 )
+from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.primitives.gpu.direct_tiles.geometry import Tile
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32
@@ -68,10 +69,9 @@ def build(conv: Conv, tile: Tile, shape: Shape5, out: Shape5, weights: ConvWeigh
 
     def run(x: Any) -> Any:
         y = new_device_output(out)
-        strides = (stride // x.itemsize for stride in x.strides[:4])
         arguments = (
             x,
-            *map(np.int64, strides),
+            *strides_in_elements(x),
             *map(np.int32, shape[1:]),
             y,
             *map(np.int32, out[1:]),

@@ -10,6 +10,7 @@ import numpy as np
 from znni.cuda import compiled
 from znni.network import Activation
 from znni.primitives.gpu.common.activation import activation_source
+from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.primitives.gpu.library.formats import Format
 from znni.shapes import Shape5
 
@@ -42,7 +43,7 @@ class Layout:
             packed: as many numbers of the format.
         """
         shape = Shape5(*x.shape)
-        self._pack(*_grid(shape), (x, *_strides(x), packed, *_sizes(shape)))
+        self._pack(*_grid(shape), (x, *strides_in_elements(x), packed, *_sizes(shape)))
 
     def unpack(self, packed: Any, bias: Any, y: Any) -> None:
         """Bring sums out of cuDNN's layout, through bias and activation.
@@ -53,7 +54,7 @@ class Layout:
             y: where to, as ``x`` in ``pack``.
         """
         shape = Shape5(*y.shape)
-        self._unpack(*_grid(shape), (packed, bias, y, *_strides(y), *_sizes(shape)))
+        self._unpack(*_grid(shape), (packed, bias, y, *strides_in_elements(y), *_sizes(shape)))
 
     def fill(self, packed: Any, count: int) -> None:
         """Make ``count`` numbers of the format that are not all alike."""
@@ -64,10 +65,6 @@ class Layout:
 def _grid(shape: Shape5) -> tuple[tuple[int], tuple[int, int]]:
     """Blocks and threads."""
     return (shape.n * -(-shape.size.volume // SIDE),), (SIDE, ROWS)
-
-
-def _strides(array: Any) -> list[np.int64]:
-    return [np.int64(stride // array.itemsize) for stride in array.strides[:4]]
 
 
 def _sizes(shape: Shape5) -> list[np.int32]:

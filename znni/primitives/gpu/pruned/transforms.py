@@ -12,6 +12,7 @@ from znni.device_arena import device_workspace
 from znni.network import Activation
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.cufft import Kind, Lines
+from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.primitives.gpu.pruned.geometry import (
     IMAGES_TOGETHER,
     LINES_BYTES,
@@ -45,8 +46,8 @@ class Kernels:
         """Lines of real numbers, ``pitch`` apart and zero beyond the maps (f, z, y, x)."""
         f, z, y, x = maps.shape
         count = f * z * y * pitch
-        strides = [np.int64(stride // maps.itemsize) for stride in maps.strides[:3]]
         sizes = map(np.int32, (z, y, x))
+        strides = strides_in_elements(maps)
         arguments = (maps, *strides, *sizes, lines, np.int32(pitch), np.int64(count))
         self._embed((-(-count // THREADS),), (THREADS,), arguments)
 

@@ -9,12 +9,12 @@ import numpy as np
 from znni.cuda import compiled, cupy
 from znni.device_arena import device_workspace, new_device_output
 from znni.primitives.gpu.common.activation import softmax_over_maps
+from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.primitives.gpu.tiled.tile_batches import TileBatches
 from znni.primitives.gpu.tiled.tile_spectrum import GROUP, frequencies, roots
 from znni.primitives.gpu.tiled.transform_source import transform_shape
 from znni.weights import ConvWeights
 
-FLOAT_BYTES = 4
 TRANSFORM_KERNELS_THREADS = 256
 
 
@@ -66,13 +66,12 @@ class TiledConvolution:
         """Transform some tiles of the input."""
         batches, transform = self._batches, self._transform
         maps = batches.layer.in_features
-        strides = (np.int64(stride // FLOAT_BYTES) for stride in x.strides[:4])
         self._forward(
             (transform.grid(tiles, batches.in_groups, inverse=False),),
             (transform.threads,),
             (
                 x,
-                *strides,
+                *strides_in_elements(x),
                 np.int32(maps),
                 *map(np.int32, batches.shape.size),
                 *map(np.int32, batches.grid),

@@ -1,0 +1,10 @@
+// The larger of two numbers; NaN where one of them is.
+__device__ __forceinline__ float larger(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return a > b || a != a ? a : b;
+#endif
+}
