@@ -16,7 +16,7 @@ from bench.table import table
 from znni.errors import InvalidInput
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Accuracy, Costs
+from znni.options import Accuracy, Choices, Costs
 from znni.plan_file import load_plan
 from znni.planning import checked_plan, fastest, search
 from znni.plans import Plan
@@ -60,12 +60,13 @@ def plans_of(
     given: Path | None,
 ) -> Iterator[Plan]:
     """Each network's plan: the given one if there is one, or the best."""
+    choices = Choices(ram, threads, accuracy=accuracy)
     for network in map(load_network, nets):
         if given is None:
             progress(f"planning {network.name}")
             yield plan_for(network, size, ram, threads, patch, accuracy)
         else:
-            yield checked_plan(load_plan(given), network, ram, threads, accuracy)
+            yield checked_plan(load_plan(given), network, choices)
 
 
 def top_plans(

@@ -16,6 +16,7 @@ from fakes import Fake, fake_catalogue
 from numpy.typing import NDArray
 
 import znni
+import znni.inferer
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Network
 from znni.plans import Plan
@@ -186,8 +187,8 @@ def test_an_inferer_checks_a_plan_for_what_it_is_called_with(
     monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
 ) -> None:
     prepared: list[Any] = []
-    original = znni.api.prepare
-    monkeypatch.setattr(znni.api, "prepare", lambda *a: prepared.append(a) or original(*a))
+    original = znni.inferer.prepare
+    monkeypatch.setattr(znni.inferer, "prepare", lambda *a: prepared.append(a) or original(*a))
     plan = znni.plan(network, (4, 10, 12), input_itemsize=1)
     small, output = voxels((4, 10, 12)), 4 * 2 * 3 * 5 * 5
     inferer = znni.Inferer(network, weights, plan, ram=plan.memory.total + output)

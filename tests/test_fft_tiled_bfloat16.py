@@ -18,6 +18,7 @@ from znni import planning
 from znni.errors import InvalidInput
 from znni.machine import Machine, detect_machine
 from znni.network import Conv, Network, Pool
+from znni.options import Choices
 from znni.plans import Plan
 from znni.primitive import catalogue
 from znni.primitives.cpu import fft_tiled, fft_tiled_bfloat16
@@ -241,6 +242,6 @@ def test_a_plan_for_a_machine_with_the_instructions_runs_on_no_other(
     assert planning.accuracy_note(plan, "bfloat16").startswith("bfloat16 in ")
     monkeypatch.setattr(planning, "detect_for", lambda *_: WITHOUT)
     with pytest.raises(InvalidInput, match=r"fft_tiled_\d+_bfloat16.* this machine does not have"):
-        planning.checked_plan(plan, NETWORK, accuracy="bfloat16")
+        planning.checked_plan(plan, NETWORK, Choices(accuracy="bfloat16"))
     monkeypatch.setattr(planning, "detect_for", lambda *_: WITH)
-    assert planning.checked_plan(plan, NETWORK, accuracy="bfloat16") == plan
+    assert planning.checked_plan(plan, NETWORK, Choices(accuracy="bfloat16")) == plan

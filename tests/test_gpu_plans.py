@@ -20,6 +20,7 @@ from znni.engine.recombine import place
 from znni.errors import DoesNotFit, InvalidInput
 from znni.machine import Machine, detect_machine, limited
 from znni.network import Conv, Network, Pool
+from znni.options import Choices, Stored
 from znni.plans import Plan
 from znni.shapes import Vec3, offsets
 
@@ -188,12 +189,12 @@ def test_a_plan_for_a_gpu_keeps_to_its_memory_here(monkeypatch: pytest.MonkeyPat
         "znni.planning.detect_for",
         lambda _device, ram, threads, gpu_memory: limited(found, ram, threads, gpu_memory),
     )
-    checked = planning.checked_plan(plan, plan.network, dtype="uint8")
+    checked = planning.checked_plan(plan, plan.network, stored=Stored("uint8"))
     assert checked.device.name == "fake GPU"
     assert checked.device_memory.working == plan.device_memory.working
     assert checked.device_memory.blocks < plan.device_memory.blocks
     with pytest.raises(InvalidInput, match=r"of the GPU and .* are allowed; give gpu_memory="):
-        planning.checked_plan(plan, plan.network, gpu_memory=plan.device_memory.total - 1)
+        planning.checked_plan(plan, plan.network, Choices(gpu_memory=plan.device_memory.total - 1))
 
 
 def test_fragments_start_where_the_host_places_them() -> None:

@@ -46,7 +46,7 @@ def primitives(machine: Machine) -> Catalogue:
 def planned(network: Network, output: Vec3, gpu_memory: int | str | None = None) -> Plan:
     here = detect_machine(gpu_memory=gpu_memory)
     on_gpu = on_device(primitives(here), "gpu")
-    return fastest_plan(network, output, here, on_gpu, run_overhead(here, "float32", 4))
+    return fastest_plan(network, output, here, on_gpu, run_overhead(here))
 
 
 def patch_of(plan: Plan, seed: int) -> Float32:
@@ -73,7 +73,7 @@ def planned_least(network: Network, output: Vec3) -> int:
     """Bytes of the GPU that the smallest plan takes."""
     here = detect_machine()
     on_gpu = on_device(primitives(here), "gpu")
-    overhead = run_overhead(here, "float32", 4)
+    overhead = run_overhead(here)
     return Search(network, output, here, on_gpu, overhead).smallest().device_memory.total
 
 

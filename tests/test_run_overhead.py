@@ -12,6 +12,7 @@ from planner.overhead import Handling
 from znni.errors import InvalidInput
 from znni.machine import Storage
 from znni.network import Conv, Network
+from znni.options import Stored
 from znni.planning import checked_plan
 from znni.plans import Plan
 from znni.run_overhead import run_overhead
@@ -29,7 +30,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
 def handling(threads: int = 1, storage: Storage | None = None, itemsize: int = 4) -> Handling:
     host = replace(machine().host, threads=threads, bandwidth=1e10 * threads ** (2 / 3))
     whole = replace(machine(), host=host, storage=storage or Storage())
-    return run_overhead(whole, "float32", itemsize).handling
+    return run_overhead(whole, Stored(input_itemsize=itemsize)).handling
 
 
 def test_fewer_bytes_take_less_time() -> None:
@@ -54,7 +55,7 @@ def test_more_cores_lose_less_each() -> None:
 
 
 def test_a_plan_has_the_time_of_the_types_that_it_is_run_with(plan: Plan) -> None:
-    run = checked_plan(plan, NETWORK, input_itemsize=1, dtype="uint8")
+    run = checked_plan(plan, NETWORK, stored=Stored("uint8", input_itemsize=1))
     assert run.time.reading < plan.time.reading
     assert run.time.writing < plan.time.writing
     assert run.time.building == plan.time.building

@@ -13,7 +13,7 @@ from fakes import fake_catalogue
 
 import znni
 from planner.costs import NOT_MEASURED
-from znni.api import check_features
+from znni.engine.checks import check_features
 from znni.errors import DoesNotFit, InvalidInput, option
 from znni.job_seconds import JobSeconds
 from znni.network import Conv, Network

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypedDict, get_args
 
 from znni.errors import InvalidInput
 
@@ -21,33 +22,106 @@ Division: TypeAlias = Literal["none", "power-of-two", "all"]
 # of those before it, are planned.
 ACCURACIES: dict[Accuracy, float] = {"float32": 2e-5, "bfloat16": 1e-2}
 
+NAMES = {
+    "border": Border,
+    "pad": Pad,
+    "dtype": OutputType,
+    "accuracy": Accuracy,
+    "costs": Costs,
+    "micro_batches": Division,
+    "device": DeviceChoice,
+}
 
-def check_choices(
-    border: Border,
-    pad: Pad = "reflect",
-    dtype: OutputType = "float32",
-    accuracy: Accuracy = "float32",
-    costs: Costs = "auto",
-    micro_batches: Division = "power-of-two",
-    device: DeviceChoice = "auto",
-) -> None:
+
+def check_names(**given: str) -> None:
     """Check names that a caller without a type checker may have misspelt.
+
+    Args:
+        given: what was chosen of each of ``NAMES``.
 
     Raises:
         InvalidInput: one is not among its choices.
     """
-    for name, value, choices in (
-        ("border", border, Border),
-        ("pad", pad, Pad),
-        ("dtype", dtype, OutputType),
-        ("accuracy", accuracy, Accuracy),
-        ("costs", costs, Costs),
-        ("micro_batches", micro_batches, Division),
-        ("device", device, DeviceChoice),
-    ):
-        if value not in get_args(choices):
-            known = ", ".join(get_args(choices))
-            raise InvalidInput(f"{name} is {value!r}; choose one of {known}")
+    for name, value in given.items():
+        if value not in (choices := get_args(NAMES[name])):
+            raise InvalidInput(f"{name} is {value!r}; choose one of {', '.join(choices)}")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a plan may use.
+
+    Attributes:
+        ram: bytes that the process may take beside arrays that it is given, or such as ``8GiB``;
+            by default what is available, less a margin.
+        threads: worker threads; by default all cores.
+        device: where the layers run: the ``cpu``, the ``gpu``, or, with ``auto``, the first GPU if
+            there is one that can run them all, and else the CPU.
+        gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
+        accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
+            to 1e-2 a layer, where that is faster.
+        costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
+            ``built-in`` model, or, with ``auto``, the measured ones if there are any. Unless it is
+            ``built-in``, the times of a run join those that were measured.
+        micro_batches: the sizes of the pieces that a layer's batch may be computed in, where memory
+            is short: none but the whole, powers of two, or all.
+
+    Raises:
+        InvalidInput: a name is not among its choices.
+    """
+
+    ram: int | str | None = None
+    threads: int | None = None
+    device: DeviceChoice = "auto"
+    gpu_memory: int | str | None = None
+    accuracy: Accuracy = "float32"
+    costs: Costs = "auto"
+    micro_batches: Division = "power-of-two"
+
+    def __post_init__(self) -> None:
+        check_names(
+            device=self.device,
+            accuracy=self.accuracy,
+            costs=self.costs,
+            micro_batches=self.micro_batches,
+        )
+
+
+class PlanOptions(TypedDict, total=False):
+    """``Choices`` as keyword arguments."""
+
+    ram: int | str | None
+    threads: int | None
+    device: DeviceChoice
+    gpu_memory: int | str | None
+    accuracy: Accuracy
+    costs: Costs
+    micro_batches: Division
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How the values at both ends of a run are stored.
+
+    Attributes:
+        dtype: of the output; ``uint8`` stores 0..1 as 0..255.
+        input_itemsize: bytes of one stored input value.
+        output_array: bytes of an array for the whole output, if the run makes one.
+
+    Raises:
+        InvalidInput: the type is not among its choices.
+    """
+
+    dtype: OutputType = "float32"
+    input_itemsize: int = 4
+    output_array: int = 0
+
+    def __post_init__(self) -> None:
+        check_names(dtype=self.dtype)
+
+
+AS_COMPUTED = Stored()
+ANYTHING = Choices()
 
 
 def memory_size(given: int | str) -> int:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from time import perf_counter
+from typing import Unpack
 
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
 from planner.limits import memory_of_run
-from planner.overhead import Overhead
 from planner.views import Views, views
 from znni.accuracy import class_of_plan, note_on, of_class
 from znni.calibration.choice import cost_model
@@ -30,13 +30,14 @@ from znni.machine_file import machine_for
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import (
+    ANYTHING,
+    AS_COMPUTED,
     Accuracy,
     Border,
-    Costs,
-    DeviceChoice,
-    Division,
+    Choices,
     OutputType,
-    check_choices,
+    PlanOptions,
+    Stored,
 )
 from znni.plan_checks import check_class, check_made_for
 from znni.plan_memory import PlanMemory
@@ -57,15 +58,9 @@ def plan(
     border: Border = "valid",
     roi: Region | None = None,
     machine: Machine | str | Path | None = None,
-    ram: int | str | None = None,
-    threads: int | None = None,
     dtype: OutputType = "float32",
-    accuracy: Accuracy = "float32",
-    costs: Costs = "auto",
-    micro_batches: Division = "power-of-two",
     input_itemsize: int = 4,
-    device: DeviceChoice = "auto",
-    gpu_memory: int | str | None = None,
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Find the fastest way to run a network over a volume.
 
@@ -75,20 +70,10 @@ def plan(
         border: ``valid`` or ``same``.
         roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
         machine: the machine to plan for, or its YAML file; by default this one.
-        ram: bytes that the process may take, or such as ``8GiB``; by default what is available,
-            less a margin.
-        threads: worker threads; by default all cores.
         dtype: of the output.
-        accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
-            to 1e-2 a layer, where that is faster.
-        costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
-            ``built-in`` model, or, with ``auto``, the measured ones if there are any.
-        micro_batches: the sizes of the pieces that a layer's batch may be computed in, where memory
-            is short: none but the whole, powers of two, or all.
         input_itemsize: bytes of one stored input value.
-        device: where the layers run: the ``cpu``, the ``gpu``, or, with ``auto``, the first GPU if
-            there is one that can run them all, and else the CPU.
-        gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
+        options: what the plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
+            ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
 
     Raises:
         InvalidInput: network, shape, machine or device cannot be used, or ``measured`` costs are
@@ -101,15 +86,9 @@ def plan(
         border=border,
         roi=roi,
         machine=machine,
-        ram=ram,
-        threads=threads,
         dtype=dtype,
-        accuracy=accuracy,
-        costs=costs,
-        micro_batches=micro_batches,
         input_itemsize=input_itemsize,
-        device=device,
-        gpu_memory=gpu_memory,
+        **options,
     )
     return fastest(found)[0]
 
@@ -121,15 +100,9 @@ def search(
     border: Border = "valid",
     roi: Region | None = None,
     machine: Machine | str | Path | None = None,
-    ram: int | str | None = None,
-    threads: int | None = None,
     dtype: OutputType = "float32",
-    accuracy: Accuracy = "float32",
-    costs: Costs = "auto",
-    micro_batches: Division = "power-of-two",
     input_itemsize: int = 4,
-    device: DeviceChoice = "auto",
-    gpu_memory: int | str | None = None,
+    **options: Unpack[PlanOptions],
 ) -> Search:
     """All plans to run a network over a volume: ``fastest`` of it gives as many as are asked for.
 
@@ -143,18 +116,10 @@ def search(
         raise InvalidInput(
             f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x"
         )
-    check_choices(
-        border,
-        dtype=dtype,
-        accuracy=accuracy,
-        costs=costs,
-        micro_batches=micro_batches,
-        device=device,
-    )
+    choices, stored = Choices(**options), Stored(dtype, input_itemsize)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
-    wanted = machine_for(machine, ram, threads, gpu_memory)
-    overhead = run_overhead(wanted, dtype, input_itemsize)
-    return search_for(network, job, wanted, accuracy, costs, micro_batches, overhead, device)
+    wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory)
+    return search_for(network, job, wanted, choices, stored)
 
 
 def explain(search: Search, plan: Plan) -> str:
@@ -168,23 +133,27 @@ def look_around(search: Search, plan: Plan) -> Views:
 
 
 def search_for(
-    network: Network,
-    job: Job,
-    machine: Machine,
-    accuracy: Accuracy,
-    costs: Costs,
-    micro_batches: Division,
-    overhead: Overhead,
-    device: DeviceChoice,
+    network: Network, job: Job, machine: Machine, choices: Choices, stored: Stored
 ) -> Search:
-    """All plans for a job on a machine, by its primitives of a class on one device."""
-    tried = primitives_to_try(network, of_class(catalogue(machine), accuracy), machine, device)
-    if costs == "measured":
+    """All plans for a job on a machine, by its primitives of a class on one device.
+
+    Args:
+        network: what is to be run.
+        job: which output is wanted.
+        machine: where, its memory the limit.
+        choices: what else the plans may use.
+        stored: how the values at both ends are stored.
+    """
+    able = of_class(catalogue(machine), choices.accuracy)
+    tried = primitives_to_try(network, able, machine, choices.device)
+    if choices.costs == "measured":
         tried = tried[-1:]  # of hosts alone there are measurements
+    overhead = run_overhead(machine, stored)
 
     def among(primitives: Catalogue) -> Search:
-        model = cost_model(primitives, costs, absent=machine.absent)
-        return Search(network, job.output, machine, primitives, overhead, model, micro_batches)
+        model = cost_model(primitives, choices.costs, absent=machine.absent)
+        division = choices.micro_batches
+        return Search(network, job.output, machine, primitives, overhead, model, division)
 
     *preferred, last = tried
     searches = map(among, preferred)
@@ -200,31 +169,15 @@ def fastest(search: Search, count: int = 1) -> list[Plan]:
 
 
 def checked_plan(
-    given: Plan,
-    network: Network,
-    ram: int | str | None = None,
-    threads: int | None = None,
-    accuracy: Accuracy = "float32",
-    *,
-    dtype: OutputType = "float32",
-    input_itemsize: int = 4,
-    device: DeviceChoice = "auto",
-    gpu_memory: int | str | None = None,
-    output_array: int = 0,
+    given: Plan, network: Network, choices: Choices = ANYTHING, stored: Stored = AS_COMPUTED
 ) -> Plan:
     """A plan made earlier, for the network and within the limits of now.
 
     Args:
         given: the plan.
         network: what is to be run.
-        ram: bytes that the process may take, as in ``plan``.
-        threads: worker threads, if they are to be a certain number.
-        accuracy: the class that primitives may have.
-        dtype: of the output.
-        input_itemsize: bytes of one stored input value.
-        device: where the layers are to run, if that matters.
-        gpu_memory: bytes of the GPU, as in ``plan``.
-        output_array: bytes of an array for the whole output, if the caller makes one.
+        choices: what it may use: threads and device count if they are chosen.
+        stored: how the values at both ends are stored.
 
     Returns:
         The plan with the memory and the time that this run takes: its types may not be those it
@@ -232,24 +185,25 @@ def checked_plan(
 
     Raises:
         InvalidInput: it is for another network or device, takes more memory or other threads, uses
-            what this machine does not have, or a primitive of a lower class than ``accuracy``.
+            what this machine does not have, or a primitive of a lower class than was chosen.
     """
-    check_made_for(given, network, threads)
-    here = detect_for(given.device.kind, ram, threads, gpu_memory)
-    check_device(given, here, device)
+    check_made_for(given, network, choices.threads)
+    here = detect_for(given.device.kind, choices.ram, choices.threads, choices.gpu_memory)
+    check_device(given, here, choices.device)
     there = given.machine.host
     able = Machine(replace(there, bfloat16=there.bfloat16 and here.host.bfloat16), here.gpus)
     primitives = catalogue(able)
     check_runnable(given, primitives)
-    check_class(given, primitives, accuracy)
+    check_class(given, primitives, choices.accuracy)
     layers = given.device_memory
-    overhead = run_overhead(given.machine, dtype, input_itemsize, output_array)
+    overhead = run_overhead(given.machine, stored)
     held = layers.resident, layers.working
     on_host, on_gpu = memory_of_run(network, given.patch, given.device, overhead, *held)
     kind, seconds = given.device.kind, given.patch_seconds
     time = overhead.time_of_run(network, given.patch, kind, seconds, *held)
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
-    output = f", {in_units(output_array)} of it for the output array," * bool(output_array)
+    array = stored.output_array
+    output = f", {in_units(array)} of it for the output array," * bool(array)
     _check_allowed("ram", checked.memory, here.host.memory, output)
     if checked.gpu_memory:
         _check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")

@@ -17,7 +17,7 @@ from znni.engine.device_patch import (
 )
 from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
 from znni.machine import BANDWIDTH_EXPONENT, Machine
-from znni.options import OutputType
+from znni.options import AS_COMPUTED, Stored
 
 # What the interpreter, the libraries and code compiled at first use take, measured, with room.
 PROCESS_BYTES = 512 * 2**20
@@ -48,26 +48,22 @@ PLACED_TRAFFIC = 16
 COPIED_TRAFFIC = 4  # per byte
 
 
-def run_overhead(
-    machine: Machine, dtype: OutputType, input_itemsize: int, output_array: int = 0
-) -> Overhead:
+def run_overhead(machine: Machine, stored: Stored = AS_COMPUTED) -> Overhead:
     """What a run takes beside its layers.
 
     Args:
         machine: that it runs on.
-        dtype: of the output.
-        input_itemsize: bytes of one stored input value.
-        output_array: bytes of an array for the whole output, if the run makes one.
+        stored: how the values at both ends are stored.
     """
     return Overhead(
-        PROCESS_BYTES + output_array,
-        bytes_per_input_voxel(input_itemsize),
-        bytes_per_output_voxel(dtype),
+        PROCESS_BYTES + stored.output_array,
+        bytes_per_input_voxel(stored.input_itemsize),
+        bytes_per_output_voxel(stored.dtype),
         CUDA_BYTES,
         DEVICE_BYTES,
         device_bytes_per_input_voxel(),
-        device_bytes_per_output_voxel(dtype),
-        _handling(machine, np.dtype(dtype).itemsize, input_itemsize),
+        device_bytes_per_output_voxel(stored.dtype),
+        _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize),
     )
 
 

@@ -13,7 +13,7 @@ from znni import __version__
 from znni.cli import options
 from znni.cli.import_network import import_network
 from znni.cli.values import parse_roi, three_extents
-from znni.options import Accuracy, Pad
+from znni.options import Accuracy, Choices, Pad, PlanOptions, Stored
 from znni.units import counted
 
 if TYPE_CHECKING:
@@ -93,27 +93,28 @@ def infer(
 ) -> None:
     """Run a network over a volume and write its dense output."""
     from znni import api, planning
+    from znni.engine.checks import check_features
     from znni.plan_file import load_plan
     from znni.progress import show_progress
     from znni.volumes.locate import open_volume, stem
 
     network = api.load_network(net)
     source = open_volume(volume, dataset)
-    api.check_features(source, network)
+    check_features(source, network)
+    limits = PlanOptions(
+        ram=ram,
+        threads=threads,
+        device=device,
+        gpu_memory=gpu_memory,
+        accuracy=accuracy,
+        costs=costs,
+        micro_batches=micro_batches,
+    )
     region = parse_roi(roi) if roi else None
     given = load_plan(plan) if plan else None
     if dry_run and given:
-        checked = planning.checked_plan(
-            given,
-            network,
-            ram,
-            threads,
-            accuracy,
-            dtype=dtype,
-            input_itemsize=source.itemsize,
-            device=device,
-            gpu_memory=gpu_memory,
-        )
+        stored = Stored(dtype, source.itemsize)
+        checked = planning.checked_plan(given, network, Choices(**limits), stored)
         typer.echo(_table(checked, accuracy))
         return
     if dry_run:
@@ -123,14 +124,8 @@ def infer(
             border=border,
             roi=region,
             dtype=dtype,
-            accuracy=accuracy,
-            costs=costs,
-            micro_batches=micro_batches,
             input_itemsize=source.itemsize,
-            ram=ram,
-            threads=threads,
-            device=device,
-            gpu_memory=gpu_memory,
+            **limits,
         )
         typer.echo(_table(found, accuracy))
         return
@@ -147,19 +142,13 @@ def infer(
             pad=pad,
             roi=region,
             dtype=dtype,
-            accuracy=accuracy,
-            costs=costs,
-            micro_batches=micro_batches,
             plan=given,
             overwrite=overwrite,
             compression=compression,
             sharded=sharded,
             command=shlex.join(["znni", *sys.argv[1:]]),
             progress=progress,
-            ram=ram,
-            threads=threads,
-            device=device,
-            gpu_memory=gpu_memory,
+            **limits,
         )
     typer.echo(f"{out}: {report}")
 

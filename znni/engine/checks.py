@@ -1,12 +1,14 @@
-"""Whether a plan is one that this machine's primitives can run."""
+"""Whether a plan, or a volume, is one that can be run."""
 
 from __future__ import annotations
 
 from znni.errors import PLAN_AGAIN, InvalidInput
 from znni.micro_batches import found
+from znni.network import Network
 from znni.plans import Plan, working_peak
 from znni.primitive import Catalogue
 from znni.units import counted
+from znni.volume import Volume
 
 
 def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
@@ -68,4 +70,20 @@ def _check_memory(plan: Plan) -> None:
         raise InvalidInput(
             f"the plan promises {promised.resident} resident and {promised.working} working "
             f"bytes, and its steps take {resident} and {working}; {PLAN_AGAIN}"
+        )
+
+
+def check_features(volume: Volume, network: Network) -> None:
+    """Refuse a volume that has other maps than the network takes.
+
+    Raises:
+        InvalidInput: it has.
+    """
+    if volume.features != network.in_features:
+        last = " (the last axis looks like the maps: move it to the front)"
+        raise InvalidInput(
+            f"the volume has {counted(volume.features, 'map')} and network {network.name} takes "
+            f"{network.in_features}; axes are (z, y, x), or (f, z, y, x) for several maps"
+            + last
+            * (volume.features > 1 and volume.size.x == network.in_features)
         )

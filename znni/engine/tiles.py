@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from znni.errors import InvalidInput, option
 from znni.network import InputScaling, Network
-from znni.options import Border, Pad, check_choices
+from znni.options import Border, Pad, check_names
 from znni.shapes import Box, Vec3
 from znni.volume import Volume
 from znni.weights import Float32
@@ -58,7 +58,7 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
     Raises:
         InvalidInput: nothing would be computed, or ``roi`` asks for voxels that have no output.
     """
-    check_choices(border, pad)
+    check_names(border=border, pad=pad)
     view = network.field_of_view
     before = (view - 1) // 2
     if border == "valid":

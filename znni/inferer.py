@@ -1,0 +1,112 @@
+"""A network over arrays in memory, made ready once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+
+from znni.engine.checks import check_features
+from znni.engine.endurance import EnduringRunner
+from znni.engine.pipeline import no_progress
+from znni.engine.tiles import Job, make_job
+from znni.machine import detect_for
+from znni.network import Network
+from znni.network_file import load_network
+from znni.options import Border, Choices, Pad, PlanOptions, Stored, check_names
+from znni.plan_of_run import given_or_found
+from znni.planning import prepare
+from znni.plans import Plan
+from znni.shapes import Vec3
+from znni.smaller_plan import smaller_plan
+from znni.volume import Volume
+from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
+from znni.weights import Float32, Weights, weights_for
+
+
+class Inferer:
+    """A network made ready to run over patches, or volumes in memory.
+
+    Calling it with an array (z, y, x) or (f, z, y, x) gives the dense output (f', z', y', x')
+    as float32. The primitives prepared for one size of array are kept for the next of that size.
+
+    Takes what a plan may use as keyword arguments: ``ram``, ``threads``, ``device``,
+    ``gpu_memory``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
+    ``ram`` bounds what the process may take with its output, beside the array that it is given.
+
+    Example:
+        >>> inferer = znni.Inferer("networks/boundaries.yaml")
+        >>> probability = inferer(volume)
+
+    Raises:
+        InvalidInput: network, weights, plan or array cannot be used as given.
+        DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
+        RunFailed: the GPU failed.
+    """
+
+    def __init__(
+        self,
+        network: Network | str | Path,
+        weights: Weights | str | Path | None = None,
+        plan: Plan | None = None,
+        *,
+        border: Border = "valid",
+        pad: Pad = "reflect",
+        **options: Unpack[PlanOptions],
+    ) -> None:
+        check_names(border=border, pad=pad)
+        self.network = network if isinstance(network, Network) else load_network(network)
+        self.weights = weights_for(self.network, weights, None)
+        self.plan = plan
+        self._border: Border = border
+        self._pad: Pad = pad
+        self._choices = Choices(**options)
+        self._allowed = self._choices
+        self._runner: EnduringRunner | None = None
+        self._checked_for: tuple[Vec3, int] | None = None
+
+    def __call__(self, array: ArrayLike) -> Float32:
+        """The dense output of an array."""
+        volume = ArrayVolume(array)
+        check_features(volume, self.network)
+        job = make_job(self.network, volume.size, self._border, self._pad, None)
+        runner = self._runner_for(job, volume)
+        dense = np.empty((self.network.out_features, *job.output), np.float32)
+        output = ArrayOutput(dense, self.network.out_features, job.output)
+        stored = self._stored(job, volume)
+
+        def smaller(failed: Plan) -> Plan:
+            return smaller_plan(failed, job, self._choices, stored)
+
+        runner.run(volume, job, output, "float32", no_progress, smaller)
+        return dense
+
+    def _stored(self, job: Job, volume: Volume) -> Stored:
+        output_array = 4 * self.network.out_features * job.output.volume
+        return Stored("float32", volume.itemsize, output_array)
+
+    def _runner_for(self, job: Job, volume: Volume) -> EnduringRunner:
+        """The runner of the plan given, or of one for this job, checked to fit into memory."""
+        asked = job.output, volume.itemsize
+        if self._runner is not None and self._checked_for == asked:
+            return self._runner
+        if self.plan is None:
+            self._runner = None  # what it keeps is freed before the next one is planned
+        if self._runner is None:  # from here on it takes its share of what is available
+            self._allowed = _as_of_now(self._choices)
+        stored = self._stored(job, volume)
+        chosen = given_or_found(self.plan, self.network, job, self._allowed, stored)
+        if self._runner is None:
+            weights = self.weights
+            self._runner = EnduringRunner(chosen, lambda plan: prepare(plan, weights))
+        self._checked_for = asked
+        return self._runner
+
+
+def _as_of_now(choices: Choices) -> Choices:
+    """The choices, with the memory that they allow stated in bytes."""
+    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    on_gpu = here.gpus[0].memory if here.gpus else choices.gpu_memory
+    return replace(choices, ram=here.host.memory, gpu_memory=on_gpu)
