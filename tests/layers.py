@@ -95,14 +95,18 @@ def random_case(layer: Operation, shape: Shape5, seed: int = 0) -> Case:
 
 
 def assert_accurate(primitive: Primitive, case: Case, y: Float32) -> None:
-    """Hold a convolution's output to the float64 reference, relative to the summed values."""
+    """Hold a convolution's output to the float64 reference, relative to what is summed.
+
+    That is the products' sum, with the bias and without: the two may cancel.
+    """
     pooled = isinstance(case.layer, PooledConv)
     conv = case.layer.conv if pooled else case.layer
     linear = reference.convolution(case.x, identity(conv), case.weights)
     expected = reference.activation(linear, conv.activation)
     if pooled:
         expected = reference.pooling(expected, case.layer.pool)
-    scale = max(np.abs(linear).max(), np.abs(expected).max())
+    products = linear - case.weights.bias[:, np.newaxis, np.newaxis, np.newaxis]
+    scale = max(np.abs(values).max() for values in (products, linear, expected))
     assert np.abs(y - expected).max() <= primitive.accuracy * scale
 
 
