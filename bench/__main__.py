@@ -12,7 +12,7 @@ import typer
 from bench import options, scaling
 from bench.ceilings import Ceilings
 from bench.choices import judge_choices
-from bench.gpu_commands import gpu_layers_command
+from bench.gpu_commands import gpu_exercise_command, gpu_layers_command, gpu_networks_command
 from bench.layers import Layer, check_primitives, compare_layer, convolution_of
 from bench.micro_batches import compare_divisions
 from bench.network_peers import check_peers
@@ -270,7 +270,9 @@ def scaling_command(
     typer.echo(table("scaling", rows))
 
 
+app.command("gpu-exercise")(gpu_exercise_command)
 app.command("gpu-layers")(gpu_layers_command)
+app.command("gpu-networks")(gpu_networks_command)
 
 
 @app.command("table")

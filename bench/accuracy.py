@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
 from bench.noise import ORIGIN, patch_input
+from bench.on_device import Elsewhere
 from znni.network import Conv, Network, Pool, PooledConv
 from znni.primitives.reference import activation, convolution, pooling
 from znni.shapes import Box, Shape5, Vec3
@@ -19,7 +21,13 @@ UNPOOLED = Pool("none", Vec3(1, 1, 1))
 CORNER = 2  # voxels per axis of a network's output that are judged in a corner
 
 
-def sampled_error(x: Float32, y: Float32, layer: Conv | PooledConv, weights: ConvWeights) -> float:
+# What gives the output (f', z, y, x) of an image (f, z, y, x) by plain pooling, in float64.
+Pooled: TypeAlias = Callable[[Float32], NDArray[np.floating]]
+
+
+def sampled_error(
+    x: Elsewhere, y: Elsewhere, layer: Conv | PooledConv, weights: ConvWeights
+) -> float:
     """The largest error at random voxels, all maps, relative to the largest value there.
 
     Args:
@@ -61,19 +69,62 @@ class Corners(NamedTuple):
     last: Float32 | None
 
 
-def corners(network: Network, y: Float32) -> Corners:
+def corners(network: Network, y: Elsewhere) -> Corners:
     """Both corners of a patch's output (f', Z, Y, X)."""
+    patch, p = Vec3(*y.shape[1:]), network.total_pooling
+    count = patch.ceil_div(p).minimum(Vec3.of(CORNER))
+    first, last = (
+        samples(network, y, start, count) for start in (ORIGIN, patch - 1 - p * (count - 1))
+    )
+    return Corners(patch, first, last)
+
+
+def samples(network: Network, y: Elsewhere, start: Vec3, count: Vec3) -> Float32:
+    """So many voxels (f', z, y, x) of a patch's output, from one on, total pooling apart."""
     p = network.total_pooling
-    first = y[:, :: p.z, :: p.y, :: p.x][:, :CORNER, :CORNER, :CORNER]
-    last = y[:, :: -p.z, :: -p.y, :: -p.x][:, :CORNER, :CORNER, :CORNER][:, ::-1, ::-1, ::-1]
-    return Corners(Vec3(*y.shape[1:]), first.copy(), last.copy())
+    stop = start + p * (count - 1) + 1
+    part = y[:, start.z : stop.z : p.z, start.y : stop.y : p.y, start.x : stop.x : p.x]
+    return np.array(part, np.float32)
 
 
 class CornerReference:
-    """A network's output in the corners of patches of ``patch_input``, in float64.
+    """A network's output in patches of ``patch_input``, in float64, at voxels total pooling apart.
 
-    By plain pooling, and by FFT over whole images, which makes the largest networks a matter of
-    a minute per corner. Patches share the first corner; each has a last one of its own.
+    Patches share the first corner; each has a last one of its own.
+
+    Args:
+        network: what to compute.
+        pooled: the network by plain pooling, in float64.
+    """
+
+    def __init__(self, network: Network, pooled: Pooled) -> None:
+        self._network, self._pooled = network, pooled
+        self._known: dict[tuple[Vec3, Vec3], NDArray[np.floating]] = {}
+
+    def error(self, found: Corners) -> float:
+        """The largest error in the corners, relative to the largest value in them."""
+        judged = [(ORIGIN, found.first)]
+        if found.last is not None:
+            count = Vec3(*found.last.shape[1:])
+            judged.append((found.patch - 1 - self._network.total_pooling * (count - 1), found.last))
+        return self.error_of(judged)
+
+    def error_of(self, judged: Iterable[tuple[Vec3, Float32]]) -> float:
+        """The same of ``samples`` from any voxels on."""
+        pairs = [(y, self._output(start, Vec3(*y.shape[1:]))) for start, y in judged]
+        worst = max(float(np.abs(y - expected).max()) for y, expected in pairs)
+        return worst / max(float(np.abs(expected).max()) for _, expected in pairs)
+
+    def _output(self, start: Vec3, count: Vec3) -> NDArray[np.floating]:
+        """So many voxels from one on, total pooling apart; computed once."""
+        if (start, count) not in self._known:
+            span = self._network.total_pooling * (count - 1) + 1
+            self._known[start, count] = self._pooled(patch_input(self._network, span, start))
+        return self._known[start, count]
+
+
+def pooled_by_fft(network: Network, weights: Weights, threads: int) -> Pooled:
+    """By FFT over whole images: the largest networks take a minute for a corner.
 
     Args:
         network: what to compute.
@@ -81,32 +132,16 @@ class CornerReference:
         threads: for the transforms.
     """
 
-    def __init__(self, network: Network, weights: Weights, threads: int) -> None:
-        self._network, self._weights, self._threads = network, weights, threads
-        self._known: dict[tuple[Vec3, Vec3], NDArray[np.float64]] = {}
+    def pooled(x: Float32) -> NDArray[np.floating]:
+        value = x[np.newaxis].astype(np.float64)
+        for layer in network.layers:
+            if isinstance(layer, Conv):
+                value = _convolution(value, layer, weights[layer.name], threads)
+            else:
+                value = pooling(value, layer)
+        return np.asarray(value[0])
 
-    def error(self, found: Corners) -> float:
-        """The largest error in the corners, relative to the largest value in them."""
-        count = Vec3(*found.first.shape[1:])
-        judged = [(found.first, self._output(ORIGIN, count))]
-        if found.last is not None:
-            start = found.patch - 1 - self._network.total_pooling * (count - 1)
-            judged.append((found.last, self._output(start, count)))
-        worst = max(float(np.abs(y - expected).max()) for y, expected in judged)
-        return worst / max(float(np.abs(expected).max()) for _, expected in judged)
-
-    def _output(self, start: Vec3, count: Vec3) -> NDArray[np.float64]:
-        """So many voxels from one on, total pooling apart; computed once."""
-        if (start, count) not in self._known:
-            span = self._network.total_pooling * (count - 1) + 1
-            value = patch_input(self._network, span, start)[np.newaxis].astype(np.float64)
-            for layer in self._network.layers:
-                if isinstance(layer, Conv):
-                    value = _convolution(value, layer, self._weights[layer.name], self._threads)
-                else:
-                    value = pooling(value, layer)
-            self._known[start, count] = value[0]
-        return self._known[start, count]
+    return pooled
 
 
 def _convolution(

@@ -3,21 +3,54 @@
 from __future__ import annotations
 
 from itertools import starmap
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench import options
 from bench.gpu_ceilings import measure_gpu_ceilings
+from bench.gpu_exercise import exercise, recombined
 from bench.gpu_layers import compare_gpu_layer
+from bench.gpu_networks import compare_gpu_network
 from bench.layers import Layer, check_primitives, convolution_of
+from bench.networks import volume_for
 from bench.record import Row
+from bench.rounds import Effort
 from bench.session import layers_of, progress, report_all
-from znni.errors import InvalidInput
+from bench.torch_settings import has_torch
+from znni import planning
+from znni.errors import InvalidInput, RunFailed
 from znni.gpus import why_no_gpu
-from znni.machine import detect_machine
-from znni.primitive import catalogue
+from znni.machine import Machine, detect_machine
+from znni.network_file import load_network
+from znni.options import memory_size
+from znni.primitive import Primitive, catalogue, on_device
 from znni.shapes import Shape5
+
+
+def machine_with_gpu() -> Machine:
+    """This machine.
+
+    Raises:
+        InvalidInput: it has no GPU that can be used.
+    """
+    machine = detect_machine()
+    if not machine.gpus:
+        raise InvalidInput(f"this needs a GPU: {why_no_gpu()}")
+    return machine
+
+
+def primitives_here(only: list[str]) -> list[Primitive]:
+    """Those for the GPU, or some of them.
+
+    Raises:
+        InvalidInput: there is no GPU, or no primitive of such a name.
+    """
+    machine = machine_with_gpu()
+    check_primitives(only, machine)
+    found = on_device(catalogue(machine), "gpu").values()
+    return [primitive for primitive in found if primitive.name in (only or [primitive.name])]
 
 
 def gpu_layers_command(
@@ -35,15 +68,7 @@ def gpu_layers_command(
     out: options.Out = None,
 ) -> None:
     """Every primitive for GPUs on one convolution, beside PyTorch's, on the same GPU."""
-    machine = detect_machine()
-    check_primitives(only or [], machine)
-    if not machine.gpus:
-        raise InvalidInput(f"gpu-layers needs a GPU: {why_no_gpu()}")
-    primitives = [
-        primitive
-        for primitive in catalogue(machine).values()
-        if primitive.device.kind == "gpu" and primitive.name in (only or [primitive.name])
-    ]
+    primitives = primitives_here(only or [])
     ceilings = measure_gpu_ceilings()
     typer.echo(ceilings)
 
@@ -53,3 +78,66 @@ def gpu_layers_command(
 
     layers = layers_of(kernel, batch, size, features, out_features, pool)
     report_all("gpu-layers", starmap(compared, layers), [ceilings], out)
+
+
+def gpu_exercise_command(
+    only: options.Only = None,
+    poison: Annotated[bool, typer.Option(help="Fill the memory with NaN before each run.")] = True,
+    out: options.Out = None,
+) -> None:
+    """Every primitive for GPUs on small layers, held to the reference; for compute-sanitizer."""
+    rows = exercise(primitives_here(only or []), poison=poison) + recombined()
+    report_all("gpu-exercise", [rows], [], out)
+    failed = [row["name"] for row in rows if not row["passed"]]
+    if failed:
+        raise RunFailed(f"not as the reference: {', '.join(failed)}; see the rows above")
+
+
+def gpu_networks_command(
+    net: options.Nets,
+    size: options.Volume = 2048,
+    patch: options.Patch = None,
+    gpu_memory: Annotated[
+        int | None,
+        typer.Option(parser=memory_size, metavar="SIZE", help="Of the GPU, for our plan."),
+    ] = None,
+    costs: options.CostsChoice = "auto",
+    peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
+    extent: Annotated[
+        list[int], typer.Option(min=1, help="Of PyTorch's patches, likeliest first; repeatable.")
+    ] = [320, 256],  # noqa: B006
+    repeats: options.Repeats = 3,
+    budget: options.Budget = 60.0,
+    out: options.Out = None,
+) -> None:
+    """The best plan's patches for whole networks, beside PyTorch's at their best, on one GPU."""
+    machine_with_gpu()
+    names = checked_peers(peer or [])
+    ceilings = measure_gpu_ceilings()
+    typer.echo(ceilings)
+    effort = Effort(repeats, budget)
+
+    def compared(path: Path) -> list[Row]:
+        network = load_network(path)
+        progress(f"planning {network.name}")
+        volume = volume_for(network, size, patch)
+        plan = planning.plan(network, volume, device="gpu", gpu_memory=gpu_memory, costs=costs)
+        return compare_gpu_network(plan, names, extent, effort, progress)
+
+    report_all("gpu-networks", map(compared, net), [ceilings], out)
+
+
+def checked_peers(names: list[str]) -> list[str]:
+    """The peers asked for, or all.
+
+    Raises:
+        InvalidInput: PyTorch is not installed, or a name is none of theirs.
+    """
+    if not has_torch():
+        raise InvalidInput("PyTorch is not installed: pip install -e '.[peers]'")
+    from bench.gpu_torch_network import NAMES
+
+    for name in names:
+        if name not in NAMES:
+            raise InvalidInput(f"--peer {name} is unknown; choose from {', '.join(NAMES)}")
+    return names or list(NAMES)

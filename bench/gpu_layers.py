@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bench.accuracy import sampled_error
 from bench.gpu_ceilings import GpuCeilings
-from bench.gpu_timing import OnDevice, measured
+from bench.gpu_timing import measured
 from bench.gpu_torch import NAMES, TorchLayer, give_back_memory, most_items, peak_bytes
 from bench.layers import Layer, convolution_of
+from bench.on_device import OnDevice
 from bench.record import Row
 from bench.rounds import Result
 from bench.torch_settings import has_torch
@@ -96,7 +97,7 @@ def _ours(
     with arena.in_use():
         result = measured(lambda: run(device_input), repeats)  # type: ignore[arg-type]
         y = run(device_input)  # type: ignore[arg-type]
-        error = sampled_error(OnDevice(x), OnDevice(y), layer, weights)  # type: ignore[arg-type]
+        error = sampled_error(OnDevice(x), OnDevice(y), layer, weights)
         del y
     return {
         **_speed(result, layer, shape),
@@ -114,7 +115,7 @@ def _torch(name: str, layer: Layer, weights: ConvWeights, x: object, repeats: in
     result = measured(work, repeats)
     return {
         **_speed(result, layer, shape),
-        "error": sampled_error(OnDevice(x), work.output(), layer, weights),  # type: ignore[arg-type]
+        "error": sampled_error(OnDevice(x), work.output(), layer, weights),
         "peak_mib": peak_bytes(work) / MIB,
         "measured": f"batch of {shape.n}",
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
-from bench.gpu_timing import OnDevice
+from bench.on_device import OnDevice
 from znni.network import Conv, PooledConv
 from znni.shapes import Shape5
 from znni.weights import ConvWeights
@@ -57,7 +57,7 @@ class TorchLayer:
         """The output, a tensor on the GPU; autotuned the first time."""
         import torch
 
-        with torch.inference_mode(), _settings(self._kind == "tf32"):
+        with torch.inference_mode(), settings(tf32=self._kind == "tf32"):
             y = torch.relu_(torch.nn.functional.conv3d(*self._arguments, self._bias))
             return y if self._window is None else torch.nn.functional.max_pool3d(y, self._window)
 
@@ -67,15 +67,16 @@ class TorchLayer:
 
 
 @contextmanager
-def _settings(tf32: bool) -> Iterator[None]:
+def settings(*, tf32: bool) -> Iterator[None]:
+    """cuDNN, autotuned, within a ``with`` block."""
     import torch
 
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=tf32):
         yield
 
 
-def peak_bytes(work: TorchLayer) -> int:
-    """The most bytes that PyTorch holds during a run, inputs and weights counted."""
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most bytes that PyTorch holds during some work, inputs and weights counted."""
     import torch
 
     torch.cuda.reset_peak_memory_stats()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bench import network_peers
-from bench.accuracy import CornerReference, Corners
+from bench.accuracy import CornerReference, Corners, pooled_by_fft
 from bench.child import Child, ChildFailed
 from bench.network_peers import EXTENTS, BestPatch
 from bench.plan_patch import PlanPatch
@@ -116,7 +116,9 @@ def compare_network(
         progress=progress,
     )
     progress("errors against float64")
-    reference = CornerReference(network, random_weights(network, 0), threads)
+    reference = CornerReference(
+        network, pooled_by_fft(network, random_weights(network, 0), threads)
+    )
     volumes = {name: found.patch.volume for name, found in best.items()}
     volumes[OURS] = plan.patch.volume
     baseline = [(results[BASELINE], float(volumes[BASELINE]))] if BASELINE in results else []

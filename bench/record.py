@@ -22,7 +22,9 @@ from znni.machine import detect_host
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[
+    "gpu-exercise",
     "gpu-layers",
+    "gpu-networks",
     "layer",
     "machine-plans",
     "micro-batches",

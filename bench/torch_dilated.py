@@ -9,29 +9,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
 from torch.nn import functional
 
 from bench.torch_network import TorchNetwork
 from bench.torch_parts import Piece, layer_flops
 from znni.network import Conv, Layer
 from znni.shapes import Shape5, Vec3
-from znni.weights import Float32
 
 
 class TorchDilated(TorchNetwork):
     """A network as dilated layers, valid."""
 
-    def __call__(self, x: Float32) -> Float32:
-        """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
-        with torch.inference_mode():
-            y = self.dense(self.tensor(x[np.newaxis]))
-        return np.asarray(y[0].float().contiguous().numpy())
-
-    def dense(self, y: Any) -> Any:
+    def dense(self, image: Any) -> Any:
         """The network on a tensor (n, f, z, y, x)."""
-        step = Vec3(1, 1, 1)
+        y, step = image, Vec3(1, 1, 1)
         for layer in self.network.layers:
             y = self._layer(layer, step, y)
             step = _next_step(layer, step)

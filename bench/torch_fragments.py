@@ -8,7 +8,6 @@ patches fit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ import torch
 from torch.nn import functional
 
 from bench.accuracy import corners
+from bench.on_device import OnDevice
 from bench.torch_network import TorchNetwork
 from bench.torch_parts import Piece, layer_flops
 from bench.torch_settings import WHOLE
@@ -43,10 +43,19 @@ class TorchFragments(TorchNetwork):
         layout: of all arrays in memory, by PyTorch's name.
         threads: PyTorch's.
         ram: bytes that a patch's arrays may take.
+        device: where it computes, by PyTorch's name.
     """
 
-    def __init__(self, network: Network, dtype: str, layout: str, threads: int, ram: int) -> None:
-        super().__init__(network, dtype, layout, threads)
+    def __init__(
+        self,
+        network: Network,
+        dtype: str,
+        layout: str,
+        threads: int,
+        ram: int,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(network, dtype, layout, threads, device)
         self._ram = ram
         pools = [layer for layer in network.layers if isinstance(layer, Pool)]
         first_pool = network.layers.index(pools[0]) if pools else len(network.layers)
@@ -56,13 +65,12 @@ class TorchFragments(TorchNetwork):
         self.tail = network.layers[first_pool + 1 :]
         self.one_fragment = f"head and 1 of {self.window.volume} fragments"
 
-    def __call__(self, x: Float32) -> Float32:
-        """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
-        dense = np.empty(self._out_shape(x), np.float32)
-        with torch.inference_mode():
-            fragment_at = self._fragments(x)
-            for offset in offsets(self.window):
-                self._finish(dense, fragment_at(offset), offset)
+    def dense(self, image: Any) -> Any:
+        """The dense output, a tensor (1, f', Z, Y, X) in float32, of one (1, f, z, y, x)."""
+        dense = self._empty_output(image)
+        fragment_at = self._fragments(image)
+        for offset in offsets(self.window):
+            self._finish(dense, fragment_at(offset), offset)
         return dense
 
     def timed(self, x: Float32) -> float:
@@ -75,17 +83,19 @@ class TorchFragments(TorchNetwork):
         All fragments have the same shape and cost, but the first is the first to touch its memory;
         so its pooling is done once before.
         """
-        dense = np.zeros(self._out_shape(x), np.float32)
+        image = self.tensor(x[np.newaxis])
+        first = Vec3(0, 0, 0)
         with torch.inference_mode():
-            start = time.perf_counter()
-            fragment_at = self._fragments(x)
-            head = time.perf_counter() - start
-            first = Vec3(0, 0, 0)
+            dense = self._empty_output(image)
+            start = self.now()
+            fragment_at = self._fragments(image)
+            head = self.now() - start
             fragment_at(first)
-            start = time.perf_counter()
+            start = self.now()
             self._finish(dense, fragment_at(first), first)
-            fragment = time.perf_counter() - start
-        self._last = corners(self.network, dense)._replace(last=None)  # of another fragment
+            fragment = self.now() - start
+        of_one = corners(self.network, OnDevice(dense[0]))
+        self._last = of_one._replace(last=None)  # of another fragment
         return head + self.window.volume * fragment
 
     def ways(self, patch: Vec3, estimate: float) -> list[tuple[str, float]]:
@@ -157,14 +167,13 @@ class TorchFragments(TorchNetwork):
             run=partial(self._layer, layer),
         )
 
-    def _out_shape(self, x: Float32) -> tuple[int, int, int, int]:
-        size = Vec3(*x.shape[1:]) - self.network.field_of_view + 1
-        return self.network.out_features, size.z, size.y, size.x
+    def _empty_output(self, image: Any) -> Any:
+        size = Vec3(*image.shape[2:]) - self.network.field_of_view + 1
+        return torch.empty((1, self.network.out_features, *size), device=self.device)
 
-    def _fragments(self, x: Float32) -> Callable[[Vec3], Any]:
+    def _fragments(self, image: Any) -> Callable[[Vec3], Any]:
         """What gives the first pool's fragment at an offset, from its stored input if that fits."""
-        image = self.tensor(x[np.newaxis])
-        if self._stored(Vec3(*x.shape[1:]) - self.network.field_of_view + 1):
+        if self._stored(Vec3(*image.shape[2:]) - self.network.field_of_view + 1):
             return partial(_fragment, self._layers(self.head, image), self.window)
         return partial(self._fragment_in_slabs, image)
 
@@ -180,11 +189,10 @@ class TorchFragments(TorchNetwork):
             slabs.append(_fragment(y, self.window, offset._replace(z=0)))
         return torch.cat(slabs, dim=2)
 
-    def _finish(self, dense: Float32, fragment: Any, offset: Vec3) -> None:
+    def _finish(self, dense: Any, fragment: Any, offset: Vec3) -> None:
         """Take one of the first pool's fragments to the end, and put it in its place."""
-        y = self._layers(self.tail, fragment)
         at, stride = self._positions(offset)
-        place(y.float().contiguous().numpy(), at, stride, dense)
+        place(self._layers(self.tail, fragment), at, stride, dense[0])
 
     def _layers(self, layers: tuple[Layer, ...], y: Any) -> Any:
         for layer in layers:

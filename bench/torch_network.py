@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from bench.accuracy import CORNER, Corners, corners
 from bench.noise import patch_input
+from bench.on_device import OnDevice
 from bench.torch_parts import Piece, seconds_in_parts
 from bench.torch_settings import PARTS, WHOLE
 from znni.network import Conv, Network
@@ -39,18 +41,22 @@ class TorchNetwork(ABC):
         dtype: of all arithmetic, by PyTorch's name.
         layout: of all arrays in memory, by PyTorch's name.
         threads: PyTorch's.
+        device: where it computes, by PyTorch's name.
     """
 
-    def __init__(self, network: Network, dtype: str, layout: str, threads: int) -> None:
+    def __init__(
+        self, network: Network, dtype: str, layout: str, threads: int, device: str = "cpu"
+    ) -> None:
         torch.set_num_threads(threads)
         self.network = network
+        self.device = device
         self.dtype = getattr(torch, dtype)
         self.layout = getattr(torch, layout)
         weights = random_weights(network, 0)
         self.parameters = {
             conv.name: (
                 self.tensor(weights[conv.name].weight),
-                torch.from_numpy(weights[conv.name].bias).to(self.dtype),
+                torch.from_numpy(weights[conv.name].bias).to(self.device, self.dtype),
             )
             for conv in network.convolutions
         }
@@ -64,8 +70,14 @@ class TorchNetwork(ABC):
         """What is computed for a patch."""
 
     @abstractmethod
+    def dense(self, image: Any) -> Any:
+        """The dense output, a tensor (1, f', Z, Y, X), of one (1, f, z, y, x)."""
+
     def __call__(self, x: Float32) -> Float32:
         """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
+        with torch.inference_mode():
+            y = self.dense(self.tensor(x[np.newaxis]))
+        return np.asarray(y[0].float().contiguous().cpu().numpy())
 
     def needed_bytes(self, patch: Vec3) -> int:
         """The least memory that a patch's arrays take."""
@@ -108,12 +120,20 @@ class TorchNetwork(ABC):
         return self.timed(patch_input(self.network, self._patch))
 
     def timed(self, x: Float32) -> float:
-        """Seconds of a patch with real data."""
-        start = time.perf_counter()
-        y = self(x)
-        seconds = time.perf_counter() - start
-        self._last = corners(self.network, y)
+        """Seconds of a patch with real data, from a tensor to a tensor."""
+        image = self.tensor(x[np.newaxis])
+        with torch.inference_mode():
+            start = self.now()
+            y = self.dense(image)
+            seconds = self.now() - start
+        self._last = corners(self.network, OnDevice(y[0]))
         return seconds
+
+    def now(self) -> float:
+        """The time in seconds, once all that was asked for is done."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
     def corners(self) -> Corners | None:
         """The last run's corners; where only parts ran, the first one by plain pooling."""
@@ -122,20 +142,24 @@ class TorchNetwork(ABC):
     def corner_by_pooling(self) -> Corners | None:
         """The first corner that all patches share, computed by itself in this arithmetic."""
         x = patch_input(self.network, self.network.total_pooling * (CORNER - 1) + 1)
-        y = self.tensor(x[np.newaxis])
+        return Corners(self._patch, self.pooled(x).astype(np.float32), None)
+
+    def pooled(self, x: NDArray[np.floating]) -> NDArray[np.floating]:
+        """The output (f', z, y, x) of an image (f, z, y, x) by plain pooling."""
         with torch.inference_mode():
+            y = self.tensor(x[np.newaxis])
             for layer in self.network.layers:
                 if isinstance(layer, Conv):
                     y = self.convolve(layer, y)
                 else:
                     y = functional.max_pool3d(y, tuple(layer.window))
-        return Corners(self._patch, np.asarray(y[0].float().numpy()), None)
+        return np.asarray(y[0].double().cpu().numpy())
 
     def empty(self, shape: tuple[int, ...]) -> Any:
-        """A tensor of the right type and layout."""
-        return torch.empty(shape, dtype=self.dtype, memory_format=self.layout)
+        """A tensor of the right type, layout and device."""
+        return torch.empty(shape, dtype=self.dtype, memory_format=self.layout, device=self.device)
 
-    def tensor(self, array: Float32) -> Any:
+    def tensor(self, array: NDArray[np.floating]) -> Any:
         """An array as a tensor of the right type and layout.
 
         By a new tensor, because ``contiguous`` leaves the strides of a single map as they are,

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from bench import gpu_commands
 from bench.__main__ import app
 from bench.gpu_ceilings import GpuCeilings
-from bench.gpu_timing import OnDevice
 from bench.gpu_torch import MOST_ELEMENTS, NAMES, most_items
 from bench.layers import layer
+from bench.on_device import OnDevice
 from bench.record import Row, load, save
 from bench.report import report
 from bench.table import table

@@ -11,7 +11,7 @@ import pytest
 from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK, clock_of_ticks, needs_torch
 
 import bench.profile
-from bench.accuracy import CornerReference, corners
+from bench.accuracy import CornerReference, corners, pooled_by_fft
 from bench.network_peers import check_peers, missing
 from bench.networks import Rivals, compare_network, plan_for
 from bench.noise import patch_input
@@ -24,7 +24,7 @@ from znni.network import Conv, Network
 from znni.plans import Plan, Step
 from znni.primitives.reference import dense
 from znni.shapes import Vec3
-from znni.weights import Float32, random_weights
+from znni.weights import Float32, Weights, random_weights
 
 PLENTY = 1 << 30  # bytes
 
@@ -34,6 +34,10 @@ needs_monai = pytest.mark.skipif(find_spec("monai") is None, reason="MONAI is no
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return plan_for(NETWORK, 0, 2 << 30, 2, PATCH.z)
+
+
+def reference_of(weights: Weights) -> CornerReference:
+    return CornerReference(NETWORK, pooled_by_fft(NETWORK, weights, 2))
 
 
 def test_patches_have_the_same_voxels_where_they_overlap() -> None:
@@ -51,7 +55,7 @@ def test_patches_have_the_same_voxels_where_they_overlap() -> None:
 def test_the_corners_reference_is_that_of_single_windows() -> None:
     weights = random_weights(NETWORK, 0)
     expected = dense(NETWORK, weights, patch_input(NETWORK, PATCH))
-    reference = CornerReference(NETWORK, weights, 2)
+    reference = reference_of(weights)
     found = corners(NETWORK, expected.astype(np.float32))
     assert reference.error(found) < 1e-6
     for one in (found.first, found.last):
@@ -69,7 +73,7 @@ def test_our_own_patch_is_accurate(plan: Plan) -> None:
     ours.seconds()
     found = ours.corners()
     assert found is not None
-    assert CornerReference(NETWORK, random_weights(NETWORK, 0), 2).error(found) < 1e-5
+    assert reference_of(random_weights(NETWORK, 0)).error(found) < 1e-5
 
 
 def expected_output(patch: Vec3) -> Any:
@@ -127,7 +131,7 @@ def test_a_fragment_and_parts_of_layers_stand_for_a_whole_patch() -> None:
     from bench.torch_fragments import TorchFragments
 
     peer = TorchFragments(NETWORK, "float32", LAYOUTS[0], 2, PLENTY)
-    reference = CornerReference(NETWORK, random_weights(NETWORK, 0), 2)
+    reference = reference_of(random_weights(NETWORK, 0))
     pieces = peer.pieces(PATCH)
     flops = [piece.runs * piece.flops for piece in pieces]
     single = (flops[0] + sum(flops[1:]) / 4) / sum(flops)

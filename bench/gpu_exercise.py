@@ -1,0 +1,154 @@
+"""Every primitive for GPUs on small layers, in a time that compute-sanitizer allows.
+
+``compute-sanitizer --error-exitcode 1 --show-backtrace no --report-api-errors no python -m bench
+gpu-exercise`` watches every kernel: without backtraces, for which it holds on to Python's frames
+and so to their arrays, and without errors of calls, by which CUDA's packages find out what a
+driver can do. Results are held to the float64 reference, and memory is full of NaN before each run,
+so that a value that nobody wrote shows. ``--no-poison`` leaves that to ``--tool initcheck``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.record import Row
+from znni.cuda import cupy
+from znni.device_arena import DeviceArena
+from znni.engine.device_recombine import DeviceRecombination
+from znni.engine.pipeline import convert
+from znni.engine.recombine import place
+from znni.network import Conv, Network, Operation, Pool, PooledConv
+from znni.options import OutputType
+from znni.primitive import Primitive
+from znni.primitives import reference
+from znni.shapes import Shape5, Vec3, offsets
+from znni.weights import ConvWeights, Float32, random_weights
+
+FIRST = Conv("first", 1, 19, Vec3(2, 3, 4), "relu")
+HIDDEN = Conv("hidden", 80, 80, Vec3(3, 3, 3), "relu")
+LAST = Conv("last", 37, 3, Vec3(5, 7, 6), "softmax")
+CUBE, SLAB = Pool("cube", Vec3(2, 2, 2)), Pool("slab", Vec3(1, 3, 2))
+
+CUBES = Conv("cubes", 5, 6, Vec3(5, 6, 7), "relu")
+
+# Odd extents, several images, few and many maps; cubes that are a single tile of an FFT, which a
+# block or two or four share. What a primitive does not apply to is stretched.
+CASES: tuple[tuple[Operation, Shape5], ...] = (
+    (FIRST, Shape5(2, 1, 17, 23, 29)),
+    (HIDDEN, Shape5(2, 80, 10, 11, 14)),
+    (LAST, Shape5(3, 37, 11, 13, 18)),
+    *((CUBES, Shape5.of(1, 5, Vec3.of(extent))) for extent in (16, 24, 32)),
+    (PooledConv(FIRST, CUBE), Shape5(1, 1, 17, 23, 29)),
+    (PooledConv(Conv("few", 3, 8, Vec3(5, 4, 3), "elu"), SLAB), Shape5(2, 3, 13, 19, 31)),
+    (CUBE, Shape5(2, 5, 11, 13, 17)),
+    (SLAB, Shape5(1, 3, 7, 11, 9)),
+)
+
+# Voxels by which a case's last or first axis may be longer.
+STRETCH = 64
+
+
+def cases_for(primitive: Primitive) -> Iterator[tuple[Operation, Shape5]]:
+    """The cases that it does, each as near to the original size as it takes."""
+    for layer, shape in CASES:
+        for axis in "xz":
+            extents = range(getattr(shape, axis), getattr(shape, axis) + STRETCH)
+            longer = (shape._replace(**{axis: extent}) for extent in extents)
+            found = next((s for s in longer if primitive.out_shape(layer, s)), None)
+            if found:
+                yield layer, found
+                break
+
+
+def exercise(primitives: Iterable[Primitive], *, poison: bool = True) -> list[Row]:
+    """Run each on its cases: a row with the error and whether it is within what is promised.
+
+    Args:
+        primitives: for GPUs.
+        poison: fill the memory with NaN before each run.
+    """
+    return [
+        _row(primitive, layer, shape, poison)
+        for primitive in primitives
+        for layer, shape in cases_for(primitive)
+    ]
+
+
+def recombined() -> list[Row]:
+    """The same for what writes fragments into outputs, in each type that they may have."""
+    window, size = Vec3(2, 3, 2), Vec3(3, 4, 5)
+    patch, at = window * size, tuple(offsets(window))
+    fragments = np.random.default_rng(2).random((len(at), 3, *size), np.float32)
+    expected = np.empty((3, *patch), np.float32)
+    place(fragments, at, window, expected)
+    rows = []
+    for dtype in get_args(OutputType):
+        dense = cupy().empty(expected.shape, dtype)
+        DeviceRecombination(patch, dtype)(cupy().asarray(fragments), at, window, dense)
+        same = np.array_equal(dense.get(), convert(expected, dtype))
+        rows.append({"name": f"recombination to {dtype}", "passed": same})
+    return rows
+
+
+def relative_error(
+    layer: Operation, x: Float32, weights: ConvWeights | None, y: NDArray[np.floating]
+) -> float:
+    """The largest error, relative to the largest sum or output."""
+    expected: NDArray[np.floating] = x
+    scale = 0.0
+    for part in (layer.conv, layer.pool) if isinstance(layer, PooledConv) else (layer,):
+        if isinstance(part, Pool):
+            expected = (reference.pooling_fragments if len(y) > len(x) else reference.pooling)(
+                expected, part
+            )
+        elif weights is not None:
+            linear = Conv(part.name, part.in_features, part.out_features, part.kernel, "identity")
+            expected = reference.convolution(x, linear, weights)
+            scale = float(np.abs(expected).max())
+            expected = reference.activation(expected, part.activation)
+    error = np.abs(y - expected).max() / max(scale, np.abs(expected).max())
+    return float(np.nan_to_num(error, nan=np.inf))
+
+
+def _row(primitive: Primitive, layer: Operation, shape: Shape5, poison: bool) -> Row:
+    x = np.random.default_rng(0).standard_normal(shape, np.float32)
+    conv = layer.conv if isinstance(layer, PooledConv) else layer
+    weights = None
+    if isinstance(conv, Conv):
+        weights = random_weights(Network("layer", conv.in_features, (conv,)), 1)[conv.name]
+    error = relative_error(layer, x, weights, _run(primitive, layer, x, weights, poison))
+    return {
+        "name": primitive.name,
+        "layer": layer.name,
+        "input": str(shape),
+        "error": error,
+        "promised": primitive.accuracy,
+        "passed": error <= primitive.accuracy,
+    }
+
+
+def _run(
+    primitive: Primitive,
+    layer: Operation,
+    x: Float32,
+    weights: ConvWeights | None,
+    poison: bool,
+) -> NDArray[np.float32]:
+    shape = Shape5(*x.shape)
+    run = primitive.build(layer, shape, weights)
+    arena = DeviceArena(primitive.cost(layer, shape).memory.working - x.nbytes)
+    with arena.in_use():
+        if poison:
+            _fill_with_nan(arena)
+        there: Any = cupy().asarray(x)
+        y: Any = run(there)
+        return np.asarray(y.get())
+
+
+def _fill_with_nan(arena: DeviceArena) -> None:
+    memory = arena.take(arena.capacity)
+    cupy().ndarray((arena.capacity // 4,), np.float32, memptr=memory).fill(np.nan)

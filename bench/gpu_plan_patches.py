@@ -1,0 +1,66 @@
+"""Our own contestant on a GPU: a plan's patches, one after the other as in a run."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import Any
+
+from numpy.typing import NDArray
+
+from bench.noise import patch_input
+from znni.cuda import cupy
+from znni.planning import prepare
+from znni.plans import Plan, Step
+from znni.weights import random_weights
+
+
+class GpuPlanPatches:
+    """A plan with random weights, prepared.
+
+    Args:
+        plan: whose layers are on the GPU.
+
+    Attributes:
+        output: of the last patch (f', Z, Y, X).
+        peak: bytes of the GPU that preparing and running took.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._layer_seconds: list[float] = []
+        self._free = free_bytes()
+        self._runner = prepare(plan, random_weights(plan.network, 0), self._measured)
+        self._x = patch_input(plan.network, plan.patch)
+        self.output: NDArray[Any] | None = None
+        self.peak = 0
+
+    def seconds(self, repeats: int) -> tuple[float, ...]:
+        """From one patch's output to the next one's, each in the host's memory.
+
+        While one is computed the next is brought to the GPU and the last one back, as in a run. The
+        first two are not counted.
+        """
+        done = []
+        self._layer_seconds.clear()
+        under_way = [self._runner.begin(self._x)]
+        for _ in range(repeats + 2):
+            under_way.append(self._runner.begin(self._x))
+            self.output = under_way.pop(0)()
+            done.append(time.perf_counter())
+        under_way.pop()()
+        self.peak = self._free - free_bytes()
+        return tuple(after - before for before, after in pairwise(done[1:]))
+
+    def layer_seconds(self) -> float:
+        """Of a patch's layers, by the GPU's clock: the mean of all patches since the last asked."""
+        calls = sum(n * len(segment.steps) for segment, n in self._plan.runs())
+        return sum(self._layer_seconds) / (len(self._layer_seconds) / calls)
+
+    def _measured(self, _step: Step, seconds: float) -> None:
+        self._layer_seconds.append(seconds)
+
+
+def free_bytes() -> int:
+    """Of the current GPU."""
+    return int(cupy().cuda.Device().mem_info[0])

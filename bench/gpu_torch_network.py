@@ -1,0 +1,154 @@
+"""The peer for whole networks on a GPU: max-pooling fragments in PyTorch by cuDNN, autotuned.
+
+Layers up to the first pool are computed some planes at a time and all its fragments stored, then
+each of these by itself and, after later pools, a few of theirs at a time: so patches may have more
+values than cuDNN counts, and nothing is computed twice. Plain operators are those that networks are
+written with. Others are faster and give the same: cuDNN's convolution with bias and ReLU in one
+kernel, and fragments as strided views of the maxima at every offset, so that neighbouring windows
+share them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch.nn import functional
+
+from bench.accuracy import Pooled
+from bench.gpu_torch import TYPES, settings
+from bench.torch_fragments import TorchFragments
+from bench.torch_network import UNDILATED
+from znni.network import Conv, Layer, Network
+from znni.shapes import Vec3, offsets
+from znni.weights import Float32
+
+Operators: TypeAlias = Literal["plain", "fused"]
+
+# Values of the widest tensor of a slab or of some fragments: enough to keep a GPU busy.
+MOST_VALUES = 2**28
+
+# Ones and zeros that cuDNN's convolution wants for stride, padding and dilation.
+ONES, ZEROS = [1, 1, 1], [0, 0, 0]
+
+
+class TorchOnGpu(TorchFragments):
+    """Dense output by fragments of every pool, on a GPU.
+
+    Args:
+        network: what to compute.
+        kind: of ``gpu_torch.TYPES``.
+        layout: of all arrays in memory, by PyTorch's name.
+        operators: which of PyTorch's.
+        device: by PyTorch's name.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        kind: str,
+        layout: str,
+        operators: Operators,
+        device: str = "cuda",
+    ) -> None:
+        threads = torch.get_num_threads()
+        super().__init__(network, TYPES[kind], layout, threads, ram=0, device=device)
+        self._tf32 = kind == "tf32"
+        self._fused = operators == "fused"
+
+    def timed(self, x: Float32) -> float:
+        """Seconds of a patch, from a tensor on the GPU to another."""
+        with settings(tf32=self._tf32):
+            return super().timed(x)
+
+    def scaled_from_one_fragment(self, x: Float32) -> float:
+        """Seconds of a patch, from the layers before the first pool and one of its fragments."""
+        with settings(tf32=self._tf32):
+            return super().scaled_from_one_fragment(x)
+
+    def convolve(self, layer: Conv, x: Any, dilation: Vec3 = UNDILATED) -> Any:
+        """A convolution with bias and activation."""
+        if not self._fused or layer.activation != "relu" or self.device == "cpu":
+            return super().convolve(layer, x, dilation)
+        weight, bias = self.parameters[layer.name]
+        return torch.cudnn_convolution_relu(x, weight, bias, ONES, ZEROS, list(dilation), 1)
+
+    def _fragments(self, image: Any) -> Callable[[Vec3], Any]:
+        """All of the first pool's fragments, stored."""
+        step = self.window.z
+        reach = sum(layer.kernel.z - 1 for layer in self.head if isinstance(layer, Conv))
+        widest = max(conv.out_features for conv in self.network.convolutions)
+        planes = (image.shape[2] - reach) // step
+        slab = max(1, self._fitting(widest * math.prod(image.shape[3:])) // step)
+        stored: Any = None
+        for first in range(0, planes, slab):
+            stop = min(first + slab, planes)
+            seen = image[:, :, first * step : stop * step + step - 1 + reach]
+            y = self._layers(self.head, seen)
+            if stored is None:
+                size = (Vec3(*y.shape[2:]) // self.window)._replace(z=planes)
+                stored = self.empty((self.window.volume, y.shape[1], *size))
+            self._pool_into(stored[:, :, first:stop], y, self.window)
+        fragments = dict(zip(offsets(self.window), stored.split(1), strict=True))
+        return fragments.__getitem__
+
+    def _layers(self, layers: tuple[Layer, ...], y: Any) -> Any:
+        for index, layer in enumerate(layers):
+            if isinstance(layer, Conv):
+                y = self.convolve(layer, y)
+                continue
+            size = Vec3(*y.shape[2:]) // layer.window
+            pooled = self.empty((layer.window.volume * y.shape[0], y.shape[1], *size))
+            self._pool_into(pooled, y, layer.window)
+            rest = partial(self._layers, layers[index + 1 :])
+            return torch.cat([*map(rest, pooled.split(self._fitting(pooled[0].numel())))])
+        return y
+
+    def _fitting(self, values: int) -> int:
+        """How many parts of so many values make a tensor of ``MOST_VALUES``: a power of two."""
+        return 1 << max(0, (MOST_VALUES // values).bit_length() - 1)
+
+    def _pool_into(self, fragments: Any, y: Any, window: Vec3) -> None:
+        """Write all fragments of a pool, those of one offset after each other."""
+        size = Vec3(*fragments.shape[2:])
+        if self._fused:
+            y = _at_every_offset(y, window)
+        for offset, out in zip(offsets(window), fragments.split(y.shape[0]), strict=True):
+            stop = offset + size * window
+            if self._fused:
+                out.copy_(y[(..., *_strided(offset, stop, window))])
+            else:
+                crop = y[(..., *_strided(offset, stop, UNDILATED))]
+                out.copy_(functional.max_pool3d(crop, tuple(window)))
+
+
+def _at_every_offset(y: Any, window: Vec3) -> Any:
+    """The maxima of all windows, wherever they begin."""
+    for axis, extent in enumerate(window, start=2):
+        count = y.shape[axis] - extent + 1
+        largest = y.narrow(axis, 0, count)
+        for shift in range(1, extent):
+            largest = torch.maximum(largest, y.narrow(axis, shift, count))
+        y = largest
+    return y
+
+
+def _strided(start: Vec3, stop: Vec3, step: Vec3) -> tuple[slice, ...]:
+    return tuple(slice(*axis) for axis in zip(start, stop, step, strict=True))
+
+
+def reference_on_gpu(network: Network, device: str = "cuda") -> Pooled:
+    """A network by plain pooling, in float64 by PyTorch."""
+    threads = torch.get_num_threads()
+    return TorchFragments(network, "float64", "contiguous_format", threads, 0, device).pooled
+
+
+# How each is made: a class of accuracy, and operators.
+NAMES: dict[str, tuple[str, Operators]] = {
+    f"torch_{kind}" + "_fused" * (operators == "fused"): (kind, operators)
+    for operators, kind in product(get_args(Operators), TYPES)
+}

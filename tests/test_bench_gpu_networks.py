@@ -1,0 +1,123 @@
+"""``python -m bench gpu-networks``: what can be told of it without a GPU."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import cycle
+from typing import get_args
+
+import numpy as np
+import pytest
+from quick_benchmarks import NETWORK, PATCH, needs_torch
+from typer.testing import CliRunner
+
+from bench import gpu_commands, gpu_networks, gpu_plan_patches
+from bench.__main__ import app
+from bench.accuracy import pooled_by_fft
+from bench.gpu_networks import Try, best_of, compare_gpu_network, places, rounded
+from bench.networks import plan_for
+from bench.noise import patch_input
+from bench.rounds import Effort
+from bench.torch_settings import LAYOUTS
+from znni.errors import InvalidInput
+from znni.plans import Plan
+from znni.primitives.reference import dense
+from znni.shapes import Vec3
+from znni.weights import random_weights
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return plan_for(NETWORK, 0, 2 << 30, 2, PATCH.z)
+
+
+@needs_torch
+@pytest.mark.parametrize("values", [1, 2**20])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pytorchs_fragments_give_the_dense_output_in_pieces_of_any_size(
+    layout: str, values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench import gpu_torch_network
+    from bench.gpu_torch_network import Operators, TorchOnGpu
+
+    monkeypatch.setattr(gpu_torch_network, "MOST_VALUES", values)
+    x = patch_input(NETWORK, PATCH)
+    expected = dense(NETWORK, random_weights(NETWORK, 0), x)
+    for operators in get_args(Operators):
+        peer = TorchOnGpu(NETWORK, "fp32", layout, operators, device="cpu")
+        np.testing.assert_allclose(peer(x), expected, rtol=0, atol=1e-5 * expected.max())
+
+
+@needs_torch
+def test_the_reference_on_a_gpu_is_the_hosts() -> None:
+    from bench.gpu_torch_network import reference_on_gpu
+
+    x = patch_input(NETWORK, NETWORK.total_pooling + 1)
+    expected = pooled_by_fft(NETWORK, random_weights(NETWORK, 0), 2)(x)
+    found = reference_on_gpu(NETWORK, "cpu")(x)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_the_first_patch_is_tried_in_each_layout_and_the_others_in_the_faster() -> None:
+    speeds = {(LAYOUTS[0], 8): 10.0, (LAYOUTS[1], 8): 20.0, (LAYOUTS[1], 4): 30.0}
+
+    def attempt(layout: str, patch: Vec3) -> Try:
+        if patch.z == 2:
+            return Try(layout, patch, None, "out of memory")
+        return Try(layout, patch, patch.volume / speeds[layout, patch.z])
+
+    patches = [Vec3.of(extent) for extent in (8, 4, 2)]
+    tries, spent = best_of(patches, attempt, budget=60)
+    assert [t.voxels_per_second for t in tries] == [30, 20, 10, 0]
+    assert 0 <= spent < 60
+    assert len(best_of(patches, attempt, budget=0)[0]) == len(LAYOUTS)
+
+
+def test_patches_are_multiples_of_the_pooling_and_places_lie_in_them() -> None:
+    assert rounded(NETWORK, 7) == Vec3(4, 6, 6)
+    assert rounded(NETWORK, 1) == NETWORK.total_pooling
+    patch = NETWORK.total_pooling * 5
+    found = list(places(patch, NETWORK))
+    assert len(set(found)) == len(found) > 2
+    for at in found:
+        assert (at + NETWORK.total_pooling).within(patch - 1)
+
+
+@needs_torch
+def test_rows_hold_ours_and_what_each_peer_tried(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bench import gpu_torch_network
+
+    free = cycle((10 << 30, 7 << 30))
+    monkeypatch.setattr(gpu_plan_patches, "free_bytes", lambda: next(free))
+    monkeypatch.setattr(gpu_networks, "give_back_memory", lambda: None)
+    monkeypatch.setattr(gpu_networks, "give_back_ours", lambda: None)
+    monkeypatch.setattr(gpu_networks, "peak_bytes", lambda work: work() or 1 << 30)
+    for name in ("TorchOnGpu", "reference_on_gpu"):
+        here = partial(getattr(gpu_torch_network, name), device="cpu")
+        monkeypatch.setattr(gpu_torch_network, name, here)
+    peers = ["torch_fp32", "torch_bf16_fused"]
+    ours, *theirs = compare_gpu_network(plan, peers, [8, 4], Effort(2, 60.0))
+    assert ours["name"] == "znni"
+    assert ours["peak_gib"] == 3
+    assert ours["rounds"] == 2
+    assert ours["error"] < 1e-5
+    assert ours["layers_seconds"] > 0
+    assert [row["name"] for row in theirs] == peers
+    for row, error in zip(theirs, (1e-5, 0.1), strict=True):
+        assert len(row["tried"]) == 3
+        assert row["measured"] == "whole patch"
+        assert row["error"] < error
+        assert row["gain"] == pytest.approx(ours["voxels_per_s"] / row["voxels_per_s"])
+    (short,) = compare_gpu_network(plan, peers[:1], [4], Effort(1, 1e-6))[1:]
+    assert short["measured"] == "head and 1 of 4 fragments"
+
+
+@needs_torch
+def test_an_unknown_peer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_commands, "machine_with_gpu", lambda: None)
+    result = CliRunner().invoke(app, ["gpu-networks", "--net", "a.yaml", "--peer", "caffe"])
+    assert isinstance(result.exception, InvalidInput)
+    assert "caffe is unknown; choose from torch_fp32" in str(result.exception)
