@@ -64,7 +64,8 @@ def gpu_layers_command(
     ] = None,
     only: options.Only = None,
     peers: Annotated[bool, typer.Option(help="PyTorch, too.")] = True,
-    repeats: options.Repeats = 9,
+    repeats: options.Repeats = 5,
+    budget: options.Budget = 3.0,
     out: options.Out = None,
 ) -> None:
     """Every primitive for GPUs on one convolution, beside PyTorch's, on the same GPU."""
@@ -72,9 +73,11 @@ def gpu_layers_command(
     ceilings = measure_gpu_ceilings()
     typer.echo(ceilings)
 
+    effort = Effort(repeats, budget)
+
     def compared(operation: Layer, shape: Shape5) -> list[Row]:
         progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
-        return compare_gpu_layer(primitives, operation, shape, repeats, ceilings, peers=peers)
+        return compare_gpu_layer(primitives, operation, shape, effort, ceilings, peers=peers)
 
     layers = layers_of(kernel, batch, size, features, out_features, pool)
     report_all("gpu-layers", starmap(compared, layers), [ceilings], out)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bench.accuracy import sampled_error
 from bench.gpu_ceilings import GpuCeilings
-from bench.gpu_timing import measured
-from bench.gpu_torch import NAMES, TorchLayer, give_back_memory, most_items, peak_bytes
+from bench.gpu_timing import measured, seconds_of
+from bench.gpu_torch import NAMES, TorchLayer, give_back_memory, part_at_once, peak_bytes
 from bench.layers import Layer, convolution_of
 from bench.on_device import OnDevice
 from bench.record import Row
-from bench.rounds import Result
+from bench.rounds import Effort, Result
 from bench.torch_settings import has_torch
+from planner.costs import BUILT_IN
 from znni.cost import Cost
 from znni.cuda import cupy
 from znni.device_arena import DeviceArena
@@ -27,15 +30,17 @@ def compare_gpu_layer(
     primitives: list[Primitive],
     layer: Layer,
     shape: Shape5,
-    repeats: int,
+    effort: Effort,
     ceilings: GpuCeilings,
     *,
     peers: bool = True,
 ) -> list[Row]:
     """A row for each primitive that does such a layer, and for each way PyTorch can; fastest first.
 
-    One after the other has the GPU to itself. What failed has a row that says so. Where the layer
-    is pooled, voxels are those of the convolution all the same.
+    One after the other has the GPU to itself. What failed, or would take longer than the budget of
+    a contestant, has a row that says so. PyTorch takes a part at a time, again and again until it
+    has computed as many voxels as ours or the budget is used. Where the layer is pooled, voxels
+    are those of the convolution all the same.
 
     Raises:
         InvalidInput: none of the primitives does such a layer.
@@ -49,16 +54,17 @@ def compare_gpu_layer(
     rows = []
     for primitive in able:
         try:
-            row = _ours(primitive, layer, weights, x, repeats, ceilings)
+            row = _ours(primitive, layer, weights, x, effort, ceilings)
         except (ZnniError, MemoryError, RuntimeError) as error:
             row = {"skipped": _first_line(error)}
         rows.append({"name": primitive.name, "accuracy": primitive.accuracy, **row})
     cupy().get_default_memory_pool().free_all_blocks()
     if peers and has_torch():
-        part = x[: most_items(layer, shape)]
+        part_shape = part_at_once(layer, shape)
+        part = x[: part_shape.n, :, : part_shape.z]
         for name in NAMES:
             try:
-                row = _torch(name, layer, weights, part, repeats)
+                row = _torch(name, layer, weights, part, _voxels(layer, shape), effort)
             except RuntimeError as error:
                 row = {"skipped": _first_line(error)}
             give_back_memory()
@@ -86,17 +92,21 @@ def _ours(
     layer: Layer,
     weights: ConvWeights,
     x: object,
-    repeats: int,
+    effort: Effort,
     ceilings: GpuCeilings,
 ) -> Row:
     device_input: object = x
     shape = Shape5(*x.shape)  # type: ignore[attr-defined]
     cost = primitive.cost(layer, shape)
+    likely = BUILT_IN.estimate(primitive, layer, shape, cost).seconds
+    if likely > effort.budget:
+        return {"skipped": f"would take {likely:,.0f} s or so"}
     run = primitive.build(layer, shape, weights)
     arena = DeviceArena(cost.memory.working - shape.nbytes)
     with arena.in_use():
-        result = measured(lambda: run(device_input), repeats)  # type: ignore[arg-type]
-        y = run(device_input)  # type: ignore[arg-type]
+        work = partial(run, device_input)  # type: ignore[arg-type]
+        result = measured(work, effort.repeats, effort.budget)
+        y = work()
         error = sampled_error(OnDevice(x), OnDevice(y), layer, weights)
         del y
     return {
@@ -109,15 +119,25 @@ def _ours(
     }
 
 
-def _torch(name: str, layer: Layer, weights: ConvWeights, x: object, repeats: int) -> Row:
-    shape = Shape5(*x.shape)  # type: ignore[attr-defined]
-    work = TorchLayer(name, layer, weights, x)
-    result = measured(work, repeats)
+def _torch(
+    name: str, layer: Layer, weights: ConvWeights, part: object, voxels: int, effort: Effort
+) -> Row:
+    shape = Shape5(*part.shape)  # type: ignore[attr-defined]
+    work = TorchLayer(name, layer, weights, part)
+    work()  # autotunes
+    affordable = effort.budget / effort.repeats / seconds_of(work)
+    times = max(1, min(voxels // _voxels(layer, shape), int(affordable)))
+
+    def again() -> None:
+        for _ in range(times):
+            work()
+
+    result = measured(again, effort.repeats, effort.budget)
     return {
-        **_speed(result, layer, shape),
-        "error": sampled_error(OnDevice(x), work.output(), layer, weights),
+        **_speed(result, layer, shape._replace(n=times * shape.n)),
+        "error": sampled_error(OnDevice(part), work.output(), layer, weights),
         "peak_mib": peak_bytes(work) / MIB,
-        "measured": f"batch of {shape.n}",
+        "measured": f"{times} times {shape}",
     }
 
 
@@ -140,9 +160,11 @@ def _roofline(
     """The floor under the operations and bytes that a primitive declares."""
     voxels = _voxels(layer, shape)
     floor = ceilings.floor(cost.flops, cost.bytes_moved)
+    traffic = ceilings.floor(0, cost.bytes_moved)
     return {
         "declared_flops": cost.flops,
         "declared_bytes": cost.bytes_moved,
+        "traffic_ns": traffic.seconds * 1e9 / voxels,
         "floor_ns": floor.seconds * 1e9 / voxels,
         "bound": floor.bound,
         "achieved": floor.share(result.timing.median),

@@ -18,7 +18,14 @@ def seconds_of(work: Callable[[], object]) -> float:
     return float(cupy().cuda.get_elapsed_time(start, stop)) / 1000
 
 
-def measured(work: Callable[[], object], repeats: int) -> Result:
-    """Seconds of so many runs, after one that is not counted."""
+def measured(work: Callable[[], object], repeats: int, budget: float) -> Result:
+    """Seconds of so many runs, after two that are not counted.
+
+    Args:
+        work: to be timed; the first run may choose how to do it.
+        repeats: runs, at most.
+        budget: seconds for all of them; one is counted however long it takes.
+    """
     work()
-    return Result(tuple(seconds_of(work) for _ in range(repeats)))
+    runs = min(repeats, int(budget / seconds_of(work)))
+    return Result(tuple(seconds_of(work) for _ in range(max(1, runs))))

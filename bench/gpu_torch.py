@@ -20,11 +20,24 @@ NAMES = tuple(f"torch_{kind}{layout}" for kind, layout in product(TYPES, LAYOUTS
 MOST_ELEMENTS = 2**31 - 1
 
 
-def most_items(layer: Conv | PooledConv, shape: Shape5) -> int:
-    """Images of a batch that PyTorch computes by cuDNN at once, 1 at least."""
+# Operations of a run of PyTorch's, about: enough to keep a GPU busy, and few enough that what
+# autotuning tries, some of it a hundred times slower than the best, ends.
+RUN_FLOPS = 2e12
+
+
+def part_at_once(layer: Conv | PooledConv, shape: Shape5) -> Shape5:
+    """What PyTorch computes in a run: some images of a batch, or some planes of one.
+
+    They take ``RUN_FLOPS``, as far as cuDNN counts their values; at least a plane of output.
+    """
     conv = layer.conv if isinstance(layer, PooledConv) else layer
     item = max(conv.in_features, conv.out_features) * shape.size.volume
-    return max(1, min(shape.n, MOST_ELEMENTS // item))
+    out = shape.size - conv.kernel + 1
+    images = RUN_FLOPS / (2.0 * out.volume * conv.parameters)
+    if images >= 1:
+        return shape._replace(n=max(1, min(shape.n, MOST_ELEMENTS // item, int(images))))
+    least = layer.pool.window.z if isinstance(layer, PooledConv) else 1
+    return shape._replace(n=1, z=conv.kernel.z - 1 + max(least, int(images * out.z)))
 
 
 class TorchLayer:

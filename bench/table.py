@@ -47,6 +47,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "ns/voxel": "{ns_per_voxel:.3f}",
         "spread": "{spread:.0%}",
         "direct Tflop/s": "{tflops_direct:,.1f}",
+        "traffic ns": "{traffic_ns:.3f}",
         "floor ns": "{floor_ns:.3f} ({bound})",
         "achieved": "{achieved:.0%}",
         "error": "{error:.1e}",
