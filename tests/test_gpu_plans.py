@@ -17,12 +17,14 @@ from znni import planning
 from znni.device_choice import primitives_to_try
 from znni.engine import device_recombine
 from znni.engine.recombine import place
-from znni.errors import DoesNotFit, InvalidInput
+from znni.engine.tiles import make_job
+from znni.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.machine import Machine, detect_machine, limited
 from znni.network import Conv, Network, Pool
-from znni.options import Choices, Stored
+from znni.options import ANYTHING, AS_COMPUTED, Choices, Stored
 from znni.plans import Plan
 from znni.shapes import Vec3, offsets
+from znni.smaller_plan import smaller_plan
 
 NETWORK = Network(
     "net",
@@ -195,6 +197,30 @@ def test_a_plan_for_a_gpu_keeps_to_its_memory_here(monkeypatch: pytest.MonkeyPat
     assert checked.device_memory.blocks < plan.device_memory.blocks
     with pytest.raises(InvalidInput, match=r"of the GPU and .* are allowed; give gpu_memory="):
         planning.checked_plan(plan, plan.network, Choices(gpu_memory=plan.device_memory.total - 1))
+
+
+@pytest.mark.parametrize("free", [2**33, 500_000])
+def test_a_gpu_that_is_short_of_memory_gets_a_smaller_plan(
+    monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    plan = on_gpu(10**7)
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_gpu_catalogue())
+    monkeypatch.setattr("znni.planning.run_overhead", lambda *_: ON_GPU)
+    monkeypatch.setattr(
+        "znni.smaller_plan.detect_for",
+        lambda _device, ram=None, threads=None, gpu_memory=None: limited(
+            with_gpu(free), ram, threads, gpu_memory
+        ),
+    )
+    job = make_job(NETWORK, OUTPUT + NETWORK.field_of_view - 1, "valid", "reflect", None)
+    smaller = smaller_plan(plan, "gpu", job, ANYTHING, AS_COMPUTED)
+    taken = plan.memory_on("gpu")
+    share = taken.process + 3 * (taken.total - taken.process) // 4
+    assert smaller.memory_on("gpu").total <= min(share, free)
+    assert smaller.memory.total <= plan.machine.host.memory
+    least = replace(smaller, gpu_memory=replace(taken, working=0, resident=0, blocks=0))
+    with pytest.raises(RunFailed, match=r"memory of the GPU ran out .*give device='cpu'"):
+        smaller_plan(least, "gpu", job, ANYTHING, AS_COMPUTED)
 
 
 def test_fragments_start_where_the_host_places_them() -> None:

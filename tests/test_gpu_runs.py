@@ -16,12 +16,12 @@ from random_networks import networks
 import znni
 from planner.exhaustive import Search, fastest_plan
 from znni import planning
-from znni.cuda import cupy
+from znni.cuda import cupy, device_errors
 from znni.device_arena import DeviceArena
 from znni.engine import device_patch
 from znni.engine.device_patch import DevicePatchRunner
 from znni.engine.pipeline import convert
-from znni.errors import RunFailed
+from znni.errors import OutOfDeviceMemory
 from znni.machine import Machine, detect_machine
 from znni.network import Network
 from znni.options import OutputType
@@ -130,8 +130,32 @@ def test_too_little_memory_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None
     network = znni.load_network(Path(__file__).parent.parent / "networks" / "boundaries.yaml")
     plan = planned(network, network.total_pooling)
     monkeypatch.setattr(device_patch, "DeviceArena", lambda _: DeviceArena(2**50))
-    with pytest.raises(RunFailed, match=r"has too little memory left .* gpu_memory='4GiB'"):
+    with pytest.raises(OutOfDeviceMemory, match=r"has too little memory left .* gpu_memory='4GiB'"):
         DevicePatchRunner(plan, primitives(plan.machine), random_weights(network, 0))
+
+
+def test_a_run_goes_on_where_the_memory_of_the_gpu_ran_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_case(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).random((60, 61, 70), np.float32)
+    expected = znni.Inferer("tiny.yaml", device="cpu")(x)
+    monkeypatch.setattr(planning, "catalogue", primitives)
+    begin, failing = DevicePatchRunner.begin, [True]
+
+    def fails_once(runner: DevicePatchRunner, x: Float32) -> object:
+        if failing and failing.pop():
+            with device_errors("the GPU"):
+                DeviceArena(2**50)
+        return begin(runner, x)
+
+    monkeypatch.setattr(DevicePatchRunner, "begin", fails_once)
+    found = np.empty_like(expected)
+    report = znni.infer(x, "tiny.yaml", found, device="gpu")
+    assert len(report.fallbacks) == 1
+    assert "memory of the GPU ran out under a plan of" in caplog.text
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_volume_through_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from znni.engine.pipeline import Progress, no_progress
 from znni.engine.tiles import Region, make_job
 from znni.errors import ZnniError
 from znni.inferer import Inferer
+from znni.machine import DeviceKind
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
@@ -117,8 +118,8 @@ def infer(
         output.describe(attributes, plan.patch)
         times = StepTimes()
 
-        def smaller(failed: Plan) -> Plan:
-            return smaller_plan(failed, job, choices, stored)
+        def smaller(failed: Plan, short: DeviceKind) -> Plan:
+            return smaller_plan(failed, short, job, choices, stored)
 
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:

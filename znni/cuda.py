@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from znni.errors import InvalidInput, RunFailed, option
+from znni.errors import InvalidInput, OutOfDeviceMemory, RunFailed, option
 from znni.user_cache import user_cache
 
 STANDARD = "-std=c++17"
@@ -41,6 +41,18 @@ _SHARED = re.compile(r"(?P<bytes>\d+) bytes smem")
 
 
 CUDA_ERROR_OUT_OF_MEMORY = 2
+
+
+class LibraryFailed(Exception):
+    """What a library of CUDA's reports that CuPy has no error for.
+
+    Attributes:
+        status: CUDA's of the same meaning, if it is that memory does not suffice; else 0.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -74,19 +86,21 @@ def cupy() -> Any:
 
 @contextmanager
 def device_errors(name: str) -> Iterator[None]:
-    """Make one error of what CUDA raises within a ``with`` block.
+    """Make one error of what CUDA and its libraries raise within a ``with`` block.
 
     Args:
         name: of the GPU.
 
     Raises:
-        RunFailed: its memory does not suffice, or it fails in another way.
+        OutOfDeviceMemory: its memory does not suffice.
+        RunFailed: it fails in another way.
     """
     cuda = cupy().cuda
     failures = (
         cuda.memory.OutOfMemoryError,
         cuda.runtime.CUDARuntimeError,
         cuda.driver.CUDADriverError,
+        LibraryFailed,
     )
     try:
         yield
@@ -95,7 +109,9 @@ def device_errors(name: str) -> Iterator[None]:
             remedy = (
                 f"plan with less, such as {option('gpu_memory', '4GiB')}, or free what others take"
             )
-            raise RunFailed(f"{name} has too little memory left ({error}); {remedy}") from error
+            raise OutOfDeviceMemory(
+                f"{name} has too little memory left ({error}); {remedy}"
+            ) from error
         remedy = f"run again, or with {option('device', 'cpu')}"
         raise RunFailed(f"{name} failed ({error}); {remedy}") from error
 

@@ -78,3 +78,7 @@ class RunFailed(ZnniError):
     """A run that stopped part-way: disk full, output not writable, interrupted."""
 
     exit_code = 4
+
+
+class OutOfDeviceMemory(RunFailed, MemoryError):
+    """A GPU that has less memory left than a run takes."""

@@ -12,7 +12,7 @@ from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import no_progress
 from znni.engine.tiles import Job, make_job
-from znni.machine import detect_for
+from znni.machine import DeviceKind, detect_for
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Border, Choices, Pad, PlanOptions, Stored, check_names
@@ -77,8 +77,8 @@ class Inferer:
         output = ArrayOutput(dense, self.network.out_features, job.output)
         stored = self._stored(job, volume)
 
-        def smaller(failed: Plan) -> Plan:
-            return smaller_plan(failed, job, self._choices, stored)
+        def smaller(failed: Plan, short: DeviceKind) -> Plan:
+            return smaller_plan(failed, short, job, self._choices, stored)
 
         runner.run(volume, job, output, "float32", no_progress, smaller)
         return dense

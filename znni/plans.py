@@ -146,6 +146,10 @@ class Plan:
         """Peak bytes on the device where the layers run."""
         return self.gpu_memory or self.memory
 
+    def memory_on(self, device: DeviceKind) -> PlanMemory:
+        """Peak bytes on the host, or on the GPU if there are layers there."""
+        return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
+
     @property
     def input_patch(self) -> Vec3:
         """Input voxels of one patch."""

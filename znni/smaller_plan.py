@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, RunFailed, option
-from znni.machine import detect_for
+from znni.machine import DeviceKind, Machine, detect_for
 from znni.options import Choices, Stored
 from znni.planning import fastest, search_for
 from znni.plans import Plan
@@ -15,12 +15,28 @@ from znni.units import in_units
 # Of what a plan takes beside the process, the share that the next one may take.
 SHARE = 3 / 4
 
+# Where none takes less: whose memory it was, and the remedy.
+SHORT: dict[DeviceKind, tuple[str, str]] = {
+    "cpu": (
+        "",
+        f"end other programs, or give {option('threads', 1)}, a smaller type of output or a "
+        "smaller network",
+    ),
+    "gpu": (
+        " of the GPU",
+        f"end other programs that use it, or give {option('device', 'cpu')}",
+    ),
+}
 
-def smaller_plan(failed: Plan, job: Job, choices: Choices, stored: Stored) -> Plan:
-    """The fastest plan that takes markedly less memory of the host than another, or else the least.
+
+def smaller_plan(
+    failed: Plan, short: DeviceKind, job: Job, choices: Choices, stored: Stored
+) -> Plan:
+    """The fastest plan that takes markedly less of a device's memory than another, or the least.
 
     Args:
         failed: the other, whose device and threads a plan has.
+        short: the device whose memory ran out.
         job: which output is wanted.
         choices: what else it may use.
         stored: how the values at both ends are stored.
@@ -28,17 +44,30 @@ def smaller_plan(failed: Plan, job: Job, choices: Choices, stored: Stored) -> Pl
     Raises:
         RunFailed: there is none.
     """
-    taken, process = failed.memory.total, failed.memory.process
-    limit = process + int(SHARE * (taken - process))
-    device, threads = failed.device, failed.machine.host.threads
-    here = detect_for(device.kind, limit, threads, device.memory)
-    search = search_for(failed.network, job, here, replace(choices, device=device.kind), stored)
+    taken, least = failed.memory_on(short), 0
+
+    def fastest_within(limit: int) -> Plan:
+        here = _machine(failed, short, limit)
+        among = replace(choices, device=failed.device.kind)
+        return fastest(search_for(failed.network, job, here, among, stored))[0]
+
     try:
-        return fastest(search)[0]
+        return fastest_within(taken.process + int(SHARE * (taken.total - taken.process)))
     except DoesNotFit as error:
-        if error.needed < taken:
-            return fastest(search.within(error.needed))[0]
+        if error.device == short:
+            least = error.needed
+    if 0 < least < taken.total:
+        return fastest_within(least)
+    of, remedy = SHORT[short]
     raise RunFailed(
-        f"memory ran out under a plan of {in_units(taken)}, and none takes less; end other "
-        f"programs, or give {option('threads', 1)}, a smaller type of output or a smaller network"
+        f"memory{of} ran out under a plan of {in_units(taken.total)}, and none takes less; {remedy}"
     )
+
+
+def _machine(failed: Plan, short: DeviceKind, limit: int) -> Machine:
+    """This machine, with a limit to the memory of one device, and of the other what it was."""
+    kind, threads = failed.device.kind, failed.machine.host.threads
+    if short == "cpu":
+        return detect_for(kind, limit, threads, failed.device.memory)
+    free = detect_for(kind).gpus[0].memory
+    return detect_for(kind, failed.machine.host.memory, threads, min(limit, free))

@@ -11,7 +11,9 @@ from znni.engine.pipeline import Progress, run_volume
 from znni.engine.remaining import Remaining
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job
+from znni.errors import OutOfDeviceMemory
 from znni.job_seconds import JobSeconds
+from znni.machine import DeviceKind
 from znni.options import OutputType
 from znni.plans import Plan
 from znni.units import in_units
@@ -45,7 +47,7 @@ class EnduringRunner:
         output: Output,
         dtype: OutputType,
         progress: Progress,
-        smaller: Callable[[Plan], Plan],
+        smaller: Callable[[Plan, DeviceKind], Plan],
     ) -> JobSeconds:
         """Compute a job, as ``run_volume`` does, and tell where the time went.
 
@@ -57,37 +59,39 @@ class EnduringRunner:
             output: takes the results.
             dtype: of the values written.
             progress: called after each patch with the output voxels written and those wanted.
-            smaller: gives the plan to go on with where memory ran out under another; where there
-                is none, raises what ends the run.
+            smaller: gives the plan to go on with where memory ran out under another, of a device;
+                where there is none, raises what ends the run.
         """
         remaining, stopwatch = Remaining(job.output), Stopwatch()
 
-        def finishes() -> bool:
+        def short_of() -> DeviceKind | None:
+            """Run to the end, or to where the memory of a device runs out."""
             try:
                 with stopwatch.during("building"):
                     runner = self._runner = self._runner or self._prepare(self.plans[-1])
                 run_volume(volume, job, runner, output, dtype, progress, remaining, stopwatch)
-            except MemoryError:
-                return False
-            return True
+            except MemoryError as error:
+                return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
+            return None
 
-        while not finishes():
+        while short := short_of():
             self._runner = None
             gc.collect()  # what the failed patch held, wherever tracebacks still refer to it
             failed = self.plans[-1]
             with stopwatch.during("building"):
-                found = smaller(failed)
+                found = smaller(failed, short)
             self.plans.append(found)
-            _tell(failed, found, remaining.voxels / job.output.volume)
+            _tell(failed, found, short, remaining.voxels / job.output.volume)
         return stopwatch.seconds
 
 
-def _tell(failed: Plan, found: Plan, left: float) -> None:
+def _tell(failed: Plan, found: Plan, short: DeviceKind, left: float) -> None:
     log.warning(
-        "memory ran out under a plan of %s: going on with one of %s, in patches of %s, for the "
+        "memory%s ran out under a plan of %s: going on with one of %s, in patches of %s, for the "
         "%.0f%% of the output that are left",
-        in_units(failed.memory.total),
-        in_units(found.memory.total),
+        " of the GPU" if short == "gpu" else "",
+        in_units(failed.memory_on(short).total),
+        in_units(found.memory_on(short).total),
         found.patch,
         100 * left,
     )
