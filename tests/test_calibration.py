@@ -15,7 +15,7 @@ from fakes import Fake, fake_catalogue
 from layers import MACHINE, does
 
 from planner.costs import BUILT_IN, NOT_MEASURED
-from znni.calibration.campaign import calibrate
+from znni.calibration.campaign import Campaign, calibrate
 from znni.calibration.choice import cost_model
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import VARIABLE, CostDatabase
@@ -74,6 +74,10 @@ def no_progress(_done: int, _planned: int) -> None:
     pass
 
 
+def campaign(*primitives: Primitive, effort: Effort = FEW) -> Campaign:
+    return Campaign(primitives or CATALOGUE.values(), effort, ALLOWED)
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_every_primitive_has_calls_within_the_limits(name: str) -> None:
     primitive, allowed = EVERY[name], 4 * ALLOWED
@@ -127,7 +131,7 @@ def test_all_primitives_are_measured_in_turn_and_kept(
     twice_as_slow: list[tuple[str, Call]], database: CostDatabase
 ) -> None:
     told: list[tuple[int, int]] = []
-    calibrate(CATALOGUE.values(), FEW, ALLOWED, database, lambda *shares: told.append(shares))
+    calibrate([campaign()], database, lambda *shares: told.append(shares))
     count = len(twice_as_slow)
     assert count == FEW.calls * len(CATALOGUE)
     assert told == [(done, count) for done in range(1, count + 1)]
@@ -146,7 +150,7 @@ def test_time_is_up_only_once_there_is_a_call_of_each(
 ) -> None:
     hasty = replace(FEW, calls=20, budget=0.0)
     told: list[tuple[int, int]] = []
-    calibrate(CATALOGUE.values(), hasty, ALLOWED, database, lambda *shares: told.append(shares))
+    calibrate([campaign(effort=hasty)], database, lambda *shares: told.append(shares))
     assert [name for name, _ in twice_as_slow] == list(CATALOGUE)
     assert told[-1] == (len(CATALOGUE), len(CATALOGUE))
 
@@ -167,7 +171,7 @@ def test_the_model_predicts_what_was_measured_and_the_rest_from_it(
 ) -> None:
     alike = Fake("alike", convolved, flops=70.0)
     other = OtherKind("other", convolved, flops=70.0)
-    calibrate(CATALOGUE.values(), FEW, ALLOWED, database, no_progress)
+    calibrate([campaign()], database, no_progress)
     model = model_of(database, {**CATALOGUE, "alike": alike, "other": other})
     assert model.source.startswith("measured on this machine on 20")
     assert model.source.endswith(", 3 of 5 primitives")
@@ -204,7 +208,7 @@ def test_the_latest_measurements_count(
 def test_other_versions_and_calls_no_longer_done_do_not_count(
     twice_as_slow: list[tuple[str, Call]], database: CostDatabase
 ) -> None:
-    calibrate([CATALOGUE["conv"]], FEW, ALLOWED, database, no_progress)
+    calibrate([campaign(CATALOGUE["conv"])], database, no_progress)
     assert len(twice_as_slow) == FEW.calls
     assert model_of(database, CATALOGUE).source.endswith("1 of 3 primitives")
     for changed in (Fake("conv", convolved, version=2), Fake("conv", pooled)):

@@ -130,7 +130,7 @@ def infer(
         error.add_note(output.abandon())
         raise
     if choices.costs != "built-in":
-        refine(times.warm(), plan.machine.host.threads)
+        refine(times.warm(), plan.machine.host.threads, plan.device.kind)
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
     report = Report(plan, fallbacks, job.output.volume, spent, peak.highest, attributes, note)

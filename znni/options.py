@@ -14,6 +14,7 @@ OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
 Accuracy: TypeAlias = Literal["float32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
 DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu"]
+Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 

@@ -15,7 +15,7 @@ from planner.exhaustive import Search
 from planner.limits import memory_of_run
 from planner.views import Views, views
 from znni.accuracy import class_of_plan, note_on, of_class
-from znni.calibration.choice import cost_model
+from znni.calibration.choice import cost_model, is_measured
 from znni.device_choice import check_device, primitives_to_try
 from znni.engine.checks import check_runnable
 from znni.engine.device_patch import DevicePatchRunner
@@ -147,7 +147,7 @@ def search_for(
     able = of_class(catalogue(machine), choices.accuracy)
     tried = primitives_to_try(network, able, machine, choices.device)
     if choices.costs == "measured":
-        tried = tried[-1:]  # of hosts alone there are measurements
+        tried = list(filter(is_measured, tried)) or tried[-1:]
     overhead = run_overhead(machine, stored)
 
     def among(primitives: Catalogue) -> Search:

@@ -50,16 +50,23 @@ def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = Fa
     if found:
         return MeasuredModel(found, catalogue)
     if costs == "measured":
-        if any(primitive.device.kind == "gpu" for primitive in catalogue.values()):
-            raise InvalidInput(
-                f"znni calibrate measures no GPUs yet; give {option('costs', 'built-in')}"
-            )
         here = " and ".join(map(str, _conditions(catalogue)))
+        on_gpu = any(primitive.device.kind == "gpu" for primitive in catalogue.values())
+        how = "znni calibrate --device gpu" if on_gpu else "znni calibrate with these threads"
         raise InvalidInput(
-            f"{database.path}: nothing was measured yet on {here}; run znni calibrate with these "
-            f"threads, or give {option('costs', 'built-in')}"
+            f"{database.path}: nothing was measured yet on {here}; run {how}, or give "
+            f"{option('costs', 'built-in')}"
         )
     return BUILT_IN
+
+
+def is_measured(catalogue: Catalogue) -> bool:
+    """Whether anything was measured of these primitives on this machine.
+
+    Raises:
+        InvalidInput: what was measured cannot be read.
+    """
+    return next(measurements_of(catalogue, CostDatabase()), None) is not None
 
 
 def measurements_of(catalogue: Catalogue, database: CostDatabase) -> Iterator[Measurement]:

@@ -10,8 +10,14 @@ from typing import NamedTuple
 from znni.machine import Device
 from znni.units import counted
 
-# Those that the primitives' inner loops are compiled by, or call.
+# Those that the primitives' inner loops are compiled by, or call: on the host, and on a GPU, where
+# each has a name for every version of CUDA.
 LIBRARIES = ("numba", "llvmlite", "numpy", "scipy", "pyfftw")
+GPU_LIBRARIES = (
+    "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
+    "nvidia-cufft", "nvidia-cufft-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",
+    "nvidia-cudnn-frontend",
+)  # fmt: skip
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -20,9 +26,10 @@ class Conditions(NamedTuple):
     """A device and the software on it.
 
     Attributes:
-        device: its name.
-        caches: their sizes, such as ``L1d 32K, L2 1M, L3 32M``; empty where the system tells none.
-        threads: worker threads.
+        device: its name; of a GPU, with its compute capability.
+        caches: their sizes, such as ``L1d 32K, L2 1M, L3 32M``; empty where the system tells none,
+            and of a GPU, whose name tells all of it.
+        threads: worker threads; 0 for a GPU.
         libraries: those that compute, with versions.
     """
 
@@ -34,10 +41,14 @@ class Conditions(NamedTuple):
     @classmethod
     def of(cls, device: Device) -> Conditions:
         """Those of a device, here and now."""
+        if device.kind == "gpu":
+            name = f"{device.name} (compute capability {device.capability / 10:.1f})"
+            return cls(name, "", 0, _gpu_libraries())
         return cls(device.name, _caches(), device.threads, _libraries())
 
     def __str__(self) -> str:
-        return f"{self.device} with {counted(self.threads, 'thread')}, {self.libraries}"
+        threads = f" with {counted(self.threads, 'thread')}" if self.threads else ""
+        return f"{self.device}{threads}, {self.libraries}"
 
 
 @cache
@@ -53,14 +64,21 @@ def _caches() -> str:
 
 @cache
 def _libraries() -> str:
-    return ", ".join(f"{name} {_version(name)}" for name in LIBRARIES)
+    return ", ".join(f"{name} {_version(name) or 'absent'}" for name in LIBRARIES)
+
+
+@cache
+def _gpu_libraries() -> str:
+    """Those that are there; what a system brings along under no such name is not told."""
+    return ", ".join(f"{name} {found}" for name in GPU_LIBRARIES if (found := _version(name)))
 
 
 def _version(name: str) -> str:
+    """Of an installed package; empty where it is not."""
     try:
         return version(name)
     except PackageNotFoundError:
-        return "absent"
+        return ""
 
 
 def _text(path: Path) -> str:

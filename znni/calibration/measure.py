@@ -26,13 +26,10 @@ class Workbench:
     """
 
     def __init__(self, calls: Sequence[tuple[Primitive, Call]]) -> None:
-        inputs = (call.shape.elements for _, call in calls)
-        beside = (
-            primitive.cost(*call).memory.working - call.shape.nbytes for primitive, call in calls
-        )
+        elements, beside = memory_for(calls)
         few = np.random.default_rng(0).standard_normal(NOISE, np.float32)
-        self._noise = np.resize(few, max(inputs, default=0))
-        self._arena = Arena(max(beside, default=0))
+        self._noise = np.resize(few, elements)
+        self._arena = Arena(beside)
 
     def measure(self, primitive: Primitive, call: Call, repeats: int) -> Timing:
         """Build, warm up, and time a call, alone.
@@ -43,7 +40,7 @@ class Workbench:
             repeats: timed calls.
         """
         operation, shape = call
-        run = primitive.build(operation, shape, _weights(operation))
+        run = primitive.build(operation, shape, some_weights(operation))
         x = self._noise[: shape.elements].reshape(shape)
 
         def run_once() -> None:
@@ -53,7 +50,19 @@ class Workbench:
         return timed(run_once, repeats)
 
 
-def _weights(operation: Operation) -> ConvWeights | None:
+def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
+    """What some calls take, one at a time.
+
+    Returns:
+        elements of the largest input, and bytes of the most that a call takes beside its input.
+    """
+    inputs = (call.shape.elements for _, call in calls)
+    beside = (primitive.cost(*call).memory.working - call.shape.nbytes for primitive, call in calls)
+    return max(inputs, default=0), max(beside, default=0)
+
+
+def some_weights(operation: Operation) -> ConvWeights | None:
+    """Random ones of a convolution; None for a pooling."""
     conv = operation.conv if isinstance(operation, PooledConv) else operation
     if not isinstance(conv, Conv):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import exp, log
+from typing import get_args
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from znni.calibration.database import Measurement
 from znni.calibration.features import AXES, Numbers, place
 from znni.calibration.regression import Regression
 from znni.cost import Cost
+from znni.machine import DeviceKind
 from znni.network import Operation
 from znni.primitive import Catalogue, Primitive
 from znni.shapes import Shape5
@@ -42,8 +44,9 @@ class Fitted:
 class MeasuredModel:
     """The built-in model's times, multiplied with what measurements make of them.
 
-    What they have in common, as a median, holds for all primitives; the rest is a matter of each
-    kind, which is those of one class: one algorithm with tiles, say, of different sizes.
+    What those of one device have in common, as a median, holds for all its primitives; the rest is
+    a matter of each kind, which is those of one class: one algorithm with tiles, say, of different
+    sizes.
 
     Args:
         measurements: one at least; of primitives of the catalogue, as they are now.
@@ -60,11 +63,11 @@ class MeasuredModel:
             days.append(measured.day)
         for samples in self._samples.values():
             del samples[:-MOST_MEASUREMENTS]
-        every = [sample for samples in self._samples.values() for sample in samples]
-        known, all_ = len({sample.name for sample in every}), len(catalogue)
+        known = len({s.name for samples in self._samples.values() for s in samples})
+        all_ = len(catalogue)
         part = "" if known == all_ else f", {known} of {all_} primitives"
         self.source = f"measured on this machine on {max(days).isoformat()}{part}"
-        self._common = float(np.median([sample.logarithm for sample in every]))
+        self._common = {kind: self._in_common(kind) for kind in get_args(DeviceKind)}
         self._regressions: dict[type, Regression] = {}
 
     def estimate(
@@ -78,7 +81,7 @@ class MeasuredModel:
         regression = self._regression(type(primitive))
         found = regression.predict(primitive.name, place(primitive, operation, shape, cost))
         built_in = BUILT_IN.estimate(primitive, operation, shape, cost).seconds
-        logarithm = self._common + found.mean + found.error**2 / 2
+        logarithm = self._common[primitive.device.kind] + found.mean + found.error**2 / 2
         return Estimate(built_in * exp(logarithm), found.error)
 
     def known(self) -> Iterator[Fitted]:
@@ -91,6 +94,16 @@ class MeasuredModel:
             misses = self._regression(kind).of(name)
             yield Fitted(name, own.size, _root_mean_square(misses), _root_mean_square(own))
 
+    def _in_common(self, device: DeviceKind) -> float:
+        """The logarithm of measured over modelled seconds that calls on a device have in common."""
+        logarithms = [
+            sample.logarithm
+            for samples in self._samples.values()
+            for sample in samples
+            if sample.device == device
+        ]
+        return float(np.median(logarithms)) if logarithms else 0.0
+
     def _regression(self, kind: type) -> Regression:
         """Made when it is first asked for: few searches ask for all."""
         if kind not in self._regressions:
@@ -98,7 +111,7 @@ class MeasuredModel:
             self._regressions[kind] = Regression(
                 [sample.name for sample in samples],
                 np.array([sample.place for sample in samples]).reshape(len(samples), AXES),
-                np.array([sample.logarithm - self._common for sample in samples]),
+                np.array([s.logarithm - self._common[s.device] for s in samples]),
             )
         return self._regressions[kind]
 
@@ -110,7 +123,7 @@ class _Sample:
         operation, shape = measured.operation, measured.shape
         cost = primitive.cost(operation, shape)
         built_in = BUILT_IN.estimate(primitive, operation, shape, cost).seconds
-        self.name = primitive.name
+        self.name, self.device = primitive.name, primitive.device.kind
         self.place = place(primitive, operation, shape, cost)
         self.logarithm = log(measured.seconds / built_in)
 

@@ -12,9 +12,9 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement, today
 from znni.calibration.shapes import Call
 from znni.errors import InvalidInput
-from znni.machine import detect_host
+from znni.machine import DeviceKind, detect_for
 from znni.plans import Step
-from znni.primitive import Primitive, catalogue
+from znni.primitive import Primitive, catalogue, on_device
 
 log = logging.getLogger("znni")
 
@@ -36,20 +36,23 @@ def record(timings: Iterable[tuple[Primitive, Call, float]], database: CostDatab
 
 
 def record_steps(
-    timings: Iterable[tuple[Step, float]], threads: int, database: CostDatabase
+    timings: Iterable[tuple[Step, float]],
+    threads: int,
+    database: CostDatabase,
+    device: DeviceKind = "cpu",
 ) -> None:
     """Keep the seconds that single calls of a plan's steps took on this machine.
 
     Args:
         timings: of warm calls. Those in pieces are left out: what each piece took is not known.
-            So are those on GPUs, of which there is no calibration that they could refine.
         threads: worker threads that they had.
         database: where they are kept.
+        device: that they ran on.
 
     Raises:
         InvalidInput: the database cannot be written.
     """
-    primitives = catalogue(detect_host(threads=threads))
+    primitives = catalogue(detect_for(device, threads=threads))
     of_primitives = (
         (primitives[step.primitive], Call(step.operation, step.shape_in), seconds)
         for step, seconds in timings
@@ -58,20 +61,21 @@ def record_steps(
     record(of_primitives, database)
 
 
-def refine(timings: Iterable[tuple[Step, float]], threads: int) -> None:
-    """Add the times of a run to those of a calibration, if this machine has had one.
+def refine(timings: Iterable[tuple[Step, float]], threads: int, device: DeviceKind = "cpu") -> None:
+    """Add the times of a run to those of a calibration, if its device has had one.
 
     A file that cannot be read or written is no reason for a run that is done to fail: it is logged.
 
     Args:
         timings: of warm calls of its steps.
         threads: worker threads that they had.
+        device: that they ran on.
     """
     database = CostDatabase()
     try:
-        measured = measurements_of(catalogue(detect_host(threads=threads)), database)
-        if next(measured, None):
-            record_steps(timings, threads, database)
+        primitives = on_device(catalogue(detect_for(device, threads=threads)), device)
+        if next(measurements_of(primitives, database), None):
+            record_steps(timings, threads, database, device)
     except InvalidInput as error:
         log.warning("%s", error)
 

@@ -13,7 +13,7 @@ from znni import __version__
 from znni.cli import options
 from znni.cli.import_network import import_network
 from znni.cli.values import parse_roi, three_extents
-from znni.options import Accuracy, Choices, Pad, PlanOptions, Stored
+from znni.options import Accuracy, Calibrated, Choices, Pad, PlanOptions, Stored
 from znni.units import counted
 
 if TYPE_CHECKING:
@@ -255,6 +255,9 @@ def calibrate(
     forget: Annotated[
         bool, typer.Option("--forget", help="First delete what was measured before.")
     ] = False,
+    device: Annotated[
+        Calibrated, typer.Option(help="What is measured; all: the CPU and, if there is one, a GPU.")
+    ] = "all",
 ) -> None:
     """Measure how fast this machine is, for plans to be made from."""
     from znni.calibration.campaign import calibrate_machine
@@ -262,7 +265,9 @@ def calibrate(
     from znni.progress import show_progress
 
     with show_progress("measurements") as progress:
-        known = calibrate_machine(threads, only or [], progress, quick=quick, forget=forget)
+        known = calibrate_machine(
+            threads, only or [], progress, device=device, quick=quick, forget=forget
+        )
     typer.echo(calibration_table(known))
 
 

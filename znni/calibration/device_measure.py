@@ -1,0 +1,54 @@
+"""The time of one primitive on one shape on a GPU, as in a patch that is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from znni.calibration.measure import NOISE, memory_for, some_weights
+from znni.calibration.shapes import Call
+from znni.cuda import cupy, device_errors
+from znni.device_arena import DeviceArena
+from znni.device_timing import timed_on_device
+from znni.primitive import Primitive
+from znni.timing import Timing
+
+
+class DeviceWorkbench:
+    """As ``Workbench``, in the memory of the first GPU.
+
+    Args:
+        calls: all that will be measured, as of ``Workbench``; one at least.
+
+    Raises:
+        RunFailed: the GPU's memory does not suffice, or it fails in another way.
+    """
+
+    def __init__(self, calls: Sequence[tuple[Primitive, Call]]) -> None:
+        elements, beside = memory_for(calls)
+        self._name = calls[0][0].device.name
+        few = np.random.default_rng(0).standard_normal(NOISE, np.float32)
+        with device_errors(self._name):
+            self._noise = cupy().empty((-(-elements // NOISE), NOISE), np.float32)
+            self._noise[...] = cupy().asarray(few)
+            self._arena = DeviceArena(beside)
+
+    def measure(self, primitive: Primitive, call: Call, repeats: int) -> Timing:
+        """Build, warm up, and time a call, alone, by the GPU's clock.
+
+        Raises:
+            RunFailed: the GPU fails.
+            InvalidInput: the primitive cannot be built.
+        """
+        operation, shape = call
+        with device_errors(self._name):
+            run = primitive.build(operation, shape, some_weights(operation))
+            cupy().get_default_memory_pool().free_all_blocks()  # what only building took
+            x = self._noise.ravel()[: shape.elements].reshape(shape)
+
+            def run_once() -> None:
+                with self._arena.in_use():
+                    run(x)
+
+            return timed_on_device(run_once, repeats)
