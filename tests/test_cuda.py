@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 
 from znni import cuda
-from znni.cuda import ResourceUsage, compile_offline, parsed_usage, resource_usage
-from znni.errors import InvalidInput
+from znni.cuda import (
+    LibraryFailed,
+    ResourceUsage,
+    compile_offline,
+    device_errors,
+    parsed_usage,
+    resource_usage,
+)
+from znni.errors import InvalidInput, OutOfDeviceMemory, RunFailed
 
 KERNELS = """
 #include <cuda_fp16.h>
@@ -74,7 +81,34 @@ def test_a_cache_that_cannot_be_written_costs_no_run(
     monkeypatch.setattr(cuda, "user_cache", lambda: in_the_way)
     file = cuda._stored(KERNELS, "sm_90a", ("-DWIDTH=32",))
     assert file.read_bytes()[:4] == b"\x7fELF"
-    file.unlink()
+    assert file.parent == cuda._own_folder()
+
+
+def test_what_a_process_could_not_keep_goes_with_it() -> None:
+    code = (
+        "from znni.cuda import _own_folder; file = _own_folder() / 'a'; file.touch(); print(file)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert not Path(done.stdout.strip()).parent.exists()
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (0, RunFailed, r"H200 failed \(cuFFT reports status 5\); run again, or with device='cpu'"),
+        (2, OutOfDeviceMemory, r"H200 has too little memory left .*; plan with less"),
+    ],
+)
+def test_what_a_library_reports_is_one_error(
+    status: int, error: type[RunFailed], said: str
+) -> None:
+    with pytest.raises(error, match=said) as raised, device_errors("H200"):
+        raise LibraryFailed("cuFFT reports status 5", status)
+    assert isinstance(raised.value, MemoryError) == (status == 2)
 
 
 def test_spills_are_stores_and_loads() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -16,9 +18,9 @@ from znni.network import Activation, Conv
 from znni.options import ACCURACIES
 from znni.primitives.gpu import cudnn
 from znni.primitives.gpu.cudnn import LITTLE_WORKSPACE, GpuCudnn
-from znni.primitives.gpu.library import layout
+from znni.primitives.gpu.library import layout, refusals
 from znni.primitives.gpu.library.formats import FORMATS, Format
-from znni.primitives.gpu.library.graph import strides
+from znni.primitives.gpu.library.graph import graph_key, strides
 from znni.primitives.gpu.library.pieces import MOST_ELEMENTS, PIECE_BYTES, pieces
 from znni.shapes import Shape5, Vec3, valid_convolution
 
@@ -93,11 +95,47 @@ def test_packing_compiles(number: Format, activation: Activation) -> None:
     assert not any(kernel.spills for kernel in usage.values())
 
 
-def test_each_format_is_there_with_and_without_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cudnn, "find_spec", lambda _: object())
-    found = {primitive.name: primitive for primitive in cudnn.primitives(DEVICE)}
+def test_each_format_is_there_with_and_without_workspace() -> None:
+    installed = replace(DEVICE, cudnn=True)
+    found = {primitive.name: primitive for primitive in cudnn.primitives(installed)}
     assert set(found) == {f"gpu_cudnn_{f.name}{w}" for f in FORMATS for w in ("", "_workspace")}
     assert found["gpu_cudnn_float32"].accuracy == ACCURACIES["float32"]
     assert ACCURACIES["float32"] < found["gpu_cudnn_tf32"].accuracy <= ACCURACIES["bfloat16"]
-    monkeypatch.setattr(cudnn, "find_spec", lambda _: None)
     assert cudnn.primitives(DEVICE) == ()
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        (52, {"float32"}),
+        (70, {"float32", "float16"}),
+        (0, {f.name for f in FORMATS}),
+        (90, {f.name for f in FORMATS}),
+    ],
+)
+def test_a_gpu_has_the_formats_that_it_multiplies(capability: int, expected: set[str]) -> None:
+    device = replace(DEVICE, capability=capability, cudnn=True)
+    assert {primitive.number.name for primitive in cudnn.primitives(device)} == expected
+
+
+def test_what_cudnn_refused_is_left_out_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "user_cache", lambda: tmp_path)
+    refusals.refused.cache_clear()
+    primitive = GpuCudnn(DEVICE, FORMATS[0], reorders=False)
+    conv, shape = Conv("conv", 80, 80, Vec3(3, 3, 3), "relu"), Shape5(1, 80, 34, 34, 34)
+    out = primitive.out_shape(conv, shape)
+    assert out is not None
+    piece = pieces(conv, shape, out, 4)
+    assert piece is not None
+    refusals.refuse(DEVICE.name, graph_key(conv, piece, FORMATS[0], LITTLE_WORKSPACE))
+    for _ in range(2):
+        assert primitive.out_shape(conv, shape) is None
+        assert primitive.out_shape(replace(conv, name="of another network"), shape) is None
+        assert GpuCudnn(DEVICE, FORMATS[0], reorders=True).out_shape(conv, shape) == out
+        assert primitive.out_shape(conv, shape._replace(n=2)) is not None
+        refusals.refused.cache_clear()  # as in a process that comes later
+    monkeypatch.setattr(refusals, "user_cache", lambda: tmp_path / "cudnn" / "refused.json")
+    refusals.refuse("another", "key")  # cannot be kept, and is no reason to fail
+    refusals.refused.cache_clear()

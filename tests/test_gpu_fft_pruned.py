@@ -19,7 +19,7 @@ from znni.primitives.gpu.pruned.geometry import (
     flops,
     good_size,
 )
-from znni.primitives.gpu.pruned.transforms import source
+from znni.primitives.gpu.pruned.transforms import SIDE, source, transpose_grid
 from znni.shapes import Shape5, Vec3
 
 
@@ -28,6 +28,16 @@ from znni.shapes import Shape5, Vec3
 )
 def test_good_sizes_have_small_prime_factors(extent: int, good: int) -> None:
     assert good_size(extent) == good
+
+
+@pytest.mark.parametrize("size", [Vec3(64, 40, 50), Vec3(9, 4096, 4096), Vec3(4096, 9, 4096)])
+def test_transpositions_of_huge_thin_volumes_are_within_the_limits_of_a_grid(size: Vec3) -> None:
+    plane = Spectrum.of(size).plane
+    for batch, columns, pitch in ((80 * size.z, 16, plane), (80, plane, size.z), (1, 1, plane)):
+        tiles, parts = transpose_grid(batch, columns, pitch)
+        assert tiles * SIDE * SIDE >= columns * pitch
+        assert tiles < 2**31
+        assert parts <= 65535
 
 
 def test_memory_is_what_was_published_less_what_is_pruned() -> None:

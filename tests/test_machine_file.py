@@ -49,7 +49,7 @@ def refusal(text: str, folder: Path) -> str:
 
 def test_everything_there_is(tmp_path: Path) -> None:
     usable = int(10 * GIB * AVAILABLE_SHARE)
-    card = Device("gpu", "Card", 900_000, 1, flops=5e12, bandwidth=336.5e9)
+    card = Device("gpu", "Card", 900_000, 1, flops=5e12, bandwidth=336.5e9, cudnn=True)
     assert load(WHOLE, tmp_path) == Machine(
         Device("cpu", "2 x Processor", usable, 6, flops=1.5e12, bandwidth=80e9, bfloat16=True),
         (card, card),

@@ -7,6 +7,7 @@ that it depends on.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import re
 import tempfile
@@ -68,6 +69,17 @@ class ResourceUsage:
     registers: int
     spills: int
     shared: int
+
+
+@cache
+def source_beside(module: str, name: str) -> str:
+    """The CUDA C++ of a file beside a module.
+
+    Args:
+        module: its ``__file__``.
+        name: of the file.
+    """
+    return Path(module).with_name(name).read_text()
 
 
 @cache
@@ -186,17 +198,25 @@ def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     code = compile_offline(source, architecture, options)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = _written(code, file.parent)
+        return _written(code, file)
     except OSError as error:
         _log.info("compiled kernels are not kept: %s", error)
-        return _written(code, None)
-    return partial.replace(file)  # whole or not at all, whoever else compiles it
+        return _written(code, _own_folder() / file.name)
 
 
-def _written(code: bytes, folder: Path | None) -> Path:
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".cubin", delete=False) as file:
-        file.write(code)
-    return Path(file.name)
+def _written(code: bytes, file: Path) -> Path:
+    """Make a file, whole or not at all, whoever else makes it."""
+    with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".partial", delete=False) as partial:
+        partial.write(code)
+    return Path(partial.name).replace(file)
+
+
+@cache
+def _own_folder() -> Path:
+    """A folder of this process's, which goes when it ends."""
+    folder = tempfile.TemporaryDirectory(prefix="znni-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:

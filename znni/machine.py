@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -50,6 +51,7 @@ class Device:
         bandwidth: nominal bytes per second to and from memory.
         bfloat16: whether it multiplies bfloat16 and adds in float32 (AVX512_BF16).
         capability: of a GPU, its compute capability, 90 for 9.0; 0 where it is not known.
+        cudnn: whether NVIDIA's cuDNN is installed for it.
     """
 
     kind: DeviceKind
@@ -60,6 +62,7 @@ class Device:
     bandwidth: float
     bfloat16: bool = False
     capability: int = 0
+    cudnn: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,6 +218,7 @@ def _gpu(found: Gpu) -> Device:
         flops=found.flops,
         bandwidth=found.bandwidth,
         capability=found.capability,
+        cudnn=find_spec("cudnn") is not None,
     )
 
 

@@ -85,6 +85,7 @@ class _DeviceEntry(Entry):
 
 class _GpuEntry(_DeviceEntry):
     capability: Capability = 0
+    cudnn: Truth = True
 
 
 class _HostEntry(_DeviceEntry):
@@ -110,7 +111,8 @@ def load_machine(path: str | Path) -> Machine:
         path: a YAML file with ``host`` and, optionally, a list of ``gpus``. Each has a ``name``,
             ``memory``, nominal float32 ``flops`` and memory ``bandwidth``; the host has
             ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``; a
-            GPU may give its compute ``capability``, such as 9.0.
+            GPU may give its compute ``capability``, such as 9.0, and say that ``cudnn`` is not
+            installed for it.
             ``storage`` may give the bytes per second that volumes are ``read`` and ``write`` at.
 
     Returns:
@@ -123,7 +125,10 @@ def load_machine(path: str | Path) -> Machine:
     host = entries.host
     return Machine(
         _device("cpu", host, host.threads, bfloat16=host.bfloat16),
-        tuple(_device("gpu", entry, capability=entry.capability) for entry in entries.gpus),
+        tuple(
+            _device("gpu", entry, capability=entry.capability, cudnn=entry.cudnn)
+            for entry in entries.gpus
+        ),
         absent=True,
         storage=Storage(entries.storage.read, entries.storage.write),
     )
@@ -161,6 +166,7 @@ def _device(
     *,
     bfloat16: bool = False,
     capability: int = 0,
+    cudnn: bool = False,
 ) -> Device:
     return Device(
         kind=kind,
@@ -171,4 +177,5 @@ def _device(
         bandwidth=entry.bandwidth,
         bfloat16=bfloat16,
         capability=capability,
+        cudnn=cudnn,
     )

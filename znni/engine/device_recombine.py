@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from znni.cuda import compiled, cupy
+from znni.cuda import compiled, cupy, source_beside
 from znni.options import OutputType
 from znni.shapes import Vec3
 
@@ -53,7 +52,7 @@ def starts(at: tuple[Vec3, ...], patch: Vec3) -> np.ndarray[tuple[int], np.dtype
 
 def source() -> str:
     """The kernel, in CUDA C++."""
-    return files(__package__).joinpath("recombine.cu").read_text()
+    return source_beside(__file__, "recombine.cu")
 
 
 def stored_as(dtype: OutputType) -> str:

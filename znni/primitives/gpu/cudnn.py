@@ -1,14 +1,12 @@
 """Convolution by NVIDIA's cuDNN, in each of its number formats, with and without workspace.
 
 cuDNN's fast engines want maps innermost, or half the bits: a batch goes through them piece by
-piece (``library``), each packed before and unpacked, through bias and activation, after it. Where
-cuDNN's package is not installed there are none of these primitives.
+piece (``library``), each packed before and unpacked, through bias and activation, after it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -19,11 +17,13 @@ from znni.device_arena import device_workspace, new_device_output
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
-from znni.primitives.gpu.common.activation import softmax_over_maps, with_softmax
+from znni.primitives.gpu.common.activation import activate_over_maps, with_softmax
+from znni.primitives.gpu.common.capability import capability_of
 from znni.primitives.gpu.library.formats import FORMATS, Format
-from znni.primitives.gpu.library.graph import ConvolutionGraph
+from znni.primitives.gpu.library.graph import ConvolutionGraph, graph_key
 from znni.primitives.gpu.library.layout import Layout
 from znni.primitives.gpu.library.pieces import Pieces, pieces
+from znni.primitives.gpu.library.refusals import refused
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, conv_weights
 
@@ -60,7 +60,7 @@ class GpuCudnn:
         return self.number.accuracy
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Any valid convolution of which cuDNN can count one plane's elements."""
+        """Any valid convolution of planes that cuDNN can count, and that it never refused."""
         found = self._found(layer, shape)
         return found and found[2]
 
@@ -84,7 +84,8 @@ class GpuCudnn:
         """Pack the weights, and choose cuDNN's engine.
 
         Raises:
-            InvalidInput: cuDNN is not installed, or has no engine within the workspace declared.
+            InvalidInput: cuDNN is not installed.
+            RunFailed: it has no engine within the workspace declared.
         """
         conv, piece, out = self._checked(layer, shape)
         given = conv_weights(conv, weights)
@@ -110,8 +111,7 @@ class GpuCudnn:
                 )  # fmt: skip
                 planes = slice(plane, plane + piece.out.z)
                 layout.unpack(packed_out, bias, y[images, :, planes])
-            if conv.activation == "softmax":
-                softmax_over_maps(y)
+            activate_over_maps(y, conv.activation)
             return y
 
         return run
@@ -141,7 +141,14 @@ class GpuCudnn:
         if out is None or not isinstance(layer, Conv):
             return None
         piece = pieces(layer, shape, out, self.number.nbytes)
-        return None if piece is None else (layer, piece, out)
+        if piece is None or self._is_refused(layer, piece):
+            return None
+        return layer, piece, out
+
+    def _is_refused(self, conv: Conv, piece: Pieces) -> bool:
+        if not (known := refused()):  # as nearly always, and searches ask often
+            return False
+        return (self.device.name, graph_key(conv, piece, self.number, self._limit(piece))) in known
 
     def _checked(self, layer: Operation, shape: Shape5) -> tuple[Conv, Pieces, Shape5]:
         found = self._found(layer, shape)
@@ -151,7 +158,8 @@ class GpuCudnn:
 
 
 def primitives(device: Device) -> tuple[GpuCudnn, ...]:
-    """Each format, with workspace and without."""
-    if find_spec("cudnn") is None:
+    """Each format that the GPU multiplies, with workspace and without, where cuDNN is installed."""
+    if not device.cudnn:
         return ()
-    return tuple(GpuCudnn(device, number, more) for number in FORMATS for more in (False, True))
+    able = (number for number in FORMATS if capability_of(device) >= number.capability)
+    return tuple(GpuCudnn(device, number, more) for number in able for more in (False, True))

@@ -20,7 +20,7 @@ from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.options import ACCURACIES
 from znni.primitive import Run, convolved
-from znni.primitives.gpu.common.activation import softmax_over_maps, with_softmax
+from znni.primitives.gpu.common.activation import activate_over_maps, with_softmax
 from znni.primitives.gpu.pruned.geometry import (
     WORK_BYTES,
     Spectrum,
@@ -93,8 +93,7 @@ class GpuFftPruned:
             work = device_workspace((WORK_BYTES,), np.uint8)
             for image, into in zip(summed(x, work), y, strict=True):
                 of_sums.run(image, bias, into, work)
-            if conv.activation == "softmax":
-                softmax_over_maps(y)
+            activate_over_maps(y, conv.activation)
             return y
 
         return run

@@ -17,6 +17,7 @@ from znni.network import Conv, Operation
 from znni.options import ACCURACIES
 from znni.primitive import Run, convolved
 from znni.primitives.gpu.common.activation import with_softmax
+from znni.primitives.gpu.common.capability import HOPPER, capability_of
 from znni.primitives.gpu.tiled.product_source import SHARED_BYTES, product_shape
 from znni.primitives.gpu.tiled.tile_batches import TileBatches
 from znni.primitives.gpu.tiled.tile_extents import tile_extents
@@ -26,9 +27,6 @@ from znni.weights import ConvWeights, conv_weights
 
 # The largest extents of tiles that are offered. Extents between them are used too.
 TILES = (8, 12, 16, 20, 24, 28, 32)
-
-# The compute capability, 9.0, whose products of whole warpgroups the kernels use.
-HOPPER = 90
 
 
 @dataclass(frozen=True)
@@ -94,6 +92,6 @@ class GpuFftTiled:
 
 def primitives(device: Device) -> tuple[GpuFftTiled, ...]:
     """Every tile, on a GPU that has the instructions of Hopper's tensor cores."""
-    if device.capability != HOPPER:
+    if capability_of(device) != HOPPER:
         return ()
     return tuple(GpuFftTiled(device, tile) for tile in TILES)

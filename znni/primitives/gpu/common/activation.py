@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from znni.cost import Cost
-from znni.cuda import compiled
+from znni.cuda import compiled, source_beside
 from znni.network import Activation
 from znni.primitives.gpu.common.larger import larger_source
 from znni.shapes import Shape5
@@ -50,12 +49,15 @@ def with_softmax(cost: Cost, activation: Activation, out: Shape5) -> Cost:
     return cost.plus(out.elements * SOFTMAX_FLOPS, SOFTMAX_EFFICIENCY, SOFTMAX_PASSES * out.nbytes)
 
 
-def softmax_over_maps(y: Any) -> None:
-    """Softmax over the maps of every voxel of (n, f, z, y, x), C-contiguous, in place.
+def activate_over_maps(y: Any, activation: Activation) -> None:
+    """What is left of an activation once all maps are there: softmax, in place.
 
     Args:
-        y: a ``cupy.ndarray`` of float32.
+        y: a ``cupy.ndarray`` of float32 (n, f, z, y, x), C-contiguous.
+        activation: whichever; all others were applied to each value as it was stored.
     """
+    if activation != "softmax":
+        return
     n, maps = y.shape[:2]
     voxels = y.size // (n * maps)
     blocks = -(-n * voxels // THREADS)
@@ -64,7 +66,7 @@ def softmax_over_maps(y: Any) -> None:
 
 def softmax_source() -> str:
     """The kernel's source."""
-    return (files(__package__) / "softmax.cu").read_text()
+    return source_beside(__file__, "softmax.cu")
 
 
 @cache

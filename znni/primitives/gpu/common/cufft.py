@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Literal, TypeAlias
 
-from znni.cuda import INSTALL, cupy
+from znni.cuda import CUDA_ERROR_OUT_OF_MEMORY, INSTALL, LibraryFailed, cupy
 from znni.errors import InvalidInput
 
 Kind: TypeAlias = Literal["forward", "inverse", "real_to_complex", "complex_to_real"]
@@ -23,6 +23,8 @@ CODES: dict[Kind, int] = {
     "complex_to_real": 0x2C,
 }
 FORWARD, INVERSE = -1, 1
+
+ALLOC_FAILED = 2  # of its own; for memory that it takes beside the work area, little as it is
 NUMBER_BYTES = 8
 
 
@@ -53,7 +55,7 @@ class Lines:
         self._rest = _Plan(kind, length, rest) if rest else None
         wanted = max(part.work_bytes for _, part in self._parts())
         if wanted > work_bytes:
-            raise RuntimeError(
+            raise LibraryFailed(
                 f"cuFFT wants {wanted} bytes to transform lines of {length}, and has {work_bytes}"
             )
 
@@ -142,5 +144,11 @@ def _library() -> ctypes.CDLL:
 
 
 def _check(status: int) -> None:
+    """Raise what cuFFT reports.
+
+    Raises:
+        LibraryFailed: any status but success.
+    """
     if status:
-        raise RuntimeError(f"cuFFT failed with status {status}")
+        code = CUDA_ERROR_OUT_OF_MEMORY if status == ALLOC_FAILED else 0
+        raise LibraryFailed(f"cuFFT reports status {status}", code)

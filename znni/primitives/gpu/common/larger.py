@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
+from znni.cuda import source_beside
 
 
-@cache
 def larger_source() -> str:
     """The CUDA function ``float larger(float, float)``, which keeps NaN."""
-    return (files(__package__) / "larger.cuh").read_text()
+    return source_beside(__file__, "larger.cuh")

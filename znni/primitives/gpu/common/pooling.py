@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from znni.cost import Cost, Memory
-from znni.cuda import compiled
+from znni.cuda import compiled, source_beside
 from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Operation, Pool
@@ -85,10 +83,9 @@ class GpuPooling(ABC):
         return layer.window, out
 
 
-@cache
 def source() -> str:
     """The kernel, in CUDA C++."""
-    return larger_source() + (files(__package__) / "max_pooling.cu").read_text()
+    return larger_source() + source_beside(__file__, "max_pooling.cu")
 
 
 def constants(window: Vec3, offsets: Vec3) -> tuple[str, ...]:

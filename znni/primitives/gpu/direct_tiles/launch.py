@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from znni.cost import Cost, Memory
-from znni.cuda import compiled, cupy
+from znni.cuda import compiled, cupy, source_beside
 from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Activation, Conv
 from znni.primitive import Run
 from znni.primitives.gpu.common.activation import (
+    activate_over_maps,
     activation_source,
-    softmax_over_maps,
     with_softmax,
 )
+from znni.primitives.gpu.common.capability import AMPERE, capability_of
 from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.primitives.gpu.direct_tiles.geometry import Tile
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32
-
-# Compute capability from which on a GPU copies to shared memory on its own.
-LEAST_CAPABILITY = 80
 
 # Share of the nominal operations per second that the products of a tile sustain.
 EFFICIENCY = 0.57
 
 
 def runs_on(device: Device) -> bool:
-    """Whether a GPU has what the kernel needs; one whose capability is not known does."""
-    return device.capability == 0 or device.capability >= LEAST_CAPABILITY
+    """Whether a GPU copies to shared memory on its own, as the kernel asks it to."""
+    return capability_of(device) >= AMPERE
 
 
 def source(activation: Activation) -> str:
     """CUDA of the kernel ``convolve``, which is compiled with a tile's ``options``."""
-    return activation_source(activation) + (files(__package__) / "convolution.cu").read_text()
+    return activation_source(activation) + source_beside(__file__, "convolution.cu")
 
 
 def cost_of(conv: Conv, tile: Tile, shape: Shape5, out: Shape5) -> Cost:
@@ -80,8 +77,7 @@ def build(conv: Conv, tile: Tile, shape: Shape5, out: Shape5, weights: ConvWeigh
             *map(np.int32, layout),
         )
         kernel((blocks,), (tile.threads,), arguments, shared_mem=tile.shared_bytes)
-        if conv.activation == "softmax":
-            softmax_over_maps(y)
+        activate_over_maps(y, conv.activation)
         return y
 
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.options import ACCURACIES
+from znni.primitives.gpu.common.capability import AMPERE, OLDEST, VOLTA
 
 # Engines that round further than the format says are never taken.
 ROUNDING = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
@@ -23,6 +24,7 @@ class Format:
         barred: cuDNN's notes of engines that compute otherwise.
         accuracy: the relative error promised.
         share: of the nominal float32 operations per second that it sustains, at most.
+        capability: the least compute capability of a GPU that multiplies such numbers fast.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Format:
     barred: tuple[str, ...]
     accuracy: float
     share: float
+    capability: int
 
 
 # Shares are of the float32 rate of a Hopper GPU, measured on hidden layers: products on matrix
@@ -47,6 +50,7 @@ FORMATS = (
         barred=(*ROUNDING, "TENSOR_CORE"),
         accuracy=ACCURACIES["float32"],
         share=0.36,
+        capability=OLDEST,
     ),
     Format(
         name="tf32",
@@ -57,6 +61,7 @@ FORMATS = (
         barred=ROUNDING,
         accuracy=2e-3,
         share=1.0,
+        capability=AMPERE,
     ),
     Format(
         name="float16",
@@ -67,6 +72,7 @@ FORMATS = (
         barred=(),
         accuracy=2e-3,
         share=1.0,
+        capability=VOLTA,
     ),
     Format(
         name="bfloat16",
@@ -77,5 +83,6 @@ FORMATS = (
         barred=(),
         accuracy=ACCURACIES["bfloat16"],
         share=1.0,
+        capability=AMPERE,
     ),
 )

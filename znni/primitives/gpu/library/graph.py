@@ -9,18 +9,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from znni.cuda import cupy
-from znni.errors import InvalidInput
+from znni.cuda import LibraryFailed, cupy
+from znni.device_timing import timed_on_device
+from znni.errors import InvalidInput, RunFailed
 from znni.network import Conv
 from znni.primitives.gpu.library.formats import Format
 from znni.primitives.gpu.library.pieces import Pieces
+from znni.primitives.gpu.library.refusals import refuse
 from znni.shapes import Shape5
 from znni.units import in_units
 from znni.user_cache import user_cache
@@ -30,7 +32,9 @@ from znni.user_cache import user_cache
 MOST_TRIED = 10
 REPEATS = 3
 
-INSTALL = "install it with: pip install 'znni[cudnn]'"
+INSTALL = (
+    "install it with: pip install 'znni[cudnn]' (CUDA 13) or pip install 'znni[cudnn12]' (CUDA 12)"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +64,24 @@ def handle() -> Any:
     return found
 
 
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """Make one error of what cuDNN raises within a ``with`` block.
+
+    Raises:
+        LibraryFailed: whatever it raised.
+    """
+    try:
+        yield
+    except (cudnn().cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
+        raise LibraryFailed(f"cuDNN: {str(error).splitlines()[0]}") from error
+
+
+def graph_key(conv: Conv, piece: Pieces, number: Format, limit: int) -> str:
+    """What a convolution is told from others by, as far as cuDNN's choice depends on it."""
+    return repr((conv.kernel, piece.shape, piece.out, number, limit))
+
+
 class ConvolutionGraph:
     """The sums of a valid cross-correlation, without bias, on packed arrays of one shape.
 
@@ -68,10 +90,19 @@ class ConvolutionGraph:
         piece: the shapes of input and output.
         number: their format and layout.
         limit: bytes of workspace that the engine may take.
+
+    Raises:
+        LibraryFailed: cuDNN knows no such convolution.
     """
 
     def __init__(self, conv: Conv, piece: Pieces, number: Format, limit: int) -> None:
-        self._limit = limit
+        with library_errors():
+            self._describe(conv, piece, number)
+        self._index = 0
+        self._limit, self._key = limit, graph_key(conv, piece, number, limit)
+
+    def _describe(self, conv: Conv, piece: Pieces, number: Format) -> None:
+        """Tell cuDNN what is to be computed."""
         self._barred = number.barred
         weights = Shape5(*conv.weight_shape)
         data_type = getattr(cudnn().data_type, number.data_type)
@@ -98,8 +129,6 @@ class ConvolutionGraph:
         self._out.set_dim(list(piece.out)).set_stride(strides(piece.out, number))
         self._graph.validate()
         self._graph.build_operation_graph()
-        self._index = 0
-        self._key = repr((conv.kernel, piece.shape, piece.out, number, limit))
 
     def choose(self, x: int, weights: int, y: int) -> None:
         """Take the fastest engine: the one found earlier, or the one that is now.
@@ -110,9 +139,11 @@ class ConvolutionGraph:
             y: of a packed output, which is overwritten.
 
         Raises:
-            InvalidInput: no engine computes it within the limit of workspace.
+            RunFailed: no engine computes it within the limit of workspace.
+            LibraryFailed: cuDNN fails.
         """
-        self._propose()
+        with library_errors():
+            self._propose()
         file = _choice_file(self._key)
         try:
             index, name = json.loads(file.read_text())
@@ -121,7 +152,8 @@ class ConvolutionGraph:
         if index is None or not self._is_named(index, name):
             index = self._fastest(x, weights, y)
             _keep(file, [index, self._graph.get_plan_name_at_index(index)])
-        self._take(index)
+        with library_errors():
+            self._take(index)
 
     def run(self, x: int, weights: int, y: int, workspace: int) -> None:
         """Compute, on the current stream.
@@ -131,9 +163,13 @@ class ConvolutionGraph:
             weights: of the packed weights.
             y: of the packed output.
             workspace: of the limit's bytes.
+
+        Raises:
+            LibraryFailed: cuDNN fails.
         """
         addresses = {self._in: x, self._weights: weights, self._out: y}
-        self._graph.execute_plan_at_index(addresses, workspace, self._index, handle=handle())
+        with library_errors():
+            self._graph.execute_plan_at_index(addresses, workspace, self._index, handle=handle())
 
     def _take(self, index: int) -> int:
         """Make an engine the one that runs, and tell its workspace in bytes."""
@@ -156,39 +192,30 @@ class ConvolutionGraph:
     def _fastest(self, x: int, weights: int, y: int) -> int:
         times = dict(self._times(x, weights, y))
         if not times:
-            raise InvalidInput(
+            refuse(_device_name(), self._key)
+            raise RunFailed(
                 f"cuDNN has no engine for this convolution within {in_units(self._limit)} of "
-                "workspace; plan without it, or install another version of cuDNN"
+                "workspace; run again: from now on, plans leave it out"
             )
         return min(times, key=times.__getitem__)
 
     def _times(self, x: int, weights: int, y: int) -> Iterator[tuple[int, float]]:
-        """Milliseconds of the engines that keep to the limits, by index."""
+        """Seconds of the engines that keep to the limits, by index."""
         tried = 0
         for index in range(self._graph.get_execution_plan_count()):
             if tried == MOST_TRIED:
                 return
             try:
-                workspace = self._take(index)
-            except (cudnn().cudnnGraphNotSupportedError, RuntimeError, ValueError):
+                with library_errors():
+                    workspace = self._take(index)
+            except LibraryFailed:
                 continue  # barred, or not for this shape after all
             if workspace > self._limit:
                 continue
             tried += 1
             memory = cupy().cuda.Memory(max(workspace, 1))
-            yield index, self._milliseconds(x, weights, y, memory.ptr)
-
-    def _milliseconds(self, x: int, weights: int, y: int, workspace: int) -> float:
-        event, elapsed = cupy().cuda.Event, cupy().cuda.get_elapsed_time
-        times = []
-        for _ in range(1 + REPEATS):
-            start, stop = event(), event()
-            start.record()
-            self.run(x, weights, y, workspace)
-            stop.record()
-            stop.synchronize()
-            times.append(elapsed(start, stop))
-        return float(median(times[1:]))
+            run = partial(self.run, x, weights, y, memory.ptr)
+            yield index, timed_on_device(run, REPEATS).median
 
 
 def strides(shape: Shape5, number: Format) -> list[int]:
@@ -207,9 +234,12 @@ def _keep(file: Path, choice: list[int | str]) -> None:
         _log.info("cuDNN's choice is not kept: %s", error)
 
 
+def _device_name() -> str:
+    properties = cupy().cuda.runtime.getDeviceProperties(cupy().cuda.Device().id)
+    return str(properties["name"].decode())
+
+
 def _choice_file(key: str) -> Path:
-    runtime = cupy().cuda.runtime
-    device = runtime.getDeviceProperties(cupy().cuda.Device().id)["name"].decode()
-    everything = repr((cudnn().backend_version(), device, key))
+    everything = repr((cudnn().backend_version(), _device_name(), key))
     name = sha256(everything.encode()).hexdigest()[:32]
     return user_cache() / "cudnn" / f"{name}.json"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from znni.cuda import compiled
+from znni.cuda import compiled, source_beside
 from znni.network import Activation
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.strides import strides_in_elements
@@ -21,7 +20,7 @@ FILL_THREADS = 256
 
 def source(number: Format, activation: Activation) -> str:
     """CUDA of ``pack``, ``unpack`` and ``fill``."""
-    kernels = (files(__package__) / "layout.cu").read_text()
+    kernels = source_beside(__file__, "layout.cu")
     sizes = f"#define NUMBER {number.cuda_type}\n#define MAPS_LAST {int(number.channels_last)}\n"
     return sizes + activation_source(activation) + kernels
 

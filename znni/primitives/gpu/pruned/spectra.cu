@@ -21,14 +21,15 @@ extern "C" __global__ void embed(const float *__restrict__ in, Index stride_f, I
 }
 
 // out (batch, column, out_pitch) of in (batch, row, in_pitch): of `columns`, the rest of each row is
-// left out; zeros beyond `rows`. Blocks: tile of columns, tile of rows, part of the batch.
+// left out; zeros beyond `rows`. Blocks: tiles, those of the same rows side by side; part of the batch.
 extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
     transpose(const float2 *__restrict__ in, Index rows, Index in_pitch, Index columns,
               float2 *__restrict__ out, Index out_pitch, Index batch) {
     __shared__ float2 tile[SIDE][SIDE + 1];
-    const Index column = blockIdx.x * static_cast<Index>(SIDE);
-    const Index row = blockIdx.y * static_cast<Index>(SIDE);
-    for (Index item = blockIdx.z; item < batch; item += gridDim.z) {
+    const unsigned tiles = (columns + SIDE - 1) / SIDE;  // along a row
+    const Index column = blockIdx.x % tiles * static_cast<Index>(SIDE);
+    const Index row = blockIdx.x / tiles * static_cast<Index>(SIDE);
+    for (Index item = blockIdx.y; item < batch; item += gridDim.y) {
         const float2 *from = in + item * rows * in_pitch;
         float2 *to = out + item * columns * out_pitch;
         for (int i = threadIdx.y; i < SIDE; i += ROWS)

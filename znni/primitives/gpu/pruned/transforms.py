@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from znni.cuda import compiled
+from znni.cuda import compiled, source_beside
 from znni.device_arena import device_workspace
 from znni.network import Activation
 from znni.primitives.gpu.common.activation import activation_source
@@ -23,13 +22,18 @@ from znni.shapes import Vec3
 
 THREADS = 256
 SIDE, ROWS = 32, 8
-MOST_BLOCKS_Z = 65535
+MOST_BLOCKS_Y = 65535  # of any GPU; along x there may be 2^31 - 1
 
 
 def source(activation: Activation) -> str:
     """CUDA of the kernels between transforms."""
-    text = (files(__package__) / "spectra.cu").read_text()
+    text = source_beside(__file__, "spectra.cu")
     return f"#define IMAGES {IMAGES_TOGETHER}\n{activation_source(activation)}{text}"
+
+
+def transpose_grid(batch: int, columns: int, to_pitch: int) -> tuple[int, int]:
+    """Blocks of a transposition: tiles, however large a plane is, and parts of the batch."""
+    return -(-columns // SIDE) * -(-to_pitch // SIDE), min(batch, MOST_BLOCKS_Y)
 
 
 class Kernels:
@@ -55,7 +59,7 @@ class Kernels:
         self, source: Any, batch: int, rows: int, pitch: int, columns: int, to: Any, to_pitch: int
     ) -> None:
         """``to`` (batch, columns, to_pitch) of ``source`` (batch, rows, pitch)."""
-        grid = (-(-columns // SIDE), -(-to_pitch // SIDE), min(batch, MOST_BLOCKS_Z))
+        grid = transpose_grid(batch, columns, to_pitch)
         sizes = map(np.int64, (rows, pitch, columns))
         arguments = (source, *sizes, to, np.int64(to_pitch), np.int64(batch))
         self._transpose(grid, (SIDE, ROWS), arguments)

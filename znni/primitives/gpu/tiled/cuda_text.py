@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
+
+from znni.cuda import source_beside
 
 
-@cache
 def cuda_text(name: str) -> str:
     """A file's text."""
-    return (files(__package__) / name).read_text()
+    return source_beside(__file__, name)
 
 
 def definitions(values: Mapping[str, int]) -> str:

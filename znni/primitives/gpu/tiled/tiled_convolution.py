@@ -8,7 +8,7 @@ import numpy as np
 
 from znni.cuda import compiled, cupy
 from znni.device_arena import device_workspace, new_device_output
-from znni.primitives.gpu.common.activation import softmax_over_maps
+from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.primitives.gpu.tiled.tile_batches import TileBatches
 from znni.primitives.gpu.tiled.tile_spectrum import GROUP, frequencies, roots
@@ -58,8 +58,7 @@ class TiledConvolution:
             self.transform_tiles(x, spectra, first, tiles)
             self.multiply(spectra, products, tiles)
             self.transform_back(products, y, first, tiles)
-        if batches.layer.activation == "softmax":
-            softmax_over_maps(y)
+        activate_over_maps(y, batches.layer.activation)
         return y
 
     def transform_tiles(self, x: Any, spectra: Any, first: int, tiles: int) -> None:
