@@ -98,7 +98,7 @@ def test_what_remains_is_covered_once_by_patches_of_any_size(
             assert tile.written.within(tile.computed)
             assert tile.computed.size == patch
             count[tile.written.slices] += 1
-            remaining.take_off(tile)
+            remaining.take_off(tile.written)
             assert remaining.voxels == (count == 0).sum()
     assert (count == 1).all()
 

@@ -126,6 +126,38 @@ class Box(NamedTuple):
         """The box moved by ``by``."""
         return Box(self.start + by, self.stop + by)
 
+    def cut(self, stride: Vec3) -> Iterator[Box]:
+        """Its parts, where a grid of that stride from the origin cuts it."""
+        first, last = self.start // stride, (self.stop - 1) // stride
+        for index in product(*(range(a, b + 1) for a, b in zip(first, last, strict=True))):
+            start = Vec3(*index) * stride
+            yield Box(start.maximum(self.start), (start + stride).minimum(self.stop))
+
+    def intersection(self, other: Box) -> Box | None:
+        """What it has in common with another; None where that is nothing."""
+        common = Box(self.start.maximum(other.start), self.stop.minimum(other.stop))
+        return common if min(common.size) > 0 else None
+
+    def without(self, other: Box) -> Iterator[Box]:
+        """What it has not in common with another, as boxes that do not overlap.
+
+        Of a box at its start: the rest of its row, of its layer of rows, and of the layers.
+        """
+        common = self.intersection(other)
+        if common is None:
+            yield self
+            return
+        after = []
+        start, stop = self
+        for axis, name in enumerate("zyx"):
+            low, high = common.start[axis], common.stop[axis]
+            if start[axis] < low:
+                yield Box(start, stop._replace(**{name: low}))
+            if high < stop[axis]:
+                after.append(Box(start._replace(**{name: high}), stop))
+            start, stop = start._replace(**{name: low}), stop._replace(**{name: high})
+        yield from reversed(after)
+
     def within(self, other: Box) -> bool:
         """Whether the other box holds all of this one."""
         return other.start.within(self.start) and self.stop.within(other.stop)

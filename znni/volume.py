@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, get_args
 
 from numpy.typing import NDArray
@@ -53,6 +54,9 @@ class NewOutput:
         overwrite: replace what has its name.
         compression: of its chunks; None for what is usual in its format.
         sharded: store many chunks to a file.
+        identity: what the values depend on, by the names that people are told: an unfinished
+            output of the same is gone on with.
+        resume: go on with what earlier runs left; else start afresh.
 
     Raises:
         InvalidInput: no such compression.
@@ -65,11 +69,26 @@ class NewOutput:
     overwrite: bool = False
     compression: Compression | None = None
     sharded: bool = False
+    identity: Mapping[str, str] = field(default_factory=dict)
+    resume: bool = False
 
     def __post_init__(self) -> None:
         if self.compression is not None and self.compression not in get_args(Compression):
             known = ", ".join(get_args(Compression))
             raise InvalidInput(f"compression is {self.compression!r}; choose one of {known}")
+
+
+@dataclass
+class Begun:
+    """What there is of an unfinished output.
+
+    Attributes:
+        plan: of the blocks that come next, as JSON; empty where none is known.
+        history: boxes that were written (True), or found to be damaged (False), in order.
+    """
+
+    plan: str = ""
+    history: list[tuple[Box, bool]] = field(default_factory=list)
 
 
 class Volume(Protocol):
@@ -105,14 +124,23 @@ class Volume(Protocol):
 class Output(Protocol):
     """Where dense output goes, in boxes, each voxel once."""
 
+    @property
+    def begun(self) -> Begun:
+        """What is there already; its history is sure once the output is described."""
+
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Note how the output comes to be, before the first box is written.
+
+        What earlier runs left keeps their notes, and its blocks are checked.
 
         Args:
             attributes: what is to be stored with it.
             patch: as planned, the boxes that will be written start at multiples of it and have
                 its extents, but for the last ones along each axis.
         """
+
+    def go_on_with(self, plan: str) -> None:
+        """Note the plan of the boxes that are written from here on, as JSON."""
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""

@@ -70,7 +70,7 @@ def run_volume(
         with stopwatch.during("writing"):
             wanted = dense[:, *tile.written_in_patch.slices]
             output.write(tile.written, convert(wanted, dtype))
-        remaining.take_off(tile)
+        remaining.take_off(tile.written)
         progress(job.output.volume - remaining.voxels, job.output.volume)
 
     _in_step(list(remaining.tiles(runner.plan.patch)), read, begin, write, stopwatch)

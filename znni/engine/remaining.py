@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from znni.engine.tiles import Tile, tiles
 from znni.shapes import Box, Vec3
-
-ZERO = Vec3(0, 0, 0)
 
 
 class Remaining:
@@ -15,14 +13,22 @@ class Remaining:
 
     Patches cover one box after the other, in order. What a patch leaves of its box is at most three
     boxes: the rest of its row, of its layer of rows, and of the layers. So where a run goes on with
-    patches of another size, they cover what is left and nothing else.
+    patches of another size, they cover what is left and nothing else; and where it goes on with
+    the same, they are those of a run that was never stopped, at the same places.
 
     Args:
         output: extents of the output.
+        history: boxes that were written (True), or lost since (False), in order.
     """
 
-    def __init__(self, output: Vec3) -> None:
-        self._boxes = [Box(ZERO, output)]  # the first one begins where the next tile does
+    def __init__(self, output: Vec3, history: Iterable[tuple[Box, bool]] = ()) -> None:
+        self._output = output
+        self._boxes = [Box(Vec3(0, 0, 0), output)]
+        for box, written in history:
+            if written:
+                self.take_off(box)
+            else:
+                self._boxes.insert(0, box)
 
     @property
     def voxels(self) -> int:
@@ -32,15 +38,8 @@ class Remaining:
     def tiles(self, patch: Vec3) -> Iterator[Tile]:
         """Patches that cover what is left; the boxes that they write partition it."""
         for box in tuple(self._boxes):
-            for tile in tiles(box.size, patch):
-                yield Tile(tile.computed.shifted(box.start), tile.written.shifted(box.start))
+            yield from tiles(self._output, patch, box)
 
-    def take_off(self, tile: Tile) -> None:
-        """Note that the first of the tiles left is written."""
-        box, start, stop = self._boxes[0], tile.written.start, tile.written.stop
-        left = (
-            Box(Vec3(start.z, start.y, stop.x), Vec3(stop.z, stop.y, box.stop.x)),
-            Box(Vec3(start.z, stop.y, box.start.x), Vec3(stop.z, box.stop.y, box.stop.x)),
-            Box(Vec3(stop.z, box.start.y, box.start.x), box.stop),
-        )
-        self._boxes[:1] = [part for part in left if min(part.size) > 0]
+    def take_off(self, box: Box) -> None:
+        """Note that a box is written."""
+        self._boxes = [part for left in self._boxes for part in left.without(box)]

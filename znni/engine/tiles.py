@@ -115,18 +115,20 @@ class Tile:
         return Box(start, start + self.written.size)
 
 
-def tiles(output: Vec3, patch: Vec3) -> Iterator[Tile]:
-    """Patches that cover an output, x fastest; the written boxes partition it.
+def tiles(output: Vec3, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
+    """Patches that cover an output, or a part of it, x fastest; the written boxes partition that.
 
-    The last patch along an axis is shifted back to end where the output does.
+    A patch that would end beyond the output is shifted back to end where the output does. So
+    where patches of a part begin as those of the whole do, they compute the same.
     """
+    start, stop = part or Box(Vec3(0, 0, 0), output)
     ends = (output - patch).maximum(Vec3(0, 0, 0))
-    for index in product(*map(range, output.ceil_div(patch))):
-        start = Vec3(*index) * patch
-        computed = start.minimum(ends)
+    for index in product(*map(range, (stop - start).ceil_div(patch))):
+        first = start + Vec3(*index) * patch
+        computed = first.minimum(ends)
         yield Tile(
             computed=Box(computed, computed + patch),
-            written=Box(start, (start + patch).minimum(output)),
+            written=Box(first, (first + patch).minimum(stop)),
         )
 
 

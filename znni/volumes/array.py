@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.errors import InvalidInput
 from znni.shapes import Box, Vec3
-from znni.volume import Grid
+from znni.volume import Begun, Grid
 
 
 class ArrayLike(Protocol):
@@ -92,6 +92,9 @@ def _number_type(array: ArrayLike, name: str) -> np.dtype[Any]:
 class ArrayOutput:
     """An array (f', z, y, x) that output is written into.
 
+    Attributes:
+        begun: nothing.
+
     Raises:
         InvalidInput: it has another shape, or cannot hold values of the output's type.
     """
@@ -105,6 +108,7 @@ class ArrayOutput:
         if not np.can_cast(dtype, (held := _number_type(array, name)), "same_kind"):
             raise InvalidInput(f"{name} holds {held}, and the output is {np.dtype(dtype)}")
         self._array = array
+        self.begun = Begun()
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
@@ -112,6 +116,9 @@ class ArrayOutput:
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Nothing to do: an array has no attributes."""
+
+    def go_on_with(self, plan: str) -> None:
+        """Nothing to do: who gives an array keeps what it needs."""
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Nothing to do: the array is the caller's."""

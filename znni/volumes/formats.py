@@ -28,6 +28,8 @@ class Format:
         open: a volume, of a place (a path or a URL) and the dataset asked for, if any.
         describe: what is there, in lines for people, of a place and a dataset.
         create: a new output at a place; None where the format is only read.
+        ledger: the text of an output's ledger (``ledger.py``), empty where it has none; None where
+            the format is only read.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Format:
     open: Callable[[str, str | None], Volume]
     describe: Callable[[str, str | None], str]
     create: Callable[[str, NewOutput], Output] | None = None
+    ledger: Callable[[str], bytes] | None = None
 
     def has(self, name: str) -> bool:
         """Whether the name of a file or folder, whole or partial, ends as this format's do."""

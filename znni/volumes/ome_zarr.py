@@ -11,6 +11,7 @@ from typing import Any
 from znni.errors import InvalidInput, ZnniError, option
 from znni.volume import NewOutput, Output
 from znni.volumes.formats import Format, library
+from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.ome_metadata import Level, levels
 from znni.volumes.stored import StoredVolume, is_url, reason
@@ -82,7 +83,27 @@ def create_zarr(place: str, wanted: NewOutput) -> Output:
     return ZarrOutput(place, wanted)
 
 
-FORMAT = Format(NAME, (ENDING,), open_zarr, describe_zarr, create_zarr)
+def ledger_text(place: str) -> bytes:
+    """The ledger of a whole output, which is in it, or that of a partial one, beside it.
+
+    Raises:
+        InvalidInput: the place cannot be read.
+    """
+    from znni.volumes.zarr_output import LEDGER
+
+    root, _ = _split(place, None)
+    beside = ledger_name(Path(root))
+    if beside.exists():
+        return beside.read_bytes()
+    files, path = library("fsspec", "zarr").core.url_to_fs(root)
+    try:
+        with _told_in_one_line(root, FileNotFoundError):
+            return bytes(files.cat_file(f"{path}/{LEDGER}"))
+    except FileNotFoundError:
+        return b""
+
+
+FORMAT = Format(NAME, (ENDING,), open_zarr, describe_zarr, create_zarr, ledger_text)
 
 
 def _split(place: str, dataset: str | None) -> tuple[str, str]:

@@ -72,7 +72,7 @@ def hold(descriptor: int, partial: Path) -> None:
 
 
 class PartialFile(FileIO):
-    """A new file ``NAME.partial``, locked against a second writer, that becomes ``NAME``.
+    """A file ``NAME.partial``, new or of an earlier run, locked, that becomes ``NAME``.
 
     Writing raises nothing: the first failure is kept, and all that is written after it is
     dropped. HDF5 holds on to what it cannot write, and crashes the interpreter at its end.
@@ -97,7 +97,11 @@ class PartialFile(FileIO):
         except InvalidInput:
             self.close()
             raise
-        super().truncate(0)
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return os.fstat(self.fileno()).st_size
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write all of ``data``, unless a write has failed."""
@@ -119,8 +123,8 @@ class PartialFile(FileIO):
             self.failure = error
         return self.tell() if size is None else size
 
-    def complete(self) -> None:
-        """See the file to the disk, and give it its name.
+    def settle(self) -> None:
+        """See the file to the disk.
 
         Raises:
             OSError: it, or an earlier write, failed.
@@ -128,5 +132,13 @@ class PartialFile(FileIO):
         if self.failure:
             raise self.failure
         os.fsync(self)
+
+    def complete(self) -> None:
+        """See the file to the disk, and give it its name.
+
+        Raises:
+            OSError: it, or an earlier write, failed.
+        """
+        self.settle()
         self.partial.replace(self.path)
         self.close()

@@ -13,13 +13,14 @@ from znni.volumes.partial_file import check_free, hold, partial_name
 
 
 class PartialFolder:
-    """A new folder ``NAME.partial``, locked against a second writer, that becomes ``NAME``.
+    """A folder ``NAME.partial``, new or of an earlier run, locked, that becomes ``NAME``.
 
-    What it holds of an earlier run is deleted; what it replaces stays until it is whole.
+    What it replaces stays until it is whole.
 
     Attributes:
         place: the name asked for.
         root: the name until the folder is whole, as text.
+        path: the same.
 
     Raises:
         InvalidInput: there is something that may not be replaced, another run is writing the
@@ -36,24 +37,38 @@ class PartialFolder:
         """
         self.place = place
         self._path = Path(place)
-        self._partial = partial_name(self._path)
-        self.root = str(self._partial)
+        self.path = partial_name(self._path)
+        self.root = str(self.path)
         try:
             check_free(self._path, overwrite=overwrite)
             if self._path.is_dir() and not any((self._path / mark).exists() for mark in marks):
                 raise InvalidInput(
                     f"{place}: is a folder of something else, and is not replaced; name another"
                 )
-            self._partial.mkdir(exist_ok=True)
-            self._lock = os.open(self._partial, os.O_RDONLY | os.O_DIRECTORY)
+            self.path.mkdir(exist_ok=True)
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                hold(self._lock, self._partial)
-                _empty(self._partial)
+                hold(self._lock, self.path)
             except BaseException:
                 os.close(self._lock)
                 raise
         except OSError as error:
             raise InvalidInput(f"{place}: cannot be written there: {error.strerror}") from None
+
+    def put(self, name: str, data: bytes) -> None:
+        """Make a file in it, or replace one, whole or not at all."""
+        new = self.path / f"{name}.partial"
+        new.write_bytes(data)
+        new.replace(self.path / name)
+
+    def empty(self) -> None:
+        """Delete what is in it."""
+        for entry in self.path.iterdir():
+            _remove(entry)
+
+    def settle(self) -> None:
+        """See all files to the disk."""
+        os.sync()
 
     def complete(self) -> None:
         """See all files to the disk, and give the folder its name.
@@ -61,12 +76,12 @@ class PartialFolder:
         Raises:
             OSError: it failed.
         """
-        os.sync()
+        self.settle()
         old = self._path.with_name(self._path.name + ".replaced")
         if self._path.exists() or self._path.is_symlink():
             _remove(old)
             self._path.rename(old)
-        self._partial.rename(self._path)
+        self.path.rename(self._path)
         os.close(self._lock)
         _remove(old)
 
@@ -77,13 +92,8 @@ class PartialFolder:
     def discard(self) -> None:
         """Delete it."""
         with suppress(OSError):  # an empty folder that stays does no harm
-            shutil.rmtree(self._partial)
+            shutil.rmtree(self.path)
         os.close(self._lock)
-
-
-def _empty(folder: Path) -> None:
-    for entry in folder.iterdir():
-        _remove(entry)
 
 
 def _remove(path: Path) -> None:

@@ -67,6 +67,13 @@ class RemoteFolder:
         if self._files.exists(self._marker):
             self._files.rm(self._marker)
 
+    def put(self, name: str, data: bytes) -> None:
+        """Make a file in it, or replace one."""
+        self._files.pipe_file(f"{self._path}/{name}", data)
+
+    def settle(self) -> None:
+        """Nothing to do: what a store has taken it keeps."""
+
     def complete(self) -> None:
         """All is written: take the marker away."""
         self._files.rm(self._marker)

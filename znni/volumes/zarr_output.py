@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,18 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import RunFailed
+from znni.errors import InvalidInput, RunFailed, option
 from znni.shapes import Box, Vec3
 from znni.units import counted
-from znni.volume import NewOutput
+from znni.volume import Begun, NewOutput
 from znni.volumes.formats import library
+from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.ome_metadata import image_metadata
 from znni.volumes.partial_file import check_room
 from znni.volumes.partial_folder import PartialFolder
 from znni.volumes.remote_folder import RemoteFolder
 from znni.volumes.stored import is_url, reason
+from znni.volumes.zarr_repair import mend
 
 LEVEL = "0"
+LEDGER = f"{LEVEL}/ledger"
 CHUNK = 64
 MOST_SHARD_VOXELS = 2**24
 ZSTD_LEVEL = 1
@@ -33,10 +34,12 @@ class ZarrOutput:
     """A new OME-Zarr with the output in its array ``0``.
 
     The array comes first, and the group around it with the OME metadata last, when all is written:
-    without them it is no image. A folder has, beside that, another name until then.
+    without them it is no image. A folder has, beside that, another name until then, and can be gone
+    on with. The ledger of a whole one is beside its array's metadata, in ``0/ledger``.
 
     Raises:
-        InvalidInput: the output exists and may not be overwritten, or cannot be made there.
+        InvalidInput: the output exists and may not be overwritten, cannot be made there, or is an
+            unfinished one of something else.
         RunFailed: a write failed.
     """
 
@@ -44,14 +47,16 @@ class ZarrOutput:
         self._zarr = library("zarr", "zarr")
         self._wanted = wanted
         self._folder: PartialFolder | RemoteFolder
+        self._ledger: LedgerFile | MemoryLedger
         if is_url(place):
             marks = (*MARKS, f"{LEVEL}/zarr.json")  # the last one where it is not whole
             self._folder = RemoteFolder(place, marks, overwrite=wanted.overwrite)
+            self._ledger = MemoryLedger(wanted.identity)
         else:
             self._folder = PartialFolder(place, MARKS, overwrite=wanted.overwrite)
+            self._ledger = _ledger_of(self._folder, wanted)
         self._array: Any = None
         self._stride = wanted.size
-        self._blocks = 0
         if wanted.compression == "none" and not is_url(place):
             self._check_room()
 
@@ -60,16 +65,30 @@ class ZarrOutput:
         try:
             check_room(Path(self._folder.place), needed * np.dtype(self._wanted.dtype).itemsize)
         except BaseException:
-            self._folder.discard()
+            self.abandon()
             raise
+
+    @property
+    def begun(self) -> Begun:
+        """What is there already; its history is sure once the output is described."""
+        return self._ledger.ledger
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the array, in chunks that patches are whole numbers of, and note its attributes."""
         wanted = self._wanted
-        chunk, shard = chunk_and_shard(patch, wanted.size)
-        self._stride = shard if wanted.sharded else chunk._replace(x=wanted.size.x)
+        if isinstance(self._ledger, LedgerFile) and self._ledger.resumed:
+            self._array = self._take_up(self._ledger)
+        else:
+            self._array = self._make(attributes, *chunk_and_shard(patch, wanted.size))
+        chunk = Vec3(*self._array.chunks[1:])
+        self._stride = (
+            Vec3(*self._array.shards[1:]) if wanted.sharded else chunk._replace(x=wanted.size.x)
+        )
+
+    def _make(self, attributes: dict[str, Any], chunk: Vec3, shard: Vec3) -> Any:
+        wanted = self._wanted
         try:
-            self._array = self._zarr.create_array(
+            array = self._zarr.create_array(
                 f"{self._folder.root}/{LEVEL}",
                 shape=(wanted.features, *wanted.size),
                 dtype=wanted.dtype,
@@ -80,8 +99,21 @@ class ZarrOutput:
                 attributes=attributes,
                 zarr_format=3,
             )
+            self._folder.settle()
         except Exception as error:  # file systems and their libraries raise all kinds
             raise self._failed(error) from error
+        return array
+
+    def _take_up(self, ledger: LedgerFile) -> Any:
+        try:
+            array = self._zarr.open_array(f"{self._folder.root}/{LEVEL}", mode="r+")
+        except Exception as error:  # as above
+            raise InvalidInput(
+                f"{self._folder.root}: cannot be gone on with: {reason(error)}; give "
+                f"{option('overwrite', True)} to start afresh, or write elsewhere"
+            ) from error
+        mend(array, Path(self._folder.root) / LEVEL, ledger)
+        return array
 
     def _compressors(self) -> tuple[Any, ...]:
         codecs = self._zarr.codecs
@@ -91,6 +123,10 @@ class ZarrOutput:
             return (codecs.GzipCodec(level=1),)
         return (codecs.ZstdCodec(level=ZSTD_LEVEL, checksum=True),)
 
+    def go_on_with(self, plan: str) -> None:
+        """Note the plan of the boxes that are written from here on."""
+        self._ledger.note_plan(plan)
+
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box.
 
@@ -99,15 +135,15 @@ class ZarrOutput:
         is read, changed and replaced.
         """
         try:
-            for part in _parts(box, self._stride):
+            for part in box.cut(self._stride):
                 inside = part.shifted(Vec3(0, 0, 0) - box.start)
                 for feature in range(self._wanted.features):
                     self._array[(feature, *part.slices)] = values[(feature, *inside.slices)]
+            self._ledger.note_block(box, values)
         except MemoryError:
             raise
         except Exception as error:  # as above
             raise self._failed(error) from error
-        self._blocks += 1
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Bring attributes up to date, and make it an image."""
@@ -115,25 +151,45 @@ class ZarrOutput:
             self._array.update_attributes(measured)
             name = PurePosixPath(self._folder.place).name
             metadata = image_metadata(name.removesuffix(".zarr"), LEVEL, self._wanted.grid)
-            self._zarr.create_group(self._folder.root, attributes=metadata, zarr_format=3)
+            self._folder.put(LEDGER, self._ledger.ledger.summary())
+            group = self._zarr.open_group(self._folder.root, mode="a", zarr_format=3)
+            group.update_attributes(metadata)
             self._folder.complete()
         except Exception as error:  # as above
             raise self._failed(error) from error
+        self._ledger.discard()
 
     def abandon(self) -> str:
         """Let go of the unfinished array; it stays if it holds a block."""
-        place = self._folder.place
-        if not self._blocks:
+        place, blocks = self._folder.place, len(self._ledger.ledger.checksums)
+        if not blocks:
             self._folder.discard()
+            self._ledger.discard()
             return f"{place} was not made"
         self._folder.keep()
-        finished = counted(self._blocks, "finished block")
-        return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}"
+        self._ledger.close()
+        finished = counted(blocks, "finished block")
+        again = "; the same command goes on from there" * isinstance(self._ledger, LedgerFile)
+        return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}{again}"
 
     def _failed(self, error: Exception) -> RunFailed:
         return RunFailed(
             f"{self._folder.root}: cannot be written: {reason(error)}; make room or write elsewhere"
         )
+
+
+def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
+    try:
+        ledger = LedgerFile(folder.path, wanted, left=any(folder.path.iterdir()))
+        if not ledger.resumed:
+            folder.empty()
+    except OSError as error:
+        folder.keep()
+        raise InvalidInput(f"{folder.place}: cannot be written there: {error.strerror}") from None
+    except BaseException:
+        folder.keep()
+        raise
+    return ledger
 
 
 def chunk_and_shard(patch: Vec3, size: Vec3) -> tuple[Vec3, Vec3]:
@@ -160,11 +216,3 @@ def _chunk_extent(patch: int) -> int:
     """The divisor of a patch's extent nearest to 64 by ratio, or 64 where none is within twice."""
     near = [extent for extent in range(CHUNK // 2, 2 * CHUNK + 1) if patch % extent == 0]
     return min(near, key=lambda extent: max(extent / CHUNK, CHUNK / extent), default=CHUNK)
-
-
-def _parts(box: Box, stride: Vec3) -> Iterator[Box]:
-    """A box cut where a grid of that stride cuts it."""
-    first, last = box.start // stride, (box.stop - 1) // stride
-    for index in product(*(range(a, b + 1) for a, b in zip(first, last, strict=True))):
-        start = Vec3(*index) * stride
-        yield Box(start.maximum(box.start), (start + stride).minimum(box.stop))

@@ -1,0 +1,117 @@
+"""Writing to an HDF5 file past HDF5: the values of chunks, and changes of its structure."""
+
+from __future__ import annotations
+
+import os
+from io import SEEK_CUR, SEEK_END, SEEK_SET, RawIOBase
+from typing import TYPE_CHECKING
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.shapes import Box, Vec3
+from znni.volumes.ledger_file import write_all
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+
+class ChunkWriter:
+    """Puts values where HDF5 has placed the chunks of a dataset (f, z, y, x), uncompressed.
+
+    Only those bytes of the file are written. So the structure of the file, by which HDF5 finds
+    them, is as it was whenever the process ends.
+
+    Args:
+        dataset: opened to be read; its chunks are of one map each, and have their places.
+        descriptor: of its file, open to be written.
+    """
+
+    def __init__(self, dataset: h5py.Dataset, descriptor: int) -> None:
+        self._dataset = dataset
+        self._descriptor = descriptor
+        self._chunk = Vec3(*dataset.chunks[1:])
+        self._whole = Box(Vec3(0, 0, 0), Vec3(*dataset.shape[1:]))
+
+    def write(self, box: Box, values: NDArray[np.generic]) -> None:
+        """Store the values (f, z, y, x) of a box.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        for part in box.cut(self._chunk):
+            inside = part.shifted(Vec3(0, 0, 0) - box.start)
+            for feature, image in enumerate(values):
+                self._write_to_chunk(feature, part, image[inside.slices])
+
+    def _write_to_chunk(self, feature: int, part: Box, values: NDArray[np.generic]) -> None:
+        start = part.start // self._chunk * self._chunk
+        chunk = Box(start, start + self._chunk)
+        place = self._dataset.id.get_chunk_info_by_coord((feature, *start)).byte_offset
+        stored = np.zeros(self._chunk, self._dataset.dtype)
+        if part != chunk.intersection(self._whole):
+            there = os.pread(self._descriptor, stored.nbytes, place)
+            stored.reshape(-1).view(np.uint8)[: len(there)] = np.frombuffer(there, np.uint8)
+        stored[part.shifted(Vec3(0, 0, 0) - start).slices] = values
+        write_all(self._descriptor, stored, place)
+
+
+class HeldChanges(RawIOBase):
+    """A file as it is with changes that are not made: what is written to it is only kept.
+
+    Attributes:
+        changes: bytes with their places, in the order written.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.changes: list[tuple[int, bytes]] = []
+        self._descriptor = descriptor
+        self._length = os.fstat(descriptor).st_size
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
+        """Go to a place, from the start, from here or from the end."""
+        self._position = offset + {SEEK_CUR: self._position, SEEK_END: self._length}.get(whence, 0)
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Read from here on; zeros where there is nothing."""
+        view = memoryview(buffer).cast("B")
+        start, stop = self._position, self._position + len(view)
+        there = os.pread(self._descriptor, len(view), start)
+        view[:] = there + bytes(len(view) - len(there))
+        for place, data in self.changes:
+            low, high = max(start, place), min(stop, place + len(data))
+            if low < high:
+                view[low - start : high - start] = data[low - place : high - place]
+        self._position = stop
+        return len(view)
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Keep what is to be written here."""
+        kept = bytes(data)
+        self.changes.append((self._position, kept))
+        self._position += len(kept)
+        self._length = max(self._length, self._position)
+        return len(kept)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Keep the length to be set, if it is a larger one."""
+        length = self._position if size is None else size
+        if length > self._length:
+            self.changes.append((length, b""))
+            self._length = length
+        return length
+
+
+def make_changes(descriptor: int, changes: list[tuple[int, bytes]]) -> None:
+    """Write bytes to their places in a file, which is lengthened to them. Twice does as once.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    for place, data in changes:
+        if os.fstat(descriptor).st_size < place:
+            os.ftruncate(descriptor, place)
+        write_all(descriptor, data, place)

@@ -1,0 +1,181 @@
+"""A new HDF5 file, which whatever stops the run leaves readable, and to be gone on with."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.errors import InvalidInput, RunFailed, option
+from znni.shapes import Box, Vec3
+from znni.units import counted
+from znni.volume import Begun, NewOutput
+from znni.volumes.hdf5_chunks import ChunkWriter, HeldChanges, make_changes
+from znni.volumes.ledger_file import LedgerFile
+from znni.volumes.partial_file import PartialFile, check_free, check_room
+
+OUTPUT_DATASET = "main"
+LEDGER = "ledger"
+CHUNK = 64
+
+
+class Hdf5Output:
+    """A new file with the output in its dataset ``/main``, and its ledger in ``/ledger``.
+
+    It is a ``PartialFile``: it takes the name asked for only once it is whole. All chunks and
+    attributes have their place, and are on the disk, before the first block; HDF5 only reads from
+    then on, and blocks go into their chunks past it. So an unfinished file can be read, however the
+    run ended; what is not written reads as zeros. What HDF5 changes at the end is noted in the
+    ledger first, to be done by the next run where this one is stopped in the middle of it.
+
+    Raises:
+        InvalidInput: the file exists and may not be overwritten, cannot be made there, or is an
+            unfinished one of something else.
+        RunFailed: a write failed.
+    """
+
+    def __init__(self, path: Path, wanted: NewOutput) -> None:
+        shape = (wanted.features, *wanted.size)
+        try:
+            if path.is_dir():
+                raise InvalidInput(f"{path}: is a folder; name a file in it")
+            check_free(path, overwrite=wanted.overwrite)
+            check_room(path, prod(shape) * np.dtype(wanted.dtype).itemsize)
+            self._disk = PartialFile(path)
+            left = self._disk.size > 0
+            try:
+                self._ledger = LedgerFile(self._disk.partial, wanted, left=left)
+            except BaseException:
+                if not left:
+                    self._disk.partial.unlink()
+                self._disk.close()
+                raise
+        except OSError as error:
+            raise InvalidInput(f"{path}: cannot be written there: {error.strerror}") from None
+        self._file: h5py.File | None = None
+        try:
+            if self._ledger.resumed:
+                make_changes(self._disk.fileno(), self._ledger.ledger.changes)
+            else:
+                self._make(shape, wanted.dtype)
+            self._open()
+        except BaseException:
+            self.abandon()
+            raise
+
+    @property
+    def begun(self) -> Begun:
+        """What is there already; its history is sure once the output is described."""
+        return self._ledger.ledger
+
+    def _make(self, shape: tuple[int, ...], dtype: str) -> None:
+        self._disk.truncate(0)
+        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        with h5py.File(self._disk, "w") as file:
+            file.create_dataset(
+                OUTPUT_DATASET,
+                shape,
+                dtype,
+                chunks=(1, *Vec3(*shape[1:]).minimum(Vec3.of(CHUNK))),
+                fill_time="never",
+                dcpl=early,
+            )
+        if self._disk.failure:
+            raise InvalidInput(
+                f"{self._disk.path}: cannot be written there: {self._disk.failure.strerror}"
+            )
+
+    def _close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def _open(self) -> None:
+        try:
+            self._file = h5py.File(self._disk, "r")
+            self._dataset = self._file[OUTPUT_DATASET]
+        except (OSError, KeyError) as error:
+            raise InvalidInput(
+                f"{self._disk.partial}: cannot be gone on with, as HDF5 cannot read it: {error}; "
+                f"give {option('overwrite', True)} to start afresh, or write elsewhere"
+            ) from None
+        self._chunks = ChunkWriter(self._dataset, self._disk.fileno())
+
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:  # noqa: ARG002
+        """Note how the output comes to be. From here on the file's structure stays as it is."""
+        if self._ledger.resumed:
+            self._ledger.check(lambda box: self._dataset[(slice(None), *box.slices)])
+            return
+        self._close()
+        with h5py.File(self._disk, "r+") as file:
+            file[OUTPUT_DATASET].attrs.update(attributes)
+        try:
+            self._disk.settle()
+        except OSError as error:
+            raise self._failed(error) from None
+        self._open()
+
+    def go_on_with(self, plan: str) -> None:
+        """Note the plan of the boxes that are written from here on."""
+        self._ledger.note_plan(plan)
+
+    def write(self, box: Box, values: NDArray[Any]) -> None:
+        """Hand the values (f', z, y, x) of a box to the system."""
+        try:
+            self._chunks.write(box, values)
+            self._ledger.note_block(box, values)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def finish(self, measured: dict[str, Any]) -> None:
+        """Bring attributes up to date, and give the file its name."""
+        self._close()
+        held = HeldChanges(self._disk.fileno())
+        with h5py.File(held, "r+") as file:
+            attributes = file[OUTPUT_DATASET].attrs
+            for name, value in measured.items():
+                if attributes[name] != value:
+                    attributes.modify(name, value)
+            _keep(file, np.frombuffer(self._ledger.ledger.summary(), np.uint8))
+        try:
+            self._ledger.note_changes(held.changes)
+            make_changes(self._disk.fileno(), held.changes)
+            self._disk.complete()
+        except OSError as error:
+            raise self._failed(error) from None
+        self._ledger.discard()
+
+    def abandon(self) -> str:
+        """Close the unfinished file; it stays if it holds a block."""
+        self._close()
+        self._disk.close()
+        blocks = len(self._ledger.ledger.checksums)
+        if not blocks:
+            self._disk.partial.unlink(missing_ok=True)
+            self._ledger.discard()
+            return f"{self._disk.path} was not made"
+        self._ledger.close()
+        return (
+            f"{self._disk.path} was not made; {self._disk.partial} holds "
+            f"{counted(blocks, 'finished block')}; the same command goes on from there"
+        )
+
+    def _failed(self, error: OSError) -> RunFailed:
+        return RunFailed(
+            f"{self._disk.partial}: cannot be written: {error.strerror}; make room or write "
+            f"elsewhere"
+        )
+
+
+def _keep(file: h5py.File, ledger: NDArray[np.uint8]) -> None:
+    """Put a ledger into a file, once."""
+    if LEDGER in file and file[LEDGER].shape == ledger.shape:
+        file[LEDGER][...] = ledger
+        return
+    if LEDGER in file:
+        del file[LEDGER]
+    file.create_dataset(LEDGER, data=ledger)

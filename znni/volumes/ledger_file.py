@@ -1,0 +1,211 @@
+"""A ledger that is kept while an output is written, for a later run to go on with."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from znni.errors import InvalidInput, option
+from znni.shapes import Box
+from znni.units import counted
+from znni.volume import NewOutput
+from znni.volumes.ledger import (
+    Ledger,
+    block_entry,
+    changes_entry,
+    checksum_of,
+    damage_entry,
+    identity_entry,
+    line,
+    parse,
+    plan_entry,
+)
+
+log = logging.getLogger("znni")
+
+
+class MemoryLedger:
+    """A ledger that is gone with the process: of an output that cannot be gone on with.
+
+    Attributes:
+        ledger: what its entries come to.
+        resumed: whether blocks of an earlier run are gone on with.
+    """
+
+    resumed = False
+
+    def __init__(self, identity: Mapping[str, str]) -> None:
+        self.ledger = Ledger(identity=identity)
+
+    def note_plan(self, plan: str) -> None:
+        """Note the plan of the blocks to come, unless it is that of those before."""
+        if plan != self.ledger.plan:
+            self._note(plan_entry(plan))
+
+    def note_block(self, box: Box, values: NDArray[Any]) -> None:
+        """Note that a block is written."""
+        self._note(block_entry(box, checksum_of(values)))
+
+    def close(self) -> None:
+        """Let go of it."""
+
+    def discard(self) -> None:
+        """Let go of it for ever."""
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        self.ledger.take(entry)
+
+
+class LedgerFile(MemoryLedger):
+    """A ledger whose entries are appended to a file, ``NAME.partial.ledger``.
+
+    An entry of a block comes after the block itself, so that whatever ends the process, a block
+    that has an entry was handed to the system. What a loss of power undoes the checksums tell.
+
+    Raises:
+        InvalidInput: there is an unfinished output of something else.
+        OSError: the file cannot be made there.
+    """
+
+    def __init__(self, partial: Path, wanted: NewOutput, *, left: bool) -> None:
+        """Open it, under the lock of the output.
+
+        Args:
+            partial: the unfinished output.
+            wanted: the output.
+            left: whether there is anything of the unfinished output.
+        """
+        super().__init__(wanted.identity)
+        self._partial = partial
+        self._path = ledger_name(partial)
+        found, self._end = _to_go_on_with(partial, wanted, left=left)
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.ftruncate(self._descriptor, self._end)
+            if found:
+                self.ledger, self.resumed = found, True
+            else:
+                self._append(identity_entry(wanted.identity))
+                os.fsync(self._descriptor)
+        except BaseException:
+            self.close()
+            raise
+
+    def note_changes(self, changes: list[tuple[int, bytes]]) -> None:
+        """Note what is about to be changed in the output's file, and see it to the disk."""
+        self._note(changes_entry(changes))
+        os.fsync(self._descriptor)
+
+    def check(self, read: Callable[[Box], NDArray[Any]]) -> list[Box]:
+        """Read all finished blocks, and strike off those that are not as they were written.
+
+        Args:
+            read: gives the values of a box, or raises what it likes.
+
+        Returns:
+            The boxes struck off.
+        """
+        damaged = [
+            box for box, known in self.ledger.checksums.items() if _checksum(read, box) != known
+        ]
+        for box in damaged:
+            self._note(damage_entry(box))
+        if damaged:
+            log.warning(
+                "%s: %s not as it was written, and is computed again",
+                self._partial,
+                counted(len(damaged), "finished block"),
+            )
+        return damaged
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def discard(self) -> None:
+        """Close and delete the file."""
+        self.close()
+        with suppress(OSError):  # one that stays does no harm
+            self._path.unlink()
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        self._append(entry)
+        super()._note(entry)
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        """Append an entry, or, where it does not fit on the disk, nothing of it."""
+        data = line(entry)
+        try:
+            write_all(self._descriptor, data, self._end)
+        except OSError:
+            os.ftruncate(self._descriptor, self._end)
+            raise
+        self._end += len(data)
+
+
+def ledger_name(partial: Path) -> Path:
+    """What the ledger of an unfinished output is called."""
+    return partial.with_name(partial.name + ".ledger")
+
+
+def write_all(descriptor: int, data: Any, place: int) -> None:
+    """Write all bytes of ``data`` to a place in a file.
+
+    Raises:
+        OSError: they do not all fit.
+    """
+    view = memoryview(data).cast("B")
+    written = 0
+    while written < len(view):
+        written += os.pwrite(descriptor, view[written:], place + written)
+
+
+def _to_go_on_with(partial: Path, wanted: NewOutput, *, left: bool) -> tuple[Ledger | None, int]:
+    """The ledger of an output to go on with, if there is one, and the length of its entries."""
+    if not wanted.resume or not left:
+        return None, 0
+    again, path = option("overwrite", True), ledger_name(partial)
+    try:
+        found, whole = parse(path.read_bytes())
+    except FileNotFoundError:
+        if wanted.overwrite:
+            return None, 0
+        raise InvalidInput(
+            f"{partial}: is an unfinished output without the ledger {path.name}, so that nothing "
+            f"tells what of it is finished; give {again} to start afresh, or write elsewhere"
+        ) from None
+    if found is None or not found.checksums:  # a run that was stopped before its first block
+        return None, 0
+    differing = _differences(found.identity, wanted.identity)
+    if not differing:
+        return found, whole
+    if wanted.overwrite:
+        return None, 0
+    raise InvalidInput(
+        f"{partial}: holds {counted(len(found.checksums), 'finished block')} of another run, which "
+        f"differs in {'; in '.join(differing)}; give what that run was given to go on with it, "
+        f"{again} to start afresh, or write elsewhere"
+    )
+
+
+def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} ({then.get(name, 'none')} then, {now.get(name, 'none')} now)"
+        for name in {**now, **then}
+        if then.get(name) != now.get(name)
+    ]
+
+
+def _checksum(read: Callable[[Box], NDArray[Any]], box: Box) -> str | None:
+    try:
+        return checksum_of(read(box))
+    except MemoryError:
+        raise
+    except Exception:  # libraries and their codecs raise all kinds
+        return None
