@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -18,11 +19,11 @@ from znni.machine import DeviceKind
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
-from znni.plan_of_run import given_or_found
 from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
 from znni.report import Report
+from znni.resuming import identity, plan_of_rest, remaining_of
 from znni.smaller_plan import smaller_plan
 from znni.volume import NewOutput
 from znni.volumes.array import ArrayLike
@@ -59,6 +60,7 @@ def infer(
     dtype: OutputType = "float32",
     plan: Plan | None = None,
     overwrite: bool = False,
+    resume: bool = True,
     compression: Compression | None = None,
     sharded: bool = False,
     command: str = "",
@@ -82,7 +84,9 @@ def infer(
         roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
         dtype: of the output; ``uint8`` stores 0..1 as 0..255.
         plan: use this one instead of searching.
-        overwrite: replace an existing output file.
+        overwrite: replace an existing output file, or an unfinished one of something else.
+        resume: go on with an unfinished output of the same (``NAME.partial``); or else start
+            afresh.
         compression: of the chunks of a Zarr: ``zstd`` (the default), ``gzip`` or ``none``.
         sharded: store many chunks of a Zarr to a file.
         command: the command line, to be noted in the output.
@@ -108,22 +112,28 @@ def infer(
     wanted = NewOutput(
         network.out_features, job.output, dtype, grid, overwrite, compression, sharded
     )
+    if isinstance(out, str | Path):
+        known = identity(source, volume, network, weights, job, wanted)
+        wanted = replace(wanted, identity=known, resume=resume)
     output = open_output(out, source, wanted)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan = given_or_found(plan, network, job, choices, stored)
+        plan = plan_of_rest(output, plan, network, job, choices, stored)
         note = accuracy_note(plan, choices.accuracy)
         attributes = provenance(plan, weights, job, source, command, dtype) | placed(grid)
         output.describe(attributes, plan.patch)
-        times = StepTimes()
+        remaining = remaining_of(output, job, progress)
+        left, times = remaining.voxels, StepTimes()
 
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
-            return smaller_plan(failed, short, job, choices, stored)
+            found = smaller_plan(failed, short, job, choices, stored)
+            output.go_on_with(found.to_json())
+            return found
 
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
-            spent = runner.run(volume, job, output, dtype, progress, smaller)
+            spent = runner.run(volume, job, output, dtype, progress, smaller, remaining)
         measured = as_run(runner.plans, spent, peak.highest)
         output.finish(measured)
     except BaseException as error:
@@ -133,6 +143,7 @@ def infer(
         refine(times.warm(), plan.machine.host.threads, plan.device.kind)
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
-    report = Report(plan, fallbacks, job.output.volume, spent, peak.highest, attributes, note)
+    before = job.output.volume - left
+    report = Report(plan, fallbacks, left, spent, peak.highest, attributes, note, before)
     log.info("%s", report)
     return report

@@ -26,9 +26,14 @@ def option(name: str, value: object) -> str:
         'overwrite=True (--overwrite)'
         >>> option("gpu_memory", "8GiB")
         "gpu_memory='8GiB' (--gpu-memory 8GiB)"
+        >>> option("resume", False)
+        'resume=False (--no-resume)'
     """
+    flag = name.replace("_", "-")
+    if value is False:
+        return f"{name}={value!r} (--no-{flag})"
     given = "" if value is True else f" {shlex.quote(str(value))}"
-    return f"{name}={value!r} (--{name.replace('_', '-')}{given})"
+    return f"{name}={value!r} (--{flag}{given})"
 
 
 class ZnniError(Exception):

@@ -35,25 +35,38 @@ def show_progress(unit: str = "voxels") -> Iterator[Callable[[int, int], None]]:
     )
     with bar:
         task = bar.add_task("", total=None, rate="")
-        start = time.perf_counter()
+        rate_of = _Rate()
 
         def advance(done: int, total: int) -> None:
-            rate = done / (time.perf_counter() - start)
+            rate = rate_of(done, time.perf_counter())
             bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} {unit}/s")
 
         yield advance
 
 
+class _Rate:
+    """How many a second since the first report, by when some may have been done long before."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+
+    def __call__(self, done: int, now: float) -> float:
+        """The rate now; 0 at the first report."""
+        self._first = self._first or (done, now)
+        before, then = self._first
+        return (done - before) / (now - then) if now > then else 0.0
+
+
 def _line_a_minute(unit: str) -> Callable[[int, int], None]:
-    start = last = time.perf_counter()
+    last, rate_of = time.perf_counter(), _Rate()
 
     def advance(done: int, total: int) -> None:
         nonlocal last
         now = time.perf_counter()
-        if now - last < LINE_EVERY_SECONDS:
+        rate = rate_of(done, now)
+        if now - last < LINE_EVERY_SECONDS or not rate:
             return
         last = now
-        rate = done / (now - start)
         left = (total - done) / rate
         sys.stderr.write(
             f"{done / total:.0%} done, {rate:,.0f} {unit}/s, {left / 60:.0f} min left\n"

@@ -49,10 +49,13 @@ def as_run(plans: Sequence[Plan], spent: JobSeconds, peak: int) -> dict[str, Any
     return {
         "plan": plans[-1].to_json(),
         "fallbacks": len(plans) - 1,
-        "seconds": spent.total,
-        **spent.named(),
-        "peak_memory_bytes": peak,
+        **measured(spent, peak),
     }
+
+
+def measured(spent: JobSeconds, peak: int) -> dict[str, Any]:
+    """What the last of the runs that an output took measured: the same run again gives others."""
+    return {"seconds": spent.total, **spent.named(), "peak_memory_bytes": peak}
 
 
 def placed(grid: Grid) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from znni.job_seconds import JobSeconds
@@ -18,12 +19,13 @@ class Report:
     Attributes:
         plan: what was to be run.
         fallbacks: the plans that went on where memory ran out, first to last.
-        voxels: output voxels.
+        voxels: output voxels that the run computed.
         time: where the wall time went, from preparing the primitives to the last block written.
         peak_memory: the process's peak resident bytes.
         attributes: how the output came to be, as stored with it.
         accuracy_note: what is to be said of its accuracy, if it is not float32 as a matter of
             course.
+        finished_before: output voxels that earlier runs left, which this one went on from.
     """
 
     plan: Plan
@@ -33,6 +35,7 @@ class Report:
     peak_memory: int
     attributes: dict[str, Any]
     accuracy_note: str
+    finished_before: int = 0
 
     @property
     def seconds(self) -> float:
@@ -42,6 +45,8 @@ class Report:
     def __str__(self) -> str:
         """What happened, in a line, and a table of what was measured and predicted."""
         said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}"]
+        if self.finished_before:
+            said.append(f"{counted(self.finished_before, 'voxel')} were finished before")
         if self.fallbacks:
             said.append(f"memory ran out {counted(len(self.fallbacks), 'time')}")
         if self.accuracy_note:
@@ -50,12 +55,16 @@ class Report:
         lines = ["; ".join([*said, predicted]), *aligned(self._rows(), left=1)]
         return "\n".join(map(str.rstrip, lines))
 
+    def _rate(self, time: JobSeconds) -> str:
+        return f"{self.voxels / time.total:,.0f}" if self.voxels else ""
+
     def _rows(self) -> list[tuple[str, ...]]:
-        expected = self.plan.time.of_job(self.plan.patches)
+        share = self.voxels / (self.voxels + self.finished_before)
+        expected = self.plan.time.of_job(ceil(share * self.plan.patches))
         promised, on_gpu = self.plan.memory.total, self.plan.gpu_memory
         return [
             ("", "measured", "predicted"),
-            ("voxels/s", *(f"{self.voxels / time.total:,.0f}" for time in (self.time, expected))),
+            ("voxels/s", *map(self._rate, (self.time, expected))),
             ("time", duration(self.time.total), duration(expected.total)),
             ("  building", duration(self.time.building), duration(expected.building)),
             ("  computing", duration(self.time.computing), duration(expected.computing)),

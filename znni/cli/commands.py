@@ -85,6 +85,13 @@ def infer(
         int | None, typer.Option(metavar="SEED", help="Random weights, to try a network out.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume/--no-resume",
+            help="Go on with what an interrupted run of the same left, or start afresh.",
+        ),
+    ] = True,
     compression: options.CompressionChoice = None,
     sharded: Annotated[
         bool, typer.Option("--sharded", help="Store many chunks of a Zarr to a file.")
@@ -144,6 +151,7 @@ def infer(
             dtype=dtype,
             plan=given,
             overwrite=overwrite,
+            resume=resume,
             compression=compression,
             sharded=sharded,
             command=shlex.join(["znni", *sys.argv[1:]]),

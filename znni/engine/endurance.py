@@ -48,6 +48,7 @@ class EnduringRunner:
         dtype: OutputType,
         progress: Progress,
         smaller: Callable[[Plan, DeviceKind], Plan],
+        remaining: Remaining | None = None,
     ) -> JobSeconds:
         """Compute a job, as ``run_volume`` does, and tell where the time went.
 
@@ -61,8 +62,9 @@ class EnduringRunner:
             progress: called after each patch with the output voxels written and those wanted.
             smaller: gives the plan to go on with where memory ran out under another, of a device;
                 where there is none, raises what ends the run.
+            remaining: the output not written yet, where some of it is.
         """
-        remaining, stopwatch = Remaining(job.output), Stopwatch()
+        remaining, stopwatch = remaining or Remaining(job.output), Stopwatch()
 
         def short_of() -> DeviceKind | None:
             """Run to the end, or to where the memory of a device runs out."""
@@ -74,7 +76,7 @@ class EnduringRunner:
                 return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
             return None
 
-        while short := short_of():
+        while remaining.voxels and (short := short_of()):
             self._runner = None
             gc.collect()  # what the failed patch held, wherever tracebacks still refer to it
             failed = self.plans[-1]

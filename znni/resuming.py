@@ -1,0 +1,149 @@
+"""Going on with an unfinished output: of the same values, by the same plan."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from hashlib import sha256
+
+from znni.engine.pipeline import Progress
+from znni.engine.remaining import Remaining
+from znni.engine.tiles import Job
+from znni.errors import InvalidInput, option
+from znni.network import Network
+from znni.options import Choices, Stored
+from znni.plan_of_run import given_or_found
+from znni.plans import Plan
+from znni.shapes import Box, Vec3
+from znni.volume import NewOutput, Output, Volume
+from znni.volumes.fingerprint import fingerprint
+from znni.weights import Weights
+
+log = logging.getLogger("znni")
+
+DIGITS = 16
+
+
+def identity(
+    source: object,
+    volume: Volume,
+    network: Network,
+    weights: Weights,
+    job: Job,
+    wanted: NewOutput,
+) -> dict[str, str]:
+    """All that an output's bytes depend on beside the plan, by the names that people are told.
+
+    Args:
+        source: what the volume was opened from.
+        volume: the input.
+        network: what is computed.
+        weights: its parameters.
+        job: which output is wanted.
+        wanted: how it is stored.
+    """
+    whole = Box(Vec3(0, 0, 0), job.volume)
+    seen = Box(job.origin, job.origin + job.output + network.field_of_view - 1)
+    scaling = network.scaling
+    layers = repr((network.in_features, network.layers)).encode()
+    return {
+        "the weights": weights.sha256[:DIGITS],
+        "the network": sha256(layers).hexdigest()[:DIGITS],
+        "the scaling of the input": f"value * {scaling.scale!r} + {scaling.offset!r}",
+        **fingerprint(source, volume, seen.intersection(whole) or whole),
+        "the region": str(Box(job.center, job.center + job.output)),
+        "the border": "valid" if seen.within(whole) else f"same, {job.pad}",
+        "the type of the output": wanted.dtype,
+        "its place in space": str(wanted.grid),
+        "its compression": wanted.compression or "as usual",
+        "its shards": "some" if wanted.sharded else "none",
+    }
+
+
+def plan_of_rest(
+    output: Output,
+    given: Plan | None,
+    network: Network,
+    job: Job,
+    choices: Choices,
+    stored: Stored,
+) -> Plan:
+    """The plan of what is left of an output, which is told of it where it is new.
+
+    An unfinished one goes on with the plan that it has, whose patches lie where they would have
+    lain, and whose primitives add up in the same order. Without limits given, that has as much
+    memory as it had.
+
+    Args:
+        output: opened.
+        given: a plan made earlier, if there is one.
+        network: what is to be run.
+        job: which output is wanted.
+        choices: what the plan may use.
+        stored: how the values at both ends are stored.
+
+    Raises:
+        InvalidInput: the plan that the output has, or the one given, cannot be run.
+        DoesNotFit: no plan stays within the memory allowed.
+    """
+    if not output.begun.history:
+        found = given_or_found(given, network, job, choices, stored)
+        output.go_on_with(found.to_json())
+        return found
+    try:
+        begun = Plan.from_json(output.begun.plan)
+        if given is None or _compute_alike(given, begun):
+            given_or_found(begun, network, job, _with_memory_of(begun, choices), stored)
+            return begun
+    except InvalidInput as error:
+        error.add_note(
+            f"that is the plan of the unfinished output: go on with another one, as made by znni "
+            f"plan --out, by plan=... (--plan FILE), or give {option('overwrite', True)} and "
+            f"{option('resume', False)} to start afresh"
+        )
+        raise
+    log.warning(
+        "the unfinished output goes on with another plan than it has: its values are within the "
+        "primitives' accuracy of one run's, and not the same to the last bit"
+    )
+    checked = given_or_found(given, network, job, choices, stored)
+    output.go_on_with(checked.to_json())
+    return checked
+
+
+def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
+    """What is left to be computed of an output that is described, told to those who watch."""
+    history = output.begun.history
+    remaining = Remaining(job.output, history)
+    if history:
+        finished = job.output.volume - remaining.voxels
+        log.warning(
+            "going on where an earlier run stopped, with %.0f%% of the output finished; %s starts "
+            "afresh",
+            100 * finished / job.output.volume,
+            option("resume", False),
+        )
+        progress(finished, job.output.volume)
+    return remaining
+
+
+def _with_memory_of(plan: Plan, choices: Choices) -> Choices:
+    on_gpu = plan.gpu_memory.total if plan.gpu_memory else None
+    return replace(
+        choices,
+        ram=plan.memory.total if choices.ram is None else choices.ram,
+        gpu_memory=on_gpu if choices.gpu_memory is None else choices.gpu_memory,
+    )
+
+
+def _compute_alike(one: Plan, other: Plan) -> bool:
+    """Whether two plans of a network do the same arithmetic in the same order."""
+    return _arithmetic(one) == _arithmetic(other)
+
+
+def _arithmetic(plan: Plan) -> object:
+    segments = [
+        (part.sub_batch, [(step.operation, step.primitive, step.shape_in) for step in part.steps])
+        for part in plan.segments
+    ]
+    return plan.patch, plan.device.kind, plan.machine.host.threads, segments
