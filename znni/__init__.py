@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         search,
     )
     from znni.importing import import_network
+    from znni.verification import verify
 
 __version__ = "0.1.0"
 
@@ -29,7 +30,11 @@ __all__ = [
     "plan",
     "random_weights",
     "search",
+    "verify",
 ]
+
+# Where what is not of the library's central module lives.
+HOMES = {"import_network": "znni.importing", "verify": "znni.verification"}
 
 
 def __dir__() -> list[str]:
@@ -42,5 +47,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'znni' has no attribute {name!r}")
     from importlib import import_module
 
-    home = "znni.importing" if name == "import_network" else "znni.api"
-    return getattr(import_module(home), name)
+    return getattr(import_module(HOMES.get(name, "znni.api")), name)

@@ -121,7 +121,8 @@ def infer(
     try:
         plan = plan_of_rest(output, plan, network, job, choices, stored)
         note = accuracy_note(plan, choices.accuracy)
-        attributes = provenance(plan, weights, job, source, command, dtype) | placed(grid)
+        attributes = provenance(plan, weights, job, source, dataset, border, command, dtype)
+        attributes |= placed(grid)
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress)
         left, times = remaining.voxels, StepTimes()

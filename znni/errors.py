@@ -87,3 +87,9 @@ class RunFailed(ZnniError):
 
 class OutOfDeviceMemory(RunFailed, MemoryError):
     """A GPU that has less memory left than a run takes."""
+
+
+class OutputDiffers(ZnniError):
+    """An output that is not what input and network give."""
+
+    exit_code = 5

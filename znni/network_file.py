@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -106,8 +108,41 @@ def load_network(path: str | Path) -> Network:
     Raises:
         InvalidInput: no such file, or its contents are not a network; names the line.
     """
-    path = Path(path)
-    file = YamlFile(path, "network")
+    return _network_of(YamlFile(Path(path), "network"))
+
+
+def network_from_text(text: str, name: str | Path) -> Network:
+    """The network of a network file's text.
+
+    Args:
+        text: YAML, or JSON as ``network_text`` gives it.
+        name: where it was found, for messages.
+
+    Raises:
+        InvalidInput: it is not a network; names the line.
+    """
+    return _network_of(YamlFile(Path(name), "network", text))
+
+
+def network_text(network: Network) -> str:
+    """A network file on one line, in JSON, which is YAML too; it names no weights."""
+    features = {"name": network.name, "in_features": network.in_features}
+    layers = [_entry_of(layer) for layer in network.layers]
+    return json.dumps(features | {"input": asdict(network.scaling), "layers": layers})
+
+
+def _entry_of(layer: Layer) -> dict[str, Any]:
+    if isinstance(layer, Pool):
+        return {"name": layer.name, "pool": {"window": layer.window}}
+    conv = {
+        "features": layer.out_features,
+        "kernel": layer.kernel,
+        "activation": layer.activation,
+    }
+    return {"name": layer.name, "conv": conv}
+
+
+def _network_of(file: YamlFile) -> Network:
     entries = file.checked(_NetworkFile)
     for index, entry in enumerate(entries.layers):
         if (entry.conv is None) == (entry.pool is None):
@@ -125,7 +160,7 @@ def load_network(path: str | Path) -> Network:
             in_features=entries.in_features,
             layers=layers,
             scaling=InputScaling(entries.input.scale, entries.input.offset),
-            weights=path.parent / entries.weights if entries.weights else None,
+            weights=file.path.parent / entries.weights if entries.weights else None,
         )
     except InvalidInput as error:
         raise file.refusal(("layers",), str(error)) from None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from znni import __version__
 from znni.engine.tiles import Job
 from znni.job_seconds import JobSeconds
-from znni.options import OutputType
+from znni.options import Border, OutputType
+from znni.origin import origin_attributes
 from znni.planning import accuracy_of
 from znni.plans import Plan
 from znni.volume import Grid
@@ -21,20 +21,18 @@ def provenance(
     weights: Weights,
     job: Job,
     source: object,
+    dataset: str | None,
+    border: Border,
     command: str,
     dtype: OutputType,
 ) -> dict[str, Any]:
     """How an output came to be, for its attributes."""
+    network, accuracy = plan.network, accuracy_of(plan)
     return {
         "znni_version": __version__,
         "command": command,
-        "source": str(source) if isinstance(source, str | Path) else type(source).__name__,
-        "network": plan.network.name,
-        "accuracy": accuracy_of(plan),
-        "weights": weights.source,
-        "weights_sha256": weights.sha256,
-        "voxel_offset": tuple(job.center),
-        "scale": 1 / 255 if dtype == "uint8" else 1.0,
+        "network": network.name,
+        **origin_attributes(source, dataset, network, weights, job, border, dtype, accuracy),
         "predicted_seconds": plan.seconds,
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,

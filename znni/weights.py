@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from znni.network import Conv, Network
 from znni.units import counted
 
 Float32: TypeAlias = NDArray[np.float32]
+
+RANDOM = "random, seed {seed}"  # the source of weights that no file has
 
 KINDS = ("weight", "bias")  # a convolution's arrays: in a file, NAME.weight and NAME.bias
 
@@ -86,7 +89,7 @@ def random_weights(network: Network, seed: int) -> Weights:
         weight = generator.standard_normal(conv.weight_shape, dtype=np.float32)
         bias = generator.standard_normal(conv.out_features, dtype=np.float32)
         layers[conv.name] = ConvWeights(weight * np.float32(scale), bias * np.float32(0.01))
-    return Weights(layers, source=f"random, seed {seed}")
+    return Weights(layers, source=RANDOM.format(seed=seed))
 
 
 def load_weights(path: str | Path, network: Network) -> Weights:
@@ -165,6 +168,17 @@ def weights_for(
             f"try the network out, weights=znni.random_weights(network, 0) (--random-weights 0)"
         )
     return load_weights(path, network)
+
+
+def weights_again(source: str, network: Network) -> Weights:
+    """The weights that a ``Weights.source`` tells of: random ones, or those of a file.
+
+    Raises:
+        InvalidInput: as ``load_weights``.
+    """
+    if drawn := re.fullmatch(RANDOM.format(seed="([0-9]+)"), source):
+        return random_weights(network, int(drawn[1]))
+    return load_weights(source, network)
 
 
 def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:

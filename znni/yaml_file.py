@@ -65,15 +65,16 @@ class YamlFile:
     Args:
         path: of the file.
         kind: what it describes, in one word: ``network``.
+        text: what it holds, where that is known already.
 
     Raises:
         InvalidInput: no such file, or not YAML.
     """
 
-    def __init__(self, path: Path, kind: str) -> None:
+    def __init__(self, path: Path, kind: str, text: str | None = None) -> None:
         self.path = path
         self.kind = kind
-        self._content = self._read()
+        self._content = self._parsed(self._read() if text is None else text)
 
     def checked(self, model: type[Checked]) -> Checked:
         """The contents as a model of their keys.
@@ -94,14 +95,16 @@ class YamlFile:
         """An error with the line of what is at a location, such as ``("layers", 2, "name")``."""
         return InvalidInput(f"{self.path}, line {self._line(location)}: {problem}")
 
-    def _read(self) -> Any:
+    def _read(self) -> str:
         try:
-            text = self.path.read_text(encoding="utf-8")
+            return self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise InvalidInput(f"{self.path}: no such {self.kind} file; check the path") from None
         except (OSError, UnicodeDecodeError) as error:
             problem = f"cannot be read as a YAML text file: {error}"
             raise InvalidInput(f"{self.path}: {problem}") from None
+
+    def _parsed(self, text: str) -> Any:
         try:
             _check_depth(self.path, text)
             return YAML(typ="rt").load(text)

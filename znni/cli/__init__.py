@@ -1,4 +1,4 @@
-"""The command line: ``znni infer``, ``plan``, ``calibrate``, ``import`` and ``info``."""
+"""The command line: ``znni infer``, ``plan``, ``verify`` and the others of ``commands``."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from znni import __version__
 from znni.cli import options
 from znni.cli.import_network import import_network
 from znni.cli.values import parse_roi, three_extents
+from znni.cli.verify import verify
 from znni.options import Accuracy, Calibrated, Choices, Pad, PlanOptions, Stored
 from znni.units import counted
 
@@ -295,6 +296,7 @@ def info(
 
 
 app.command("import")(import_network)
+app.command()(verify)
 
 
 def _table(plan: Plan, allowed: Accuracy) -> str:

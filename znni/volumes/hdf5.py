@@ -25,7 +25,7 @@ def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
     path = local_file(place, NAME)
     file = _open_to_read(path)
     found = _named(file, path, dataset) if dataset else _only_volume(file, path)
-    return StoredVolume(found, f"{path}:{found.name}")
+    return StoredVolume(found, f"{path}:{found.name}", attributes=found.attrs)
 
 
 def describe_hdf5(place: str, dataset: str | None) -> str:

@@ -52,9 +52,11 @@ def open_zarr(place: str, dataset: str | None) -> StoredVolume:
     root, inside = _split(place, dataset)
     found = _only_volume(_open(root, inside), root, inside)
     name = f"{root}:/{found.path}" if found.path else root
+    attributes = found.array.attrs
     if found.level is None:
-        return StoredVolume(found.array, name)
-    return StoredVolume(NamedAxes(found.array, found.level.axes, name), name, found.level.grid)
+        return StoredVolume(found.array, name, attributes=attributes)
+    array = NamedAxes(found.array, found.level.axes, name)
+    return StoredVolume(array, name, found.level.grid, attributes)
 
 
 def describe_zarr(place: str, dataset: str | None) -> str:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
 
 from znni.errors import InvalidInput, RunFailed
 from znni.shapes import Box
-from znni.volumes.array import ArrayVolume
+from znni.volume import Grid
+from znni.volumes.array import ArrayLike, ArrayVolume
 
 
 class StoredVolume(ArrayVolume):
     """A volume of an array that is read from a file or a store as it is sliced.
 
+    Attributes:
+        attributes: what is stored with it by name, as of an output: how it came to be.
+
     Raises:
         RunFailed: a part of it cannot be read, as of a truncated or damaged file, or from a server
             that does not answer.
     """
+
+    def __init__(
+        self,
+        array: ArrayLike,
+        name: str,
+        grid: Grid | None = None,
+        attributes: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(array, name, grid)
+        self.attributes = attributes
 
     def read(self, box: Box) -> NDArray[Any]:
         """The values (f, z, y, x) of a box within the volume."""

@@ -1,0 +1,226 @@
+"""Outputs are held to what input and network alone give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from command_line import NET, read_main, refused, succeeds, voxels, write_case
+from fakes import fake_catalogue
+from hypothesis import given, settings
+from random_networks import networks
+
+import znni
+from znni.brute_force import at_voxel
+from znni.errors import InvalidInput, OutputDiffers
+from znni.network import Network
+from znni.network_file import load_network, network_from_text, network_text
+from znni.primitives.reference import dense
+from znni.verification import compared
+from znni.weights import random_weights
+
+INFER = ("infer", "volume.h5", "--net", "tiny.yaml")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_case(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+
+
+@given(networks())
+@settings(max_examples=40)
+def test_brute_force_is_the_definition(network: Network) -> None:
+    weights = random_weights(network, 1)
+    shape = (network.in_features, *network.field_of_view)
+    window = np.random.default_rng(2).standard_normal(shape)
+    found = at_voxel(network, weights, window).values
+    np.testing.assert_allclose(found, dense(network, weights, window)[:, 0, 0, 0], 1e-12, 1e-14)
+
+
+@given(networks())
+@settings(max_examples=20)
+def test_the_text_of_a_network_is_a_network_file(network: Network) -> None:
+    text = network_text(network)
+    assert "\n" not in text
+    assert network_from_text(text, "text") == network
+    Path("again.yaml").write_text(text)
+    assert load_network("again.yaml") == network
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--dtype", "uint8"),
+        ("--dtype", "float16"),
+        ("--roi", "1:5,4:10,6:9"),
+        ("--border", "same"),
+        ("--border", "same", "--pad", "edge"),
+        ("--border", "same", "--pad", "constant", "--roi", "0:2,:,:3"),
+        ("--dataset", "raw", "--threads", "1"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["h5", "zarr"])
+def test_what_was_computed_agrees(options: tuple[str, ...], ending: str) -> None:
+    if ending == "zarr":
+        pytest.importorskip("zarr")
+    out = f"out.{ending}"
+    succeeds(*INFER, "--out", out, *options)
+    said = succeeds("verify", out, "--voxels", 40, "--seed", 3)
+    assert f"{out}: agree; 40 voxels computed again in float64 (seed 3), largest error " in said
+    found = znni.verify(out, voxels=40, seed=3)
+    assert found.agrees
+    assert str(found) == said.rstrip()
+    assert 0 < found.allowed < 2.1e-3
+    assert found.largest_error <= found.allowed
+
+
+def test_padding_that_is_wider_than_the_volume() -> None:
+    with h5py.File("volume.h5", "w") as file:
+        file["raw"] = voxels((1, 3, 2))
+    for pad in ("reflect", "edge", "constant"):
+        succeeds(*INFER, "--out", "out.h5", "--border", "same", "--pad", pad, "--overwrite")
+        assert znni.verify("out.h5", voxels=30, seed=0).agrees
+
+
+def change(at: tuple[int, ...], by: float, name: str = "out.h5") -> None:
+    with h5py.File(name, "r+") as file:
+        main = file["main"]
+        main[at] = main[at] + by
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unseen", "seen"),
+    [("float32", 2e-5, 1e-4), ("float16", 2e-5, 1e-3), ("uint8", 0, 1)],
+)
+def test_values_that_differ_are_found(dtype: str, unseen: float, seen: float) -> None:
+    succeeds(*INFER, "--out", "out.h5", "--dtype", dtype, "--roi", "2:3,5:7,8:9")
+    change((1, 0, 1, 0), unseen)
+    assert znni.verify("out.h5", voxels=20, seed=1).agrees
+    change((1, 0, 1, 0), seen)
+    found = znni.verify("out.h5", voxels=20, seed=1)
+    assert 0 < found.wrong < 20
+    assert found.at == (0, 1, 0)
+    assert found.largest_error > found.allowed
+    message = refused("verify", "out.h5", "--seed", 1, code=OutputDiffers.exit_code)
+    assert "voxels differ; 32 voxels computed again" in message
+    assert "at z=0, y=1, x=0 of the output, where " in message
+
+
+def test_a_value_that_is_not_a_number_differs() -> None:
+    succeeds(*INFER, "--out", "out.h5", "--roi", "2:3,5:6,8:9")
+    change((0, 0, 0, 0), np.nan)
+    assert znni.verify("out.h5", voxels=3, seed=1).wrong == 3
+
+
+def test_other_input_differs() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    with h5py.File("volume.h5", "r+") as file:
+        file["raw"][...] = voxels()[::-1]
+    assert not znni.verify("out.h5", seed=1).agrees
+
+
+@pytest.mark.parametrize(
+    ("stored", "computed", "error"),
+    [
+        (np.float16(np.inf), 1e6, 0.0),
+        (np.float16(np.inf), 65519.0, 0.0),
+        (np.float16(np.inf), -1e6, np.inf),
+        (np.float16(np.inf), 3.0, np.inf),
+        (np.uint8(255), 1.5, 0.0),
+        (np.uint8(0), -3.0, 0.0),
+        (np.float32(1.5), 1.0, 0.5),
+    ],
+)
+def test_errors_are_of_what_the_type_can_hold(stored: Any, computed: float, error: float) -> None:
+    scale = 1 / 255 if stored.dtype == np.uint8 else 1.0
+    found, _ = compared(np.array([stored]), np.array([computed]), scale, 1e-4)
+    assert found[0] == error
+
+
+def test_random_weights_are_drawn_again() -> None:
+    Path("tiny.yaml").write_text(NET.replace("weights: tiny.npz\n", ""))
+    succeeds(*INFER, "--out", "out.h5", "--random-weights", 7)
+    assert znni.verify("out.h5", voxels=5).agrees
+
+
+def test_input_and_weights_may_lie_elsewhere() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    Path("volume.h5").rename("moved.h5")
+    message = refused("verify", "out.h5")
+    assert "no such file" in message
+    assert "computed from volume.h5: if that lies elsewhere" in message
+    assert "source='FILE' (--source FILE)" in message
+    Path("tiny.npz").rename("moved.npz")
+    assert "if they lie elsewhere" in refused("verify", "out.h5", "--source", "moved.h5")
+    succeeds("verify", "out.h5", "--source", "moved.h5:/raw", "--weights", "moved.npz")
+
+
+def test_an_array_is_given_again() -> None:
+    values = voxels()
+    znni.infer(values, "tiny.yaml", "out.h5")
+    with pytest.raises(InvalidInput, match="was computed from ndarray: if that lies elsewhere"):
+        znni.verify("out.h5")
+    assert znni.verify("out.h5", source=values).agrees
+
+
+def test_other_weights_are_refused() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    arrays = dict(np.load("tiny.npz"))
+    arrays["conv1.bias"] = arrays["conv1.bias"] + 1
+    np.savez("tiny.npz", **arrays)
+    message = refused("verify", "out.h5")
+    assert "other weights than those of tiny.npz: their SHA-256 is " in message
+
+
+def test_another_input_is_refused() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    with h5py.File("volume.h5", "w") as file:
+        file["raw"] = voxels((7, 20, 24))
+    message = refused("verify", "out.h5")
+    assert (
+        "the input is 7x20x24 voxels, and out.h5:/main was computed from one of 7x20x23" in message
+    )
+
+
+def test_what_no_run_has_made_is_refused() -> None:
+    with h5py.File("other.h5", "w") as file:
+        file["main"] = read = np.zeros((1, 4, 5, 6), np.float32)
+    assert read.any() == 0
+    message = refused("verify", "other.h5")
+    assert "attribute 'source' does not say how it was computed (Field required)" in message
+    assert "no such file" in refused("verify", "absent.h5")
+    np.save("a.npy", read)
+    assert "attribute 'source'" in refused("verify", "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("network_file", "{", "attribute network_file, line 1: not valid YAML"),
+        ("network_file", 3, "attribute 'network_file' does not say"),
+        ("voxel_offset", [1, 2], "attribute 'voxel_offset' does not say"),
+        ("voxel_offset", [90, 2, 3], "from voxel 90x2x3 of a volume of 7x20x23"),
+        ("pad", "mirror", "attribute 'pad' does not say"),
+        ("scale", h5py.Empty("f8"), "attribute 'scale' does not say"),
+    ],
+)
+def test_damaged_attributes_are_refused(name: str, value: Any, said: str) -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    with h5py.File("out.h5", "r+") as file:
+        del file["main"].attrs[name]
+        file["main"].attrs[name] = value
+    assert said in refused("verify", "out.h5")
+
+
+def test_other_voxels_each_time() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    assert len({znni.verify("out.h5", voxels=1).seed for _ in range(5)}) > 1
+    assert read_main("out.h5").shape == (2, 6, 15, 16)
+    with pytest.raises(InvalidInput, match="0 voxels"):
+        znni.verify("out.h5", voxels=0)

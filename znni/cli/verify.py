@@ -1,0 +1,40 @@
+"""``znni verify``: outputs held to input and network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def verify(
+    out: Annotated[str, typer.Argument(help="An output of znni infer.")],
+    voxels: Annotated[
+        int, typer.Option(min=1, help="How many to compute; each takes one field of view's work.")
+    ] = 32,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Choose them by this. Default: others each time.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The input, if it is not where it was.")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="The weights, if they are not where they were.")
+    ] = None,
+) -> None:
+    """Compute random voxels of an output again, in float64, from input and network alone.
+
+    Exits with 5 where one of them differs.
+    """
+    from znni import verification
+    from znni.errors import OutputDiffers
+    from znni.progress import show_progress
+
+    with show_progress() as progress:
+        found = verification.verify(
+            out, source=source, weights=weights, voxels=voxels, seed=seed, progress=progress
+        )
+    if not found.agrees:
+        raise OutputDiffers(f"{found}; compute it again")
+    typer.echo(found)

@@ -1,0 +1,127 @@
+"""What an output was computed from, as its attributes tell: enough to compute any voxel again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from znni.engine.tiles import Job
+from znni.errors import InvalidInput
+from znni.network import Network
+from znni.network_file import network_from_text, network_text
+from znni.options import Accuracy, Border, OutputType, Pad
+from znni.shapes import Box
+from znni.weights import Weights
+
+
+class Attributes(BaseModel):
+    """The attributes by their names.
+
+    Attributes:
+        source: of the input: its file or URL, or the type of the array that it was.
+        dataset: of a file with several; empty if none was named.
+        source_extents: of the input, in voxels (z, y, x).
+        network_file: the network as the text of a network file.
+        weights: their file, or how they were drawn.
+        weights_sha256: hash of their values.
+        border: ``valid`` or ``same``.
+        pad: what is seen beyond the edges with ``same``.
+        roi: the input voxels that have output.
+        voxel_offset: the input voxel that the first output voxel stands for.
+        scale: times a stored value is what the network gave.
+        accuracy: the class of the least accurate primitive that was used.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    source: str
+    dataset: str
+    source_extents: tuple[int, int, int]
+    network_file: str
+    weights: str
+    weights_sha256: str
+    border: Border
+    pad: Pad
+    roi: str
+    voxel_offset: tuple[int, int, int]
+    scale: float
+    accuracy: Accuracy
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The same, read back.
+
+    Attributes:
+        attributes: as stored.
+        network: what was computed.
+    """
+
+    attributes: Attributes
+    network: Network
+
+
+def origin_attributes(
+    source: object,
+    dataset: str | None,
+    network: Network,
+    weights: Weights,
+    job: Job,
+    border: Border,
+    dtype: OutputType,
+    accuracy: Accuracy,
+) -> dict[str, Any]:
+    """What an output is computed from, for its attributes."""
+    return Attributes(
+        source=str(source) if isinstance(source, str | Path) else type(source).__name__,
+        dataset=dataset or "",
+        source_extents=job.volume,
+        network_file=network_text(network),
+        weights=weights.source,
+        weights_sha256=weights.sha256,
+        border=border,
+        pad=job.pad,
+        roi=str(Box(job.center, job.center + job.output)),
+        voxel_offset=job.center,
+        scale=1 / 255 if dtype == "uint8" else 1.0,
+        accuracy=accuracy,
+    ).model_dump()
+
+
+def origin_of(stored: Mapping[str, Any], name: str) -> Origin:
+    """Read back what an output was computed from.
+
+    Args:
+        stored: its attributes, as its format gives them.
+        name: of the output, for messages.
+
+    Raises:
+        InvalidInput: an attribute is missing or cannot be read, as of what no run has written.
+    """
+    found: dict[str, Any] = {}
+    for key in Attributes.model_fields:
+        try:
+            value = stored[key]
+        except KeyError:
+            continue
+        except Exception as error:  # damaged files let their libraries raise all kinds
+            raise _unreadable(name, key, str(error)) from None
+        found[key] = value.tolist() if hasattr(value, "tolist") else value
+    try:
+        attributes = Attributes.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _unreadable(name, str(first["loc"][0]), first["msg"]) from None
+    where = f"{name}, attribute network_file"
+    return Origin(attributes, network_from_text(attributes.network_file, where))
+
+
+def _unreadable(name: str, key: str, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"{name}: its attribute {key!r} does not say how it was computed ({why}); give an output "
+        f"of znni infer"
+    )

@@ -1,0 +1,255 @@
+"""Outputs held to what input and network alone give, at voxels chosen at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.brute_force import at_voxel
+from znni.engine.checks import check_features
+from znni.errors import InvalidInput, option
+from znni.network import Network
+from znni.options import ACCURACIES, Accuracy, Pad
+from znni.origin import Origin, origin_of
+from znni.shapes import Box, Vec3
+from znni.units import counted
+from znni.volume import Volume
+from znni.volumes.array import ArrayLike
+from znni.volumes.locate import open_volume
+from znni.volumes.stored import StoredVolume
+from znni.weights import Weights, weights_again, weights_for
+
+VOXELS = 32
+BOUNDED = ("sigmoid", "tanh", "softmax")  # activations that give 1 at most
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How an output compares with what input and network give.
+
+    Attributes:
+        out: the output.
+        voxels: how many were computed again.
+        seed: that they were chosen by.
+        wrong: how many of them differ by more than is allowed.
+        largest_error: the largest difference, in the units of what the network gives.
+        allowed: at that voxel: the rounding of the primitives' accuracy class and of the type
+            that values are stored as.
+        at: that voxel, in voxels of the output.
+    """
+
+    out: str
+    voxels: int
+    seed: int
+    wrong: int
+    largest_error: float
+    allowed: float
+    at: Vec3
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.wrong == 0
+
+    def __str__(self) -> str:
+        """What was found, in a line."""
+        z, y, x = self.at
+        found = "agree" if self.agrees else f"{counted(self.wrong, 'voxel')} differ"
+        return (
+            f"{self.out}: {found}; {counted(self.voxels, 'voxel')} computed again in float64 "
+            f"(seed {self.seed}), largest error {self.largest_error:.2g} at z={z}, y={y}, x={x} "
+            f"of the output, where {self.allowed:.2g} is allowed"
+        )
+
+
+def verify(
+    out: str | Path,
+    *,
+    source: str | Path | ArrayLike | None = None,
+    weights: Weights | str | Path | None = None,
+    voxels: int = VOXELS,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Verification:
+    """Compute voxels of an output again, each by itself in float64, from input and network alone.
+
+    Each takes the multiplications of one field of view, on the host: seconds for a field of view
+    of 85^3 and 80 maps, minutes for 163^3.
+
+    Args:
+        out: an output of ``znni.infer``: a file, or the URL of a Zarr. Its attributes say what it
+            was computed from.
+        source: the input, where it is not where it was, or was an array.
+        weights: they or their file, where they are not where they were.
+        voxels: how many are computed, each with all its maps.
+        seed: to choose them by; by default another each time.
+        progress: called after each with how many are done and wanted.
+
+    Raises:
+        InvalidInput: the output has no such attributes, or input or weights are not there, or not
+            those that it was computed from.
+        RunFailed: input or output cannot be read.
+
+    Example:
+        >>> znni.verify("boundaries.h5", voxels=100).agrees
+        True
+    """
+    if voxels < 1 or (seed is not None and seed < 0):
+        raise InvalidInput(f"{voxels} voxels by seed {seed}; give 1 or more, and 0 or more")
+    output = open_volume(out)
+    if not isinstance(output, StoredVolume) or str(out).rstrip("/").endswith(".partial"):
+        raise InvalidInput(f"{out}: is no finished output; give a file that znni infer has made")
+    origin = origin_of(output.attributes, output.name)
+    volume = _input(origin, output, source)
+    parameters = _weights(origin, output, weights)
+    if seed is None:
+        seed = int(np.random.default_rng().integers(2**32))
+    generator = np.random.default_rng(seed)
+    wanted = [Vec3(*map(int, generator.integers(output.size))) for _ in range(voxels)]
+    stored, computed, sums = [], [], []
+    for done, at in enumerate(wanted, start=1):
+        stored.append(output.read(Box(at, at + 1))[:, 0, 0, 0])
+        window = seen_at(volume, origin, at)
+        found = at_voxel(origin.network, parameters, window)
+        computed.append(found.values)
+        sums.append(found.largest_sum)
+        progress(done, voxels)
+    errors, allowed = compared(
+        np.array(stored),
+        np.array(computed),
+        origin.attributes.scale,
+        tolerance(origin.network, origin.attributes.accuracy, max(sums)),
+    )
+    differ = ~(errors <= allowed)  # NaN is one that does
+    worst = int(np.argmax(np.nan_to_num(errors, nan=np.inf).max(axis=1)))
+    feature = int(np.argmax(np.nan_to_num(errors[worst], nan=np.inf)))
+    return Verification(
+        out=str(out),
+        voxels=voxels,
+        seed=seed,
+        wrong=int(differ.any(axis=1).sum()),
+        largest_error=float(errors[worst, feature]),
+        allowed=float(allowed[worst, feature]),
+        at=wanted[worst],
+    )
+
+
+def tolerance(network: Network, accuracy: Accuracy, largest_sum: float) -> float:
+    """The largest error to be expected of a network's primitives.
+
+    Args:
+        network: each of its convolutions may add the error of the class.
+        accuracy: the class of its primitives, relative to the largest value.
+        largest_sum: the largest magnitude that was seen in the last convolution before its
+            activation.
+    """
+    bounded = network.convolutions[-1].activation in BOUNDED
+    return ACCURACIES[accuracy] * len(network.convolutions) * (1.0 if bounded else largest_sum)
+
+
+def compared(
+    stored: NDArray[Any], computed: NDArray[np.float64], scale: float, rounding: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Errors of stored values, and the errors that are allowed.
+
+    Args:
+        stored: float32, float16 (infinite beyond its range) or uint8 (0 to 1, what lies outside
+            clipped).
+        computed: what they should be.
+        scale: times a stored value is what the network gave.
+        rounding: of the primitives.
+    """
+    values = stored.astype(np.float64) * scale
+    if stored.dtype.kind != "f":
+        return np.abs(values - computed.clip(0, 1)), np.full(computed.shape, rounding + scale / 2)
+    kind = np.finfo(stored.dtype)
+    allowed = rounding + np.abs(computed) * float(kind.eps) / 2 + float(kind.smallest_subnormal) / 2
+    overflown = np.isinf(values) & (np.sign(values) * computed + allowed >= float(kind.max))
+    with np.errstate(invalid="ignore"):
+        return np.where(overflown, 0.0, np.abs(values - computed)), allowed
+
+
+def seen_at(volume: Volume, origin: Origin, at: Vec3) -> NDArray[np.float32]:
+    """What the network sees for an output voxel (f, z, y, x), padded beyond the volume's edges."""
+    view, scaling = origin.network.field_of_view, origin.network.scaling
+    start = at + Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
+    axes = [range(a, b) for a, b in zip(start, start + view, strict=True)]
+    pad = origin.attributes.pad
+    seen = [
+        [_seen_from(position, extent, pad) for position in axis]
+        for axis, extent in zip(axes, volume.size, strict=True)
+    ]
+    low, high = Vec3(*map(min, seen)), Vec3(*map(max, seen))
+    read = volume.read(Box(low, high + 1)).astype(np.float32)
+    for axis, voxels in enumerate(seen):
+        read = read.take([voxel - low[axis] for voxel in voxels], axis=axis + 1)
+    values = read * np.float32(scaling.scale) + np.float32(scaling.offset)
+    if pad == "constant":
+        for axis, (positions, extent) in enumerate(zip(axes, volume.size, strict=True), start=1):
+            beyond = [i not in range(extent) for i in positions]
+            np.moveaxis(values, axis, 0)[beyond] = 0
+    return values
+
+
+def _seen_from(position: int, extent: int, pad: Pad) -> int:
+    """The voxel of an axis that is seen at a position, within it or beyond."""
+    if pad != "reflect" or extent == 1:
+        return min(max(position, 0), extent - 1)
+    while not 0 <= position < extent:
+        position = -position if position < 0 else 2 * (extent - 1) - position
+    return position
+
+
+def _input(origin: Origin, output: StoredVolume, given: str | Path | ArrayLike | None) -> Volume:
+    """The volume that an output was computed from."""
+    recorded = origin.attributes
+    try:
+        if given is None:
+            volume = open_volume(recorded.source, recorded.dataset or None)
+        else:
+            volume = open_volume(given)
+        check_features(volume, origin.network)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{error}; {output.name} was computed from {recorded.source}: if that lies elsewhere, "
+            f"give {option('source', 'FILE')}"
+        ) from None
+    features, offset = origin.network.out_features, Vec3(*recorded.voxel_offset)
+    whole = Box(Vec3(0, 0, 0), volume.size)
+    if volume.size != recorded.source_extents:
+        raise InvalidInput(
+            f"the input is {volume.size} voxels, and {output.name} was computed from one of "
+            f"{Vec3(*recorded.source_extents)}; give that, as {option('source', 'FILE')}"
+        )
+    if output.features != features or not Box(offset, offset + output.size).within(whole):
+        raise InvalidInput(
+            f"{output.name} has {counted(output.features, 'map')} of {output.size} from voxel "
+            f"{offset} of a volume of {volume.size}, which network {origin.network.name} does not "
+            f"give; compute it again"
+        )
+    return volume
+
+
+def _weights(origin: Origin, output: StoredVolume, given: Weights | str | Path | None) -> Weights:
+    """The weights that an output was computed with."""
+    recorded, network = origin.attributes, origin.network
+    elsewhere = f"if they lie elsewhere, give {option('weights', 'FILE')}"
+    try:
+        if given is None:
+            found = weights_again(recorded.weights, network)
+        else:
+            found = weights_for(network, given, None)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; {elsewhere}") from None
+    if found.sha256 != recorded.weights_sha256:
+        raise InvalidInput(
+            f"{output.name} was computed with other weights than those of {found.source}: their "
+            f"SHA-256 is {recorded.weights_sha256[:12]}..., and these have "
+            f"{found.sha256[:12]}...; {elsewhere}"
+        )
+    return found
