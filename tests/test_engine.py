@@ -22,6 +22,7 @@ from znni import arena
 from znni.engine.patch import PatchRunner, check_runnable
 from znni.engine.pipeline import convert, no_progress, run_volume
 from znni.engine.remaining import Remaining
+from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.errors import DoesNotFit, InvalidInput
@@ -78,8 +79,8 @@ def run(network: Network, plan: Plan, volume: Float32, **job_options: object) ->
 
     output = Once(result, network.out_features, job.output)
     remaining, watch = Remaining(job.output), Stopwatch()
-    source = ArrayVolume(volume)
-    run_volume(source, job, runner, output, "float32", no_progress, remaining, watch)
+    blocks = Blocks(ArrayVolume(volume), job, network, weights)
+    run_volume(blocks, job, runner, output, "float32", no_progress, remaining, watch)
     assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"
     return result

@@ -34,7 +34,10 @@ __all__ = [
 ]
 
 # Where what is not of the library's central module lives.
-HOMES = {"import_network": "znni.importing", "verify": "znni.verification"}
+HOMES = {
+    "import_network": "znni.importing",
+    "verify": "znni.verification",
+}
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,7 @@ from znni.calibration.record import StepTimes, refine
 from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import Progress, no_progress
+from znni.engine.skipping import Blocks, check_mask
 from znni.engine.tiles import Region, make_job
 from znni.errors import ZnniError
 from znni.inferer import Inferer
@@ -24,9 +25,11 @@ from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
 from znni.report import Report
 from znni.resuming import identity, plan_of_rest, remaining_of
+from znni.shapes import Box, Vec3
 from znni.smaller_plan import smaller_plan
 from znni.volume import NewOutput
 from znni.volumes.array import ArrayLike
+from znni.volumes.fingerprint import fingerprint
 from znni.volumes.locate import open_output, open_volume
 from znni.weights import Weights, load_weights, random_weights, weights_for
 
@@ -57,6 +60,7 @@ def infer(
     border: Border = "valid",
     pad: Pad = "reflect",
     roi: Region | None = None,
+    mask: str | Path | ArrayLike | None = None,
     dtype: OutputType = "float32",
     plan: Plan | None = None,
     overwrite: bool = False,
@@ -82,6 +86,8 @@ def infer(
         border: ``valid`` or ``same``.
         pad: what is seen beyond the edges with ``same``.
         roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
+        mask: a volume of the same extents, one map; blocks in which all its voxels are 0 are not
+            computed and hold 0.
         dtype: of the output; ``uint8`` stores 0..1 as 0..255.
         plan: use this one instead of searching.
         overwrite: replace an existing output file, or an unfinished one of something else.
@@ -108,12 +114,18 @@ def infer(
     check_features(volume, network)
     choices, stored = Choices(**options), Stored(dtype, volume.itemsize)
     job = make_job(network, volume.size, border, pad, roi)
+    masked = open_volume(mask) if mask is not None else None
+    if masked:
+        check_mask(masked, volume)
+    blocks = Blocks(volume, job, network, weights, masked)
     grid = volume.grid.starting_at(job.center)
     wanted = NewOutput(
         network.out_features, job.output, dtype, grid, overwrite, compression, sharded
     )
     if isinstance(out, str | Path):
         known = identity(source, volume, network, weights, job, wanted)
+        if masked:
+            known |= fingerprint(mask, masked, Box(Vec3(0, 0, 0), masked.size), "the mask")
         wanted = replace(wanted, identity=known, resume=resume)
     output = open_output(out, source, wanted)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
@@ -121,7 +133,7 @@ def infer(
     try:
         plan = plan_of_rest(output, plan, network, job, choices, stored)
         note = accuracy_note(plan, choices.accuracy)
-        attributes = provenance(plan, weights, job, source, dataset, border, command, dtype)
+        attributes = provenance(plan, weights, job, source, dataset, mask, border, command, dtype)
         attributes |= placed(grid)
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress)
@@ -134,8 +146,8 @@ def infer(
 
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
-            spent = runner.run(volume, job, output, dtype, progress, smaller, remaining)
-        measured = as_run(runner.plans, spent, peak.highest)
+            spent = runner.run(blocks, job, output, dtype, progress, smaller, remaining)
+        measured = as_run(runner.plans, spent, peak.highest, blocks.skipped)
         output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon())
@@ -144,7 +156,9 @@ def infer(
         refine(times.warm(), plan.machine.host.threads, plan.device.kind)
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
-    before = job.output.volume - left
-    report = Report(plan, fallbacks, left, spent, peak.highest, attributes, note, before)
+    before, skipped = job.output.volume - left, blocks.skipped
+    report = Report(
+        plan, fallbacks, left, spent, peak.highest, attributes, note, before, skipped
+    )
     log.info("%s", report)
     return report

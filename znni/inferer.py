@@ -11,6 +11,7 @@ import numpy as np
 from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import no_progress
+from znni.engine.skipping import Blocks
 from znni.engine.tiles import Job, make_job
 from znni.machine import DeviceKind, detect_for
 from znni.network import Network
@@ -80,7 +81,8 @@ class Inferer:
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
             return smaller_plan(failed, short, job, self._choices, stored)
 
-        runner.run(volume, job, output, "float32", no_progress, smaller)
+        blocks = Blocks(volume, job, self.network, self.weights)
+        runner.run(blocks, job, output, "float32", no_progress, smaller)
         return dense
 
     def _stored(self, job: Job, volume: Volume) -> Stored:

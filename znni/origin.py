@@ -24,6 +24,7 @@ class Attributes(BaseModel):
     Attributes:
         source: of the input: its file or URL, or the type of the array that it was.
         dataset: of a file with several; empty if none was named.
+        mask: as ``source``; empty if there was none.
         source_extents: of the input, in voxels (z, y, x).
         network_file: the network as the text of a network file.
         weights: their file, or how they were drawn.
@@ -40,6 +41,7 @@ class Attributes(BaseModel):
 
     source: str
     dataset: str
+    mask: str
     source_extents: tuple[int, int, int]
     network_file: str
     weights: str
@@ -68,6 +70,7 @@ class Origin:
 def origin_attributes(
     source: object,
     dataset: str | None,
+    mask: object,
     network: Network,
     weights: Weights,
     job: Job,
@@ -77,8 +80,9 @@ def origin_attributes(
 ) -> dict[str, Any]:
     """What an output is computed from, for its attributes."""
     return Attributes(
-        source=str(source) if isinstance(source, str | Path) else type(source).__name__,
+        source=_named(source),
         dataset=dataset or "",
+        mask=_named(mask) if mask is not None else "",
         source_extents=job.volume,
         network_file=network_text(network),
         weights=weights.source,
@@ -90,6 +94,10 @@ def origin_attributes(
         scale=1 / 255 if dtype == "uint8" else 1.0,
         accuracy=accuracy,
     ).model_dump()
+
+
+def _named(volume: object) -> str:
+    return str(volume) if isinstance(volume, str | Path) else type(volume).__name__
 
 
 def origin_of(stored: Mapping[str, Any], name: str) -> Origin:

@@ -12,6 +12,7 @@ from znni.options import Border, OutputType
 from znni.origin import origin_attributes
 from znni.planning import accuracy_of
 from znni.plans import Plan
+from znni.skipped import Skipped
 from znni.volume import Grid
 from znni.weights import Weights
 
@@ -22,6 +23,7 @@ def provenance(
     job: Job,
     source: object,
     dataset: str | None,
+    mask: object,
     border: Border,
     command: str,
     dtype: OutputType,
@@ -32,28 +34,34 @@ def provenance(
         "znni_version": __version__,
         "command": command,
         "network": network.name,
-        **origin_attributes(source, dataset, network, weights, job, border, dtype, accuracy),
+        **origin_attributes(source, dataset, mask, network, weights, job, border, dtype, accuracy),
         "predicted_seconds": plan.seconds,
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,
         "predicted_gpu_memory_bytes": plan.gpu_memory.total if plan.gpu_memory else 0,
         **plan.time.of_job(plan.patches).named("predicted_"),
-        **as_run([plan], JobSeconds(), 0),  # known at the end
+        **as_run([plan], JobSeconds(), 0, Skipped()),  # known at the end
     }
 
 
-def as_run(plans: Sequence[Plan], spent: JobSeconds, peak: int) -> dict[str, Any]:
+def as_run(plans: Sequence[Plan], spent: JobSeconds, peak: int, skipped: Skipped) -> dict[str, Any]:
     """What attributes of an output tell of the run, from the plans that it went through."""
     return {
         "plan": plans[-1].to_json(),
         "fallbacks": len(plans) - 1,
-        **measured(spent, peak),
+        **measured(spent, peak, skipped),
     }
 
 
-def measured(spent: JobSeconds, peak: int) -> dict[str, Any]:
+def measured(spent: JobSeconds, peak: int, skipped: Skipped) -> dict[str, Any]:
     """What the last of the runs that an output took measured: the same run again gives others."""
-    return {"seconds": spent.total, **spent.named(), "peak_memory_bytes": peak}
+    return {
+        "seconds": spent.total,
+        **spent.named(),
+        "peak_memory_bytes": peak,
+        "blocks_outside_mask": skipped.outside_mask,
+        "blocks_constant": skipped.constant,
+    }
 
 
 def placed(grid: Grid) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
 from znni.job_seconds import JobSeconds
 from znni.plans import Plan
+from znni.skipped import Skipped
 from znni.text_table import aligned
 from znni.units import counted, duration, in_units
 
@@ -26,6 +27,7 @@ class Report:
         accuracy_note: what is to be said of its accuracy, if it is not float32 as a matter of
             course.
         finished_before: output voxels that earlier runs left, which this one went on from.
+        skipped: blocks that needed no work.
     """
 
     plan: Plan
@@ -36,6 +38,7 @@ class Report:
     attributes: dict[str, Any]
     accuracy_note: str
     finished_before: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
 
     @property
     def seconds(self) -> float:
@@ -49,6 +52,8 @@ class Report:
             said.append(f"{counted(self.finished_before, 'voxel')} were finished before")
         if self.fallbacks:
             said.append(f"memory ran out {counted(len(self.fallbacks), 'time')}")
+        if skipped := str(self.skipped):
+            said.append(skipped)
         if self.accuracy_note:
             said.append(f"accuracy {self.accuracy_note}")
         predicted = f"predicted from {self.plan.costs}, the time +- {self.plan.error:.0%}"

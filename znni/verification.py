@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from znni.brute_force import at_voxel
 from znni.engine.checks import check_features
+from znni.engine.skipping import check_mask
 from znni.errors import InvalidInput, option
 from znni.network import Network
 from znni.options import ACCURACIES, Accuracy, Pad
@@ -34,7 +35,8 @@ class Verification:
 
     Attributes:
         out: the output.
-        voxels: how many were computed again.
+        voxels: how many were looked at.
+        unneeded: how many of them are outside the mask and hold 0; the others were computed again.
         seed: that they were chosen by.
         wrong: how many of them differ by more than is allowed.
         largest_error: the largest difference, in the units of what the network gives.
@@ -45,6 +47,7 @@ class Verification:
 
     out: str
     voxels: int
+    unneeded: int
     seed: int
     wrong: int
     largest_error: float
@@ -60,10 +63,12 @@ class Verification:
         """What was found, in a line."""
         z, y, x = self.at
         found = "agree" if self.agrees else f"{counted(self.wrong, 'voxel')} differ"
+        again = f"{counted(self.voxels - self.unneeded, 'voxel')} computed again in float64"
+        masked = f", {self.unneeded:,} outside the mask hold 0" * bool(self.unneeded)
         return (
-            f"{self.out}: {found}; {counted(self.voxels, 'voxel')} computed again in float64 "
-            f"(seed {self.seed}), largest error {self.largest_error:.2g} at z={z}, y={y}, x={x} "
-            f"of the output, where {self.allowed:.2g} is allowed"
+            f"{self.out}: {found}; {again}{masked} (seed {self.seed}), largest error "
+            f"{self.largest_error:.2g} at z={z}, y={y}, x={x} of the output, where "
+            f"{self.allowed:.2g} is allowed"
         )
 
 
@@ -71,6 +76,7 @@ def verify(
     out: str | Path,
     *,
     source: str | Path | ArrayLike | None = None,
+    mask: str | Path | ArrayLike | None = None,
     weights: Weights | str | Path | None = None,
     voxels: int = VOXELS,
     seed: int | None = None,
@@ -85,6 +91,7 @@ def verify(
         out: an output of ``znni.infer``: a file, or the URL of a Zarr. Its attributes say what it
             was computed from.
         source: the input, where it is not where it was, or was an array.
+        mask: in the same way, the mask of the run, if it had one.
         weights: they or their file, where they are not where they were.
         voxels: how many are computed, each with all its maps.
         seed: to choose them by; by default another each time.
@@ -106,24 +113,28 @@ def verify(
         raise InvalidInput(f"{out}: is no finished output; give a file that znni infer has made")
     origin = origin_of(output.attributes, output.name)
     volume = _input(origin, output, source)
+    masked = _mask(origin, output, volume, mask)
     parameters = _weights(origin, output, weights)
     if seed is None:
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)
     wanted = [Vec3(*map(int, generator.integers(output.size))) for _ in range(voxels)]
-    stored, computed, sums = [], [], []
-    for done, at in enumerate(wanted, start=1):
-        stored.append(output.read(Box(at, at + 1))[:, 0, 0, 0])
-        window = seen_at(volume, origin, at)
-        found = at_voxel(origin.network, parameters, window)
-        computed.append(found.values)
-        sums.append(found.largest_sum)
-        progress(done, voxels)
+    stored = np.array([output.read(Box(at, at + 1))[:, 0, 0, 0] for at in wanted])
+    computed = np.zeros(stored.shape)
+    unneeded, largest_sum = 0, 0.0
+    for index, at in enumerate(wanted):
+        if masked and not stored[index].any() and not _mask_at(masked, origin, at):
+            unneeded += 1
+        else:
+            window = seen_at(volume, origin, at)
+            computed[index], seen = at_voxel(origin.network, parameters, window)
+            largest_sum = max(largest_sum, seen)
+        progress(index + 1, voxels)
     errors, allowed = compared(
-        np.array(stored),
-        np.array(computed),
+        stored,
+        computed,
         origin.attributes.scale,
-        tolerance(origin.network, origin.attributes.accuracy, max(sums)),
+        tolerance(origin.network, origin.attributes.accuracy, largest_sum),
     )
     differ = ~(errors <= allowed)  # NaN is one that does
     worst = int(np.argmax(np.nan_to_num(errors, nan=np.inf).max(axis=1)))
@@ -131,6 +142,7 @@ def verify(
     return Verification(
         out=str(out),
         voxels=voxels,
+        unneeded=unneeded,
         seed=seed,
         wrong=int(differ.any(axis=1).sum()),
         largest_error=float(errors[worst, feature]),
@@ -233,6 +245,31 @@ def _input(origin: Origin, output: StoredVolume, given: str | Path | ArrayLike |
             f"give; compute it again"
         )
     return volume
+
+
+def _mask(
+    origin: Origin, output: StoredVolume, volume: Volume, given: str | Path | ArrayLike | None
+) -> Volume | None:
+    """The mask that an output was computed with."""
+    recorded = origin.attributes.mask
+    if not recorded:
+        if given is not None:
+            raise InvalidInput(f"{output.name} was computed without a mask; leave it out")
+        return None
+    try:
+        mask = open_volume(recorded if given is None else given)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{error}; {output.name} was computed with the mask {recorded}: if that lies "
+            f"elsewhere, give {option('mask', 'FILE')}"
+        ) from None
+    check_mask(mask, volume)
+    return mask
+
+
+def _mask_at(mask: Volume, origin: Origin, at: Vec3) -> bool:
+    voxel = at + Vec3(*origin.attributes.voxel_offset)
+    return bool(mask.read(Box(voxel, voxel + 1)).any())
 
 
 def _weights(origin: Origin, output: StoredVolume, given: Weights | str | Path | None) -> Weights:

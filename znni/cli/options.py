@@ -36,6 +36,13 @@ Roi = Annotated[
         help="Only output for these voxels of the volume; an end left out is that of the output.",
     ),
 ]
+Mask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Volume of the same extents; blocks in which it is 0 hold 0, and are not computed.",
+    ),
+]
 Dataset = Annotated[str | None, typer.Option(help="Dataset of a file that holds several.")]
 BorderChoice = Annotated[
     Border,

@@ -19,6 +19,9 @@ def verify(
     source: Annotated[
         str | None, typer.Option(metavar="FILE", help="The input, if it is not where it was.")
     ] = None,
+    mask: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The mask, if it is not where it was.")
+    ] = None,
     weights: Annotated[
         Path | None, typer.Option(help="The weights, if they are not where they were.")
     ] = None,
@@ -33,7 +36,13 @@ def verify(
 
     with show_progress() as progress:
         found = verification.verify(
-            out, source=source, weights=weights, voxels=voxels, seed=seed, progress=progress
+            out,
+            source=source,
+            mask=mask,
+            weights=weights,
+            voxels=voxels,
+            seed=seed,
+            progress=progress,
         )
     if not found.agrees:
         raise OutputDiffers(f"{found}; compute it again")

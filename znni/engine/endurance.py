@@ -9,6 +9,7 @@ from collections.abc import Callable
 from znni.engine.patch import Runner
 from znni.engine.pipeline import Progress, run_volume
 from znni.engine.remaining import Remaining
+from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job
 from znni.errors import OutOfDeviceMemory
@@ -17,7 +18,7 @@ from znni.machine import DeviceKind
 from znni.options import OutputType
 from znni.plans import Plan
 from znni.units import in_units
-from znni.volume import Output, Volume
+from znni.volume import Output
 
 log = logging.getLogger("znni")
 
@@ -42,7 +43,7 @@ class EnduringRunner:
 
     def run(
         self,
-        volume: Volume,
+        blocks: Blocks,
         job: Job,
         output: Output,
         dtype: OutputType,
@@ -55,7 +56,7 @@ class EnduringRunner:
         A runner made for one job is kept for the next.
 
         Args:
-            volume: the input.
+            blocks: the input.
             job: which output is wanted.
             output: takes the results.
             dtype: of the values written.
@@ -71,7 +72,7 @@ class EnduringRunner:
             try:
                 with stopwatch.during("building"):
                     runner = self._runner = self._runner or self._prepare(self.plans[-1])
-                run_volume(volume, job, runner, output, dtype, progress, remaining, stopwatch)
+                run_volume(blocks, job, runner, output, dtype, progress, remaining, stopwatch)
             except MemoryError as error:
                 return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
             return None

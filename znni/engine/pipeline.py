@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from znni.engine.patch import Runner
 from znni.engine.remaining import Remaining
+from znni.engine.skipping import Block, Blocks
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Job, Tile, read_input
+from znni.engine.tiles import Job, Tile
 from znni.options import OutputType
-from znni.volume import Output, Volume
-from znni.weights import Float32
+from znni.volume import Output
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def no_progress(_done: int, _total: int) -> None:
 
 
 def run_volume(
-    volume: Volume,
+    blocks: Blocks,
     job: Job,
     runner: Runner,
     output: Output,
@@ -46,7 +46,7 @@ def run_volume(
     among the remaining.
 
     Args:
-        volume: the input.
+        blocks: the input.
         job: which output is wanted.
         runner: computes the patches.
         output: takes the results.
@@ -55,15 +55,16 @@ def run_volume(
         remaining: the output not written yet.
         stopwatch: learns where the time goes.
     """
-    network = runner.plan.network
 
-    def read(tile: Tile) -> Float32:
+    def read(tile: Tile) -> Block:
         with stopwatch.during("reading"):
-            return read_input(volume, job, tile, network.field_of_view, network.scaling)
+            return blocks.read(tile)
 
-    def begin(block: Float32) -> Finish:
+    def begin(block: Block) -> Finish:
+        if block.finished:
+            return lambda: block.values
         with stopwatch.during("computing"):
-            return runner.begin(block)
+            return runner.begin(block.values)
 
     def write(tile: Tile, finished: Future[NDArray[Any]]) -> None:
         dense = finished.result()
@@ -78,8 +79,8 @@ def run_volume(
 
 def _in_step(
     todo: Sequence[Tile],
-    read: Callable[[Tile], Float32],
-    begin: Callable[[Float32], Finish],
+    read: Callable[[Tile], Block],
+    begin: Callable[[Block], Finish],
     write: Callable[[Tile, Future[NDArray[Any]]], None],
     stopwatch: Stopwatch,
 ) -> None:

@@ -18,7 +18,9 @@ SAMPLES = 32
 SAMPLE = Vec3(1, 64, 64)
 
 
-def fingerprint(source: object, volume: Volume, part: Box) -> dict[str, str]:
+def fingerprint(
+    source: object, volume: Volume, part: Box, name: str = "the input"
+) -> dict[str, str]:
     """A volume's marks, by the names that people are told.
 
     A file has its length and the time of its last change. Everything has its extents and the values
@@ -29,18 +31,19 @@ def fingerprint(source: object, volume: Volume, part: Box) -> dict[str, str]:
         source: what the volume was opened from.
         volume: the volume.
         part: what is read of it.
+        name: what people are told that it is.
 
     Raises:
         RunFailed: a sample cannot be read.
     """
     maps = f"{volume.features}x{volume.size}"
-    marks = {"the input's extents": maps, "the input's values": _sampled(volume, part)}
+    marks = {f"{name}'s extents": maps, f"{name}'s values": _sampled(volume, part)}
     if isinstance(source, str | Path) and not is_url(place := split_dataset(str(source))[0]):
         path = Path(place)
         if path.is_file():
             found = path.stat()
-            marks["the input's length in bytes"] = str(found.st_size)
-            marks["the input's time of change"] = _utc(found.st_mtime_ns)
+            marks[f"{name}'s length in bytes"] = str(found.st_size)
+            marks[f"{name}'s time of change"] = _utc(found.st_mtime_ns)
     return marks
 
 

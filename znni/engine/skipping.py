@@ -1,0 +1,148 @@
+"""Blocks that need no work, because what they hold is known.
+
+A block outside the mask holds 0. A block that sees one value per map has f(c) everywhere, what the
+network gives for that value c: it is found layer by layer in float64, since a convolution of
+constant maps is the sum of its kernel times them and pooling leaves them as they are, and rounded
+once to float32. So it depends on c alone, whatever the plan, and is within the primitives' error of
+what a block that was computed holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from znni.engine.tiles import Job, Tile, read_input
+from znni.errors import InvalidInput
+from znni.network import Network
+from znni.primitives.reference import activation
+from znni.shapes import Box
+from znni.skipped import Skipped
+from znni.units import counted
+from znni.volume import Volume
+from znni.weights import Float32, Weights
+
+MASK_VOXELS = 2**20  # read at a time, so that what a mask takes hardly counts
+MOST_CONSTANTS = 256  # that are kept
+
+
+class Block(NamedTuple):
+    """What is known of a tile's block once it is read.
+
+    Attributes:
+        values: what the network sees (f, z, y, x), or what it gives (f', Z, Y, X).
+        finished: whether it is the latter.
+    """
+
+    values: Float32
+    finished: bool
+
+
+class Blocks:
+    """Reads blocks, and finds those of a job that need no work.
+
+    Args:
+        volume: the input.
+        job: which output is wanted.
+        network: what is computed.
+        weights: of it.
+        mask: over the input volume; voxels that are 0 need no output. None: all do.
+
+    Attributes:
+        skipped: the blocks found so far.
+    """
+
+    def __init__(
+        self,
+        volume: Volume,
+        job: Job,
+        network: Network,
+        weights: Weights,
+        mask: Volume | None = None,
+    ) -> None:
+        self.skipped = Skipped()
+        self._volume = volume
+        self._job = job
+        self._network = network
+        self._weights = weights
+        self._mask = mask
+        self._constants: dict[bytes, Float32] = {}
+
+    def read(self, tile: Tile) -> Block:
+        """What the network sees for a tile, or what it gives where that is known.
+
+        Raises:
+            InvalidInput: as ``read_input``.
+        """
+        if self._is_outside(tile):
+            self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
+            nothing = np.zeros(self._network.out_features, np.float32)
+            return _finished(nothing, tile)
+        view, scaling = self._network.field_of_view, self._network.scaling
+        seen = read_input(self._volume, self._job, tile, view, scaling)
+        if not is_constant(seen):
+            return Block(seen, finished=False)
+        self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
+        return _finished(self._of_constant(seen[:, 0, 0, 0]), tile)
+
+    def _is_outside(self, tile: Tile) -> bool:
+        if self._mask is None:
+            return False
+        within = tile.written.shifted(self._job.center)
+        return not any(self._mask.read(slab).any() for slab in _slabs(within))
+
+    def _of_constant(self, values: Float32) -> Float32:
+        key = values.tobytes()
+        if key not in self._constants:
+            if len(self._constants) == MOST_CONSTANTS:
+                self._constants.clear()
+            self._constants[key] = of_constant(self._network, self._weights, values)
+        return self._constants[key]
+
+
+def is_constant(block: Float32) -> bool:
+    """Whether each map of (f, z, y, x) has one value."""
+    last = block[:, -1, -1, -1]
+    if (block[:, 0, 0, 0] != last).any():
+        return False  # most blocks, at once
+    return bool((block.min(axis=(1, 2, 3)) == block.max(axis=(1, 2, 3))).all())
+
+
+def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
+    """What a network gives (f',) where all that it sees are these values (f,)."""
+    maps = values.astype(np.float64)
+    for conv in network.convolutions:
+        layer = weights[conv.name]
+        sums = layer.weight.sum(axis=(2, 3, 4), dtype=np.float64) @ maps + layer.bias
+        maps = activation(sums[np.newaxis, :, None, None, None], conv.activation)[0, :, 0, 0, 0]
+    return maps.astype(np.float32)
+
+
+def check_mask(mask: Volume, volume: Volume) -> None:
+    """Refuse a mask that does not lie over the volume voxel by voxel.
+
+    Raises:
+        InvalidInput: it has other extents, or several maps.
+    """
+    if mask.size != volume.size or mask.features != 1:
+        raise InvalidInput(
+            f"the mask has {counted(mask.features, 'map')} of {mask.size} voxels and the volume is "
+            f"{volume.size}; give a mask of one map and the volume's extents"
+        )
+
+
+def _slabs(box: Box) -> Iterator[Box]:
+    """A box in pieces along z."""
+    depth = max(1, MASK_VOXELS // (box.size.y * box.size.x))
+    for z in range(box.start.z, box.stop.z, depth):
+        stop = min(z + depth, box.stop.z)
+        yield Box(box.start._replace(z=z), box.stop._replace(z=stop))
+
+
+def _finished(values: Float32, tile: Tile) -> Block:
+    """A block that has the same values (f',) everywhere, and takes no memory for it."""
+    everywhere = np.broadcast_to(values[:, None, None, None], (len(values), *tile.computed.size))
+    return Block(everywhere, finished=True)
