@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from znni.importing import import_network
     from znni.verification import verify
+    from znni.viewing import view
 
 __version__ = "0.1.0"
 
@@ -31,12 +32,14 @@ __all__ = [
     "random_weights",
     "search",
     "verify",
+    "view",
 ]
 
 # Where what is not of the library's central module lives.
 HOMES = {
     "import_network": "znni.importing",
     "verify": "znni.verification",
+    "view": "znni.viewing",
 }
 
 

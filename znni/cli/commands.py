@@ -14,6 +14,7 @@ from znni.cli import options
 from znni.cli.import_network import import_network
 from znni.cli.values import parse_roi, three_extents
 from znni.cli.verify import verify
+from znni.cli.view import view
 from znni.options import Accuracy, Calibrated, Choices, Pad, PlanOptions, Stored
 from znni.units import counted
 
@@ -299,6 +300,7 @@ def info(
 
 app.command("import")(import_network)
 app.command()(verify)
+app.command()(view)
 
 
 def _table(plan: Plan, allowed: Accuracy) -> str:
