@@ -26,6 +26,7 @@ from znni.volume import Grid, NewOutput
 from znni.volumes.locate import open_volume
 from znni.volumes.partial_file import hold
 from znni.volumes.partial_folder import PartialFolder
+from znni.volumes.remote_folder import RemoteFolder
 from znni.volumes.zarr_output import MOST_SHARD_VOXELS, ZarrOutput, chunk_and_shard
 
 PLACES = ("out.zarr", "memory://out.zarr")
@@ -371,11 +372,16 @@ def test_a_store_that_fails(place: str, monkeypatch: pytest.MonkeyPatch) -> None
     output = described(place)
     write(output, FIRST, 1)
 
-    async def fail(*_arguments: Any, **_options: Any) -> None:
+    def refuse(*_arguments: Any, **_options: Any) -> None:
         raise OSError(28, "No space left on device")
+
+    async def fail(*_arguments: Any, **_options: Any) -> None:
+        refuse()
 
     for store in (zarr.storage.LocalStore, zarr.storage.FsspecStore):
         monkeypatch.setattr(store, "set", fail)
+    for folder in (PartialFolder, RemoteFolder):
+        monkeypatch.setattr(folder, "put", refuse)
     said = rf"{as_written(place)}: cannot be written: No space left on device; make room"
     for act in (lambda: write(output, SECOND, 2), lambda: output.finish({"seconds": 1.0})):
         with pytest.raises(RunFailed, match=said):

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 from znni.errors import InvalidInput
@@ -55,11 +56,26 @@ class PartialFolder:
         except OSError as error:
             raise InvalidInput(f"{place}: cannot be written there: {error.strerror}") from None
 
-    def put(self, name: str, data: bytes) -> None:
-        """Make a file in it, or replace one, whole or not at all."""
-        new = self.path / f"{name}.partial"
-        new.write_bytes(data)
-        new.replace(self.path / name)
+    def put(self, name: str, *parts: bytes | memoryview) -> None:
+        """Make a file in it, or replace one, whole or not at all; of no parts, have none there.
+
+        Raises:
+            OSError: it failed.
+        """
+        path = self.path / name
+        if not parts:
+            path.unlink(missing_ok=True)
+            return
+        new = partial_name(path)
+        try:
+            file = new.open("wb", buffering=0)
+        except FileNotFoundError:  # the first one in its folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = new.open("wb", buffering=0)
+        with file:
+            for part in parts:
+                _write_all(file, part)
+        new.replace(path)
 
     def empty(self) -> None:
         """Delete what is in it."""
@@ -94,6 +110,12 @@ class PartialFolder:
         with suppress(OSError):  # an empty folder that stays does no harm
             shutil.rmtree(self.path)
         os.close(self._lock)
+
+
+def _write_all(file: FileIO, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _remove(path: Path) -> None:

@@ -67,9 +67,10 @@ class RemoteFolder:
         if self._files.exists(self._marker):
             self._files.rm(self._marker)
 
-    def put(self, name: str, data: bytes) -> None:
-        """Make a file in it, or replace one."""
-        self._files.pipe_file(f"{self._path}/{name}", data)
+    def put(self, name: str, *parts: bytes | memoryview) -> None:
+        """Make a file in it, or replace one; of no parts there is none, as it is not gone on with."""
+        if parts:
+            self._files.pipe_file(f"{self._path}/{name}", b"".join(parts))
 
     def settle(self) -> None:
         """Nothing to do: what a store has taken it keeps."""

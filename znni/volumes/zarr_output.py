@@ -20,13 +20,14 @@ from znni.volumes.partial_file import check_room
 from znni.volumes.partial_folder import PartialFolder
 from znni.volumes.remote_folder import RemoteFolder
 from znni.volumes.stored import is_url, reason
+from znni.volumes.zarr_chunks import ZarrChunks
+from znni.volumes.zarr_encoding import compressors
 from znni.volumes.zarr_repair import mend
 
 LEVEL = "0"
 LEDGER = f"{LEVEL}/ledger"
 CHUNK = 64
 MOST_SHARD_VOXELS = 2**24
-ZSTD_LEVEL = 1
 MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Zarr
 
 
@@ -56,7 +57,7 @@ class ZarrOutput:
             self._folder = PartialFolder(place, MARKS, overwrite=wanted.overwrite)
             self._ledger = _ledger_of(self._folder, wanted)
         self._array: Any = None
-        self._stride = wanted.size
+        self._chunks: ZarrChunks
         if wanted.compression == "none" and not is_url(place):
             self._check_room()
 
@@ -80,10 +81,7 @@ class ZarrOutput:
             self._array = self._take_up(self._ledger)
         else:
             self._array = self._make(attributes, *chunk_and_shard(patch, wanted.size))
-        chunk = Vec3(*self._array.chunks[1:])
-        self._stride = (
-            Vec3(*self._array.shards[1:]) if wanted.sharded else chunk._replace(x=wanted.size.x)
-        )
+        self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
 
     def _make(self, attributes: dict[str, Any], chunk: Vec3, shard: Vec3) -> Any:
         wanted = self._wanted
@@ -94,7 +92,7 @@ class ZarrOutput:
                 dtype=wanted.dtype,
                 chunks=(1, *chunk),
                 shards=(1, *shard) if wanted.sharded else None,
-                compressors=self._compressors(),
+                compressors=compressors(wanted.compression or "zstd"),
                 dimension_names=("c", "z", "y", "x"),
                 attributes=attributes,
                 zarr_format=3,
@@ -115,30 +113,14 @@ class ZarrOutput:
         mend(array, Path(self._folder.root) / LEVEL, ledger)
         return array
 
-    def _compressors(self) -> tuple[Any, ...]:
-        codecs = self._zarr.codecs
-        if self._wanted.compression == "none":
-            return ()
-        if self._wanted.compression == "gzip":
-            return (codecs.GzipCodec(level=1),)
-        return (codecs.ZstdCodec(level=ZSTD_LEVEL, checksum=True),)
-
     def go_on_with(self, plan: str) -> None:
         """Note the plan of the boxes that are written from here on."""
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box.
-
-        Map by map, and shard by shard or row of chunks by row of chunks, so that what is encoded
-        at a time takes no more than a copy of the box. A chunk that the box covers in part
-        is read, changed and replaced.
-        """
+        """Store the values (f', z, y, x) of a box."""
         try:
-            for part in box.cut(self._stride):
-                inside = part.shifted(Vec3(0, 0, 0) - box.start)
-                for feature in range(self._wanted.features):
-                    self._array[(feature, *part.slices)] = values[(feature, *inside.slices)]
+            self._chunks.write(box, values)
             self._ledger.note_block(box, values)
         except MemoryError:
             raise
