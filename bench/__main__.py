@@ -35,6 +35,7 @@ from bench.session import (
 )
 from bench.table import table
 from bench.top_plans import compare_plans
+from bench.volume_commands import volumes_command
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record_steps
@@ -273,6 +274,7 @@ def scaling_command(
 app.command("gpu-exercise")(gpu_exercise_command)
 app.command("gpu-layers")(gpu_layers_command)
 app.command("gpu-networks")(gpu_networks_command)
+app.command("volumes")(volumes_command)
 
 
 @app.command("table")

@@ -34,11 +34,12 @@ Kind: TypeAlias = Literal[
     "search",
     "shares",
     "top-plans",
+    "volumes",
 ]
 
 LIBRARIES = (
     "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai",
-    "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13",
+    "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
 )  # fmt: skip
 
 

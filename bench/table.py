@@ -179,6 +179,18 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "joint over it": "{gain:.2f}",
         "declared GiB": "{declared_gib:.2f}",
     },
+    "volumes": {
+        "format": "{format}",
+        "type": "{dtype}",
+        "block": "{block}",
+        "action": "{action}",
+        "name": "{name}",
+        "s": "{seconds:.4f}",
+        "spread": "{spread:.0%}",
+        "MB/s": "{mb_per_s:,.0f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "x library": "{gain:.2f}",
+    },
     "choices": {
         "kernel": "{kernel}",
         "pool": "{pool}",

@@ -157,8 +157,6 @@ def infer(
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
     before, skipped = job.output.volume - left, blocks.skipped
-    report = Report(
-        plan, fallbacks, left, spent, peak.highest, attributes, note, before, skipped
-    )
+    report = Report(plan, fallbacks, left, spent, peak.highest, attributes, note, before, skipped)
     log.info("%s", report)
     return report

@@ -1,0 +1,209 @@
+"""How fast blocks of output are written, and read back, in each format, beside its library.
+
+A block is written as a run writes it, and read as a run reads it, on one thread that asks; what the
+system does with the file afterwards is not waited for. The library's contestant asks zarr-python
+for the same array in the same chunks with one assignment. The floors are a file of the same bytes,
+written or read by one thread in one call, and a copy of them in memory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.record import Row
+from bench.rounds import Effort, Result, run_rounds
+from znni.engine.pipeline import convert
+from znni.options import Compression, OutputType
+from znni.shapes import Box, Vec3
+from znni.volume import NewOutput
+from znni.volumes.formats import library
+from znni.volumes.locate import open_output, open_volume
+
+BLOCKS = 2
+COARSE = 8  # voxels from one independent value to the next
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A way to store an output.
+
+    Attributes:
+        name: for the table.
+        ending: of its file.
+        compression: of its chunks, where the format leaves a choice.
+        sharded: many chunks to a file.
+    """
+
+    name: str
+    ending: str
+    compression: Compression | None = None
+    sharded: bool = False
+
+
+FORMATS = (
+    Stored("HDF5", ".h5"),
+    *(
+        Stored(f"Zarr, {compression}{', sharded' * sharded}", ".zarr", compression, sharded)
+        for compression in ("zstd", "none")
+        for sharded in (False, True)
+    ),
+)
+
+
+def compare_formats(
+    dtype: OutputType, size: int, folder: Path, effort: Effort, progress: Callable[[str], None]
+) -> list[Row]:
+    """Rows of all formats for values of one type, and of the floors.
+
+    Args:
+        dtype: of the values.
+        size: voxels per axis of a block.
+        folder: where the files are made, on the disk that is measured.
+        effort: of the measurement.
+        progress: told what comes next.
+    """
+    block = convert(smooth(size)[np.newaxis], dtype)
+    rows = []
+    with tempfile.TemporaryDirectory(dir=folder, prefix="bench-volumes-") as made:
+        for stored in (None, *FORMATS):
+            name = stored.name if stored else "floor"
+            progress(f"{name}, {dtype}")
+            place = Path(made)
+            contestants = (
+                _of_format(stored, dtype, block, place) if stored else _floors(block, place)
+            )
+            results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
+            rows += [_row(one, results, name, dtype, block) for one in results]
+    return rows
+
+
+def smooth(size: int) -> NDArray[np.float32]:
+    """Values 0..1 (z, y, x) as networks give them: mostly near the ends, neighbours alike."""
+    noise = np.random.default_rng(0)
+    values: NDArray[Any] = noise.standard_normal((size // COARSE + 2,) * 3, np.float32)
+    along = np.arange(size, dtype=np.float32) / COARSE
+    first, share = along.astype(int), along % 1
+    for axis in range(3):
+        at = share.reshape([size if other == axis else 1 for other in range(3)])
+        values = values.take(first, axis) * (1 - at) + values.take(first + 1, axis) * at
+    values += noise.standard_normal(values.shape, np.float32) * np.float32(0.02)
+    return np.asarray(1 / (1 + np.exp(-8 * values)), np.float32)
+
+
+def _floors(block: NDArray[Any], folder: Path) -> dict[str, Callable[[], float]]:
+    path, copy = folder / "floor", np.empty_like(block)
+
+    def write() -> None:
+        with path.open("wb", buffering=0) as file:
+            for _ in range(BLOCKS):
+                file.write(block.data)
+
+    def read() -> None:
+        with path.open("rb", buffering=0) as file:
+            for _ in range(BLOCKS):
+                file.readinto(copy.data)
+
+    def copied() -> None:
+        for _ in range(BLOCKS):
+            np.copyto(copy, block)
+
+    return {
+        "write: one file": lambda: _seconds(write),
+        "read: one file": lambda: _seconds(read),
+        "copy: memory": lambda: _seconds(copied),
+    }
+
+
+def _of_format(
+    stored: Stored, dtype: OutputType, block: NDArray[Any], folder: Path
+) -> dict[str, Callable[[], float]]:
+    patch = Vec3(*block.shape[1:])
+    boxes = [Box(start, start + patch) for start in _starts(patch)]
+    size = boxes[-1].stop
+    wanted = NewOutput(
+        1, size, dtype, overwrite=True, compression=stored.compression, sharded=stored.sharded
+    )
+    path = folder / f"output{stored.ending}"
+
+    def write() -> float:
+        output = open_output(path, "", wanted)
+        output.describe({}, patch)
+        start = time.perf_counter()
+        for box in boxes:
+            output.write(box, block)
+        seconds = time.perf_counter() - start
+        output.finish({})
+        return seconds
+
+    def read() -> float:
+        volume = open_volume(path)
+        return _seconds(lambda: [volume.read(box) for box in boxes])
+
+    found = {"write: znni": write, "read: znni": read}
+    if stored.ending == ".zarr":
+        found["write: zarr-python"] = lambda: _library_write(path, folder, boxes, block)
+    return found
+
+
+def _starts(patch: Vec3) -> Iterator[Vec3]:
+    return (Vec3(index * patch.z, 0, 0) for index in range(BLOCKS))
+
+
+def _library_write(path: Path, folder: Path, boxes: list[Box], block: NDArray[Any]) -> float:
+    """The same array by zarr-python alone."""
+    zarr = library("zarr", "zarr")
+    ours = zarr.open_array(path / "0", mode="r")
+    copy = folder / "library.zarr"
+    shutil.rmtree(copy, ignore_errors=True)
+    array = zarr.create_array(
+        copy,
+        shape=ours.shape,
+        dtype=ours.dtype,
+        chunks=ours.chunks,
+        shards=ours.shards,
+        compressors=ours.compressors,
+    )
+
+    def write() -> None:
+        for box in boxes:
+            array[(slice(None), *box.slices)] = block
+
+    return _seconds(write)
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def _row(
+    contestant: str, results: dict[str, Result], name: str, dtype: OutputType, block: NDArray[Any]
+) -> Row:
+    action, _, by = contestant.partition(": ")
+    megabytes = BLOCKS * block.nbytes / 1e6
+    record = results[contestant].record()
+    row: Row = {
+        "format": name,
+        "dtype": dtype,
+        "block": str(Vec3(*block.shape[1:])),
+        "action": action,
+        "name": by,
+        "mb_per_s": megabytes / record["seconds"],
+        "voxels_per_s": BLOCKS * block.size / record["seconds"],
+    }
+    rival = results.get(f"{action}: zarr-python")
+    if by == "znni" and rival:
+        pairs = zip(rival.by_round, results[contestant].by_round, strict=True)
+        row["gain"] = statistics.median(theirs / ours for theirs, ours in pairs if theirs and ours)
+    return row | record
