@@ -1,9 +1,10 @@
 """How fast blocks of output are written, and read back, in each format, beside its library.
 
 A block is written as a run writes it, and read as a run reads it, on one thread that asks; what the
-system does with the file afterwards is not waited for. The library's contestant asks zarr-python
-for the same array in the same chunks with one assignment. The floors are a file of the same bytes,
-written or read by one thread in one call, and a copy of them in memory.
+system does with the file afterwards is not waited for. The libraries' contestants, zarr-python and
+h5py, write the same array in the same chunks with one assignment, or read the same part of it. The
+floors are a file of the same bytes, written or read by one thread in one call, and a copy of them
+in memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +32,8 @@ from znni.volumes.formats import library
 from znni.volumes.locate import open_output, open_volume
 
 BLOCKS = 2
+CHUNK = 64
+LIBRARIES = ("zarr-python", "h5py")
 COARSE = 8  # voxels from one independent value to the next
 
 
@@ -75,13 +79,14 @@ def compare_formats(
     block = convert(smooth(size)[np.newaxis], dtype)
     rows = []
     with tempfile.TemporaryDirectory(dir=folder, prefix="bench-volumes-") as made:
-        for stored in (None, *FORMATS):
-            name = stored.name if stored else "floor"
+        place = Path(made)
+        groups = {
+            "floor": _floors(block, place),
+            **{stored.name: _of_format(stored, dtype, block, place) for stored in FORMATS},
+            "HDF5, gzip": _of_compressed_hdf5(block, place),
+        }
+        for name, contestants in groups.items():
             progress(f"{name}, {dtype}")
-            place = Path(made)
-            contestants = (
-                _of_format(stored, dtype, block, place) if stored else _floors(block, place)
-            )
             results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
             rows += [_row(one, results, name, dtype, block) for one in results]
     return rows
@@ -155,6 +160,27 @@ def _of_format(
     return found
 
 
+def _of_compressed_hdf5(block: NDArray[Any], folder: Path) -> dict[str, Callable[[], float]]:
+    """Reading alone: of what others wrote."""
+    path = folder / "compressed.h5"
+    with h5py.File(path, "w") as file:
+        chunks = (1, *(min(CHUNK, extent) for extent in block.shape[1:]))
+        file.create_dataset("main", data=block, chunks=chunks, compression="gzip")
+    box = Box(Vec3(0, 0, 0), Vec3(*block.shape[1:]))
+
+    def theirs() -> float:
+        with h5py.File(path) as file:
+            return _seconds(
+                lambda: [file["main"][(slice(None), *box.slices)] for _ in range(BLOCKS)]
+            )
+
+    def ours() -> float:
+        volume = open_volume(path)
+        return _seconds(lambda: [volume.read(box) for _ in range(BLOCKS)])
+
+    return {"read: znni": ours, "read: h5py": theirs}
+
+
 def _starts(patch: Vec3) -> Iterator[Vec3]:
     return (Vec3(index * patch.z, 0, 0) for index in range(BLOCKS))
 
@@ -202,8 +228,8 @@ def _row(
         "mb_per_s": megabytes / record["seconds"],
         "voxels_per_s": BLOCKS * block.size / record["seconds"],
     }
-    rival = results.get(f"{action}: zarr-python")
-    if by == "znni" and rival:
-        pairs = zip(rival.by_round, results[contestant].by_round, strict=True)
+    rivals = [f"{action}: {library}" for library in LIBRARIES if f"{action}: {library}" in results]
+    if by == "znni" and rivals:
+        pairs = zip(results[rivals[0]].by_round, results[contestant].by_round, strict=True)
         row["gain"] = statistics.median(theirs / ours for theirs, ours in pairs if theirs and ours)
     return row | record

@@ -9,6 +9,7 @@ import h5py
 from znni.errors import InvalidInput, option
 from znni.volume import NewOutput
 from znni.volumes.formats import Format, check_plain
+from znni.volumes.hdf5_compressed import decoded_by_threads
 from znni.volumes.hdf5_output import LEDGER, Hdf5Output
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.stored import StoredVolume, local_file
@@ -25,7 +26,8 @@ def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
     path = local_file(place, NAME)
     file = _open_to_read(path)
     found = _named(file, path, dataset) if dataset else _only_volume(file, path)
-    return StoredVolume(found, f"{path}:{found.name}", attributes=found.attrs)
+    stored = decoded_by_threads(found)
+    return StoredVolume(stored, f"{path}:{found.name}", attributes=found.attrs)
 
 
 def describe_hdf5(place: str, dataset: str | None) -> str:

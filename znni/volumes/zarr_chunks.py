@@ -88,7 +88,9 @@ class ZarrChunks:
 
         def write(file: tuple[_Part, list[Encoded]]) -> None:
             part, chunks = file
-            content = shard_of(chunks) if self._wanted.sharded else [c for c in chunks if c]
+            content = (
+                shard_of(chunks) if self._wanted.sharded else [c for c in chunks if c is not None]
+            )
             index = part.feature, *(part.box.start // self._file)
             self._folder.put(f"{self._level}/c/{'/'.join(map(str, index))}", *content)
 
