@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,15 +15,19 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from command_line import one_line, read_main, voxels, write_case
+from command_line import one_line, read_main, voxels, write_case, znni
+from fakes import Fake, fake_catalogue
 from numpy.typing import NDArray
 
+from bench.same_output import difference
 from znni.network_file import load_network
+from znni.primitive import convolved
 from znni.primitives.reference import dense
 from znni.weights import load_weights
 
 SCRIPT = Path(__file__).with_name("stopped_run.py")
 SHAPE = (140, 20, 23)
+FAST = Fake("conv", convolved)  # computes as the one in stopped_run.py, and takes no time over it
 OUTPUTS = ("out.h5", "out.zarr")
 
 
@@ -106,6 +111,17 @@ def test_killed_outright(out: str, folder: Path) -> None:
     check_finished_blocks(folder / f"{out}.partial", folder)
 
 
+def check_it_goes_on(out: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command, once it can, leaves what a run does that never failed."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("znni.planning.catalogue", lambda _: fake_catalogue(FAST))
+    command = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", out, "--ram", "512.5MiB")
+    assert "were finished before" in znni(*command).out
+    whole = Path(shutil.move(out, "resumed"))
+    assert znni(*command).code == 0
+    assert difference(Path(out), whole) == ""
+
+
 def check_write_failure(process: subprocess.Popen[str], out: str, reason: str) -> None:
     _, err = process.communicate()
     message = one_line(err)
@@ -116,11 +132,12 @@ def check_write_failure(process: subprocess.Popen[str], out: str, reason: str) -
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
-def test_a_file_that_may_not_grow(out: str, folder: Path) -> None:
+def test_a_file_that_may_not_grow(out: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with started("limit", folder, out) as process:
         check_write_failure(process, out, "File too large")
     assert not (folder / out).exists()
     check_finished_blocks(folder / f"{out}.partial", folder)
+    check_it_goes_on(out, folder, monkeypatch)
 
 
 @contextmanager
@@ -137,12 +154,14 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
-def test_a_disk_that_fills_up(out: str, folder: Path) -> None:
+def test_a_disk_that_fills_up(out: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with small_disk(folder) as disk:
         with started("fill", folder, f"disk/{out}") as process:
             check_write_failure(process, out, "No space left on device")
         assert not (disk / out).exists()
         check_finished_blocks(disk / f"{out}.partial", folder)
+        (disk / "filler").unlink()
+        check_it_goes_on(f"disk/{out}", folder, monkeypatch)
 
 
 def test_help_and_import_load_nothing_heavy() -> None:

@@ -98,8 +98,8 @@ def plan_of_rest(
     except InvalidInput as error:
         error.add_note(
             f"that is the plan of the unfinished output: go on with another one, as made by znni "
-            f"plan --out, by plan=... (--plan FILE), or give {option('overwrite', True)} and "
-            f"{option('resume', False)} to start afresh"
+            f"plan --out, by plan=... (--plan FILE), or give {option('resume', False)} to start "
+            f"afresh"
         )
         raise
     log.warning(

@@ -101,7 +101,7 @@ class Hdf5Output:
         except (OSError, KeyError) as error:
             raise InvalidInput(
                 f"{self._disk.partial}: cannot be gone on with, as HDF5 cannot read it: {error}; "
-                f"give {option('overwrite', True)} to start afresh, or write elsewhere"
+                f"give {option('resume', False)} to start afresh, or write elsewhere"
             ) from None
         self._chunks = ChunkWriter(self._dataset, self._disk.fileno())
 

@@ -118,7 +118,7 @@ class LedgerFile(MemoryLedger):
             self._note(damage_entry(box))
         if damaged:
             log.warning(
-                "%s: %s not as it was written, and is computed again",
+                "%s: %s damaged, to be computed again",
                 self._partial,
                 counted(len(damaged), "finished block"),
             )
@@ -170,7 +170,7 @@ def _to_go_on_with(partial: Path, wanted: NewOutput, *, left: bool) -> tuple[Led
     """The ledger of an output to go on with, if there is one, and the length of its entries."""
     if not wanted.resume or not left:
         return None, 0
-    again, path = option("overwrite", True), ledger_name(partial)
+    again, path = option("resume", False), ledger_name(partial)
     try:
         found, whole = parse(path.read_bytes())
     except FileNotFoundError:

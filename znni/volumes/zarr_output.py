@@ -108,7 +108,7 @@ class ZarrOutput:
         except Exception as error:  # as above
             raise InvalidInput(
                 f"{self._folder.root}: cannot be gone on with: {reason(error)}; give "
-                f"{option('overwrite', True)} to start afresh, or write elsewhere"
+                f"{option('resume', False)} to start afresh, or write elsewhere"
             ) from error
         mend(array, Path(self._folder.root) / LEVEL, ledger)
         return array
