@@ -14,6 +14,7 @@ from bench.ceilings import Ceilings
 from bench.choices import judge_choices
 from bench.gpu_commands import gpu_exercise_command, gpu_layers_command, gpu_networks_command
 from bench.layers import Layer, check_primitives, compare_layer, convolution_of
+from bench.ledger_commands import kills_command, ledger_command
 from bench.micro_batches import compare_divisions
 from bench.network_peers import check_peers
 from bench.networks import Rivals, compare_network
@@ -275,6 +276,8 @@ app.command("gpu-exercise")(gpu_exercise_command)
 app.command("gpu-layers")(gpu_layers_command)
 app.command("gpu-networks")(gpu_networks_command)
 app.command("volumes")(volumes_command)
+app.command("kills")(kills_command)
+app.command("ledger")(ledger_command)
 
 
 @app.command("table")

@@ -1,0 +1,137 @@
+"""What the ledger of an output and its checksums cost a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch as replaced
+
+import znni.api
+import znni.resuming
+from bench.many_patches import OUTPUTS, ManyPatches
+from bench.record import Row
+from bench.rounds import Effort, run_rounds, stopwatch
+from znni.volume import NewOutput
+from znni.volumes import hdf5_output, zarr_output
+from znni.volumes.ledger_file import LedgerFile, MemoryLedger
+
+
+class NoLedger(MemoryLedger):
+    """Neither a file nor checksums."""
+
+    def __init__(self, _partial: Path, _wanted: NewOutput, *, left: bool) -> None:  # noqa: ARG002
+        super().__init__({})
+
+    def note_block(self, box: Any, _values: Any) -> None:
+        """Count the block."""
+        self.ledger.checksums[box] = ""
+
+    def note_changes(self, _changes: Any) -> None:
+        """Nothing."""
+
+
+def compare_ledger(
+    net: Path,
+    output: str,
+    patch: int,
+    patches: int,
+    effort: Effort,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Row:
+    """Runs with a ledger and without, in turn, and what those with it spend in its code.
+
+    Args:
+        net: a network's file.
+        output: the name of its kind.
+        patch: most output voxels per axis of a patch.
+        patches: of them per axis.
+        effort: of which the budget is per contestant.
+        progress: told the name of each run.
+    """
+    kind = OUTPUTS[output]
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        case = ManyPatches.written(folder, net, patch, patches)
+        out = folder / f"out{kind.ending}"
+        spent: list[float] = []
+
+        def run() -> None:
+            znni.api.infer(
+                case.volume,
+                case.net,
+                out,
+                random_seed=case.random_seed,
+                plan=case.planned,
+                costs="built-in",
+                overwrite=True,
+                **kind.options,
+            )
+
+        def with_it() -> None:
+            with timed(spent):
+                run()
+
+        def without_it() -> None:
+            with ExitStack() as stack:
+                for module in (hdf5_output, zarr_output):
+                    stack.enter_context(replaced.object(module, "LedgerFile", NoLedger))
+                stack.enter_context(replaced.object(znni.api, "identity", _nothing))
+                run()
+
+        contestants = {"with": stopwatch(with_it), "without": stopwatch(without_it)}
+        results = run_rounds(
+            contestants, repeats=effort.repeats, budget=effort.budget, progress=progress
+        )
+    with_seconds, without = results["with"].timing, results["without"].timing
+    ledger = sorted(spent[1:])[len(spent[1:]) // 2]
+    return {
+        "output": output,
+        "network": case.planned.network.name,
+        "patch": str(case.planned.patch),
+        "blocks": case.output.ceil_div(case.planned.patch).volume,
+        "voxels_per_s": case.output.volume / with_seconds.median,
+        "with_seconds": with_seconds.median,
+        "without_seconds": without.median,
+        "spread": max(with_seconds.spread or 0.0, without.spread or 0.0),
+        "rounds": len(with_seconds.seconds),
+        "slower": with_seconds.median / without.median - 1,
+        "ledger_seconds": ledger,
+        "share": ledger / with_seconds.median,
+        "all_with_seconds": with_seconds.seconds,
+        "all_without_seconds": without.seconds,
+        "all_ledger_seconds": spent[1:],
+    }
+
+
+@contextmanager
+def timed(spent: list[float]) -> Iterator[None]:
+    """Add the seconds that a run spends in what the ledger needs, whichever thread that is."""
+    total = 0.0
+
+    def clocked(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal total
+            start = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                total += time.perf_counter() - start
+
+        return call
+
+    with ExitStack() as stack:
+        for name in ("__init__", "note_plan", "note_block", "note_changes", "discard"):
+            method = clocked(getattr(LedgerFile, name))
+            stack.enter_context(replaced.object(LedgerFile, name, method))
+        method = clocked(znni.resuming.identity)
+        stack.enter_context(replaced.object(znni.api, "identity", method))
+        yield
+    spent.append(total)
+
+
+def _nothing(*_: Any) -> Mapping[str, str]:
+    return {}
