@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import starmap
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +13,13 @@ from bench import options
 from bench.gpu_ceilings import measure_gpu_ceilings
 from bench.gpu_exercise import exercise, recombined
 from bench.gpu_layers import compare_gpu_layer
-from bench.gpu_networks import compare_gpu_network
+from bench.gpu_networks import Settings, compare_gpu_network
 from bench.layers import Layer, check_primitives, convolution_of
 from bench.networks import volume_for
 from bench.record import Row
 from bench.rounds import Effort
 from bench.session import layers_of, progress, report_all
-from bench.torch_settings import has_torch
+from bench.torch_settings import LAYOUTS, has_torch
 from znni import planning
 from znni.errors import InvalidInput, RunFailed
 from znni.gpus import why_no_gpu
@@ -106,41 +107,47 @@ def gpu_networks_command(
     ] = None,
     costs: options.CostsChoice = "auto",
     peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
+    layout: Annotated[
+        list[str] | None, typer.Option(help="Of PyTorch's arrays; repeatable. Default: both.")
+    ] = None,
     extent: Annotated[
         list[int], typer.Option(min=1, help="Of PyTorch's patches, likeliest first; repeatable.")
-    ] = [320, 256],  # noqa: B006
+    ] = [384, 512, 256],  # noqa: B006
     repeats: options.Repeats = 3,
     budget: options.Budget = 60.0,
     out: options.Out = None,
 ) -> None:
     """The best plan's patches for whole networks, beside PyTorch's at their best, on one GPU."""
     machine_with_gpu()
-    names = checked_peers(peer or [])
+    settings = checked_settings(peer or [], layout or [], extent)
     ceilings = measure_gpu_ceilings()
     typer.echo(ceilings)
     effort = Effort(repeats, budget)
 
-    def compared(path: Path) -> list[Row]:
+    def compared(path: Path) -> Iterator[Row]:
         network = load_network(path)
         progress(f"planning {network.name}")
         volume = volume_for(network, size, patch)
         plan = planning.plan(network, volume, device="gpu", gpu_memory=gpu_memory, costs=costs)
-        return compare_gpu_network(plan, names, extent, effort, progress)
+        return compare_gpu_network(plan, settings, effort, progress)
 
-    report_all("gpu-networks", map(compared, net), [ceilings], out)
+    rows = ([row] for path in net for row in compared(path))
+    report_all("gpu-networks", rows, [ceilings], out)
 
 
-def checked_peers(names: list[str]) -> list[str]:
-    """The peers asked for, or all.
+def checked_settings(names: list[str], layouts: list[str], extents: list[int]) -> Settings:
+    """What PyTorch is tried with: what is asked for, or all there are.
 
     Raises:
-        InvalidInput: PyTorch is not installed, or a name is none of theirs.
+        InvalidInput: PyTorch is not installed, or a name is none of its peers or layouts.
     """
     if not has_torch():
         raise InvalidInput("PyTorch is not installed: pip install -e '.[peers]'")
     from bench.gpu_torch_network import NAMES
 
-    for name in names:
-        if name not in NAMES:
-            raise InvalidInput(f"--peer {name} is unknown; choose from {', '.join(NAMES)}")
-    return names or list(NAMES)
+    for what, given, known in (("peer", names, (*NAMES,)), ("layout", layouts, LAYOUTS)):
+        for name in given:
+            if name not in known:
+                choices = ", ".join(known)
+                raise InvalidInput(f"--{what} {name} is unknown; choose from {choices}")
+    return Settings(tuple(names or NAMES), tuple(layouts or LAYOUTS), tuple(extents))

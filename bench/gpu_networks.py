@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,12 @@ from bench.gpu_torch import give_back_memory, peak_bytes
 from bench.noise import patch_input
 from bench.record import Row
 from bench.rounds import Effort, Result
-from bench.torch_settings import LAYOUTS, WHOLE
+from bench.torch_settings import WHOLE
 from znni.cuda import cupy
 from znni.network import Network
 from znni.plans import Plan
 from znni.shapes import Vec3
+from znni.weights import Float32
 
 if TYPE_CHECKING:
     from bench.gpu_torch_network import TorchOnGpu
@@ -56,36 +58,53 @@ class Try:
         return 0.0 if self.seconds is None else self.patch.volume / self.seconds
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What PyTorch is tried with.
+
+    Attributes:
+        names: of ``gpu_torch_network.NAMES``.
+        layouts: by PyTorch's names.
+        extents: output voxels per axis of patches, the likeliest first.
+    """
+
+    names: tuple[str, ...]
+    layouts: tuple[str, ...]
+    extents: tuple[int, ...]
+
+
 def compare_gpu_network(
     plan: Plan,
-    peers: list[str],
-    extents: list[int],
+    peers: Settings,
     effort: Effort,
     progress: Callable[[str], None] = lambda _: None,
-) -> list[Row]:
-    """Rows for a plan's patches, and for each peer's best patch.
+) -> Iterator[Row]:
+    """Rows for a plan's patches, and for each peer's best patch, as they are measured.
 
     Args:
         plan: ours.
-        peers: names of ``gpu_torch_network.NAMES``.
-        extents: output voxels per axis of PyTorch's patches, the likeliest first.
+        peers: PyTorch's.
         effort: of which the budget is each peer's.
         progress: told what is being done.
     """
     from bench.gpu_torch_network import reference_on_gpu
 
     network = plan.network
+    about = {"network": network.name, "device": plan.device.name}
     reference = CornerReference(network, reference_on_gpu(network))
     progress(f"{network.name}, ours")
-    rows = [_ours(plan, effort.repeats, reference)]
-    patches = [rounded(network, extent) for extent in extents]
-    for name in peers:
+    ours = _ours(plan, effort.repeats, reference)
+    yield about | ours
+    noise = cache(partial(patch_input, network))
+    for name in peers.names:
         progress(f"{network.name}, {name}")
-        rows.append(_peer(network, name, patches, effort, reference))
-    ours = rows[0]["voxels_per_s"]
-    gains = ({"gain": ours / row["voxels_per_s"]} if "voxels_per_s" in row else {} for row in rows)
-    about = {"network": network.name, "device": plan.device.name}
-    return [{**about, **row, **gain} for row, gain in zip(rows, gains, strict=True)]
+        row = _peer(network, name, peers, effort, noise)
+        corners = row.pop("corners", None)
+        if corners is not None:
+            row["error"] = reference.error(corners)
+        if "voxels_per_s" in row:
+            row["gain"] = ours["voxels_per_s"] / row["voxels_per_s"]
+        yield about | row
 
 
 def rounded(network: Network, extent: int) -> Vec3:
@@ -95,7 +114,10 @@ def rounded(network: Network, extent: int) -> Vec3:
 
 
 def best_of(
-    patches: list[Vec3], attempt: Callable[[str, Vec3], Try], budget: float
+    layouts: tuple[str, ...],
+    patches: list[Vec3],
+    attempt: Callable[[str, Vec3], Try],
+    budget: float,
 ) -> tuple[list[Try], float]:
     """Try the first patch in each layout, and the others in the faster of them.
 
@@ -103,7 +125,7 @@ def best_of(
         The tries, the fastest first, and the seconds that they took.
     """
     start = perf_counter()
-    tries = [attempt(layout, patches[0]) for layout in LAYOUTS]
+    tries = [attempt(layout, patches[0]) for layout in layouts]
     layout = max(tries, key=lambda t: t.voxels_per_second).layout
     for patch in patches[1:]:
         if perf_counter() - start > budget:
@@ -159,10 +181,11 @@ def give_back_ours() -> None:
 def _peer(
     network: Network,
     name: str,
-    patches: list[Vec3],
+    settings: Settings,
     effort: Effort,
-    reference: CornerReference,
+    noise: Callable[[Vec3], Float32],
 ) -> Row:
+    """A peer's best patch, with the corners of its output."""
     from bench.gpu_torch_network import NAMES, TorchOnGpu
 
     kind, operators = NAMES[name]
@@ -170,15 +193,15 @@ def _peer(
     def attempt(layout: str, patch: Vec3) -> Try:
         try:
             peer = TorchOnGpu(network, kind, layout, operators)
-            x = patch_input(network, patch)
-            peer.scaled_from_one_fragment(x)  # autotunes
-            return Try(layout, patch, peer.scaled_from_one_fragment(x))
+            peer.scaled_from_one_fragment(noise(patch))  # autotunes
+            return Try(layout, patch, peer.scaled_from_one_fragment(noise(patch)))
         except RuntimeError as error:  # out of memory, or cuDNN cannot
             return Try(layout, patch, None, str(error).splitlines()[0])
         finally:
             give_back_memory()
 
-    tries, spent = best_of(patches, attempt, effort.budget)
+    patches = [rounded(network, extent) for extent in settings.extents]
+    tries, spent = best_of(settings.layouts, patches, attempt, effort.budget)
     best = tries[0]
     row: Row = {
         "name": name,
@@ -187,28 +210,21 @@ def _peer(
     if best.seconds is None:
         return row | {"skipped": best.reason}
     peer = TorchOnGpu(network, kind, best.layout, operators)
-    measured = _measured(peer, best, effort.budget - spent, effort.repeats)
-    found = peer.corners()
+    row |= {"patch": str(best.patch), "layout": best.layout}
+    left = effort.budget - spent
+    row |= _measured(peer, best, noise(best.patch), Effort(effort.repeats, left))
     give_back_memory()
-    return {
-        **row,
-        "patch": str(best.patch),
-        "layout": best.layout,
-        **measured,
-        "error": None if found is None else reference.error(found),
-    }
+    return row | {"corners": peer.corners()}
 
 
-def _measured(peer: TorchOnGpu, best: Try, budget: float, repeats: int) -> Row:
+def _measured(peer: TorchOnGpu, best: Try, x: Float32, effort: Effort) -> Row:
     """A peer's best patch: whole, if the budget suffices, and else scaled from one fragment."""
-    seconds = best.seconds or 0.0
-    whole = (repeats + 1) * seconds <= budget
-    x = patch_input(peer.network, best.patch)
+    whole = best.seconds is not None and (effort.repeats + 1) * best.seconds <= effort.budget
     work = peer.timed if whole else peer.scaled_from_one_fragment
 
     taken: list[float] = []
     work(x)  # autotunes
-    peak = peak_bytes(lambda: taken.extend(work(x) for _ in range(repeats)))
+    peak = peak_bytes(lambda: taken.extend(work(x) for _ in range(effort.repeats)))
     result = Result(tuple(taken))
     return {
         **result.record(),

@@ -39,18 +39,18 @@ class GpuPlanPatches:
         """From one patch's output to the next one's, each in the host's memory.
 
         While one is computed the next is brought to the GPU and the last one back, as in a run. The
-        first two are not counted.
+        first is not counted.
         """
         done = []
         self._layer_seconds.clear()
         under_way = [self._runner.begin(self._x)]
-        for _ in range(repeats + 2):
+        for _ in range(repeats + 1):
             under_way.append(self._runner.begin(self._x))
             self.output = under_way.pop(0)()
             done.append(time.perf_counter())
         under_way.pop()()
         self.peak = self._free - free_bytes()
-        return tuple(after - before for before, after in pairwise(done[1:]))
+        return tuple(after - before for before, after in pairwise(done))
 
     def layer_seconds(self) -> float:
         """Of a patch's layers, by the GPU's clock: the mean of all patches since the last asked."""

@@ -1,7 +1,7 @@
 """The peer for whole networks on a GPU: max-pooling fragments in PyTorch by cuDNN, autotuned.
 
-Layers up to the first pool are computed some planes at a time and all its fragments stored, then
-each of these by itself and, after later pools, a few of theirs at a time: so patches may have more
+Layers up to a pool are computed some planes at a time and all its fragments stored; those of the
+first pool are then taken one by one, those of later ones a few at a time. So patches may have more
 values than cuDNN counts, and nothing is computed twice. Plain operators are those that networks are
 written with. Others are faster and give the same: cuDNN's convolution with bias and ReLU in one
 kernel, and fragments as strided views of the maxima at every offset, so that neighbouring windows
@@ -30,7 +30,7 @@ from znni.weights import Float32
 Operators: TypeAlias = Literal["plain", "fused"]
 
 # Values of the widest tensor of a slab or of some fragments: enough to keep a GPU busy.
-MOST_VALUES = 2**28
+MOST_VALUES = 2**27
 
 # Ones and zeros that cuDNN's convolution wants for stride, padding and dilation.
 ONES, ZEROS = [1, 1, 1], [0, 0, 0]
@@ -79,34 +79,44 @@ class TorchOnGpu(TorchFragments):
 
     def _fragments(self, image: Any) -> Callable[[Vec3], Any]:
         """All of the first pool's fragments, stored."""
-        step = self.window.z
-        reach = sum(layer.kernel.z - 1 for layer in self.head if isinstance(layer, Conv))
-        widest = max(conv.out_features for conv in self.network.convolutions)
-        planes = (image.shape[2] - reach) // step
-        slab = max(1, self._fitting(widest * math.prod(image.shape[3:])) // step)
-        stored: Any = None
-        for first in range(0, planes, slab):
-            stop = min(first + slab, planes)
-            seen = image[:, :, first * step : stop * step + step - 1 + reach]
-            y = self._layers(self.head, seen)
-            if stored is None:
-                size = (Vec3(*y.shape[2:]) // self.window)._replace(z=planes)
-                stored = self.empty((self.window.volume, y.shape[1], *size))
-            self._pool_into(stored[:, :, first:stop], y, self.window)
-        fragments = dict(zip(offsets(self.window), stored.split(1), strict=True))
-        return fragments.__getitem__
+        stored = self._pooled(self.head, image, self.window).split(1)
+        return dict(zip(offsets(self.window), stored, strict=True)).__getitem__
 
     def _layers(self, layers: tuple[Layer, ...], y: Any) -> Any:
         for index, layer in enumerate(layers):
+            if not isinstance(layer, Conv):
+                fragments = self._pooled(layers[:index], y, layer.window)
+                rest = partial(self._layers, layers[index + 1 :])
+                parts = fragments.split(self._fitting(fragments[0].numel()))
+                return torch.cat([rest(part) for part in parts])
+        return self._convolutions(layers, y)
+
+    def _convolutions(self, layers: tuple[Layer, ...], y: Any) -> Any:
+        for layer in layers:
             if isinstance(layer, Conv):
                 y = self.convolve(layer, y)
-                continue
-            size = Vec3(*y.shape[2:]) // layer.window
-            pooled = self.empty((layer.window.volume * y.shape[0], y.shape[1], *size))
-            self._pool_into(pooled, y, layer.window)
-            rest = partial(self._layers, layers[index + 1 :])
-            return torch.cat([*map(rest, pooled.split(self._fitting(pooled[0].numel())))])
         return y
+
+    def _pooled(self, layers: tuple[Layer, ...], y: Any, window: Vec3) -> Any:
+        """Convolutions and all fragments of the pool after them, some planes at a time.
+
+        As many each time, so that cuDNN is autotuned once: the last ones overlap.
+        """
+        reach = sum(layer.kernel.z - 1 for layer in layers if isinstance(layer, Conv))
+        planes = (y.shape[2] - reach) // window.z
+        widest = max(conv.out_features for conv in self.network.convolutions)
+        plane = y.shape[0] * widest * math.prod(y.shape[3:])
+        slab = min(planes, max(1, self._fitting(plane) // window.z))
+        fragments: Any = None
+        for start in range(0, planes, slab):
+            first = min(start, planes - slab)
+            stop = (first + slab + 1) * window.z - 1 + reach
+            part = self._convolutions(layers, y[:, :, first * window.z : stop])
+            if fragments is None:
+                size = (Vec3(*part.shape[2:]) // window)._replace(z=planes)
+                fragments = self.empty((window.volume * part.shape[0], part.shape[1], *size))
+            self._pool_into(fragments[:, :, first : first + slab], part, window)
+        return fragments
 
     def _fitting(self, values: int) -> int:
         """How many parts of so many values make a tensor of ``MOST_VALUES``: a power of two."""
@@ -114,15 +124,14 @@ class TorchOnGpu(TorchFragments):
 
     def _pool_into(self, fragments: Any, y: Any, window: Vec3) -> None:
         """Write all fragments of a pool, those of one offset after each other."""
-        size = Vec3(*fragments.shape[2:])
+        reach = Vec3(*fragments.shape[2:]) * window
         if self._fused:
             y = _at_every_offset(y, window)
         for offset, out in zip(offsets(window), fragments.split(y.shape[0]), strict=True):
-            stop = offset + size * window
             if self._fused:
-                out.copy_(y[(..., *_strided(offset, stop, window))])
+                out.copy_(y[(..., *_strided(offset, reach, window))])
             else:
-                crop = y[(..., *_strided(offset, stop, UNDILATED))]
+                crop = y[(..., *_strided(offset, reach, UNDILATED))]
                 out.copy_(functional.max_pool3d(crop, tuple(window)))
 
 
@@ -137,8 +146,8 @@ def _at_every_offset(y: Any, window: Vec3) -> Any:
     return y
 
 
-def _strided(start: Vec3, stop: Vec3, step: Vec3) -> tuple[slice, ...]:
-    return tuple(slice(*axis) for axis in zip(start, stop, step, strict=True))
+def _strided(start: Vec3, extent: Vec3, step: Vec3) -> tuple[slice, ...]:
+    return tuple(slice(*axis) for axis in zip(start, start + extent, step, strict=True))
 
 
 def reference_on_gpu(network: Network, device: str = "cuda") -> Pooled:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bench import gpu_commands, gpu_networks, gpu_plan_patches
 from bench.__main__ import app
 from bench.accuracy import pooled_by_fft
-from bench.gpu_networks import Try, best_of, compare_gpu_network, places, rounded
+from bench.gpu_networks import Settings, Try, best_of, compare_gpu_network, places, rounded
 from bench.networks import plan_for
 from bench.noise import patch_input
 from bench.rounds import Effort
@@ -32,7 +32,7 @@ def plan() -> Plan:
 
 
 @needs_torch
-@pytest.mark.parametrize("values", [1, 2**20])
+@pytest.mark.parametrize("values", [1, 500, 2**20])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pytorchs_fragments_give_the_dense_output_in_pieces_of_any_size(
     layout: str, values: int, monkeypatch: pytest.MonkeyPatch
@@ -68,10 +68,10 @@ def test_the_first_patch_is_tried_in_each_layout_and_the_others_in_the_faster() 
         return Try(layout, patch, patch.volume / speeds[layout, patch.z])
 
     patches = [Vec3.of(extent) for extent in (8, 4, 2)]
-    tries, spent = best_of(patches, attempt, budget=60)
+    tries, spent = best_of(LAYOUTS, patches, attempt, budget=60)
     assert [t.voxels_per_second for t in tries] == [30, 20, 10, 0]
     assert 0 <= spent < 60
-    assert len(best_of(patches, attempt, budget=0)[0]) == len(LAYOUTS)
+    assert len(best_of(LAYOUTS, patches, attempt, budget=0)[0]) == len(LAYOUTS)
 
 
 def test_patches_are_multiples_of_the_pooling_and_places_lie_in_them() -> None:
@@ -98,26 +98,33 @@ def test_rows_hold_ours_and_what_each_peer_tried(
     for name in ("TorchOnGpu", "reference_on_gpu"):
         here = partial(getattr(gpu_torch_network, name), device="cpu")
         monkeypatch.setattr(gpu_torch_network, name, here)
-    peers = ["torch_fp32", "torch_bf16_fused"]
-    ours, *theirs = compare_gpu_network(plan, peers, [8, 4], Effort(2, 60.0))
+    peers = ("torch_fp32", "torch_bf16_fused")
+    settings = Settings(peers, LAYOUTS, (8, 4))
+    ours, *theirs = compare_gpu_network(plan, settings, Effort(2, 60.0))
     assert ours["name"] == "znni"
     assert ours["peak_gib"] == 3
     assert ours["rounds"] == 2
     assert ours["error"] < 1e-5
     assert ours["layers_seconds"] > 0
-    assert [row["name"] for row in theirs] == peers
+    assert [row["name"] for row in theirs] == list(peers)
     for row, error in zip(theirs, (1e-5, 0.1), strict=True):
         assert len(row["tried"]) == 3
         assert row["measured"] == "whole patch"
         assert row["error"] < error
         assert row["gain"] == pytest.approx(ours["voxels_per_s"] / row["voxels_per_s"])
-    (short,) = compare_gpu_network(plan, peers[:1], [4], Effort(1, 1e-6))[1:]
+    _, short = compare_gpu_network(plan, Settings(peers[:1], LAYOUTS[:1], (4,)), Effort(1, 1e-6))
+    assert list(short["tried"]) == [f"{LAYOUTS[0]} 4x4x4"]
     assert short["measured"] == "head and 1 of 4 fragments"
 
 
 @needs_torch
-def test_an_unknown_peer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("option", "known"), [("--peer", "torch_fp32"), ("--layout", "channels_last_3d")]
+)
+def test_an_unknown_peer_or_layout_is_refused(
+    option: str, known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gpu_commands, "machine_with_gpu", lambda: None)
-    result = CliRunner().invoke(app, ["gpu-networks", "--net", "a.yaml", "--peer", "caffe"])
+    result = CliRunner().invoke(app, ["gpu-networks", "--net", "a.yaml", option, "caffe"])
     assert isinstance(result.exception, InvalidInput)
-    assert "caffe is unknown; choose from torch_fp32" in str(result.exception)
+    assert f"{option} caffe is unknown; choose from {known}" in str(result.exception)
