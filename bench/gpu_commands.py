@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import starmap
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ from bench.gpu_ceilings import measure_gpu_ceilings
 from bench.gpu_exercise import exercise, recombined
 from bench.gpu_layers import compare_gpu_layer
 from bench.gpu_networks import Settings, compare_gpu_network
+from bench.gpu_torch import NAMES
 from bench.layers import Layer, check_primitives, convolution_of
 from bench.networks import volume_for
 from bench.record import Row
@@ -65,20 +66,24 @@ def gpu_layers_command(
     ] = None,
     only: options.Only = None,
     peers: Annotated[bool, typer.Option(help="PyTorch, too.")] = True,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="PyTorch's of these only; repeatable.")
+    ] = None,
     repeats: options.Repeats = 5,
     budget: options.Budget = 3.0,
     out: options.Out = None,
 ) -> None:
     """Every primitive for GPUs on one convolution, beside PyTorch's, on the same GPU."""
     primitives = primitives_here(only or [])
+    check_known("peer", peer or [], NAMES)
+    rivals = tuple(peer or NAMES) if peers else ()
     ceilings = measure_gpu_ceilings()
     typer.echo(ceilings)
-
     effort = Effort(repeats, budget)
 
     def compared(operation: Layer, shape: Shape5) -> list[Row]:
         progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
-        return compare_gpu_layer(primitives, operation, shape, effort, ceilings, peers=peers)
+        return compare_gpu_layer(primitives, operation, shape, effort, ceilings, rivals, progress)
 
     layers = layers_of(kernel, batch, size, features, out_features, pool)
     report_all("gpu-layers", starmap(compared, layers), [ceilings], out)
@@ -143,11 +148,19 @@ def checked_settings(names: list[str], layouts: list[str], extents: list[int]) -
     """
     if not has_torch():
         raise InvalidInput("PyTorch is not installed: pip install -e '.[peers]'")
-    from bench.gpu_torch_network import NAMES
+    from bench.gpu_torch_network import NAMES as NETWORK_NAMES
 
-    for what, given, known in (("peer", names, (*NAMES,)), ("layout", layouts, LAYOUTS)):
-        for name in given:
-            if name not in known:
-                choices = ", ".join(known)
-                raise InvalidInput(f"--{what} {name} is unknown; choose from {choices}")
-    return Settings(tuple(names or NAMES), tuple(layouts or LAYOUTS), tuple(extents))
+    check_known("peer", names, NETWORK_NAMES)
+    check_known("layout", layouts, LAYOUTS)
+    return Settings(tuple(names or NETWORK_NAMES), tuple(layouts or LAYOUTS), tuple(extents))
+
+
+def check_known(option: str, names: list[str], known: Collection[str]) -> None:
+    """Check that an option's values are among its choices.
+
+    Raises:
+        InvalidInput: one is not.
+    """
+    for name in names:
+        if name not in known:
+            raise InvalidInput(f"--{option} {name} is unknown; choose from {', '.join(known)}")

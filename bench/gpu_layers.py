@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from bench.accuracy import sampled_error
@@ -32,8 +33,8 @@ def compare_gpu_layer(
     shape: Shape5,
     effort: Effort,
     ceilings: GpuCeilings,
-    *,
-    peers: bool = True,
+    peers: tuple[str, ...] = NAMES,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """A row for each primitive that does such a layer, and for each way PyTorch can; fastest first.
 
@@ -53,16 +54,18 @@ def compare_gpu_layer(
     x = cupy().random.default_rng(0).standard_normal(shape, dtype="float32")
     rows = []
     for primitive in able:
+        progress(primitive.name)
         try:
             row = _ours(primitive, layer, weights, x, effort, ceilings)
         except (ZnniError, MemoryError, RuntimeError) as error:
             row = {"skipped": _first_line(error)}
         rows.append({"name": primitive.name, "accuracy": primitive.accuracy, **row})
     cupy().get_default_memory_pool().free_all_blocks()
-    if peers and has_torch():
+    if has_torch():
         part_shape = part_at_once(layer, shape)
         part = x[: part_shape.n, :, : part_shape.z]
-        for name in NAMES:
+        for name in peers:
+            progress(name)
             try:
                 row = _torch(name, layer, weights, part, _voxels(layer, shape), effort)
             except RuntimeError as error:
