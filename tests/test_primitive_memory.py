@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import gc
+from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -46,6 +47,15 @@ POOLED = [
 
 def cases(layers: list[tuple[Operation, Shape5]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("layer", "shape"), layers, ids=[la.name for la, _ in layers])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects_to_collect() -> Iterator[None]:
+    """Look for garbage only among what these tests make, not among all that was imported before."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def give_back_freed_memory() -> None:

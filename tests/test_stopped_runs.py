@@ -31,6 +31,18 @@ FAST = Fake("conv", convolved)  # computes as the one in stopped_run.py, and tak
 OUTPUTS = ("out.h5", "out.zarr")
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float64]:
+    """What a whole run writes."""
+    folder = tmp_path_factory.mktemp("expected")
+    write_case(folder)
+    network = load_network(folder / "tiny.yaml")
+    weights = load_weights(folder / "tiny.npz", network)
+    scaling = network.scaling
+    x: NDArray[np.floating] = voxels(SHAPE)[np.newaxis] * scaling.scale + scaling.offset
+    return dense(network, weights, x)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_case(tmp_path)
@@ -65,13 +77,8 @@ def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess
             process.kill()
 
 
-def check_finished_blocks(partial: Path, folder: Path) -> None:
+def check_finished_blocks(partial: Path, expected: NDArray[np.float64]) -> None:
     """What is not zero is right, and the first slice is there."""
-    network = load_network(folder / "tiny.yaml")
-    weights = load_weights(folder / "tiny.npz", network)
-    scaling = network.scaling
-    x: NDArray[np.floating] = voxels(SHAPE)[np.newaxis] * scaling.scale + scaling.offset
-    expected = dense(network, weights, x)
     found = zarr.open_array(f"{partial}/0")[...] if partial.is_dir() else read_main(partial)
     assert found.shape == expected.shape
     written = found != 0
@@ -89,7 +96,9 @@ def check_finished_blocks(partial: Path, folder: Path) -> None:
         (signal.SIGINT, "out.zarr"),
     ],
 )
-def test_a_signal(number: signal.Signals, out: str, folder: Path) -> None:
+def test_a_signal(
+    number: signal.Signals, out: str, folder: Path, expected: NDArray[np.float64]
+) -> None:
     with started("wait", folder, out) as process:
         process.send_signal(number)
         _, err = process.communicate()
@@ -98,17 +107,17 @@ def test_a_signal(number: signal.Signals, out: str, folder: Path) -> None:
     assert message.startswith(f"stopped by {number.name}; {out} was not made; {out}.partial")
     assert "finished block" in message
     assert not (folder / out).exists()
-    check_finished_blocks(folder / f"{out}.partial", folder)
+    check_finished_blocks(folder / f"{out}.partial", expected)
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
-def test_killed_outright(out: str, folder: Path) -> None:
+def test_killed_outright(out: str, folder: Path, expected: NDArray[np.float64]) -> None:
     with started("wait", folder, out) as process:
         process.kill()
         process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not (folder / out).exists()
-    check_finished_blocks(folder / f"{out}.partial", folder)
+    check_finished_blocks(folder / f"{out}.partial", expected)
 
 
 def check_it_goes_on(out: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +141,13 @@ def check_write_failure(process: subprocess.Popen[str], out: str, reason: str) -
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
-def test_a_file_that_may_not_grow(out: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_grow(
+    out: str, folder: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with started("limit", folder, out) as process:
         check_write_failure(process, out, "File too large")
     assert not (folder / out).exists()
-    check_finished_blocks(folder / f"{out}.partial", folder)
+    check_finished_blocks(folder / f"{out}.partial", expected)
     check_it_goes_on(out, folder, monkeypatch)
 
 
@@ -154,12 +165,14 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
-def test_a_disk_that_fills_up(out: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up(
+    out: str, folder: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with small_disk(folder) as disk:
         with started("fill", folder, f"disk/{out}") as process:
             check_write_failure(process, out, "No space left on device")
         assert not (disk / out).exists()
-        check_finished_blocks(disk / f"{out}.partial", folder)
+        check_finished_blocks(disk / f"{out}.partial", expected)
         (disk / "filler").unlink()
         check_it_goes_on(f"disk/{out}", folder, monkeypatch)
 
