@@ -10,7 +10,7 @@ from math import inf
 from planner.layers import Options, bare_step
 from planner.samples import sample_steps
 from znni.machine import DeviceKind
-from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
+from znni.network import Conv, Layer, Network, Pool, PooledConv
 from znni.plans import Segment, Step
 from znni.shapes import Shape5, Vec3, fragments, valid_convolution
 
@@ -38,11 +38,13 @@ def splits(
     fusible: Collection[PooledConv] = (),
     device: DeviceKind = "cpu",
 ) -> Iterator[tuple[Segment, ...]]:
-    """Every division of the network at its pools, the undivided one first.
+    """Every division of the network into segments, the undivided one first.
 
     At a pool the fragments may stay in the segment; or a new segment starts there that takes a
     few of the stored parents at a time; or one that makes a single fragment of one parent at a
-    time. The last may start at the convolution before the pool, with both as one step.
+    time. The last may start at any of the convolutions before the pool, which are then computed
+    again for each fragment instead of storing what they give; the one next to the pool may be one
+    step with it.
 
     The steps have no primitive yet: they cost nothing but their input and output, which no
     primitive can do without. Divisions that take more than ``allowed`` bytes for those alone are
@@ -81,13 +83,14 @@ def _extend(
     if not layers:
         yield (*done, opened)
         return
-    for before, segment, step in _next_steps(done, opened, layers, shape, fusible):
+    for before, segment, steps in _next_steps(done, opened, layers, shape, fusible):
         left = free if segment is opened else free - shape.nbytes
-        viewed = 0 if segment.steps else step.shape_in.nbytes
-        if step.cost.memory.working - viewed <= left:
-            extended = replace(segment, steps=(*segment.steps, step))
-            rest = layers[len(step.layers) :]
-            yield from _extend(before, extended, rest, step.shape_out, left, fusible)
+        viewed = 0 if segment.steps else steps[0].shape_in.nbytes
+        needed = (step.cost.memory.working for step in steps[1:])
+        if max(steps[0].cost.memory.working - viewed, *needed, 0) <= left:
+            extended = replace(segment, steps=(*segment.steps, *steps))
+            rest = layers[sum(len(step.layers) for step in steps) :]
+            yield from _extend(before, extended, rest, steps[-1].shape_out, left, fusible)
 
 
 def _next_steps(
@@ -96,42 +99,56 @@ def _next_steps(
     layers: tuple[Layer, ...],
     shape: Shape5,
     fusible: Collection[PooledConv],
-) -> Iterator[tuple[tuple[Segment, ...], Segment, Step]]:
-    """The segments closed before a step, the one that it is in, and the step: every choice."""
+) -> Iterator[tuple[tuple[Segment, ...], Segment, tuple[Step, ...]]]:
+    """The segments closed before the next steps, the one these are in, and they: every choice."""
     layer = layers[0]
+    out = _output(layer, shape)
+    if out is None:
+        return
+    yield done, opened, (bare_step(layer, shape, out),)
+    if opened.steps and out.n > shape.n:
+        each = out.n // shape.n
+        for parents in (n for n in range(1, shape.n) if shape.n % n == 0):
+            step = bare_step(layer, shape._replace(n=parents), out._replace(n=parents * each))
+            yield (*done, opened), Segment(opened.device, parents, ()), (step,)
+    before, segment = done, opened
+    if opened.steps:
+        before, segment = (*done, opened), Segment(opened.device, 1, ())
+    for steps in _single_fragment(layers, shape, fusible):
+        yield before, segment, steps
+
+
+def _output(layer: Layer, shape: Shape5) -> Shape5 | None:
+    """What a layer makes of a whole input, with all fragments of a pool; None if it cannot."""
     if isinstance(layer, Conv):
         size = valid_convolution(shape.size, layer.kernel)
-        if size is None:
-            return
-        convolved = Shape5.of(shape.n, layer.out_features, size)
-        yield done, opened, bare_step(layer, shape, convolved)
-        following = layers[1] if len(layers) > 1 else None
-        if isinstance(following, Pool) and (pair := PooledConv(layer, following)) in fusible:
-            pooled = fragments(size, following.window)
-            if pooled:
-                single = _single(pair, following.window, shape, Shape5.of(1, convolved.f, pooled))
-                yield *_starting(done, opened), single
-        return
+        return size and Shape5.of(shape.n, layer.out_features, size)
     size = fragments(shape.size, layer.window)
-    if size is None:
+    return size and Shape5.of(shape.n * layer.window.volume, shape.f, size)
+
+
+def _single_fragment(
+    layers: tuple[Layer, ...], shape: Shape5, fusible: Collection[PooledConv]
+) -> Iterator[tuple[Step, ...]]:
+    """Steps to the next pool, of an input that may start at any offset of its window: all choices.
+
+    They make one fragment of one item; the convolutions before the pool are repeated for each.
+    """
+    pool = next((layer for layer in layers if isinstance(layer, Pool)), None)
+    if pool is None or pool.window.volume == 1:
         return
-    each = layer.window.volume
-    yield done, opened, bare_step(layer, shape, Shape5.of(shape.n * each, shape.f, size))
-    if each == 1:
+    head = [layer for layer in layers[: layers.index(pool)] if isinstance(layer, Conv)]
+    shapes = [Shape5.of(1, shape.f, shape.size - pool.window + 1)]
+    for conv in head:
+        convolved = _output(conv, shapes[-1])
+        if convolved is None:
+            return
+        shapes.append(convolved)
+    pooled = fragments(shapes[-1].size + pool.window - 1, pool.window)
+    if pooled is None:
         return
-    if opened.steps:
-        for parents in (n for n in range(1, shape.n) if shape.n % n == 0):
-            some = shape._replace(n=parents)
-            step = bare_step(layer, some, Shape5.of(parents * each, shape.f, size))
-            yield (*done, opened), Segment(opened.device, parents, ()), step
-    yield *_starting(done, opened), _single(layer, layer.window, shape, Shape5.of(1, shape.f, size))
-
-
-def _starting(done: tuple[Segment, ...], opened: Segment) -> tuple[tuple[Segment, ...], Segment]:
-    """The segments closed before a step that starts one for single items, and that segment."""
-    return ((*done, opened), Segment(opened.device, 1, ())) if opened.steps else (done, opened)
-
-
-def _single(operation: Operation, window: Vec3, shape: Shape5, shape_out: Shape5) -> Step:
-    """A step that makes one fragment of one item, of an input that may start at any offset."""
-    return bare_step(operation, Shape5.of(1, shape.f, shape.size - window + 1), shape_out)
+    steps, out = tuple(map(bare_step, head, shapes, shapes[1:])), shapes[-1]
+    fragment = Shape5.of(1, out.f, pooled)
+    yield (*steps, bare_step(pool, out, fragment))
+    if head and (pair := PooledConv(head[-1], pool)) in fusible:
+        yield (*steps[:-1], bare_step(pair, shapes[-2], fragment))

@@ -152,19 +152,35 @@ def test_tiles_partition_the_output(
     assert (count == 1).all()
 
 
-def test_a_fixed_example_of_three_nested_segments() -> None:
-    network = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
-    output = network.total_pooling * 2
-    with pytest.raises(DoesNotFit) as refused:
-        fastest_plan(network, output, machine(memory=1), SEPARATE, NO_OVERHEAD)
-    tight = machine(memory=refused.value.needed)
-    plan = fastest_plan(network, output, tight, SEPARATE, NO_OVERHEAD)
-    assert plan.memory.total <= refused.value.needed
-    assert len(plan.segments) > 1
+NESTING = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
+
+
+def assert_dense(network: Network, plan: Plan) -> None:
+    """What a plan gives for its output is what single windows give."""
     generator = np.random.default_rng(0)
-    volume = generator.random((1, *(output + network.field_of_view - 1)), dtype=np.float32)
+    extents = plan.output + network.field_of_view - 1
+    volume = generator.random((1, *extents), dtype=np.float32)
     expected = dense(network, random_weights(network, 7), volume)
     np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_fixed_example_of_three_nested_segments() -> None:
+    patch = NESTING.total_pooling
+    divisions = splits(NESTING, patch + NESTING.field_of_view - 1)
+    nested = next(segments for segments in divisions if len(segments) == 3)
+    assert_dense(NESTING, plan_of(nested, NESTING, patch * 2, patch))
+
+
+def test_where_memory_is_short_what_comes_before_a_pool_is_computed_again() -> None:
+    output = NESTING.total_pooling * 2
+    with pytest.raises(DoesNotFit) as refused:
+        fastest_plan(NESTING, output, machine(memory=1), SEPARATE, NO_OVERHEAD)
+    tight = machine(memory=refused.value.needed)
+    plan = fastest_plan(NESTING, output, tight, SEPARATE, NO_OVERHEAD)
+    assert plan.memory.total <= refused.value.needed
+    assert plan.segments[0].steps[0].conv
+    assert plan.segments[0].shifts > 1
+    assert_dense(NESTING, plan)
 
 
 def test_every_division_with_a_fused_step() -> None:
@@ -189,7 +205,7 @@ def test_every_division_with_a_fused_step() -> None:
 
 
 def test_a_fused_step_amid_its_segment() -> None:
-    """The planner makes none; a segment gives the same whatever comes before what it pools."""
+    """A segment gives the same whatever comes before what it pools."""
     network = chain(("conv", 2), ("conv", 2), ("pool", 2), ("conv", 2))
     patch = Vec3(2, 4, 2)
     first, conv, pool, last = network.layers

@@ -163,6 +163,29 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
     assert bool(fused) == bool(fusible)
 
 
+def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None:
+    layers = [Conv(f"c{i}", 1, 1, Vec3(2, 2, 2), "relu") for i in range(3)]
+    network = Network(
+        "one pool",
+        1,
+        (*layers, Pool("pool", Vec3(2, 2, 2)), Conv("last", 1, 1, Vec3(1, 1, 1), "relu")),
+    )
+    names = {
+        tuple("".join(step.operation.name[:2] for step in part.steps) for part in segments)
+        for segments in splits(network, Vec3.of(8), fusible=tuple(pooled_convolutions(network)))
+        if any(part.plain_windows for part in segments)
+    }
+    assert names == {
+        ("c0c1c2pola",),
+        ("c0c1c2la",),
+        ("c0", "c1c2pola"),
+        ("c0", "c1c2la"),
+        ("c0c1", "c2pola"),
+        ("c0c1", "c2la"),
+        ("c0c1c2", "pola"),
+    }
+
+
 def fastest_of_split(
     segments: tuple[Segment, ...],
     output: Vec3,
