@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         random_weights,
         search,
     )
+    from znni.drop_in import SlidingWindowInferer
     from znni.importing import import_network
     from znni.verification import verify
     from znni.viewing import view
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Inferer",
+    "SlidingWindowInferer",
     "ZnniError",
     "import_network",
     "infer",
@@ -37,6 +39,7 @@ __all__ = [
 
 # Where what is not of the library's central module lives.
 HOMES = {
+    "SlidingWindowInferer": "znni.drop_in",
     "import_network": "znni.importing",
     "verify": "znni.verification",
     "view": "znni.viewing",

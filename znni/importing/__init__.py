@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from znni.errors import InvalidInput, option
-from znni.importing.chain import chain
+from znni.importing.chain import Chain, chain
 from znni.importing.network_writer import check_writable, weights_beside, write_network
 from znni.importing.parity import Parity, compare
 from znni.importing.steps import Found, Original
 from znni.network import InputScaling, Network
 from znni.network_file import load_network
+from znni.weights import Weights
 
 STATE_DICTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 KINDS = ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN)"
@@ -85,18 +86,41 @@ def import_network(
     out = Path(out)
     check_writable(out, source, overwrite=overwrite)
     template = load_network(like) if isinstance(like, str | Path) else like
-    named = str(source) if isinstance(source, str | Path) else type(source).__name__
+    made, parity, notes = _made(source, template, template.name if template else out.stem)
+    write_network(out, made, _named(source))
+    return Imported(load_network(out), out, parity, notes)
+
+
+def network_of(source: Any) -> tuple[Network, Weights]:
+    """The network of a source that says how its layers are connected, and its weights, in memory.
+
+    Args:
+        source: as of ``import_network``, but no state dict.
+
+    Raises:
+        InvalidInput: as ``import_network``.
+        RunFailed: the network differs from the original.
+    """
+    made, _, _ = _made(source, None, _named(source))
+    return made.network, made.weights
+
+
+def _named(source: object) -> str:
+    return str(source) if isinstance(source, str | Path) else type(source).__name__
+
+
+def _made(
+    source: Any, like: Network | None, name: str
+) -> tuple[Chain, Parity | str, tuple[str, ...]]:
+    """What a source comes to, how it compares with the original, and what was assumed."""
     try:
-        found = _found(source, template)
-        name = template.name if template else out.stem
-        scaling = template.scaling if template else InputScaling()
-        made = chain(name, found.steps, "its weights", scaling)
+        found = _found(source, like)
+        made = chain(name, found.steps, "its weights", like.scaling if like else InputScaling())
     except InvalidInput as error:
-        raise InvalidInput(f"{named}: {error}") from error.__cause__
+        raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__
     original = found.original
     parity = compare(made, original) if isinstance(original, Original) else original
-    write_network(out, made, named)
-    return Imported(load_network(out), out, parity, found.notes)
+    return made, parity, found.notes
 
 
 def _found(source: Any, like: Network | None) -> Found:

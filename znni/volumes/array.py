@@ -53,7 +53,7 @@ class ArrayVolume:
         if min(shape) < 1:
             raise InvalidInput(f"{name} has shape {shape} and holds no voxels")
         self.dtype = _number_type(array, name)
-        self._array = array
+        self._array = _from_zero(array)
         self._has_features = len(shape) == 4
         self.shape = shape
         self.features = shape[0] if self._has_features else 1
@@ -77,9 +77,15 @@ def _shape(array: ArrayLike, name: str) -> tuple[int, ...]:
         ) from None
 
 
+def _from_zero(array: Any) -> Any:
+    """The same array, indexed from 0: the domain of a TensorStore may begin elsewhere."""
+    return array.translate_to[0] if hasattr(array, "translate_to") else array
+
+
 def _number_type(array: ArrayLike, name: str) -> np.dtype[Any]:
     try:
-        dtype: np.dtype[Any] = np.dtype(array.dtype)
+        held = array.dtype
+        dtype: np.dtype[Any] = np.dtype(getattr(held, "numpy_dtype", held))  # as of TensorStore
     except (AttributeError, TypeError) as error:
         raise InvalidInput(
             f"{name} holds values of a type that NumPy does not know ({error}); convert it"
@@ -105,9 +111,11 @@ class ArrayOutput:
         name, needed = "the output array", (features, *size)
         if (shape := _shape(array, name)) != needed:
             raise InvalidInput(f"{name} has shape {shape}; it needs {needed}")
+        if not hasattr(array, "__setitem__"):
+            raise InvalidInput(f"{name} is a {type(array).__name__}, which cannot be written into")
         if not np.can_cast(dtype, (held := _number_type(array, name)), "same_kind"):
             raise InvalidInput(f"{name} holds {held}, and the output is {np.dtype(dtype)}")
-        self._array = array
+        self._array = _from_zero(array)
         self.begun = Begun()
 
     def write(self, box: Box, values: NDArray[Any]) -> None:

@@ -1,0 +1,190 @@
+"""In the place of MONAI's sliding windows, and arrays of other libraries."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from command_line import voxels, write_case
+from fakes import fake_catalogue
+from numpy.typing import NDArray
+
+import znni
+from znni.errors import InvalidInput
+from znni.importing import network_of
+from znni.primitives.reference import dense
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    write_case(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    if "example" not in request.node.name:
+        monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+
+
+def expected(volume: NDArray[Any]) -> NDArray[Any]:
+    network = znni.load_network("tiny.yaml")
+    weights = znni.load_weights("tiny.npz", network)
+    return dense(network, weights, volume.reshape(-1, *volume.shape[-3:]) * 0.01 - 1)
+
+
+def as_numpy(values: NDArray[Any]) -> Any:
+    return values
+
+
+def as_h5py(values: NDArray[Any]) -> Any:
+    return h5py.File("a.h5", "w").create_dataset("a", data=values, chunks=True)
+
+
+def as_dask(values: NDArray[Any]) -> Any:
+    return pytest.importorskip("dask.array").from_array(values, chunks=5)
+
+
+def as_zarr(values: NDArray[Any]) -> Any:
+    return pytest.importorskip("zarr").array(values, store="a.zarr")
+
+
+def as_tensorstore(values: NDArray[Any]) -> Any:
+    ts = pytest.importorskip("tensorstore")
+    kind = {"driver": "zarr3", "kvstore": {"driver": "memory"}}
+    stored = ts.open(kind, create=True, dtype=values.dtype.name, shape=values.shape).result()
+    stored[...] = values
+    return stored
+
+
+def as_translated_tensorstore(values: NDArray[Any]) -> Any:
+    ts = pytest.importorskip("tensorstore")
+    return as_tensorstore(values)[ts.d[:].translate_by[3]]
+
+
+ARRAYS = [as_numpy, as_h5py, as_dask, as_zarr, as_tensorstore, as_translated_tensorstore]
+
+
+@pytest.mark.parametrize("made", ARRAYS)
+def test_arrays_of_other_libraries(made: Any) -> None:
+    values = voxels()
+    array, whole = made(values), expected(values)
+    np.testing.assert_allclose(znni.Inferer("tiny.yaml")(array), whole, rtol=0, atol=1e-6)
+    out = np.zeros((2, 2, 4, 5), np.float32)
+    znni.infer(array, "tiny.yaml", out, roi=np.s_[1:3, 4:8, 6:11])
+    np.testing.assert_allclose(out, whole[:, 1:3, 2:6, 3:8], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("made", [m for m in ARRAYS if m is not as_dask])
+def test_outputs_into_arrays_of_other_libraries(made: Any) -> None:
+    out = made(np.zeros((2, 6, 15, 16), np.float32))
+    znni.infer("volume.h5", "tiny.yaml", out)
+    np.testing.assert_allclose(np.asarray(out), expected(voxels()), rtol=0, atol=1e-6)
+
+
+def test_arrays_that_cannot_be_written_into() -> None:
+    with pytest.raises(InvalidInput, match="the output array is a Fixed, which cannot be written"):
+        znni.infer("volume.h5", "tiny.yaml", Fixed())
+
+
+class Fixed:
+    shape = (2, 6, 15, 16)
+    dtype = np.dtype(np.float32)
+
+
+def test_a_batch_of_arrays() -> None:
+    images = np.stack([voxels(), voxels()[::-1]])[:, np.newaxis]
+    found = znni.SlidingWindowInferer("tiny.yaml", border="valid")(images)
+    assert (found.shape, found.dtype) == ((2, 2, 6, 15, 16), np.float32)
+    for image, output in zip(images, found, strict=True):
+        np.testing.assert_allclose(output, expected(image), rtol=0, atol=1e-6)
+    same = znni.SlidingWindowInferer("tiny.yaml", pad="edge")
+    assert same(images).shape == (2, 2, *images.shape[2:])
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((1, 7, 20, 23), r"shape \(1, 7, 20, 23\)"),
+        ((0, 1, 7, 20, 23), r"shape \(0, 1, .*"),
+        ((), r"shape \(\)"),
+    ],
+)
+def test_what_is_no_batch(shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(InvalidInput, match=f"the inputs have {said}; give a batch"):
+        znni.SlidingWindowInferer("tiny.yaml")(np.zeros(shape, np.uint8))
+
+
+def test_which_network() -> None:
+    images = voxels()[np.newaxis, np.newaxis]
+    network = znni.load_network("tiny.yaml")
+    with pytest.raises(InvalidInput, match="there is no network; give it"):
+        znni.SlidingWindowInferer()(images)
+    with pytest.raises(InvalidInput, match="the inferer has another network"):
+        znni.SlidingWindowInferer("tiny.yaml")(images, network)
+    with pytest.raises(InvalidInput, match="float: is no network"):
+        znni.SlidingWindowInferer()(images, 3.0)
+    with pytest.raises(InvalidInput, match="the volume has 2 maps"):
+        znni.SlidingWindowInferer(network)(np.zeros((1, 2, 7, 20, 23)))
+    inferer = znni.SlidingWindowInferer(network, border="valid")
+    np.testing.assert_array_equal(inferer(images, network), inferer(images))
+
+
+def test_a_network_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv3d(1, 3, 3), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(3, 2, 2)).eval()
+    images = torch.rand(2, 1, 11, 12, 13)
+    inferer = znni.SlidingWindowInferer(border="valid")
+    for _ in range(2):
+        found = inferer(images, model)
+        assert (found.dtype, found.shape) == (torch.float32, (2, 2, 6, 7, 8))
+        for at in ((0, 0, 0), (3, 4, 5), (5, 6, 7)):
+            z, y, x = at
+            window = images[:, :, z : z + 6, y : y + 6, x : x + 6]
+            with torch.no_grad():
+                wanted = model(window)[:, :, 0, 0, 0]
+            np.testing.assert_allclose(found[:, :, z, y, x], wanted, rtol=0, atol=1e-5)
+        with torch.no_grad():
+            model[0].weight *= 2  # as training does: the next call is of the network as it is then
+    with pytest.raises(InvalidInput, match="require gradients"):
+        inferer(images.requires_grad_(), model)
+    with torch.no_grad():
+        assert inferer(images, model).shape == found.shape
+
+
+def test_as_a_predictor_of_monai() -> None:
+    torch = pytest.importorskip("torch")
+    monai = pytest.importorskip("monai.inferers")
+    images = torch.from_numpy(voxels()[np.newaxis, np.newaxis].astype(np.float32))
+    ours = znni.SlidingWindowInferer("tiny.yaml", pad="edge")
+    theirs = monai.SlidingWindowInferer(roi_size=images.shape[2:], mode="constant")
+    np.testing.assert_array_equal(theirs(images, ours), ours(images))
+
+
+def test_networks_in_memory() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 2), torch.nn.ReLU())
+    network, weights = network_of(model)
+    assert (network.name, network.out_features) == ("Sequential", 2)
+    np.testing.assert_array_equal(weights[network.layers[0].name].weight, model[0].weight.detach())
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_runs(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if example.stem == "monai_drop_in":
+        pytest.importorskip("torch")
+    runpy.run_path(str(example), run_name="__main__")
+    said = capsys.readouterr().out
+    if example.stem == "arrays":
+        assert len({line.split()[-1] for line in said.splitlines()}) == 1
+        assert len(said.splitlines()) >= 2
+    elif example.stem == "mask_verify_view":
+        assert "outside the mask" in said
+        assert "boundaries.h5: agree; " in said
+        assert "boundaries.html: " in said
+    else:
+        assert "(2, 1, 24, 32, 40) to (2, 2, 24, 32, 40)" in said

@@ -1,0 +1,138 @@
+"""A call in the place of MONAI's sliding windows: batches of tensors or arrays."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.errors import InvalidInput
+from znni.importing import network_of
+from znni.inferer import Inferer
+from znni.network import Network
+from znni.options import Border, Pad, PlanOptions
+from znni.weights import Float32, Weights
+
+
+class SlidingWindowInferer:
+    """Runs a network over batches (n, f, z, y, x), as MONAI's inferers of that name are called.
+
+    ``inferer(inputs, network)`` gives the dense output (n, f', z', y', x'), of the extents of
+    the inputs, as a float32 tensor on their device, or as an array where they are one. What MONAI
+    is told of windows, overlap and batches is left to the plan. The network is given once, here,
+    or with each call, by what has its layers: a ``torch.nn.Sequential`` is imported (see
+    ``znni.import_network``) at the first call, and again where its parameters have changed.
+    An inferer with a network is a predictor, too: it is called with inputs alone.
+
+    Args:
+        network: a network of znni or its file, or whatever ``znni.import_network`` takes but a
+            state dict; by default what calls give.
+        weights: of a network of znni; by default the file that it names.
+        border: ``same`` for the extents of the inputs, or ``valid``.
+        pad: what is seen beyond the edges with ``same``: zeros, unless told otherwise.
+        options: what plans may use, as of ``znni.Inferer``.
+
+    Example:
+        >>> inferer = znni.SlidingWindowInferer()
+        >>> probability = inferer(images, model)
+
+    Raises:
+        InvalidInput: the network cannot be used as given, or imported.
+    """
+
+    def __init__(
+        self,
+        network: Any = None,
+        weights: Weights | str | Path | None = None,
+        *,
+        border: Border = "same",
+        pad: Pad = "constant",
+        **options: Unpack[PlanOptions],
+    ) -> None:
+        self._given = network
+        self._weights = weights
+        self._border: Border = border
+        self._pad: Pad = pad
+        self._options = options
+        self._made_of: tuple[object, ...] | None = None
+        self._inferer: Inferer | None = None
+        if network is not None:
+            self._made_for(network)
+
+    def __call__(self, inputs: Any, network: Any = None) -> Any:
+        """The dense output of a batch.
+
+        Args:
+            inputs: a tensor or an array (n, f, z, y, x).
+            network: as given to the inferer, if it was.
+
+        Raises:
+            InvalidInput: no batch, a tensor that gradients are wanted for, no network or another
+                than the inferer's, or one that cannot be imported.
+            DoesNotFit: no plan stays within the memory allowed.
+            RunFailed: an imported network differs from the original, or the GPU failed.
+        """
+        if network is None and self._given is None:
+            raise InvalidInput("there is no network; give it to the inferer, or with the inputs")
+        if None not in (network, self._given) and network is not self._given:
+            raise InvalidInput(
+                "the inferer has another network than the one given with the inputs; make an "
+                "inferer for each, or one without"
+            )
+        batch = _as_array(inputs)
+        inferer = self._made_for(network if self._given is None else self._given)
+        outputs = np.stack([inferer(image) for image in batch])
+        return _like(inputs, outputs)
+
+    def _made_for(self, network: Any) -> Inferer:
+        """The inferer of a network, made again where that has changed."""
+        state = _state(network)
+        if self._inferer is None or state != self._made_of:
+            self._inferer = None  # what it keeps is freed first
+            known, weights = network, self._weights
+            if not _is_of_znni(network):
+                known, weights = network_of(network)
+            self._inferer = Inferer(
+                known, weights, border=self._border, pad=self._pad, **self._options
+            )
+            self._made_of = state
+        return self._inferer
+
+
+def _is_of_znni(network: object) -> bool:
+    is_file = isinstance(network, str | Path) and Path(network).suffix in (".yaml", ".yml")
+    return is_file or isinstance(network, Network)
+
+
+def _state(network: Any) -> tuple[object, ...]:
+    """What changes where a network does: itself, and the values of its parameters and buffers."""
+    if not hasattr(network, "state_dict"):
+        return (network,)
+    tensors = network.state_dict(keep_vars=True).values()
+    return network, *((tensor.data_ptr(), tensor._version) for tensor in tensors)
+
+
+def _as_array(inputs: Any) -> NDArray[Any]:
+    """A batch in the memory of the host."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(inputs, torch.Tensor):
+        if inputs.requires_grad and torch.is_grad_enabled():
+            raise InvalidInput("the inputs require gradients, of which there are none; detach them")
+        inputs = inputs.detach().cpu().numpy()
+    batch = np.asarray(inputs)
+    if batch.ndim != 5 or not len(batch):
+        raise InvalidInput(
+            f"the inputs have shape {batch.shape}; give a batch (n, f, z, y, x), n at least 1"
+        )
+    return batch
+
+
+def _like(inputs: Any, outputs: Float32) -> Any:
+    """Outputs as the inputs are: an array, or a tensor on the same device."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(inputs, torch.Tensor):
+        return torch.from_numpy(outputs).to(inputs.device)
+    return outputs
