@@ -113,6 +113,33 @@ def test_an_error_says_what_is_left(network: Network) -> None:
     assert stopped.value.__notes__ == ["the output array is incomplete"]
 
 
+@pytest.mark.parametrize("shape", [(7, 20, 23.5), (7, 20), (0, 20, 23), ("7", 20, 23)])
+def test_extents_are_integers(shape: Any) -> None:
+    with pytest.raises(InvalidInput, match="cannot be planned for; give z, y and x as integers"):
+        znni.plan("tiny.yaml", shape)
+    assert znni.plan("tiny.yaml", np.array(VOLUME)).output == (6, 15, 16)
+
+
+@pytest.mark.parametrize("roi", [np.s_[1.5:3, :, :], np.s_[:, :, ::2], np.s_[:, 3, :], np.s_[:, :]])
+def test_regions_are_of_whole_voxels(roi: Any) -> None:
+    with pytest.raises(InvalidInput, match="give three slices"):
+        znni.plan("tiny.yaml", VOLUME, roi=roi)
+
+
+def test_padding_needs_a_border(network: Network) -> None:
+    with pytest.raises(InvalidInput, match=r"pad is 'edge', and border='valid' sees nothing bey.*"):
+        znni.Inferer(network, pad="edge")(voxels())
+
+
+def test_threads_that_no_core_is_for(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    out = np.empty((2, 6, 15, 16), np.float32)
+    znni.infer(voxels(), network, out, threads=1)
+    assert not caplog.records
+    znni.infer(voxels(), network, out, threads=999)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert re.fullmatch(r"the plan has 999 threads, and .* more are no faster; give .*", warning)
+
+
 def test_plan(network: Network) -> None:
     plan = znni.plan("tiny.yaml", VOLUME)
     assert isinstance(plan, Plan)

@@ -12,7 +12,7 @@ from znni.machine import detect_for, detect_host
 from znni.network import Network
 from znni.options import Choices, Stored
 from znni.plans import Plan
-from znni.units import in_units
+from znni.units import counted, in_units
 
 log = logging.getLogger("znni")
 
@@ -42,9 +42,11 @@ def given_or_found(
                 error.add_note(f"{in_units(stored.output_array)} of that are for the output array")
             raise
         _warn_beyond_available(found)
+        _warn_of_idle_threads(found)
         return found
     checked = planning.checked_plan(given, network, choices, stored)
     _warn_beyond_available(checked)
+    _warn_of_idle_threads(checked)
     return replace(checked, output=job.output)
 
 
@@ -56,4 +58,15 @@ def _warn_beyond_available(plan: Plan) -> None:
             in_units(plan.memory.total),
             in_units(available),
             option("ram", f"{available // 2**20}MiB"),
+        )
+
+
+def _warn_of_idle_threads(plan: Plan) -> None:
+    threads, cores = plan.machine.host.threads, detect_host().host.threads
+    if threads > cores:
+        log.warning(
+            "the plan has %d threads, and this process may use %s: more are no faster; give %s",
+            threads,
+            counted(cores, "core"),
+            option("threads", cores),
         )

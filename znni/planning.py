@@ -44,7 +44,7 @@ from znni.plan_memory import PlanMemory
 from znni.plans import Plan
 from znni.primitive import Catalogue, catalogue
 from znni.run_overhead import run_overhead
-from znni.shapes import Vec3
+from znni.shapes import Vec3, is_extent
 from znni.units import in_units
 from znni.weights import Weights
 
@@ -112,9 +112,10 @@ def search(
         InvalidInput: as ``plan``.
     """
     network = network if isinstance(network, Network) else load_network(network)
-    if len(volume_shape) != 3 or min(volume_shape) < 1:
+    if len(volume_shape) != 3 or not all(is_extent(extent) for extent in volume_shape):
         raise InvalidInput(
-            f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x"
+            f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x as "
+            f"integers of 1 or more"
         )
     choices, stored = Choices(**options), Stored(dtype, input_itemsize)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)

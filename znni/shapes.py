@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
+from operator import index
+from typing import NamedTuple, SupportsIndex
 
 
 class Vec3(NamedTuple):
@@ -164,6 +165,11 @@ class Box(NamedTuple):
 
     def __str__(self) -> str:
         return ",".join(f"{a}:{b}" for a, b in zip(self.start, self.stop, strict=True))
+
+
+def is_extent(value: object) -> bool:
+    """Whether a value is a whole number of voxels: an integer of any kind, at least 1."""
+    return isinstance(value, SupportsIndex) and index(value) >= 1
 
 
 def valid_convolution(size: Vec3, kernel: Vec3) -> Vec3 | None:

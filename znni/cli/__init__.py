@@ -14,6 +14,7 @@ from znni.errors import ZnniError
 from znni.stopping import Stopped, stopping_on_signals
 
 INTERNAL_ERROR = 70
+LONGEST = 1500  # characters of a message
 
 
 def main() -> None:
@@ -48,6 +49,8 @@ def main() -> None:
 def _fail(message: str, code: int, error: BaseException, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exception(error)
-    whole = "; ".join([message, *getattr(error, "__notes__", [])])
-    typer.echo(f"znni: error: {' '.join(whole.split())}", err=True)
+    whole = " ".join("; ".join([message, *getattr(error, "__notes__", [])]).split())
+    if len(whole) > LONGEST:  # as where a name in a file is a page long; the remedy comes last
+        whole = f"{whole[: LONGEST // 2]} [...] {whole[-LONGEST // 2 :]}"
+    typer.echo(f"znni: error: {whole}", err=True)
     sys.exit(code)

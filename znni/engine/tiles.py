@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,11 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
         InvalidInput: nothing would be computed, or ``roi`` asks for voxels that have no output.
     """
     check_names(border=border, pad=pad)
+    if border == "valid" and pad != "reflect":
+        raise InvalidInput(
+            f"pad is {pad!r}, and border='valid' sees nothing beyond the edges; give "
+            f"{option('border', 'same')}, or leave it out"
+        )
     view = network.field_of_view
     before = (view - 1) // 2
     if border == "valid":
@@ -84,7 +89,7 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
 
 def _region(roi: Region, possible: Box) -> Box:
     slices = roi.slices if isinstance(roi, Box) else roi
-    if len(slices) != 3 or not all(isinstance(s, slice) and s.step is None for s in slices):
+    if len(slices) != 3 or not all(map(_is_part, slices)):
         raise InvalidInput(f"roi is {roi!r}; give three slices, as numpy.s_[z0:z1, y0:y1, x0:x1]")
     starts = (
         s.start if s.start is not None else a for s, a in zip(slices, possible.start, strict=True)
@@ -93,6 +98,12 @@ def _region(roi: Region, possible: Box) -> Box:
         s.stop if s.stop is not None else b for s, b in zip(slices, possible.stop, strict=True)
     )
     return Box(Vec3(*starts), Vec3(*stops))
+
+
+def _is_part(part: object) -> bool:
+    """Whether it is a slice between integers, or an end left out, and takes every voxel."""
+    ends = (part.start, part.stop) if isinstance(part, slice) and part.step is None else ("",)
+    return all(end is None or isinstance(end, SupportsIndex) for end in ends)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 
-from znni.errors import InvalidInput, option
+from znni.errors import InvalidInput, ZnniError, option
 from znni.volume import NewOutput
 from znni.volumes.formats import Format, check_plain
 from znni.volumes.hdf5_compressed import decoded_by_threads
 from znni.volumes.hdf5_output import LEDGER, Hdf5Output
 from znni.volumes.ledger_file import ledger_name
-from znni.volumes.stored import StoredVolume, local_file
+from znni.volumes.stored import StoredVolume, local_file, reason
 
 NAME = "HDF5"
 
@@ -24,31 +26,37 @@ def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
         InvalidInput: no such file or dataset, not HDF5, or several volumes to choose from.
     """
     path = local_file(place, NAME)
-    file = _open_to_read(path)
-    found = _named(file, path, dataset) if dataset else _only_volume(file, path)
-    stored = decoded_by_threads(found)
-    return StoredVolume(stored, f"{path}:{found.name}", attributes=found.attrs)
+    with _told_in_one_line(path):
+        file = h5py.File(path, "r")
+        found = _named(file, path, dataset) if dataset else _only_volume(file, path)
+        stored = decoded_by_threads(found)
+        return StoredVolume(stored, f"{path}:{found.name}", attributes=found.attrs)
 
 
 def describe_hdf5(place: str, dataset: str | None) -> str:
     """The datasets of a file with shape, type and chunks, and how an output came to be."""
     path = local_file(place, NAME)
-    file = _open_to_read(path)
     lines = [str(path)]
-    for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
-        lines.append(f"  {found.name}  {found.shape} {found.dtype}, chunks {found.chunks}")
-        lines.extend(
-            f"    {name}: {value}" for name, value in found.attrs.items() if name != "plan"
-        )
+    with _told_in_one_line(path), h5py.File(path, "r") as file:
+        for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
+            lines.append(f"  {found.name}  {found.shape} {found.dtype}, chunks {found.chunks}")
+            lines.extend(
+                f"    {name}: {value}" for name, value in found.attrs.items() if name != "plan"
+            )
     return "\n".join(lines)
 
 
-def _open_to_read(path: Path) -> h5py.File:
+@contextmanager
+def _told_in_one_line(path: Path) -> Iterator[None]:
+    """What HDF5 finds wrong with a damaged file, which it raises as errors of all kinds."""
     try:
-        return h5py.File(path, "r")
-    except OSError as error:
+        yield
+    except (ZnniError, MemoryError):
+        raise
+    except Exception as error:
         raise InvalidInput(
-            f"{path}: cannot be read as HDF5: {error}; give an HDF5 file, whole and readable"
+            f"{path}: cannot be read as HDF5: {reason(error)}; give an HDF5 file, whole and "
+            f"readable"
         ) from None
 
 

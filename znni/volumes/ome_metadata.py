@@ -81,7 +81,10 @@ def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
         InvalidInput: the metadata is not as a version known to us has it.
     """
     ome = attributes.get("ome", attributes)
-    if not isinstance(ome, Mapping) or "multiscales" not in ome:
+    if not isinstance(ome, Mapping):
+        kind = type(ome).__name__
+        raise InvalidInput(f"{where}: its OME metadata is no mapping but a {kind}; write it again")
+    if "multiscales" not in ome:
         return []
     try:
         found = ome["multiscales"]

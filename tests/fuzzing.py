@@ -1,0 +1,234 @@
+"""Thousands of inputs with small changes: each is taken for what it is, or refused in one line.
+
+    python tests/fuzzing.py --count 10000 --out record.json
+
+runs them in processes of their own, each with a limit on its memory: one that dies or hangs is
+found and told. What is changed follows from the kind of file and the number of the input alone, so
+that ``--kind KIND --only NUMBER`` shows one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from command_line import Outcome
+from fakes import fake_catalogue
+from fuzz_kinds import KINDS, Kind, restore
+
+SECONDS = 20  # that an input may take
+SILENCE = 120  # seconds after which a process is taken for hanging
+MEMORY = 6 << 30  # bytes of address space, most of it libraries
+WHOLE = 10_000  # inputs that the kinds' shares are of
+CANARY = Path("CANARY")  # made by programs in hostile files
+RUNNING_CODE = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen")
+CODES_OF_REFUSALS = (1, 2, 3, 4, 5)
+
+
+class Hangs(BaseException):
+    """An input took too long."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of an input.
+
+    Attributes:
+        kind: of file.
+        number: of the input.
+        verdict: ``taken``, ``refused``, or what is wrong.
+        said: what was printed.
+    """
+
+    kind: str
+    number: int
+    verdict: str
+    said: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it is a fault of znni's."""
+        return self.verdict not in ("taken", "refused")
+
+
+def fuzzed(name: str, numbers: Iterator[int] | range, folder: Path) -> Iterator[Found]:
+    """Run inputs of a kind, one by one, in a folder that is this process's."""
+    kind = KINDS[name]
+    good, here = folder / "good", folder / "here"
+    good.mkdir()
+    here.mkdir()
+    with patch("znni.planning.catalogue", lambda _machine: fake_catalogue()):
+        os.chdir(good)
+        kind.make()
+        os.chdir(here)
+        for number in numbers:
+            restore(good, here)
+            yield _one(name, kind, number)
+
+
+def _one(name: str, kind: Kind, number: int) -> Found:
+    rng = Random(f"{name} {number}")
+    path = Path(rng.choice(kind.files))
+    path.write_bytes(kind.mutate(rng, path.read_bytes()))
+    ran: list[str] = []
+    WATCHING.append(ran)
+    try:
+        with _within(SECONDS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outcome = kind.run()
+            verdict = _verdict(kind, outcome)
+    except Hangs:
+        outcome, verdict = Outcome(-1, "", ""), "hangs"
+    finally:
+        WATCHING.pop()
+    if CANARY.exists() or ran:
+        verdict = f"runs code {ran}"
+    return Found(name, number, verdict, outcome.err.strip() or outcome.out[:200])
+
+
+def _verdict(kind: Kind, outcome: Outcome) -> str:
+    if outcome.code:
+        *notes, last = outcome.err.splitlines() or [""]
+        clear = last.startswith("znni: error: ") and len(last) < 2000
+        if outcome.code not in CODES_OF_REFUSALS or not clear:
+            return f"exits with {outcome.code}"
+        if any(not note.startswith("znni: warning: ") for note in notes):
+            return "says more than an error"
+        return "memory ran out" if "memory ran out" in last else "refused"
+    try:
+        right = kind.right(outcome)
+    except Exception as error:
+        return f"taken, and a second reader has {type(error).__name__}: {error}"
+    return "taken" if right else "taken for something else"
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    def stop(_number: int, _frame: object) -> None:
+        raise Hangs
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+WATCHING: list[list[str]] = []
+
+
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if WATCHING and event in RUNNING_CODE:
+        WATCHING[-1].append(f"{event} {arguments}")
+
+
+def watch_for_code() -> None:
+    """From here on, notice commands that this process runs."""
+    sys.addaudithook(_watch)
+
+
+def available() -> list[str]:
+    """The kinds whose libraries are installed."""
+    return [name for name, kind in KINDS.items() if all(map(importlib.util.find_spec, kind.needs))]
+
+
+def share_of(name: str, count: int) -> int:
+    """How many of so many inputs are of a kind."""
+    return max(1, round(count * KINDS[name].share / WHOLE))
+
+
+def _work(name: str, start: int, stop: int) -> None:
+    """As a process of its own: a line of JSON for each input."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    watch_for_code()
+    with tempfile.TemporaryDirectory() as folder:
+        for found in fuzzed(name, range(start, stop), Path(folder)):
+            print(json.dumps(found.__dict__), flush=True)
+        os.chdir("/")
+
+
+def _run_kind(name: str, count: int) -> Iterator[Found]:
+    """Run a kind's inputs in processes, a new one where one dies."""
+    done = 0
+    while done < count:
+        command = [sys.executable, __file__, "--kind", name, "--work", str(done), str(count)]
+        with (
+            tempfile.TemporaryFile("w+") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        ):
+            assert process.stdout
+            signal.signal(signal.SIGALRM, lambda *_: process.kill())
+            signal.alarm(SILENCE)
+            for line in process.stdout:
+                signal.alarm(SILENCE)
+                yield Found(**json.loads(line))
+                done += 1
+            signal.alarm(0)
+            code = process.wait()
+            errors.seek(0)
+            said = errors.read()
+        if code and done < count:
+            yield Found(name, done, f"dies with {code}", said[-1000:])
+            done += 1
+        elif code:
+            raise RuntimeError(f"{name}: {said}")
+
+
+def main() -> None:
+    """Run inputs of all kinds and print what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=WHOLE, help="inputs in all")
+    parser.add_argument("--kind", choices=KINDS, help="of this kind alone")
+    parser.add_argument("--only", type=int, help="the input of this number alone")
+    parser.add_argument("--out", type=Path, help="record to write, in JSON")
+    parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        _work(given.kind, *given.work)
+        return
+    if given.only is not None:
+        _work(given.kind, given.only, given.only + 1)
+        return
+    begun, rows, faults = time.monotonic(), [], []
+    for name in [given.kind] if given.kind else available():
+        verdicts = Counter[str]()
+        for found in _run_kind(name, share_of(name, given.count)):
+            verdicts[found.verdict if not found.wrong else "wrong"] += 1
+            if found.wrong:
+                faults.append(found)
+                print(f"{name} {found.number}: {found.verdict}: {found.said}", flush=True)
+        rows.append({"kind": name, "inputs": verdicts.total(), **verdicts})
+        print(f"{name}: {dict(verdicts)}", flush=True)
+    record = {
+        "inputs": sum(row["inputs"] for row in rows),
+        "wrong": len(faults),
+        "seconds": round(time.monotonic() - begun),
+        "kinds": rows,
+        "faults": [fault.__dict__ for fault in faults],
+    }
+    if given.out:
+        given.out.write_text(json.dumps(record, indent=1) + "\n")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
