@@ -19,7 +19,12 @@ from znni.errors import InvalidInput, OutputDiffers
 from znni.network import Network
 from znni.network_file import load_network, network_from_text, network_text
 from znni.primitives.reference import dense
+from znni.shapes import Box, Vec3
 from znni.verification import compared
+from znni.volumes.block_checks import check_blocks
+from znni.volumes.hdf5_output import LEDGER
+from znni.volumes.ledger import Ledger, read_ledger
+from znni.volumes.locate import open_volume
 from znni.weights import random_weights
 
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml")
@@ -101,9 +106,11 @@ def change(at: tuple[int, ...], by: float, name: str = "out.h5") -> None:
 def test_values_that_differ_are_found(dtype: str, unseen: float, seen: float) -> None:
     succeeds(*INFER, "--out", "out.h5", "--dtype", dtype, "--roi", "2:3,5:7,8:9")
     change((1, 0, 1, 0), unseen)
-    assert znni.verify("out.h5", voxels=20, seed=1).agrees
+    assert znni.verify("out.h5", voxels=20, blocks=0, seed=1).agrees
+    assert bool(znni.verify("out.h5", voxels=20, seed=1).blocks.damaged) == (dtype == "float32")
     change((1, 0, 1, 0), seen)
     found = znni.verify("out.h5", voxels=20, seed=1)
+    assert found.blocks.damaged == (Box(Vec3(0, 0, 0), Vec3(1, 2, 1)),)
     assert 0 < found.wrong < 20
     assert found.at == (0, 1, 0)
     assert found.largest_error > found.allowed
@@ -122,7 +129,40 @@ def test_other_input_differs() -> None:
     succeeds(*INFER, "--out", "out.h5")
     with h5py.File("volume.h5", "r+") as file:
         file["raw"][...] = voxels()[::-1]
-    assert not znni.verify("out.h5", seed=1).agrees
+    message = refused("verify", "out.h5")
+    assert "the input's values are not those that out.h5:/main was computed from" in message
+
+
+def test_blocks_are_held_to_their_checksums() -> None:
+    plan = znni.plan("tiny.yaml", (3, 9, 10), threads=1)
+    znni.infer("volume.h5", "tiny.yaml", "out.h5", plan=plan)
+    whole = znni.verify("out.h5", voxels=1)
+    blocks = len(read_ledger("out.h5").checksums)
+    assert (whole.blocks.blocks, whole.blocks.checked) == (blocks, blocks)
+    assert blocks > 8
+    assert f"; {blocks} blocks have their checksums" in succeeds("verify", "out.h5", "--voxels", 1)
+    assert f"; 5 blocks of {blocks} have" in succeeds("verify", "out.h5", "--blocks", 5)
+    assert f"; 1 block of {blocks} has its" in succeeds("verify", "out.h5", "--blocks", 1)
+    assert f"; {blocks} blocks not checked" in succeeds("verify", "out.h5", "--blocks", 0)
+    change((0, 5, 14, 15), 1e-7)
+    message = refused("verify", "out.h5", code=5)
+    assert "; 1 block damaged, the first one at " in message
+    agree = [znni.verify("out.h5", voxels=1, blocks=9, seed=seed).agrees for seed in range(9)]
+    assert {True, False} == set(agree)
+
+
+def nobody(_done: int, _total: int) -> None:
+    """Is told nothing."""
+
+
+def test_ledgers_of_other_outputs() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    part = Ledger(checksums={Box(Vec3(0, 0, 0), Vec3(1, 2, 3)): "0"})
+    with pytest.raises(InvalidInput, match="out: its ledger has blocks of 6 voxels and it holds 1"):
+        check_blocks(open_volume("out.h5"), part, "out", None, np.random.default_rng(), nobody)
+    with h5py.File("out.h5", "r+") as file:
+        del file[LEDGER]
+    assert "has no ledger of its blocks" in refused("verify", "out.h5")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from operator import index
 from typing import NamedTuple, SupportsIndex
 
 
@@ -169,7 +168,7 @@ class Box(NamedTuple):
 
 def is_extent(value: object) -> bool:
     """Whether a value is a whole number of voxels: an integer of any kind, at least 1."""
-    return isinstance(value, SupportsIndex) and index(value) >= 1
+    return isinstance(value, SupportsIndex) and value.__index__() >= 1
 
 
 def valid_convolution(size: Vec3, kernel: Vec3) -> Vec3 | None:

@@ -11,19 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.brute_force import at_voxel
-from znni.engine.checks import check_features
-from znni.engine.skipping import check_mask
-from znni.errors import InvalidInput, option
+from znni.errors import InvalidInput
 from znni.network import Network
 from znni.options import ACCURACIES, Accuracy, Pad
 from znni.origin import Origin, origin_of
+from znni.origin_parts import input_of, mask_of, weights_of
 from znni.shapes import Box, Vec3
 from znni.units import counted
 from znni.volume import Volume
 from znni.volumes.array import ArrayLike
-from znni.volumes.locate import open_volume
+from znni.volumes.block_checks import BlockChecks, check_blocks
+from znni.volumes.ledger import read_ledger
+from znni.volumes.locate import open_volume, split_dataset
 from znni.volumes.stored import StoredVolume
-from znni.weights import Weights, weights_again, weights_for
+from znni.weights import Weights
 
 VOXELS = 32
 BOUNDED = ("sigmoid", "tanh", "softmax")  # activations that give 1 at most
@@ -43,6 +44,7 @@ class Verification:
         allowed: at that voxel: the rounding of the primitives' accuracy class and of the type
             that values are stored as.
         at: that voxel, in voxels of the output.
+        blocks: how its blocks compare with their checksums.
     """
 
     out: str
@@ -53,22 +55,23 @@ class Verification:
     largest_error: float
     allowed: float
     at: Vec3
+    blocks: BlockChecks
 
     @property
     def agrees(self) -> bool:
         """Whether nothing is wrong."""
-        return self.wrong == 0
+        return self.wrong == 0 and not self.blocks.damaged
 
     def __str__(self) -> str:
         """What was found, in a line."""
         z, y, x = self.at
-        found = "agree" if self.agrees else f"{counted(self.wrong, 'voxel')} differ"
+        found = "agree" if not self.wrong else f"{counted(self.wrong, 'voxel')} differ"
         again = f"{counted(self.voxels - self.unneeded, 'voxel')} computed again in float64"
         masked = f", {self.unneeded:,} outside the mask hold 0" * bool(self.unneeded)
         return (
             f"{self.out}: {found}; {again}{masked} (seed {self.seed}), largest error "
             f"{self.largest_error:.2g} at z={z}, y={y}, x={x} of the output, where "
-            f"{self.allowed:.2g} is allowed"
+            f"{self.allowed:.2g} is allowed; {self.blocks}"
         )
 
 
@@ -79,12 +82,15 @@ def verify(
     mask: str | Path | ArrayLike | None = None,
     weights: Weights | str | Path | None = None,
     voxels: int = VOXELS,
+    blocks: int | None = None,
     seed: int | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verification:
     """Compute voxels of an output again, each by itself in float64, from input and network alone.
 
-    Each takes the multiplications of one field of view, on the host: seconds for a field of view
+    Its blocks are read, too, and held to the checksums that they were written with.
+
+    A voxel takes the multiplications of one field of view, on the host: seconds for a field of view
     of 85^3 and 80 maps, minutes for 163^3.
 
     Args:
@@ -94,8 +100,10 @@ def verify(
         mask: in the same way, the mask of the run, if it had one.
         weights: they or their file, where they are not where they were.
         voxels: how many are computed, each with all its maps.
-        seed: to choose them by; by default another each time.
-        progress: called after each with how many are done and wanted.
+        blocks: how many of the blocks are read; by default all.
+        seed: to choose both by; by default another each time.
+        progress: called after each block, then after each voxel, with how many are done and
+            wanted.
 
     Raises:
         InvalidInput: the output has no such attributes, or input or weights are not there, or not
@@ -106,18 +114,23 @@ def verify(
         >>> znni.verify("boundaries.h5", voxels=100).agrees
         True
     """
-    if voxels < 1 or (seed is not None and seed < 0):
-        raise InvalidInput(f"{voxels} voxels by seed {seed}; give 1 or more, and 0 or more")
+    if voxels < 1 or min(blocks or 0, seed or 0) < 0:
+        raise InvalidInput(
+            f"{voxels} voxels and {blocks} blocks by seed {seed} cannot be verified; give 1 voxel "
+            f"or more, and 0 or more of the others"
+        )
     output = open_volume(out)
     if not isinstance(output, StoredVolume) or str(out).rstrip("/").endswith(".partial"):
         raise InvalidInput(f"{out}: is no finished output; give a file that znni infer has made")
     origin = origin_of(output.attributes, output.name)
-    volume = _input(origin, output, source)
-    masked = _mask(origin, output, volume, mask)
-    parameters = _weights(origin, output, weights)
+    ledger = read_ledger(split_dataset(str(out))[0])
+    volume = input_of(origin, output, ledger, source)
+    masked = mask_of(origin, output, volume, mask)
+    parameters = weights_of(origin, output, weights)
     if seed is None:
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)
+    checked = check_blocks(output, ledger, output.name, blocks, generator, progress)
     wanted = [Vec3(*map(int, generator.integers(output.size))) for _ in range(voxels)]
     stored = np.array([output.read(Box(at, at + 1))[:, 0, 0, 0] for at in wanted])
     computed = np.zeros(stored.shape)
@@ -148,6 +161,7 @@ def verify(
         largest_error=float(errors[worst, feature]),
         allowed=float(allowed[worst, feature]),
         at=wanted[worst],
+        blocks=checked,
     )
 
 
@@ -217,76 +231,6 @@ def _seen_from(position: int, extent: int, pad: Pad) -> int:
     return position
 
 
-def _input(origin: Origin, output: StoredVolume, given: str | Path | ArrayLike | None) -> Volume:
-    """The volume that an output was computed from."""
-    recorded = origin.attributes
-    try:
-        if given is None:
-            volume = open_volume(recorded.source, recorded.dataset or None)
-        else:
-            volume = open_volume(given)
-        check_features(volume, origin.network)
-    except InvalidInput as error:
-        raise InvalidInput(
-            f"{error}; {output.name} was computed from {recorded.source}: if that lies elsewhere, "
-            f"give {option('source', 'FILE')}"
-        ) from None
-    features, offset = origin.network.out_features, Vec3(*recorded.voxel_offset)
-    whole = Box(Vec3(0, 0, 0), volume.size)
-    if volume.size != recorded.source_extents:
-        raise InvalidInput(
-            f"the input is {volume.size} voxels, and {output.name} was computed from one of "
-            f"{Vec3(*recorded.source_extents)}; give that, as {option('source', 'FILE')}"
-        )
-    if output.features != features or not Box(offset, offset + output.size).within(whole):
-        raise InvalidInput(
-            f"{output.name} has {counted(output.features, 'map')} of {output.size} from voxel "
-            f"{offset} of a volume of {volume.size}, which network {origin.network.name} does not "
-            f"give; compute it again"
-        )
-    return volume
-
-
-def _mask(
-    origin: Origin, output: StoredVolume, volume: Volume, given: str | Path | ArrayLike | None
-) -> Volume | None:
-    """The mask that an output was computed with."""
-    recorded = origin.attributes.mask
-    if not recorded:
-        if given is not None:
-            raise InvalidInput(f"{output.name} was computed without a mask; leave it out")
-        return None
-    try:
-        mask = open_volume(recorded if given is None else given)
-    except InvalidInput as error:
-        raise InvalidInput(
-            f"{error}; {output.name} was computed with the mask {recorded}: if that lies "
-            f"elsewhere, give {option('mask', 'FILE')}"
-        ) from None
-    check_mask(mask, volume)
-    return mask
-
-
 def _mask_at(mask: Volume, origin: Origin, at: Vec3) -> bool:
     voxel = at + Vec3(*origin.attributes.voxel_offset)
     return bool(mask.read(Box(voxel, voxel + 1)).any())
-
-
-def _weights(origin: Origin, output: StoredVolume, given: Weights | str | Path | None) -> Weights:
-    """The weights that an output was computed with."""
-    recorded, network = origin.attributes, origin.network
-    elsewhere = f"if they lie elsewhere, give {option('weights', 'FILE')}"
-    try:
-        if given is None:
-            found = weights_again(recorded.weights, network)
-        else:
-            found = weights_for(network, given, None)
-    except InvalidInput as error:
-        raise InvalidInput(f"{error}; {elsewhere}") from None
-    if found.sha256 != recorded.weights_sha256:
-        raise InvalidInput(
-            f"{output.name} was computed with other weights than those of {found.source}: their "
-            f"SHA-256 is {recorded.weights_sha256[:12]}..., and these have "
-            f"{found.sha256[:12]}...; {elsewhere}"
-        )
-    return found

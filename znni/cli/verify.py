@@ -13,8 +13,12 @@ def verify(
     voxels: Annotated[
         int, typer.Option(min=1, help="How many to compute; each takes one field of view's work.")
     ] = 32,
+    blocks: Annotated[
+        int | None,
+        typer.Option(min=0, help="How many blocks to hold to their checksums. Default: all."),
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Choose them by this. Default: others each time.")
+        int | None, typer.Option(min=0, help="Choose both by this. Default: others each time.")
     ] = None,
     source: Annotated[
         str | None, typer.Option(metavar="FILE", help="The input, if it is not where it was.")
@@ -28,7 +32,7 @@ def verify(
 ) -> None:
     """Compute random voxels of an output again, in float64, from input and network alone.
 
-    Exits with 5 where one of them differs.
+    Its blocks are held to their checksums, too. Exits with 5 where anything differs.
     """
     from znni import verification
     from znni.errors import OutputDiffers
@@ -41,6 +45,7 @@ def verify(
             mask=mask,
             weights=weights,
             voxels=voxels,
+            blocks=blocks,
             seed=seed,
             progress=progress,
         )

@@ -120,7 +120,7 @@ def ledger_text(place: str) -> bytes:
     beside = ledger_name(path)
     if beside.exists():
         return beside.read_bytes()
-    with _open_to_read(path) as file:
+    with _told_in_one_line(path), h5py.File(path, "r") as file:
         return bytes(file[LEDGER][()]) if LEDGER in file else b""
 
 
