@@ -45,8 +45,9 @@ from znni.errors import ZnniError
 from znni.machine import detect_host
 from znni.network_file import load_network
 from znni.options import memory_size
-from znni.plans import Plan, Step
+from znni.plans import Plan
 from znni.primitive import catalogue
+from znni.segments import Step
 from znni.shapes import Shape5
 
 app = typer.Typer(

@@ -90,7 +90,7 @@ def compare_gpu_network(
     from bench.gpu_torch_network import reference_on_gpu
 
     network = plan.network
-    about = {"network": network.name, "device": plan.device.name}
+    about = {"network": network.name, "device": plan.gpu.name}
     reference = CornerReference(network, reference_on_gpu(network))
     progress(f"{network.name}, ours")
     ours = _ours(plan, effort.repeats, reference)

@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from bench.noise import patch_input
 from znni.cuda import cupy
+from znni.engine.stages import run_stages
+from znni.engine.stopwatch import Stopwatch
 from znni.planning import prepare
-from znni.plans import Plan, Step
+from znni.plans import Plan
+from znni.segments import Step
 from znni.weights import random_weights
 
 
@@ -41,14 +44,15 @@ class GpuPlanPatches:
         While one is computed the next is brought to the GPU and the last one back, as in a run. The
         first is not counted.
         """
-        done = []
+        done: list[float] = []
         self._layer_seconds.clear()
-        under_way = [self._runner.begin(self._x)]
-        for _ in range(repeats + 1):
-            under_way.append(self._runner.begin(self._x))
-            self.output = under_way.pop(0)()
+
+        def note(output: NDArray[Any]) -> None:
+            self.output = output
             done.append(time.perf_counter())
-        under_way.pop()()
+
+        stages = [lambda _: self._x, *self._runner.stages(Stopwatch()), note]
+        run_stages(range(repeats + 1), stages, here=1)
         self.peak = self._free - free_bytes()
         return tuple(after - before for before, after in pairwise(done))
 

@@ -31,7 +31,7 @@ def plan_on(
     started = search(network, (size,) * 3, machine=machine, device=device, costs=costs)
     row: Row = {
         "network": network.name,
-        "processor": started.device.name,
+        "processor": started.machine.host.name if device == "cpu" else started.machine.gpus[0].name,
         "published_voxels_per_s": published(network.name, STRATEGIES[device]),
     }
     try:

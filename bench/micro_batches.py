@@ -17,8 +17,8 @@ from znni.machine import Machine
 from znni.micro_batches import named
 from znni.network import Network
 from znni.options import ACCURACIES, Division
-from znni.plans import Step
 from znni.primitive import Catalogue, catalogue
+from znni.segments import Step
 from znni.shapes import Shape5
 from znni.weights import random_weights
 

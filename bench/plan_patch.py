@@ -28,7 +28,7 @@ class PlanPatch:
     def seconds(self) -> float:
         """Time one patch."""
         start = time.perf_counter()
-        y = self._runner.begin(self._x)()
+        y = self._runner(self._x)
         seconds = time.perf_counter() - start
         self._corners = corners(self._network, y)
         return seconds

@@ -14,8 +14,9 @@ from bench.noise import patch_input
 from bench.record import Row
 from znni.engine.patch import PatchRunner
 from znni.network import Operation
-from znni.plans import Plan, Step
+from znni.plans import Plan
 from znni.primitive import Primitive, Run, catalogue
+from znni.segments import Step
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32, random_weights
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from planner.front import Front
 from planner.layers import Choice, Slot
-from znni.plans import Step
+from znni.segments import Step
 
 Pairs = list[tuple[int, int]]
 
@@ -37,8 +37,7 @@ def first_come(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> l
     resident = peak = 0
     for slot, later in zip(slots, needs[1:], strict=True):
         for step in slot.options:
-            memory = step.cost.memory
-            held, highest = resident + memory.resident, max(peak, slot.held + memory.working)
+            held, highest = resident + step.cost.memory.resident, max(peak, slot.peak(step))
             if any(held + more + max(highest, other) <= allowed for more, other in later):
                 chosen.append(step)
                 resident, peak = held, highest
@@ -57,7 +56,7 @@ def _together(slots: Sequence[Slot], steps: Sequence[Step]) -> Choice:
     return Choice(
         sum(slot.runs * step.seconds for slot, step in zip(slots, steps, strict=True)),
         sum(step.cost.memory.resident for step in steps),
-        max(slot.held + s.cost.memory.working for slot, s in zip(slots, steps, strict=True)),
+        max(slot.peak(s) for slot, s in zip(slots, steps, strict=True)),
         tuple(steps),
     )
 
@@ -67,7 +66,7 @@ def _least_needs(slots: Sequence[Slot]) -> list[Pairs]:
     needs: list[Pairs] = [[(0, 0)]]
     for slot in reversed(slots):
         pairs = sorted(
-            (more + s.cost.memory.resident, max(other, slot.held + s.cost.memory.working))
+            (more + s.cost.memory.resident, max(other, slot.peak(s)))
             for s in slot.options
             for more, other in needs[0]
         )

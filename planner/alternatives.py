@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from planner.costs import CostModel
-from znni.plans import Plan, Segment, Step, working_peak
-from znni.primitive import Catalogue, Primitive
+from znni.plan_memory import PlanMemory
+from znni.plans import Plan
+from znni.primitive import Catalogue, Primitive, on_device
+from znni.segments import Step
+from znni.sides import Side
 
 
 @dataclass(frozen=True)
@@ -16,11 +19,13 @@ class Alternative:
 
     Attributes:
         step: that one.
-        memory: bytes that the plan would then take of its device.
+        memory: bytes that the plan would then take of the device where the step runs.
+        allowed: bytes of that device.
     """
 
     step: Step
     memory: int
+    allowed: int
 
 
 def alternatives(
@@ -33,13 +38,18 @@ def alternatives(
         catalogue: the primitives.
         model: predicts the times of the alternatives.
     """
-    for place, (segment, runs) in enumerate(plan.runs()):
-        for index, step in enumerate(segment.steps):
-            others = [
-                Alternative(other, _memory_with(plan, place, index, other))
-                for other in _by_others(step, catalogue, model)
-            ]
-            yield step, runs, sorted(others, key=lambda other: other.step.seconds)
+    for side in plan.sides:
+        memory, device = plan.limits[side.device]
+        there = on_device(catalogue, side.device)
+        for place, (segment, runs) in enumerate(side.runs()):
+            for index, step in enumerate(segment.steps):
+                others = [
+                    Alternative(
+                        other, _memory_with(side, memory, place, index, other), device.memory
+                    )
+                    for other in _by_others(step, there, model)
+                ]
+                yield step, runs, sorted(others, key=lambda other: other.step.seconds)
 
 
 def _by_others(step: Step, catalogue: Catalogue, model: CostModel) -> Iterator[Step]:
@@ -56,12 +66,12 @@ def _does(primitive: Primitive, step: Step) -> bool:
     return primitive.out_shape(step.operation, step.shape_in) == step.shape_out
 
 
-def _memory_with(plan: Plan, place: int, index: int, other: Step) -> int:
-    """Bytes of the plan with one step replaced."""
-    segments = list(plan.segments)
+def _memory_with(side: Side, memory: PlanMemory, place: int, index: int, other: Step) -> int:
+    """Bytes of a device with one step of its side replaced."""
+    segments = list(side.segments)
     steps = segments[place].steps
     instead = (*steps[:index], other, *steps[index + 1 :])
     segments[place] = replace(segments[place], steps=instead)
-    working, _ = working_peak(tuple[Segment, ...](segments), plan.input_shape)
-    resident = sum(step.cost.memory.resident for part in segments for step in part.steps)
-    return replace(plan.device_memory, working=working, resident=resident).total
+    changed = replace(side, segments=tuple(segments))
+    working, _ = changed.working_peak()
+    return replace(memory, working=working, resident=changed.resident).total

@@ -5,32 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
-from itertools import islice, product
 from math import inf
-from typing import TypeAlias
 
 from planner.best import Best
-from planner.bounds import Bounds
 from planner.costs import BUILT_IN, CostModel
-from planner.layers import Choice, Options, Slot, least_memory, undominated_within
-from planner.limits import allowed_to_layers, does_not_fit, fits, memory_of_run
+from planner.job import Job
+from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import Overhead
+from planner.side_search import Chooser, SideSearch, Way
 from planner.sizes import patch_sizes, patch_sizes_near
-from planner.split import fusible_convolutions, splits
+from planner.strategy import Cut, places_to_cut
 from znni.errors import InvalidInput, option
-from znni.machine import Device, Machine
-from znni.network import Conv, Network, PooledConv
-from znni.options import Division
-from znni.plan_time import PlanTime
-from znni.plans import Plan, Segment, Step, held_beside, segment_runs, working_peak
-from znni.primitive import Catalogue
+from znni.machine import DeviceKind, Machine
+from znni.network import Conv, Network
+from znni.options import DeviceChoice, Division
+from znni.plans import Plan
+from znni.primitive import Catalogue, on_device
 from znni.shapes import Shape5, Vec3
-
-Segments: TypeAlias = tuple[Segment, ...]
-StepOptions: TypeAlias = Callable[[Step], tuple[Step, ...]]
-# Choices of steps for slots, within bytes and seconds, as ``undominated_within`` gives them.
-Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
+from znni.sides import sides_of
 
 # Different calls that a search prices: some seconds' worth. Only outputs of thousands of voxels an
 # axis need more; of those the patches that are likely best have been tried by then.
@@ -45,26 +37,14 @@ def fastest_plan(
     overhead: Overhead,
     model: CostModel = BUILT_IN,
     division: Division = "power-of-two",
+    device: DeviceChoice = "auto",
 ) -> Plan:
-    """The plan with the least predicted time among all that fit: the first of ``fastest_plans``."""
-    return fastest_plans(network, output, machine, catalogue, overhead, model, division)[0]
+    """The plan with the least predicted time among all that fit.
 
-
-def fastest_plans(
-    network: Network,
-    output: Vec3,
-    machine: Machine,
-    catalogue: Catalogue,
-    overhead: Overhead,
-    model: CostModel = BUILT_IN,
-    division: Division = "power-of-two",
-    count: int = 1,
-) -> list[Plan]:
-    """The plans with the least predicted time among all that fit, one for each patch size.
-
-    Takes what ``Search`` takes, and returns and raises what its ``fastest`` does.
+    Takes what ``Search`` takes, and raises what its ``fastest`` does.
     """
-    return Search(network, output, machine, catalogue, overhead, model, division).fastest(count)
+    search = Search(network, output, machine, catalogue, overhead, model, division, device)
+    return search.fastest()[0]
 
 
 class Search:
@@ -74,10 +54,12 @@ class Search:
         network: what to compute.
         output: extents of the output wanted.
         machine: its memory is the limit.
-        catalogue: the primitives to choose from, all of one device.
+        catalogue: the primitives to choose from.
         overhead: what the run takes beside the layers, in memory and in time.
         model: predicts the times of the primitives.
         division: the sizes of the pieces that a layer's batch may be computed in.
+        device: where layers may run: on the ``cpu``, on the ``gpu``, some on each (``cpu+gpu``), or
+            wherever that is fastest.
     """
 
     def __init__(
@@ -89,71 +71,67 @@ class Search:
         overhead: Overhead,
         model: CostModel = BUILT_IN,
         division: Division = "power-of-two",
+        device: DeviceChoice = "auto",
     ) -> None:
         self.network = replace(network, weights=None)
         self.output = output
         self.machine = machine
         self.catalogue = catalogue
-        self._overhead = overhead
         self.model = model
-        self._division: Division = division
-        self._options = Options(catalogue.values(), model, division)
-        self._choose: Chooser = undominated_within
+        self._overhead = overhead
+        self._places = places_to_cut(network, device)
+        kinds: tuple[DeviceKind, ...] = ("cpu", "gpu")
+        self._sides = {
+            kind: SideSearch(self.network, on_device(catalogue, kind).values(), model, division)
+            for kind in kinds
+        }
 
-    @property
-    def device(self) -> Device:
-        """Where the layers run: the host, or its first GPU."""
-        primitive = next(iter(self.catalogue.values()))
-        return self.machine.host if primitive.device.kind == "cpu" else self.machine.gpus[0]
+    def on(self, device: DeviceChoice) -> Search:
+        """The search with layers there, with what this one knows of them."""
+        other = copy(self)
+        other._places = places_to_cut(self.network, device)
+        return other
 
-    @cached_property
-    def bounds(self) -> Bounds:
-        """The least time that each layer can take."""
-        return Bounds(self.network, self._options, self._fusible)
-
-    @cached_property
-    def _fusible(self) -> tuple[PooledConv, ...]:
-        return fusible_convolutions(self.network, self._options)
-
-    @property
-    def _option_sets(self) -> tuple[StepOptions, ...]:
-        """Whole batches first: their time bounds the search among pieces, which looks at few."""
-        whole = self._options.whole
-        return (whole, self._options) if self._options.divides else (whole,)
-
-    def within(self, memory: int) -> Search:
+    def within(self, memory: int, device: DeviceKind = "cpu") -> Search:
         """The search under another limit, with what this one knows of the layers.
 
         Args:
-            memory: bytes of the device where the layers run.
+            memory: bytes of a device.
+            device: the host, or the GPU.
         """
         other = copy(self)
-        limited = replace(self.device, memory=memory)
-        if limited.kind == "cpu":
-            other.machine = replace(self.machine, host=limited)
+        if device == "cpu":
+            host = replace(self.machine.host, memory=memory)
+            other.machine = replace(self.machine, host=host)
         else:
-            other.machine = replace(self.machine, gpus=(limited, *self.machine.gpus[1:]))
+            gpu = replace(self.machine.gpus[0], memory=memory)
+            other.machine = replace(self.machine, gpus=(gpu, *self.machine.gpus[1:]))
         return other
 
     def among(self, primitives: Collection[str]) -> Search:
         """The search among some of the primitives, by their names."""
         some = {name: found for name, found in self.catalogue.items() if name in primitives}
-        return self._restricted(some, self._division)
+        other = self._with_sides(lambda side: side.among(some.values()))
+        other.catalogue = some
+        return other
 
     def choosing(self, choose: Chooser) -> Search:
         """The search with another way to give the memory to the steps, with what this one knows."""
+        return self._with_sides(lambda side: side.choosing(choose))
+
+    def undivided(self) -> Search:
+        """The search among plans that compute each layer's batch whole; the quicker one."""
+        return self._with_sides(SideSearch.undivided)
+
+    def _with_sides(self, change: Callable[[SideSearch], SideSearch]) -> Search:
         other = copy(self)
-        other._choose = choose
+        other._sides = {kind: change(side) for kind, side in self._sides.items()}
         return other
 
     @property
     def calls(self) -> int:
         """How many different calls were priced so far."""
-        return len(self._options)
-
-    def undivided(self) -> Search:
-        """The search among plans that compute each layer's batch whole; the quicker one."""
-        return self._restricted(self.catalogue, "none")
+        return sum(map(len, self._sides.values()))
 
     def patches(self) -> Iterator[Vec3]:
         """The patches that are tried first: of those that differ by little a spread."""
@@ -166,12 +144,12 @@ class Search:
     def fastest(self, count: int = 1) -> list[Plan]:
         """The plans with the least predicted time among all that fit, one for each patch size.
 
-        Exhaustive over patch sizes fitted to the output, divisions of the network into nested
-        segments, and per layer primitives and the pieces that its batch is cut into. Patches are
-        tried in the order of a lower bound on their time, and none after the bound passes the last
-        of the best plans found. Where an output is so large that many sizes differ by little, a
-        spread of them is tried, and then all near the best; and the search ends after
-        ``MOST_CALLS``.
+        Exhaustive over patch sizes fitted to the output, where layers pass from the host to the
+        GPU, divisions of each side into nested segments, and per layer primitives and the pieces
+        that its batch is cut into. Patches are tried in the order of a lower bound on their time,
+        and none after the bound passes the last of the best plans found. Where an output is so
+        large that many sizes differ by little, a spread of them is tried, and then all near the
+        best; and the search ends after ``MOST_CALLS``.
 
         Args:
             count: of plans, if there are so many.
@@ -206,72 +184,43 @@ class Search:
             patch: output voxels.
             seconds_limit: of the whole job.
         """
-        allowed = allowed_to_layers(self.network, patch, self.machine, self.device, self._overhead)
-        patches = self.output.ceil_div(patch).volume
-        least = self._time(patch, 0.0, 0, 0)
-        limit = seconds_limit
-        patch_input = self._patch_input(patch)
-        bounds = self.bounds.of_layers(patch)
-        divided = list(self._splits(patch_input, allowed))
-        best: tuple[Segments, Choice] | None = None
-        for options, segments in product(self._option_sets, divided):
-            layers_limit = least.computing_within(limit, patches) - least.computing
-            slots = self._slots(segments, patch_input, options, bounds, allowed, layers_limit)
-            choices = self._choose(slots, allowed, layers_limit) if slots else []
-            for choice in choices:
-                time = self._time(patch, choice.seconds, choice.resident, choice.peak)
-                if (seconds := time.total(patches)) < limit:
-                    best, limit = (segments, choice), seconds
-        return best and self._plan(patch, *best)
+        best, limit = None, seconds_limit
+        job = self._job(patch)
+        for bound, place in job.by_least_time(self._places):
+            if bound >= limit:
+                break
+            if plan := self._fastest_with(job, place, limit):
+                best, limit = plan, plan.seconds
+        return best
+
+    def lower_bound(self, patch: Vec3) -> float:
+        """Seconds of the whole job that no plan with this patch can beat."""
+        return min(
+            (bound for bound, _ in self._job(patch).by_least_time(self._places)), default=inf
+        )
 
     def smallest(self) -> Plan:
-        """The plan that takes the least memory, whatever the time and the limit.
+        """The plan that takes the least memory, whatever the time and the limits.
+
+        Of plans that take more of one device and less of another, the one that lacks the least of
+        either.
 
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.
         """
         patch = self.network.total_pooling
-        patch_input = self._patch_input(patch)
-        bounds = self.bounds.of_layers(patch)
+        job = self._job(patch)
         candidates = [
-            (segments, least_memory(slots))
-            for segments in self._splits(patch_input, inf)
-            if (slots := self._slots(segments, patch_input, self._options, bounds, inf, inf))
+            self._plan(job, ways)
+            for where in map(job.cut, self._places)
+            if len(ways := list(self._smallest_ways(job, where))) == len(where.stretches)
         ]
         if not candidates:
             what = f"network {self.network.name} in patches of {patch}"
-            raise InvalidInput(f"no GPU primitives compute {what}; give {option('device', 'cpu')}")
-        return self._plan(patch, *min(candidates, key=lambda c: c[1].resident + c[1].peak))
-
-    def fits(self) -> bool:
-        """Whether there is any plan within the limits."""
-        try:
-            return fits(self.smallest())
-        except InvalidInput:
-            return False
-
-    def lower_bound(self, patch: Vec3) -> float:
-        """Seconds of the whole job that no plan with this patch can beat.
-
-        One whose layers took no longer than their bounds, and no memory.
-        """
-        time = self._time(patch, sum(self.bounds.of_layers(patch)), 0, 0)
-        return time.total(self.output.ceil_div(patch).volume)
-
-    def _restricted(self, catalogue: Catalogue, division: Division) -> Search:
-        """A search among some of the plans."""
-        other = Search(
-            self.network,
-            self.output,
-            self.machine,
-            catalogue,
-            self._overhead,
-            self.model,
-            division,
-        )
-        other._choose = self._choose
-        other.bounds = self.bounds  # what no plan beats, none of some do
-        return other
+            raise InvalidInput(
+                f"no primitives compute {what} there; give {option('device', 'cpu')}"
+            )
+        return min(candidates, key=_lacking)
 
     def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: Best) -> None:
         """Add the fastest plans with these patches, but for those tried before, to the best.
@@ -279,77 +228,63 @@ class Search:
         Once there is one, the search ends after ``MOST_CALLS``; no patch left takes less time
         than the bound of the next.
         """
-        most = len(self._options) + MOST_CALLS
+        most = self.calls + MOST_CALLS
         for bound, patch in sorted((self.lower_bound(p), p) for p in set(patches) - tried):
-            if bound >= best.limit or (best.plans and len(self._options) > most):
+            if bound >= best.limit or (best.plans and self.calls > most):
                 break
             tried.add(patch)
             if plan := self.fastest_for(patch, best.limit):
                 best.add(plan)
 
-    def _splits(self, patch_input: Shape5, allowed: float) -> Iterator[Segments]:
-        return splits(self.network, patch_input.size, allowed, self._fusible, self.device.kind)
+    def _job(self, patch: Vec3) -> Job:
+        bounds = {kind: side.bounds.of_layers(patch) for kind, side in self._sides.items()}
+        return Job(self.network, self.machine, self.output, patch, self._overhead, bounds)
 
-    def _slots(
-        self,
-        segments: Segments,
-        patch_input: Shape5,
-        options: StepOptions,
-        bounds: list[float],
-        allowed: float,
-        limit: float,
-    ) -> list[Slot]:
-        """Each step's options that fit, runs and company.
+    def _fastest_with(self, job: Job, place: int, limit: float) -> Plan | None:
+        """The fastest plan that passes from the host to the GPU there, within the limit.
 
-        Empty where a step has none, or as soon as the fastest options of the steps so far and the
-        bounds of the rest together reach the limit.
+        Each device has a memory of its own, and a job's time grows with that of either one's
+        layers, which on the GPU is all that they cost. So the fastest layers on the GPU are those
+        of the fastest plan, whatever the host does; and among the host's, what their memory costs
+        beside their time is weighed with these.
         """
-        runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
-        seconds = sum(bounds)
-        rest = iter(bounds)
-        slots = []
-        for (step, held), n in zip(held_beside(segments, patch_input), runs, strict=True):
-            fitting = tuple(
-                option
-                for option in options(step)
-                if held + option.cost.memory.working + option.cost.memory.resident <= allowed
-            )
-            if not fitting:
-                return []
-            seconds += n * fitting[0].seconds - sum(islice(rest, len(step.layers)))
-            if seconds >= limit:
-                return []
-            slots.append(Slot(fitting, n, held))
-        return slots
+        where, loads, ways = job.cut(place), job.least_loads(place), list[Way]()
+        for stretch in reversed(where.stretches):
+            device = stretch.device
+            price = job.price(place, loads, device)
+            bounds, room = job.bounds_of(stretch), job.room(where, device)
+            way = self._sides[device].fastest(stretch, bounds, room, price, limit)
+            if way is None:
+                return None
+            loads[device] = way.load
+            ways.insert(0, way)
+        return self._plan(job, ways)
 
-    def _patch_input(self, patch: Vec3) -> Shape5:
-        size = patch + self.network.field_of_view - 1
-        return Shape5.of(1, self.network.in_features, size)
+    def _smallest_ways(self, job: Job, where: Cut) -> Iterator[Way]:
+        """The way of each side that leaves the most of its room, if there is any way."""
+        for stretch in where.stretches:
+            device = stretch.device
+            if way := self._sides[device].smallest(stretch, job.room(where, device)):
+                yield way
 
-    def _time(self, patch: Vec3, layers: float, resident: int, working: int) -> PlanTime:
-        kind = self.device.kind
-        return self._overhead.time_of_run(self.network, patch, kind, layers, resident, working)
-
-    def _plan(self, patch: Vec3, segments: Segments, choice: Choice) -> Plan:
-        chosen = iter(choice.steps)
-        segments = tuple(
-            replace(segment, steps=tuple(islice(chosen, len(segment.steps))))
-            for segment in segments
-        )
-        working, _ = working_peak(segments, self._patch_input(patch))
-        memory = memory_of_run(
-            self.network, patch, self.device, self._overhead, choice.resident, working
-        )
-        time = self._time(patch, choice.seconds, choice.resident, working)
-        costs = self.model.source
+    def _plan(self, job: Job, ways: Iterable[Way]) -> Plan:
+        segments = tuple(segment for way in ways for segment in way.decided)
+        size = job.patch + self.network.field_of_view - 1
+        sides = sides_of(segments, Shape5.of(1, self.network.in_features, size))
+        memory, gpu_memory = memory_of_run(self.network, job.patch, sides, self._overhead)
         return Plan(
             self.network,
             self.machine,
             self.output,
-            patch,
+            job.patch,
             segments,
-            memory[0],
-            time,
-            costs,
-            memory[1],
+            memory,
+            time_of_run(self.network, job.patch, sides, self._overhead),
+            self.model.source,
+            gpu_memory,
         )
+
+
+def _lacking(plan: Plan) -> int:
+    """The most bytes that a plan takes of a device beyond those allowed; negative if all fits."""
+    return max(memory.total - device.memory for memory, device in plan.limits.values())

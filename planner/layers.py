@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from planner.costs import CostModel
 from planner.divisions import Offer, listings, piece_sizes, undominated_offers
@@ -12,11 +13,14 @@ from znni.cost import Cost, Memory
 from znni.micro_batches import cost_of_pieces
 from znni.network import Operation
 from znni.options import Division
-from znni.plans import Step
 from znni.primitive import Primitive
+from znni.segments import Step
 from znni.shapes import Shape5
 
 UNDECIDED = "undecided"
+
+# An operation, its shapes, and whether the output has its place already.
+Asked: TypeAlias = tuple[Operation, Shape5, Shape5, bool]
 
 
 def bare_step(operation: Operation, shape: Shape5, shape_out: Shape5) -> Step:
@@ -41,32 +45,35 @@ class Options:
         self._model = model
         self._division: Division = division
         self.divides = division != "none"
-        self._known: dict[tuple[Operation, Shape5, Shape5], tuple[Step, ...]] = {}
-        self._known_whole: dict[tuple[Operation, Shape5, Shape5], tuple[Step, ...]] = {}
+        self._known: dict[Asked, tuple[Step, ...]] = {}
+        self._known_whole: dict[Asked, tuple[Step, ...]] = {}
         self._offers: dict[tuple[Operation, Shape5, Shape5], list[Offer]] = {}
 
-    def __call__(self, step: Step) -> tuple[Step, ...]:
+    def __call__(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
         """Steps on the Pareto front of seconds, resident and working memory, fastest first.
 
         Args:
             step: its operation and shapes are what is asked.
+            in_place: its output has its place already, as of ``Step.taken``.
         """
         if not self.divides:
-            return self.whole(step)
-        key = (step.operation, step.shape_in, step.shape_out)
+            return self.whole(step, in_place=in_place)
+        key = (step.operation, step.shape_in, step.shape_out, in_place)
         if key not in self._known:
-            self._known[key] = _pareto([*self.whole(step), *self._divided(step)])
+            steps = [*self.whole(step, in_place=in_place), *self._divided(step)]
+            self._known[key] = _pareto(steps, in_place)
         return self._known[key]
 
-    def whole(self, step: Step) -> tuple[Step, ...]:
+    def whole(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
         """Of these, with the batch whole, the Pareto front.
 
         Args:
             step: its operation and shapes are what is asked.
+            in_place: as of a call.
         """
-        key = (step.operation, step.shape_in, step.shape_out)
+        key = (step.operation, step.shape_in, step.shape_out, in_place)
         if key not in self._known_whole:
-            self._known_whole[key] = _pareto(list(self._undivided(step)))
+            self._known_whole[key] = _pareto(list(self._undivided(step)), in_place)
         return self._known_whole[key]
 
     def __len__(self) -> int:
@@ -117,11 +124,11 @@ class Options:
         return self._offers[key]
 
 
-def _pareto(steps: list[Step]) -> tuple[Step, ...]:
+def _pareto(steps: list[Step], in_place: bool) -> tuple[Step, ...]:
     front = Front()
-    by_time = sorted(steps, key=lambda s: (s.seconds, s.cost.memory.working))
-    memories = ((step, step.cost.memory) for step in by_time)
-    return tuple(step for step, it in memories if front.admits(it.working, it.resident))
+    taken = ((step, step.taken(in_place=in_place)) for step in steps)
+    by_time = sorted(taken, key=lambda it: (it[0].seconds, it[1]))
+    return tuple(s for s, working in by_time if front.admits(working, s.cost.memory.resident))
 
 
 @dataclass(frozen=True)
@@ -131,12 +138,18 @@ class Slot:
     Attributes:
         options: steps to choose from.
         runs: how often the chosen one runs for a patch.
-        held: bytes alive beside the step's own working memory.
+        held: bytes alive beside what the step itself takes.
+        in_place: its output has its place among them already.
     """
 
     options: tuple[Step, ...]
     runs: int
     held: int
+    in_place: bool = False
+
+    def peak(self, step: Step) -> int:
+        """Bytes alive at the most while a step is run here."""
+        return self.held + step.taken(in_place=self.in_place)
 
 
 @dataclass(frozen=True)
@@ -175,10 +188,9 @@ def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: flo
         grown = []
         for choice in partial:
             for step in slot.options:
-                memory = step.cost.memory
                 seconds = choice.seconds + slot.runs * step.seconds
-                resident = choice.resident + memory.resident
-                peak = max(choice.peak, slot.held + memory.working)
+                resident = choice.resident + step.cost.memory.resident
+                peak = max(choice.peak, slot.peak(step))
                 if resident + peak <= allowed and seconds + fastest_rest[index + 1] < seconds_limit:
                     grown.append(Choice(seconds, resident, peak, (*choice.steps, step)))
         partial = _undominated(grown)
@@ -193,14 +205,12 @@ def _undominated(choices: list[Choice]) -> list[Choice]:
 
 def least_memory(slots: Sequence[Slot]) -> Choice:
     """One step per slot: the smallest peak, whatever the time."""
-    bounds = sorted(
-        {slot.held + step.cost.memory.working for slot in slots for step in slot.options}
-    )
+    bounds = sorted({slot.peak(step) for slot in slots for step in slot.options})
     best: Choice | None = None
     for peak in bounds:
         steps = []
         for slot in slots:
-            fitting = [s for s in slot.options if slot.held + s.cost.memory.working <= peak]
+            fitting = [s for s in slot.options if slot.peak(s) <= peak]
             if not fitting:
                 break
             steps.append(min(fitting, key=lambda s: s.cost.memory.resident))

@@ -1,62 +1,80 @@
-"""The memory of plans on each device, and whether it is within the limits of a machine."""
+"""What plans take, in memory on each device, and in time; and what is beyond the limits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from planner.overhead import Overhead
+from planner.overhead import Load, Overhead
 from znni.errors import DoesNotFit
-from znni.machine import Device, Machine
+from znni.machine import DeviceKind, Processors
 from znni.network import Network
 from znni.plan_memory import PlanMemory
-from znni.plans import Plan, working_peak
+from znni.plan_time import PlanTime
+from znni.plans import Plan
 from znni.shapes import Vec3
+from znni.sides import Side
 
 
 def memory_of_run(
-    network: Network, patch: Vec3, device: Device, overhead: Overhead, resident: int, working: int
+    network: Network, patch: Vec3, sides: Iterable[Side], overhead: Overhead
 ) -> tuple[PlanMemory, PlanMemory | None]:
-    """Peak bytes on the host, and on the GPU if the layers run there.
+    """Peak bytes on the host, and on the GPU if layers run there.
 
     Args:
         network: what is run.
         patch: output voxels.
-        device: where the layers run.
+        sides: its layers.
         overhead: what the run takes beside them.
-        resident: bytes that primitives keep between patches.
-        working: bytes of the layers' arrays and workspace at their highest.
     """
-    on_host = overhead.of_run(network, patch, device.kind)
-    if device.kind == "cpu":
-        return replace(on_host, resident=resident, working=working), None
-    on_gpu = overhead.of_gpu(network, patch)
-    return on_host, replace(on_gpu, resident=resident, working=working)
+    by_device = {side.device: side for side in sides}
+    on_host, on_gpu = by_device.get("cpu"), by_device.get("gpu")
+    handed = on_host.output_shape.nbytes if on_host and on_host.hands_on else 0
+    uses: Processors = "gpu" if not on_host else "cpu+gpu" if on_gpu else "cpu"
+    host = overhead.of_host(network, patch, uses, handed)
+    gpu = overhead.of_gpu(network, patch, on_gpu.first_input) if on_gpu else None
+    return (
+        _with_layers(host, on_host) if on_host else host,
+        _with_layers(gpu, on_gpu) if gpu and on_gpu else None,
+    )
 
 
-def allowed_to_layers(
-    network: Network, patch: Vec3, machine: Machine, device: Device, overhead: Overhead
-) -> int:
-    """Bytes left for what the layers hold; none where the rest does not fit into the host."""
-    on_host, on_gpu = memory_of_run(network, patch, device, overhead, resident=0, working=0)
-    left = machine.host.memory - on_host.total
-    if on_gpu is None:
-        return left
-    return device.memory - on_gpu.total if left >= 0 else 0
+def time_of_run(
+    network: Network, patch: Vec3, sides: Iterable[Side], overhead: Overhead
+) -> PlanTime:
+    """How long a run takes, and what for.
+
+    Args:
+        network: what is run.
+        patch: output voxels.
+        sides: its layers.
+        overhead: what the run takes beside them.
+    """
+    loads: dict[DeviceKind, Load] = {}
+    brought = 0
+    for side in sides:
+        working, _ = side.working_peak()
+        loads[side.device] = Load(side.seconds, side.resident, working)
+        brought = side.input_shape.nbytes if side.device == "gpu" else 0
+    return overhead.time_of_run(network, patch, loads, brought)
 
 
-def fits(plan: Plan) -> bool:
-    """Whether a plan is within the limits of its machine."""
-    on_host = plan.memory.total <= plan.machine.host.memory
-    return on_host and plan.device_memory.total <= plan.device.memory
+def _with_layers(beside: PlanMemory, side: Side) -> PlanMemory:
+    working, _ = side.working_peak()
+    return replace(beside, resident=side.resident, working=working)
 
 
 def does_not_fit(smallest: Plan) -> DoesNotFit:
     """The error that says how much the smallest patch would take, and where."""
-    _, step = working_peak(smallest.segments, smallest.input_shape)
-    on_host = smallest.memory.total > smallest.machine.host.memory
-    device = smallest.machine.host if on_host else smallest.device
+    memory, device = next(
+        (memory, device)
+        for memory, device in smallest.limits.values()
+        if memory.total > device.memory
+    )
+    side = smallest.side(device.kind) or smallest.sides[0]
+    _, step = side.working_peak()
     return DoesNotFit(
-        needed=(smallest.memory if on_host else smallest.device_memory).total,
+        needed=memory.total,
         allowed=device.memory,
         device=device.kind,
         layer=step.operation.name,

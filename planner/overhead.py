@@ -1,14 +1,17 @@
-"""What a run takes beside its layers: memory, and time."""
+"""What a run takes beside its layers, in memory, and with them, in time."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from znni.machine import DeviceKind
+from znni.job_seconds import StageSeconds
+from znni.machine import DeviceKind, Processors
 from znni.network import Network
 from znni.plan_memory import PlanMemory
 from znni.plan_time import PlanTime
-from znni.shapes import Vec3
+from znni.shapes import Shape5, Vec3
 
 FLOAT_BYTES = 4
 
@@ -26,8 +29,10 @@ class Handling:
         voxel_in: per input voxel and map of a block read.
         voxel_out: per output voxel and map of a block written.
         lost_in: per input voxel and map, of the computing that goes on beside the reading.
-        lost_out: per output voxel and map, of the computing that goes on beside the writing, and
-            to bring it to its place in the block.
+        lost_out: per output voxel and map, of the computing that goes on beside the writing.
+        placed: per output voxel and map, to bring it to its place in the block on the host.
+        brought: per byte, to bring it to the GPU.
+        returned: per output voxel and map, to bring it back from there.
     """
 
     building: float = 0.0
@@ -39,6 +44,23 @@ class Handling:
     voxel_out: float = 0.0
     lost_in: float = 0.0
     lost_out: float = 0.0
+    placed: float = 0.0
+    brought: float = 0.0
+    returned: float = 0.0
+
+
+class Load(NamedTuple):
+    """What the layers on a device take.
+
+    Attributes:
+        seconds: for one patch.
+        resident: bytes that the primitives keep between patches.
+        working: bytes of arrays and workspace at their highest.
+    """
+
+    seconds: float
+    resident: int
+    working: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +74,7 @@ class Overhead:
         voxel_out: bytes per output voxel and map of blocks computed and on their way out.
         cuda: bytes of the host that the libraries of a GPU take, where the layers run there.
         gpu: bytes of the GPU, whatever the patch.
-        gpu_voxel_in: as ``voxel_in``, on the GPU.
+        gpu_value_in: bytes of the GPU per value that its layers take next.
         gpu_voxel_out: as ``voxel_out``, on the GPU.
         handling: the seconds.
     """
@@ -62,76 +84,89 @@ class Overhead:
     voxel_out: int
     cuda: int = 0
     gpu: int = 0
-    gpu_voxel_in: int = 0
+    gpu_value_in: int = 0
     gpu_voxel_out: int = 0
     handling: Handling = Handling()
 
-    def of_run(self, network: Network, patch: Vec3, device: DeviceKind = "cpu") -> PlanMemory:
+    def of_host(
+        self, network: Network, patch: Vec3, device: Processors, handed: int = 0
+    ) -> PlanMemory:
         """The host's memory of a run in patches of that many output voxels, but for its layers'.
 
         Args:
             network: what is run.
             patch: output voxels.
             device: where its layers run.
+            handed: bytes of a tensor that is handed on to a GPU: the one that it takes from, beside
+                the one that is made, which is the layers'.
         """
         values_in, values_out = _values(network, patch)
         # The block under way is among the layers' arrays, or, where these are on a GPU, beside it.
         held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
         return PlanMemory(
-            process=self.process + self.cuda * (device == "gpu"),
+            process=self.process + self.cuda * (device != "cpu"),
             weights=4 * network.parameters,
             resident=0,
             working=0,
-            blocks=values_in * held_in + values_out * self.voxel_out,
+            blocks=values_in * held_in + values_out * self.voxel_out + handed,
         )
 
-    def of_gpu(self, network: Network, patch: Vec3) -> PlanMemory:
-        """The GPU's memory of such a run, but for its layers'."""
-        values_in, values_out = _values(network, patch)
+    def of_gpu(self, network: Network, patch: Vec3, first_input: Shape5) -> PlanMemory:
+        """The GPU's memory of such a run, but for its layers'.
+
+        Args:
+            network: what is run.
+            patch: output voxels.
+            first_input: what the first layers on the GPU take at a time.
+        """
+        _, values_out = _values(network, patch)
         return PlanMemory(
             process=self.gpu,
             weights=0,
             resident=0,
             working=0,
-            blocks=values_in * self.gpu_voxel_in + values_out * self.gpu_voxel_out,
+            blocks=first_input.elements * self.gpu_value_in + values_out * self.gpu_voxel_out,
         )
 
     def time_of_run(
         self,
         network: Network,
         patch: Vec3,
-        device: DeviceKind,
-        layers: float,
-        resident: int,
-        working: int,
+        loads: Mapping[DeviceKind, Load],
+        brought: int = 0,
     ) -> PlanTime:
         """The time of a run in patches of that many output voxels.
 
-        A GPU's memory takes no time that counts before it is used, and what the host does beside
-        it, it loses nothing by.
+        A GPU's memory takes no time that counts before it is used, and its layers lose nothing by
+        what the host does beside them.
 
         Args:
             network: what is run.
             patch: output voxels.
-            device: where its layers run.
-            layers: seconds of all layers, for one patch.
-            resident: bytes that the primitives keep between patches.
-            working: bytes of the layers' arrays and workspace at their highest.
+            loads: what the layers take of each device that they are on.
+            brought: bytes of a patch that are brought to the GPU.
         """
         values_in, values_out = _values(network, patch)
-        seconds = self.handling
-        reading, writing = values_in * seconds.voxel_in, values_out * seconds.voxel_out
-        if device == "gpu":
-            started = seconds.building + seconds.cuda
-            return PlanTime(started, seconds.warming, reading, layers, writing)
-        touched = max(0, working - FLOAT_BYTES * values_in)  # the input is a block that was read
-        return PlanTime(
-            building=seconds.building + resident * seconds.resident,
-            warming=seconds.warming + touched * seconds.touched,
-            reading=reading,
-            computing=layers + values_in * seconds.lost_in + values_out * seconds.lost_out,
-            writing=writing,
-        )
+        each = self.handling
+        host, gpu = loads.get("cpu"), loads.get("gpu")
+        building, warming = each.building, each.warming
+        host_layers = transfer = gpu_layers = 0.0
+        if host:
+            building += host.resident * each.resident
+            # the input is a block that was read
+            warming += max(0, host.working - FLOAT_BYTES * values_in) * each.touched
+            host_layers = host.seconds + values_in * each.lost_in + values_out * each.lost_out
+            if gpu:
+                warming += brought * each.touched  # what is handed on has two places
+            else:
+                host_layers += values_out * each.placed
+        if gpu:
+            building += each.cuda
+            transfer = brought * each.brought + values_out * each.returned
+            gpu_layers = gpu.seconds
+        reading, writing = values_in * each.voxel_in, values_out * each.voxel_out
+        patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)
+        return PlanTime(building, warming, patch_seconds)
 
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:

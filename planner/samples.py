@@ -7,7 +7,7 @@ from itertools import product
 
 from planner.layers import bare_step
 from znni.network import Conv, Operation, Pool, PooledConv
-from znni.plans import Step
+from znni.segments import Step
 from znni.shapes import Shape5, Vec3
 
 EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 2048)

@@ -11,8 +11,8 @@ from planner.layers import Options, bare_step
 from planner.samples import sample_steps
 from znni.machine import DeviceKind
 from znni.network import Conv, Layer, Network, Pool, PooledConv
-from znni.plans import Segment, Step
-from znni.shapes import Shape5, Vec3, fragments, valid_convolution
+from znni.segments import Segment, Step
+from znni.shapes import Shape5, fragments, valid_convolution
 
 
 def pooled_convolutions(network: Network) -> Iterator[PooledConv]:
@@ -32,13 +32,15 @@ def fusible_convolutions(network: Network, options: Options) -> tuple[PooledConv
 
 
 def splits(
-    network: Network,
-    patch_input: Vec3,
+    layers: tuple[Layer, ...],
+    given: Shape5,
     allowed: float = inf,
     fusible: Collection[PooledConv] = (),
     device: DeviceKind = "cpu",
+    *,
+    in_place: bool = False,
 ) -> Iterator[tuple[Segment, ...]]:
-    """Every division of the network into segments, the undivided one first.
+    """Every division of some layers into segments, the undivided one first.
 
     At a pool the fragments may stay in the segment; or a new segment starts there that takes a
     few of the stored parents at a time; or one that makes a single fragment of one parent at a
@@ -51,15 +53,15 @@ def splits(
     left out.
 
     Args:
-        network: what to divide.
-        patch_input: extents of its input.
+        layers: what to divide.
+        given: what the first segment takes at a time.
         allowed: bytes.
         fusible: the ``pooled_convolutions`` that may be one step.
         device: where all segments run.
+        in_place: the last step's output has its place already, and takes no more.
     """
-    start = Shape5.of(1, network.in_features, patch_input)
-    opened = Segment(device, 1, ())
-    return _extend((), opened, network.layers, start, allowed - start.nbytes, fusible)
+    opened = Segment(device, given.n, ())
+    return _extend((), opened, layers, given, allowed - given.nbytes, fusible, in_place)
 
 
 def _extend(
@@ -69,6 +71,7 @@ def _extend(
     shape: Shape5,
     free: float,
     fusible: Collection[PooledConv],
+    in_place: bool,
 ) -> Iterator[tuple[Segment, ...]]:
     """Every way to go on with the layers left.
 
@@ -79,18 +82,21 @@ def _extend(
         shape: of the next layer's input.
         free: bytes left beside the inputs of all these segments.
         fusible: what may be one step.
+        in_place: whether the last step's output takes no more.
     """
     if not layers:
         yield (*done, opened)
         return
     for before, segment, steps in _next_steps(done, opened, layers, shape, fusible):
         left = free if segment is opened else free - shape.nbytes
-        viewed = 0 if segment.steps else steps[0].shape_in.nbytes
-        needed = (step.cost.memory.working for step in steps[1:])
-        if max(steps[0].cost.memory.working - viewed, *needed, 0) <= left:
+        rest = layers[sum(len(step.layers) for step in steps) :]
+        viewed = [0] * len(steps)  # of each step, the bytes that are counted already
+        viewed[0] += 0 if segment.steps else steps[0].shape_in.nbytes
+        viewed[-1] += steps[-1].shape_out.nbytes if in_place and not rest else 0
+        if all(step.taken() - seen <= left for step, seen in zip(steps, viewed, strict=True)):
             extended = replace(segment, steps=(*segment.steps, *steps))
-            rest = layers[sum(len(step.layers) for step in steps) :]
-            yield from _extend(before, extended, rest, steps[-1].shape_out, left, fusible)
+            last = steps[-1].shape_out
+            yield from _extend(before, extended, rest, last, left, fusible, in_place)
 
 
 def _next_steps(
@@ -114,6 +120,8 @@ def _next_steps(
     before, segment = done, opened
     if opened.steps:
         before, segment = (*done, opened), Segment(opened.device, 1, ())
+    elif opened.sub_batch > 1:
+        return  # the segment that begins here takes several items
     for steps in _single_fragment(layers, shape, fusible):
         yield before, segment, steps
 

@@ -8,7 +8,8 @@ from math import ceil, log
 
 from planner.exhaustive import Search
 from planner.sizes import axis_sizes
-from znni.plans import Plan, Step, held_beside
+from znni.plans import Plan
+from znni.segments import Step
 from znni.shapes import Vec3
 
 # The strategy of all primitives.
@@ -33,11 +34,13 @@ class StepView:
         step: that one.
         seconds: predicted for all its runs.
         memory: the most bytes of its device that the whole run holds while it is computed.
+        throughout: of these, what it holds whatever layer is computed.
     """
 
     step: Step
     seconds: float
     memory: int
+    throughout: int
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class Views:
 
     Attributes:
         plan: that one.
-        by_memory: fast plans under rising limits, which are those of their machines; the plan
-            itself is the last.
+        by_memory: fast plans under rising limits of its last device, which are those of their
+            machines; the plan itself is the last.
         by_patch: for each strategy, the fastest plans in cubes of rising size that fit, if any
             does: first ``ANY``, then families of primitives.
     """
@@ -94,14 +97,14 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
         plan: the fastest under its own limit.
         count: of limits, at equal ratios.
     """
-    undivided = search.undivided()
-    most = search.device.memory
+    undivided = search.on(plan.device).undivided()
+    most, kind = plan.last_device.memory, plan.last_device.kind
     least = min(most, undivided.smallest().device_memory.total)
     limits = {ceil(limit) for limit in at_equal_ratios(least, most, count)[:-1]} - {most}
     patches = list(near_cubes(search))
     found = [plan]
     for limit in sorted(limits, reverse=True):
-        within = undivided.within(limit)
+        within = undivided.within(limit, kind)
         # what is fastest under more memory, and fits, is fastest under less
         if found[-1].device_memory.total <= limit:
             found.append(replace(found[-1], machine=within.machine))
@@ -139,10 +142,12 @@ def edge(patch: Vec3) -> float:
 
 def steps(plan: Plan) -> Iterator[StepView]:
     """What each step of a plan takes, first to last."""
-    beside = plan.device_memory.total - plan.device_memory.working
-    runs = [n for segment, n in plan.runs() for _ in segment.steps]
-    for (step, held), n in zip(held_beside(plan.segments, plan.input_shape), runs, strict=True):
-        yield StepView(step, n * step.seconds, beside + held + step.cost.memory.working)
+    for side in plan.sides:
+        memory, _ = plan.limits[side.device]
+        beside = memory.total - memory.working
+        runs = [n for segment, n in side.runs() for _ in segment.steps]
+        for (step, peak), n in zip(side.peaks(), runs, strict=True):
+            yield StepView(step, n * step.seconds, beside + peak, beside)
 
 
 def at_equal_ratios(least: float, most: float, count: int) -> list[float]:

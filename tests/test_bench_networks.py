@@ -21,8 +21,9 @@ from bench.published import published_rows
 from bench.torch_settings import LAYOUTS
 from znni.errors import InvalidInput
 from znni.network import Conv, Network
-from znni.plans import Plan, Step
+from znni.plans import Plan
 from znni.primitives.reference import dense
+from znni.segments import Step
 from znni.shapes import Vec3
 from znni.weights import Float32, Weights, random_weights
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import h5py
 import numpy as np
@@ -17,6 +17,7 @@ from fakes import Fake, fake_catalogue
 from numpy.typing import NDArray
 
 from znni import __version__
+from znni.job_seconds import Stage
 from znni.network import Network
 from znni.network_file import load_network
 from znni.plans import Plan
@@ -92,11 +93,13 @@ def test_an_output_says_how_it_came_to_be() -> None:
     assert attributes["seconds"] > 0
     assert attributes["peak_memory_bytes"] > 0
     assert attributes["fallbacks"] == 0
-    for purpose in ("building", "computing", "waiting", "reading", "writing"):
+    for purpose in ("building", "running", "reading", "host_layers", "writing"):
         assert attributes[f"{purpose}_seconds"] > 0
         assert attributes[f"predicted_{purpose}_seconds"] > 0
-    in_turn = [attributes[f"{purpose}_seconds"] for purpose in ("building", "computing", "waiting")]
-    assert attributes["seconds"] == pytest.approx(sum(in_turn))
+    in_turn = attributes["building_seconds"] + attributes["running_seconds"]
+    assert attributes["seconds"] == pytest.approx(in_turn)
+    assert attributes["gpu_layers_seconds"] == 0
+    assert attributes["bottleneck"] in get_args(Stage)
     plan = Plan.from_json(attributes["plan"])
     assert plan.network == network
     assert plan.output == (4, 6, 3)

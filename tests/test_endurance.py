@@ -138,7 +138,7 @@ def test_a_run_goes_on_with_a_smaller_plan(given: bool, caplog: pytest.LogCaptur
     assert attributes["fallbacks"] == 2
     assert Plan.from_json(attributes["plan"]) == report.fallbacks[-1]
     assert attributes["predicted_seconds"] == report.plan.seconds
-    assert attributes["computing_seconds"] == report.time.computing > 0
+    assert attributes["host_layers_seconds"] == report.time.busy.host_layers > 0
 
 
 def test_a_run_that_nothing_fits_keeps_its_finished_blocks() -> None:

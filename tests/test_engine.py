@@ -8,82 +8,46 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from fakes import FUSED, Fake, fake_catalogue, machine
+from fakes import fake_catalogue, machine
 from hypothesis import given
 from hypothesis import strategies as st
 from random_networks import chain, networks
+from random_plans import (
+    CATALOGUE,
+    NO_OVERHEAD,
+    SEPARATE,
+    WORKSPACE,
+    any_plan,
+    plan_of,
+    random_volume,
+)
+from random_plans import run as run_job
 
-from planner.costs import BUILT_IN, BUILT_IN_ERROR
+from planner.costs import BUILT_IN_ERROR
 from planner.exhaustive import fastest_plan
-from planner.layers import Options, bare_step
-from planner.overhead import Overhead
+from planner.layers import bare_step
 from planner.split import pooled_convolutions, splits
 from znni import arena
-from znni.engine.patch import PatchRunner, check_runnable
-from znni.engine.pipeline import convert, no_progress, run_volume
-from znni.engine.remaining import Remaining
-from znni.engine.skipping import Blocks
-from znni.engine.stopwatch import Stopwatch
+from znni.engine.checks import check_runnable
+from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import convert
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Conv, InputScaling, Network, Pool, PooledConv
-from znni.plan_memory import PlanMemory
-from znni.plan_time import PlanTime
-from znni.plans import Plan, Segment, held_beside, working_peak
-from znni.primitive import convolved
+from znni.plans import Plan
+from znni.primitive import on_device
 from znni.primitives.reference import dense
+from znni.segments import Segment
 from znni.shapes import Box, Shape5, Vec3
-from znni.volumes.array import ArrayOutput, ArrayVolume
+from znni.volumes.array import ArrayVolume
 from znni.weights import Float32, random_weights
 
-NO_OVERHEAD = Overhead(process=0, voxel_in=0, voxel_out=0)
-WORKSPACE = 1000
-SEPARATE = fake_catalogue(Fake("conv", convolved, flops=100.0, workspace=WORKSPACE))
-CATALOGUE = SEPARATE | {"fused": FUSED}
-
-
-def any_plan(draw: st.DrawFn, network: Network, output: Vec3, patch: Vec3) -> Plan:
-    """A plan with the patch given, cut into segments at random."""
-    input_patch = patch + network.field_of_view - 1
-    fusible = tuple(pooled_convolutions(network))
-    every = list(splits(network, input_patch, fusible=fusible))
-    return plan_of(draw(st.sampled_from(every)), network, output, patch)
-
-
-def plan_of(undecided: tuple[Segment, ...], network: Network, output: Vec3, patch: Vec3) -> Plan:
-    """A plan of these segments."""
-    options = Options(CATALOGUE.values(), BUILT_IN)
-    segments = tuple(
-        replace(segment, steps=tuple(options(step)[0] for step in segment.steps))
-        for segment in undecided
-    )
-    input_patch = patch + network.field_of_view - 1
-    working, _ = working_peak(segments, Shape5.of(1, network.in_features, input_patch))
-    memory = PlanMemory(0, 0, 0, working, 0)  # fakes keep nothing between patches
-    time = PlanTime(0, 0, 0, 1, 0)
-    return Plan(network, machine(), output, patch, segments, memory, time, "guessed")
+ON_HOST = on_device(CATALOGUE, "cpu")
 
 
 def run(network: Network, plan: Plan, volume: Float32, **job_options: object) -> Float32:
-    options = {"border": "valid", "pad": "reflect", "roi": None} | job_options
-    job = make_job(network, Vec3(*volume.shape[1:]), **options)  # type: ignore[arg-type]
     weights = random_weights(network, 7)
-    runner = PatchRunner(plan, CATALOGUE, weights)
-    result = np.full((network.out_features, *job.output), np.nan, np.float32)
-    written = np.zeros(job.output, int)
-
-    class Once(ArrayOutput):
-        def write(self, box: Box, values: Float32) -> None:
-            written[box.slices] += 1
-            super().write(box, values)
-
-    output = Once(result, network.out_features, job.output)
-    remaining, watch = Remaining(job.output), Stopwatch()
-    blocks = Blocks(ArrayVolume(volume), job, network, weights)
-    run_volume(blocks, job, runner, output, "float32", no_progress, remaining, watch)
-    assert remaining.voxels == 0
-    assert (written == 1).all(), "every output voxel is written exactly once"
-    return result
+    return run_job(PatchRunner(plan, CATALOGUE, weights), weights, volume, **job_options)
 
 
 @st.composite
@@ -92,10 +56,8 @@ def cases(draw: st.DrawFn) -> tuple[Network, Float32, Vec3, Plan]:
     output = Vec3(*draw(st.tuples(*[st.integers(1, 5)] * 3)))
     pooling = network.total_pooling
     patch = Vec3(*draw(st.tuples(*[st.integers(1, 2)] * 3))) * pooling
-    size = output + network.field_of_view - 1
-    generator = np.random.default_rng(draw(st.integers(0, 99)))
-    volume = generator.standard_normal((network.in_features, *size)).astype(np.float32)
-    return network, volume, output, any_plan(draw, network, output, patch)
+    volume = random_volume(network, output, draw(st.integers(0, 99)))
+    return network, volume, output, any_plan(draw, network, output, patch, "cpu")
 
 
 @given(cases())
@@ -166,7 +128,8 @@ def assert_dense(network: Network, plan: Plan) -> None:
 
 def test_a_fixed_example_of_three_nested_segments() -> None:
     patch = NESTING.total_pooling
-    divisions = splits(NESTING, patch + NESTING.field_of_view - 1)
+    given = Shape5.of(1, 1, patch + NESTING.field_of_view - 1)
+    divisions = splits(NESTING.layers, given)
     nested = next(segments for segments in divisions if len(segments) == 3)
     assert_dense(NESTING, plan_of(nested, NESTING, patch * 2, patch))
 
@@ -191,7 +154,7 @@ def test_every_division_with_a_fused_step() -> None:
     expected = dense(network, random_weights(network, 7), volume)
     found = set()
     fusible = tuple(pooled_convolutions(network))
-    for segments in splits(network, Vec3(*volume.shape[1:]), fusible=fusible):
+    for segments in splits(network.layers, Shape5(1, *volume.shape), fusible=fusible):
         names = tuple(step.operation.name for part in segments for step in part.steps)
         if len(names) < len(network.layers):
             plan = plan_of(segments, network, patch, patch)
@@ -214,13 +177,11 @@ def test_a_fused_step_amid_its_segment() -> None:
     shape = Shape5.of(1, 1, patch + network.field_of_view - 2)
     steps = []
     for layer in (first, PooledConv(conv, pool), last):
-        (out,) = filter(
-            None, (primitive.out_shape(layer, shape) for primitive in CATALOGUE.values())
-        )
+        (out,) = filter(None, (primitive.out_shape(layer, shape) for primitive in ON_HOST.values()))
         steps.append(bare_step(layer, shape, out))
         shape = out
     plan = plan_of((Segment("cpu", 1, tuple(steps)),), network, patch, patch)
-    step, held = next(held_beside(plan.segments, plan.input_shape))
+    step, held = next(plan.sides[0].held_beside())
     in_place = plan.input_shape.nbytes + steps[0].shape_out.nbytes + WORKSPACE
     assert held + step.cost.memory.working == in_place, "the stored input is read where it is"
     generator = np.random.default_rng(0)
@@ -280,7 +241,8 @@ def test_a_fused_step_survives_json_and_a_tampered_one_does_not() -> None:
     network = chain(("conv", 2), ("pool", 2), ("conv", 2), features=9)
     (pair,) = fusible = tuple(pooled_convolutions(network))
     patch = network.total_pooling
-    every = splits(network, patch + network.field_of_view - 1, fusible=fusible)
+    given = Shape5.of(1, 1, patch + network.field_of_view - 1)
+    every = splits(network.layers, given, fusible=fusible)
     (fused,) = (segments for segments in every if segments[0].steps[0].operation == pair)
     plan = plan_of(fused, network, patch, patch)
     text = plan.to_json()

@@ -46,7 +46,7 @@ def test_alternatives_are_all_others_with_what_the_plan_would_take_with_them() -
         assert large.memory > ROOM >= plan.memory.total >= slow.memory
         alone = fastest_plan(NETWORK, output, machine(large.memory), {**CATALOGUE}, overhead)
         assert alone.seconds < plan.seconds
-    told = explanation(plan, found.values()).splitlines()
+    told = explanation(found.values()).splitlines()
     (chosen,) = [line for line in told if line.startswith("conv2")]
     assert chosen.split()[:2] == ["conv2", "conv"]
     assert chosen.endswith("chosen")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +15,16 @@ import znni
 from planner.exhaustive import Search, fastest_plan
 from planner.overhead import Overhead
 from znni import planning
-from znni.device_choice import primitives_to_try
+from znni.device_choice import primitives_for
 from znni.engine import device_recombine
+from znni.engine.checks import check_runnable
 from znni.engine.recombine import place
 from znni.engine.tiles import make_job
 from znni.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.machine import Machine, detect_machine, limited
 from znni.network import Conv, Network, Pool
 from znni.options import ANYTHING, AS_COMPUTED, Choices, Stored
+from znni.plan_file import load_plan
 from znni.plans import Plan
 from znni.shapes import Vec3, offsets
 from znni.smaller_plan import smaller_plan
@@ -37,7 +40,7 @@ NETWORK = Network(
 )
 OUTPUT = Vec3(40, 40, 48)
 ON_HOST = Overhead(1000, 1, 2)
-ON_GPU = Overhead(1000, 1, 2, cuda=500, gpu=300, gpu_voxel_in=4, gpu_voxel_out=2)
+ON_GPU = Overhead(1000, 1, 2, cuda=500, gpu=300, gpu_value_in=4, gpu_voxel_out=2)
 THERE = """\
 host: {name: there, memory: 40GiB, threads: 3, flops: 300 Gflop/s, bandwidth: 30 GB/s}
 gpus:
@@ -45,6 +48,7 @@ gpus:
   - *card
 """
 PLAN = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--machine", "there.yaml")
+THERE_ON_GPU = (*PLAN, "--device", "gpu")
 
 
 def with_gpu(memory: int, ram: int = 2**34) -> Machine:
@@ -61,7 +65,7 @@ def test_the_gpu_limits_the_layers_as_the_host_would(memory: int) -> None:
     plan = on_gpu(memory)
     assert plan.gpu_memory is not None
     beside = plan.gpu_memory.total - plan.gpu_memory.working - plan.gpu_memory.resident
-    left = memory - beside + ON_HOST.of_run(plan.network, plan.patch).total
+    left = memory - beside + ON_HOST.of_host(plan.network, plan.patch, "cpu").total
     catalogue = {
         name: replace(primitive, device=machine().host)
         for name, primitive in fake_gpu_catalogue().items()
@@ -78,7 +82,8 @@ def test_memory_is_told_of_both() -> None:
     plan = on_gpu(10**7)
     voxels_in, voxels_out = plan.input_patch.volume, plan.patch.volume
     assert plan.gpu_memory is not None
-    assert plan.device == gpu(10**7)
+    assert plan.device == "gpu"
+    assert plan.gpu == plan.last_device == gpu(10**7)
     assert plan.gpu_memory.process == 300
     assert plan.gpu_memory.blocks == 4 * voxels_in + 2 * voxels_out
     assert plan.memory.process == 1500
@@ -100,22 +105,23 @@ def test_what_does_not_fit_names_the_device_and_its_option() -> None:
     assert on_gpu(10**7, ram=host.value.needed).memory.total <= host.value.needed
 
 
-def test_auto_is_the_gpu_that_can_run_all_layers() -> None:
+def test_the_primitives_are_those_of_the_devices_that_are_wanted() -> None:
     both = fake_catalogue() | fake_gpu_catalogue()
     there = with_gpu(10**7)
-    gpu_first = primitives_to_try(NETWORK, both, there, "auto")
-    assert [set(found) for found in gpu_first] == [set(fake_gpu_catalogue()), set(fake_catalogue())]
-    assert primitives_to_try(NETWORK, both, there, "cpu") == [fake_catalogue()]
-    assert primitives_to_try(NETWORK, both, there, "gpu") == [fake_gpu_catalogue()]
+    assert primitives_for(NETWORK, both, there, "auto") == both
+    assert primitives_for(NETWORK, both, there, "cpu+gpu") == both
+    assert primitives_for(NETWORK, both, there, "cpu") == fake_catalogue()
+    assert primitives_for(NETWORK, both, there, "gpu") == fake_gpu_catalogue()
     without_conv = {name: found for name, found in both.items() if name != "gpu_conv"}
-    assert primitives_to_try(NETWORK, without_conv, there, "auto") == [fake_catalogue()]
     with pytest.raises(InvalidInput, match="no GPU primitive of this accuracy does layer conv1"):
-        primitives_to_try(NETWORK, without_conv, there, "gpu")
-    with pytest.raises(InvalidInput, match=r"device='gpu' \(--device gpu\): .*; give device='cpu'"):
-        primitives_to_try(NETWORK, fake_catalogue(), machine(), "gpu")
+        primitives_for(NETWORK, without_conv, there, "gpu")
+    for device in ("gpu", "cpu+gpu"):
+        asked = rf"device='{re.escape(device)}' \(--device .*\): .*; give device='cpu'"
+        with pytest.raises(InvalidInput, match=asked):
+            primitives_for(NETWORK, fake_catalogue(), machine(), device)
 
 
-def test_auto_passes_over_a_gpu_whose_primitives_cannot_do_the_network() -> None:
+def test_a_gpu_whose_primitives_cannot_do_the_network_is_left_alone() -> None:
     """Alone they do each layer, in some shapes; together none that the patches need."""
     few = {
         name: replace(
@@ -128,11 +134,11 @@ def test_auto_passes_over_a_gpu_whose_primitives_cannot_do_the_network() -> None
         if name != "gpu_pool"
     }
     search = Search(NETWORK, OUTPUT, with_gpu(10**7), few, ON_GPU, division="none")
-    assert not search.fits()
-    with pytest.raises(InvalidInput, match="no GPU primitives compute network net in patches of"):
+    with pytest.raises(InvalidInput, match="no primitives compute network net in patches of"):
         search.smallest()
-    assert Search(NETWORK, OUTPUT, with_gpu(10**7), fake_gpu_catalogue(), ON_GPU).fits()
-    assert not Search(NETWORK, OUTPUT, with_gpu(10**3), fake_gpu_catalogue(), ON_GPU).fits()
+    both = few | fake_catalogue()
+    search = Search(NETWORK, OUTPUT, with_gpu(10**7), both, ON_GPU, division="none")
+    assert "cpu" in search.fastest()[0].device
 
 
 @pytest.fixture
@@ -155,29 +161,30 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("there")
 def test_plans_for_a_gpu_that_is_not_here() -> None:
-    table = succeeds(*PLAN, "--gpu-memory", "2GiB", "--out", "plan.json")
+    table = succeeds(*THERE_ON_GPU, "--gpu-memory", "2GiB", "--out", "plan.json")
     assert "layers on Card, 2.00 GiB allowed\n              beside 1 x Card, not used\n" in table
     assert "of the GPU: process" in table
     assert "gpu_conv" in table
     on_host = succeeds(*PLAN, "--device", "cpu")
     assert "gpu_conv" not in on_host
     assert "beside 2 x Card, not used\n" in on_host
-    assert "on the gpu" in refused(*PLAN, "--device", "gpu", "--gpu-memory", "9MB", code=3)
-    assert "gpu_conv" not in succeeds(*PLAN, "--gpu-memory", "9MB")  # auto: what fits
+    assert "on the gpu" in refused(*THERE_ON_GPU, "--gpu-memory", "9MB", code=3)
+    assert "gpu_conv" not in succeeds(*PLAN)  # auto: for so little, a GPU takes longer to begin
     assert "0 bytes of GPU memory hold nothing" in refused(*PLAN, "--gpu-memory", "0")
     with pytest.raises(InvalidInput, match="device is 'tpu'; choose one of auto, cpu, gpu"):
         znni.plan("tiny.yaml", (7, 20, 23), device="tpu")  # type: ignore[arg-type]
-    for plan in znni.search("tiny.yaml", (7, 20, 23), machine="there.yaml").fastest(2):
-        assert plan.device.name == "Card"
+    found = znni.search("tiny.yaml", (7, 20, 23), machine="there.yaml", device="gpu")
+    for plan in found.fastest(2):
+        assert plan.gpu.name == "Card"
 
 
 @pytest.mark.usefixtures("there")
 def test_a_plan_for_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    succeeds(*PLAN, "--out", "plan.json")
+    succeeds(*THERE_ON_GPU, "--out", "plan.json")
     monkeypatch.setattr("znni.gpus.why_no_gpu", lambda: "CUDA finds no GPU")
     monkeypatch.setattr("znni.device_choice.why_no_gpu", lambda: "CUDA finds no GPU")
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json")
-    assert "the plan runs the layers on Card: CUDA finds no GPU; or plan again" in refused(*run)
+    assert "the plan runs layers on Card: CUDA finds no GPU; or plan again" in refused(*run)
     assert "runs the layers on the GPU, not the CPU; give device='gpu'" in refused(
         *run, "--device", "cpu"
     )
@@ -185,14 +192,14 @@ def test_a_plan_for_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("there")
 def test_a_plan_for_a_gpu_keeps_to_its_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", threads=1)
+    plan = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", threads=1, device="gpu")
     found = replace(detect_machine(threads=1), gpus=(gpu(2**33),))
     monkeypatch.setattr(
         "znni.planning.detect_for",
         lambda _device, ram, threads, gpu_memory: limited(found, ram, threads, gpu_memory),
     )
     checked = planning.checked_plan(plan, plan.network, stored=Stored("uint8"))
-    assert checked.device.name == "fake GPU"
+    assert checked.gpu.name == "fake GPU"
     assert checked.device_memory.working == plan.device_memory.working
     assert checked.device_memory.blocks < plan.device_memory.blocks
     with pytest.raises(InvalidInput, match=r"of the GPU and .* are allowed; give gpu_memory="):
@@ -221,6 +228,47 @@ def test_a_gpu_that_is_short_of_memory_gets_a_smaller_plan(
     least = replace(smaller, gpu_memory=replace(taken, working=0, resident=0, blocks=0))
     with pytest.raises(RunFailed, match=r"memory of the GPU ran out .*give device='cpu'"):
         smaller_plan(least, "gpu", job, ANYTHING, AS_COMPUTED)
+
+
+@pytest.mark.usefixtures("there")
+def test_plans_with_layers_on_both() -> None:
+    table = succeeds(*PLAN, "--device", "cpu+gpu", "--out", "plan.json")
+    assert "the first 1 layer on the host, the others on Card" in table
+    assert "; of a patch reading 0.000 s, host layers 0.0" in table
+    assert "transfer 0.0" in table
+    on_gpu = [line for line in table.splitlines() if "gpu_" in line]
+    assert 0 < len(on_gpu) < len(znni.load_network("tiny.yaml").layers)
+    plan = load_plan(Path("plan.json"))
+    assert plan.device == "cpu+gpu"
+    assert plan.layers_on_host == 1
+    on_host, on_gpu = plan.sides
+    assert on_host.output_shape == on_gpu.input_shape
+    assert plan.memory.working == on_host.working_peak()[0] >= on_gpu.input_shape.nbytes
+    assert plan.gpu_memory is not None
+    assert plan.gpu_memory.working == on_gpu.working_peak()[0]
+    blocks = plan.memory.blocks
+    alone = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", device="cpu").memory.blocks
+    assert blocks == alone + on_gpu.input_shape.nbytes  # as one is made, another is taken
+    assert "device='cpu+gpu' (--device cpu+gpu): " in refused(*PLAN[:5], "--device", "cpu+gpu")
+    assert "gpu_conv" in succeeds(*PLAN, "--device", "cpu+gpu", "--explain")
+    run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json", "--device", "gpu")
+    assert "runs the layers on the CPU+GPU, not the GPU; give device='cpu+gpu'" in refused(*run)
+
+
+@pytest.mark.usefixtures("there")
+def test_a_plan_never_goes_back_to_the_host() -> None:
+    plan = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", device="cpu+gpu")
+    first, last = plan.segments
+    for segments in (
+        (replace(first, device="gpu"), replace(last, device="cpu")),
+        (first, replace(last, device="cpu")),
+    ):
+        wrong = replace(plan, segments=segments).to_json()
+        with pytest.raises(InvalidInput, match="does not say which device its layers run on"):
+            Plan.from_json(wrong)
+    less = replace(plan, gpu_memory=replace(plan.gpu_memory, working=1))
+    with pytest.raises(InvalidInput, match="working bytes of Card, and its steps take"):
+        check_runnable(less, planning.catalogue(plan.machine))
 
 
 def test_fragments_start_where_the_host_places_them() -> None:

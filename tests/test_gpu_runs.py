@@ -8,27 +8,32 @@ from typing import get_args
 import numpy as np
 import pytest
 from command_line import OUTPUT, read_main, succeeds, write_case
-from fakes import FakeOnGpu
+from fakes import FakeOnGpu, fake_catalogue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import networks
+from random_plans import any_plan, random_volume, run
 
 import znni
 from planner.exhaustive import Search, fastest_plan
 from znni import planning
 from znni.cuda import cupy, device_errors
 from znni.device_arena import DeviceArena
-from znni.engine import device_patch
-from znni.engine.device_patch import DevicePatchRunner
+from znni.engine import device_layers
+from znni.engine.device_layers import DeviceLayers, Launched
+from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import convert
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.traversal import Fragments
 from znni.errors import OutOfDeviceMemory
 from znni.machine import Machine, detect_machine
 from znni.network import Network
 from znni.options import OutputType
-from znni.plans import Plan, Step
+from znni.plans import Plan
 from znni.primitive import Catalogue, catalogue, convolved, on_device
 from znni.primitives.reference import dense
 from znni.run_overhead import run_overhead
+from znni.segments import Step
 from znni.shapes import Vec3
 from znni.weights import Float32, random_weights
 
@@ -41,6 +46,21 @@ def primitives(machine: Machine) -> Catalogue:
     if not machine.gpus:
         return found
     return found | {"gpu_conv": FakeOnGpu("gpu_conv", convolved, 1e-3, device=machine.gpus[0])}
+
+
+@settings(max_examples=30)
+@given(networks(), st.integers(0, 99), st.data())
+def test_first_layers_on_the_host_change_nothing(
+    network: Network, seed: int, data: st.DataObject
+) -> None:
+    """Patch after patch at a time, as in a run."""
+    patch = network.total_pooling
+    catalogue = on_device(primitives(detect_machine()), "gpu") | fake_catalogue()
+    plan = any_plan(data.draw, network, patch * 2, patch, "auto", catalogue)
+    weights, volume = random_weights(network, 7), random_volume(network, patch * 2, seed)
+    expected = dense(network, weights, volume * np.float32(0.5) + np.float32(0.25))
+    found = run(PatchRunner(plan, catalogue, weights), weights, volume)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def planned(network: Network, output: Vec3, gpu_memory: int | str | None = None) -> Plan:
@@ -61,10 +81,11 @@ def test_any_network_is_the_reference(network: Network, seed: int, tight: bool) 
     if tight:
         plan = planned(network, output, planned_least(network, output))
     weights = random_weights(network, 7)
-    runner = DevicePatchRunner(plan, primitives(plan.machine), weights)
+    runner = PatchRunner(plan, primitives(plan.machine), weights)
     patches = [patch_of(plan, seed + index) for index in range(3)]
-    begun = [runner.begin(patches[0]), runner.begin(patches[1])]
-    found = [begun[0](), begun[1](), runner(patches[2])]
+    launch, finish = runner.stages(Stopwatch())
+    begun = [launch(patches[0]), launch(patches[1])]
+    found = [*map(finish, begun), runner(patches[2])]
     for x, y in zip(patches, found, strict=True):
         np.testing.assert_allclose(y, dense(network, weights, x), rtol=1e-4, atol=1e-5)
 
@@ -83,8 +104,8 @@ def test_the_gpu_converts_as_the_host_does(dtype: OutputType) -> None:
     plan = planned(network, network.total_pooling * 2)
     weights = random_weights(network, 3)
     x = 3 * patch_of(plan, 1)
-    values = DevicePatchRunner(plan, primitives(plan.machine), weights)(x)
-    stored = DevicePatchRunner(plan, primitives(plan.machine), weights, dtype=dtype)(x)
+    values = PatchRunner(plan, primitives(plan.machine), weights)(x)
+    stored = PatchRunner(plan, primitives(plan.machine), weights, dtype=dtype)(x)
     assert stored.dtype == dtype
     np.testing.assert_array_equal(stored, convert(values, dtype))
 
@@ -101,9 +122,9 @@ def test_memory_is_what_the_plan_says_and_the_same_in_every_patch() -> None:
 
     calls: list[Step] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_patch, "DeviceArena", Kept)
+        patch.setattr(device_layers, "DeviceArena", Kept)
         before = free_bytes()
-        runner = DevicePatchRunner(
+        runner = PatchRunner(
             plan,
             primitives(plan.machine),
             random_weights(network, 0),
@@ -129,9 +150,9 @@ def free_bytes() -> int:
 def test_too_little_memory_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     network = znni.load_network(Path(__file__).parent.parent / "networks" / "boundaries.yaml")
     plan = planned(network, network.total_pooling)
-    monkeypatch.setattr(device_patch, "DeviceArena", lambda _: DeviceArena(2**50))
+    monkeypatch.setattr(device_layers, "DeviceArena", lambda _: DeviceArena(2**50))
     with pytest.raises(OutOfDeviceMemory, match=r"has too little memory left .* gpu_memory='4GiB'"):
-        DevicePatchRunner(plan, primitives(plan.machine), random_weights(network, 0))
+        PatchRunner(plan, primitives(plan.machine), random_weights(network, 0))
 
 
 def test_a_run_goes_on_where_the_memory_of_the_gpu_ran_out(
@@ -142,15 +163,15 @@ def test_a_run_goes_on_where_the_memory_of_the_gpu_ran_out(
     x = np.random.default_rng(0).random((60, 61, 70), np.float32)
     expected = znni.Inferer("tiny.yaml", device="cpu")(x)
     monkeypatch.setattr(planning, "catalogue", primitives)
-    begin, failing = DevicePatchRunner.begin, [True]
+    launch, failing = DeviceLayers.launch, [True]
 
-    def fails_once(runner: DevicePatchRunner, x: Float32) -> object:
+    def fails_once(layers: DeviceLayers, given: Fragments) -> Launched:
         if failing and failing.pop():
             with device_errors("the GPU"):
                 DeviceArena(2**50)
-        return begin(runner, x)
+        return launch(layers, given)
 
-    monkeypatch.setattr(DevicePatchRunner, "begin", fails_once)
+    monkeypatch.setattr(DeviceLayers, "launch", fails_once)
     found = np.empty_like(expected)
     report = znni.infer(x, "tiny.yaml", found, device="gpu")
     assert len(report.fallbacks) == 1

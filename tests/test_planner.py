@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from math import inf
+from typing import get_args
 
 import pytest
 from fakes import Fake, fake_catalogue, machine
@@ -13,19 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.costs import BUILT_IN, BUILT_IN_ERROR, NOT_MEASURED, CostModel, Estimate
-from planner.exhaustive import Search, fastest_plan, fastest_plans
+from planner.exhaustive import Search, fastest_plan
 from planner.layers import Options, Slot, fastest_within, least_memory
 from planner.overhead import Handling, Overhead
 from planner.sizes import FINEST_STEP, axis_sizes, patch_sizes, patch_sizes_near, spread
 from planner.split import pooled_convolutions, splits
 from znni.cost import Cost, Memory
 from znni.errors import DoesNotFit
+from znni.job_seconds import Stage, StageSeconds
 from znni.network import Conv, Network, Operation, Pool, PooledConv
 from znni.plan_table import plan_table
 from znni.plan_time import PlanTime
-from znni.plans import Segment, Step, held_beside, segment_runs
 from znni.primitive import Primitive, convolved, convolved_and_pooled
+from znni.segments import Segment, Step
 from znni.shapes import Shape5, Vec3
+from znni.sides import Side
 
 CONV = Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu")
 NETWORK = Network(
@@ -147,7 +150,8 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
     for memory in (60_000, 100_000, 200_000, 10**7):
         best = inf
         for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
-            for segments in splits(NETWORK, patch + NETWORK.field_of_view - 1, fusible=fusible):
+            size = patch + NETWORK.field_of_view - 1
+            for segments in splits(NETWORK.layers, Shape5.of(1, 1, size), fusible=fusible):
                 seconds = fastest_of_split(segments, output, patch, memory, options, overhead)
                 best = min(best, seconds)
         if best == inf:
@@ -170,9 +174,10 @@ def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None
         1,
         (*layers, Pool("pool", Vec3(2, 2, 2)), Conv("last", 1, 1, Vec3(1, 1, 1), "relu")),
     )
+    fusible = tuple(pooled_convolutions(network))
     names = {
         tuple("".join(step.operation.name[:2] for step in part.steps) for part in segments)
-        for segments in splits(network, Vec3.of(8), fusible=tuple(pooled_convolutions(network)))
+        for segments in splits(network.layers, Shape5(1, 1, 8, 8, 8), fusible=fusible)
         if any(part.plain_windows for part in segments)
     }
     assert names == {
@@ -196,8 +201,9 @@ def fastest_of_split(
 ) -> float:
     """The fastest job with given segments, every combination of primitives tried."""
     size, patches = patch + NETWORK.field_of_view - 1, output.ceil_div(patch).volume
-    runs = [n for segment, n in segment_runs(segments) for _ in segment.steps]
-    held = held_beside(segments, Shape5.of(1, 1, size))
+    side = Side(segments, Shape5.of(1, 1, size))
+    runs = [n for segment, n in side.runs() for _ in segment.steps]
+    held = side.held_beside()
     slots = [Slot(options(s), n, beside) for (s, beside), n in zip(held, runs, strict=True)]
     handling = overhead.handling
 
@@ -217,7 +223,7 @@ def test_what_reading_and_starting_take_decides() -> None:
     output = Vec3(12, 20, 24)
     quick = fastest_plan(NETWORK, output, machine(100_000), CHOICES, NO_OVERHEAD)
     read = fastest_plan(NETWORK, output, machine(100_000), CHOICES, SLOW_TO_READ)
-    assert read.time.reading > read.time.computing
+    assert read.time.patch.bottleneck == "reading"
     assert read.patches * read.input_patch.volume < quick.patches * quick.input_patch.volume
     plenty = machine(10**7)
     quick = fastest_plan(NETWORK, output, plenty, WITH_FUSED, NO_OVERHEAD)
@@ -228,32 +234,29 @@ def test_what_reading_and_starting_take_decides() -> None:
     assert started.patch_seconds * started.patches > quick.patch_seconds * quick.patches
 
 
-@given(st.tuples(*[st.floats(0, 10)] * 5), st.integers(1, 9))
-def test_the_computing_that_a_time_leaves_room_for(
-    seconds: tuple[float, float, float, float, float], patches: int
+@given(st.tuples(*[st.floats(0, 10)] * 7), st.integers(1, 9), st.sampled_from(get_args(Stage)))
+def test_the_seconds_that_a_time_leaves_a_stage(
+    seconds: tuple[float, ...], patches: int, stage: Stage
 ) -> None:
-    time = PlanTime(*seconds)
-    within = time.computing_within(time.total(patches), patches)
-    if patches == 1 or time.computing >= time.handling:
-        assert within == pytest.approx(time.computing, abs=1e-6)
-    assert replace(time, computing=max(within, 0)).total(patches) == pytest.approx(
-        time.total(patches), abs=1e-6
-    )
+    time = PlanTime(*seconds[:2], StageSeconds(*seconds[2:]))
+    within = time.stage_within(time.total(patches), patches, stage)
+    if patches == 1 or time.patch.bottleneck == stage:
+        assert within == pytest.approx(time.patch.by_stage()[stage], abs=1e-6)
+    there = replace(time, patch=replace(time.patch, **{stage: max(within, 0)}))
+    assert there.total(patches) == pytest.approx(time.total(patches), abs=1e-6)
 
 
 def test_stages_that_go_on_at_a_time_take_as_long_as_the_slowest() -> None:
-    """Patches in turn through three stages, each of which takes one when the last let go of it."""
-    for reading, computing, writing in product((1.0, 2.0, 5.0), repeat=3):
-        time = PlanTime(3.0, 4.0, reading, computing, writing)
+    """Each stage takes a patch when it has handed on its last."""
+    for seconds in product((1.0, 2.0, 5.0), repeat=5):
+        time = PlanTime(3.0, 4.0, StageSeconds(*seconds))
         for patches in (1, 2, 7):
-            computed = written = 0.0
-            read = 7.0 + reading
+            free = [7.0] * (len(seconds) + 1)  # when each stage takes its next patch
             for _ in range(patches):
-                begun = max(read, computed)
-                read = begun + reading
-                computed = max(begun + computing, written)
-                written = computed + writing
-            assert time.total(patches) == written
+                handed = free[0]
+                for stage, each in enumerate(seconds):
+                    free[stage] = handed = max(handed + each, free[stage + 1])
+            assert time.total(patches) == handed
 
 
 @pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED])
@@ -326,7 +329,6 @@ def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
                     NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, BUILT_IN, "none"
                 )
                 assert search.lower_bound(plan.patch) <= plan.seconds
-                assert min(search.bounds.of_layers(plan.patch)) >= 0
 
 
 def test_where_memory_is_short_a_fused_step_makes_room_for_larger_patches() -> None:
@@ -449,13 +451,14 @@ def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
 def test_the_best_plans_are_those_of_all_patches() -> None:
     output, catalogue = Vec3(12, 20, 24), WITH_FUSED
     for memory in (60_000, 200_000, 10**7):
-        every = fastest_plans(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, count=10**6)
+        search = Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+        every = search.fastest(10**6)
         patches = [plan.patch for plan in every]
         assert len(set(patches)) == len(patches)
         seconds = [plan.seconds for plan in every]
         assert seconds == sorted(seconds)
         assert len(every) > 10
-        some = fastest_plans(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, count=10)
+        some = search.fastest(10)
         assert [plan.seconds for plan in some] == seconds[:10]
         best = fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
         assert best.seconds == seconds[0]

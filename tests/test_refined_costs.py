@@ -14,7 +14,8 @@ from znni.calibration.record import StepTimes, record, record_steps
 from znni.calibration.shapes import Call
 from znni.network import Conv
 from znni.planning import plan
-from znni.plans import Plan, Step
+from znni.plans import Plan
+from znni.segments import Step
 from znni.shapes import Shape5, Vec3
 
 CATALOGUE = fake_catalogue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from fakes import fake_catalogue, machine
@@ -10,6 +11,7 @@ from fakes import fake_catalogue, machine
 import znni
 from planner.overhead import Handling
 from znni.errors import InvalidInput
+from znni.job_seconds import Stage
 from znni.machine import Storage
 from znni.network import Conv, Network
 from znni.options import Stored
@@ -56,16 +58,21 @@ def test_more_cores_lose_less_each() -> None:
 
 def test_a_plan_has_the_time_of_the_types_that_it_is_run_with(plan: Plan) -> None:
     run = checked_plan(plan, NETWORK, stored=Stored("uint8", input_itemsize=1))
-    assert run.time.reading < plan.time.reading
-    assert run.time.writing < plan.time.writing
+    assert run.time.patch.reading < plan.time.patch.reading
+    assert run.time.patch.writing < plan.time.patch.writing
     assert run.time.building == plan.time.building
     assert checked_plan(plan, NETWORK) == plan
 
 
-@pytest.mark.parametrize("name", ["building", "warming", "reading", "computing", "writing"])
+@pytest.mark.parametrize("name", ["building", "warming", *get_args(Stage)])
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
 def test_a_time_that_is_none_is_refused(plan: Plan, name: str, seconds: float) -> None:
     assert Plan.from_json(plan.to_json()) == plan
-    wrong = replace(plan, time=replace(plan.time, **{name: seconds}))
+    time = plan.time
+    if hasattr(time, name):
+        time = replace(time, **{name: seconds})
+    else:
+        time = replace(time, patch=replace(time.patch, **{name: seconds}))
+    wrong = replace(plan, time=time)
     with pytest.raises(InvalidInput, match="not a plan"):
         Plan.from_json(wrong.to_json())

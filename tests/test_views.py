@@ -13,7 +13,6 @@ from planner.views import ANY, NEAR, by_memory, by_patch_size, cubes, edge, near
 from znni.errors import DoesNotFit
 from znni.families import families
 from znni.machine_file import load_machine
-from znni.plans import working_peak
 from znni.primitive import catalogue
 from znni.shapes import Vec3
 
@@ -119,4 +118,4 @@ def test_steps_add_up_to_the_plans_time_and_peak(search: Search) -> None:
         assert sum(view.seconds for view in shown) == pytest.approx(plan.patch_seconds)
         highest = max(shown, key=lambda view: view.memory)
         assert highest.memory == plan.memory.total
-        assert highest.step == working_peak(plan.segments, plan.input_shape)[1]
+        assert highest.step == plan.sides[0].working_peak()[1]

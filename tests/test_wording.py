@@ -15,7 +15,7 @@ import znni
 from planner.costs import NOT_MEASURED
 from znni.engine.checks import check_features
 from znni.errors import DoesNotFit, InvalidInput, option
-from znni.job_seconds import JobSeconds
+from znni.job_seconds import JobSeconds, StageSeconds
 from znni.network import Conv, Network
 from znni.plan_table import totals
 from znni.plan_time import PlanTime
@@ -80,21 +80,27 @@ def test_one_is_not_several(plan: Plan) -> None:
 
 
 def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -> None:
-    plan = replace(plan, time=PlanTime(2.0, 0.5, 0.25, 4.0, 0.75))
-    time = JobSeconds(building=6.0, computing=1.5, waiting=0.5, reading=0.3, writing=0.2)
+    patch = StageSeconds(reading=0.25, host_layers=4.0, writing=0.75)
+    plan = replace(plan, time=PlanTime(2.0, 0.5, patch))
+    busy = StageSeconds(reading=0.3, host_layers=1.5, gpu_layers=0.4, writing=0.2)
+    time = JobSeconds(building=6.0, running=2.0, busy=busy)
     report = Report(plan, (), 120, time, 3 << 20, {}, "")
     said, *table = str(report).splitlines()
-    assert said == f"120 voxels in 8.0 s; predicted from {NOT_MEASURED}, the time +- 30%"
+    assert said == (
+        "120 voxels in 8.0 s; host layers set the pace, busy 75% of the time; "
+        f"predicted from {NOT_MEASURED}, the time +- 30%"
+    )
     rows = {tuple(line.split()) for line in table}
     assert {
-        ("measured", "predicted"),
+        ("measured", "predicted", "waiting"),
         ("voxels/s", "15", "16"),
         ("time", "8.0", "s", "7.5", "s"),
         ("building", "6.0", "s", "2.0", "s"),
-        ("computing", "1.5", "s", "4.5", "s"),
-        ("waiting", "0.5", "s", "1.0", "s"),
-        ("reading", "0.3", "s", "0.2", "s"),
-        ("writing", "0.2", "s", "0.8", "s"),
+        ("running", "2.0", "s", "5.5", "s"),
+        ("reading", "0.3", "s", "0.2", "s", "1.7", "s"),
+        ("host", "layers", "1.5", "s", "4.5", "s", "0.5", "s"),
+        ("GPU", "layers", "0.4", "s", "0.0", "s", "1.6", "s"),
+        ("writing", "0.2", "s", "0.8", "s", "1.8", "s"),
         ("peak", "memory", "3", "MiB", *in_units(plan.memory.total).split()),
     } <= rows
     fallen = replace(report, fallbacks=(plan, plan), accuracy_note="bfloat16 in c")

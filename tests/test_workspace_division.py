@@ -16,7 +16,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from planner.layers import Slot, fastest_within
 from znni.cost import Cost, Memory
 from znni.network import Conv
-from znni.plans import Step
+from znni.segments import Step
 from znni.shapes import Shape5, Vec3
 
 CONV = Conv("conv", 1, 1, Vec3(1, 1, 1), "relu")

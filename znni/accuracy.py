@@ -5,7 +5,7 @@ from __future__ import annotations
 from znni.micro_batches import named
 from znni.options import ACCURACIES, Accuracy
 from znni.plans import Plan
-from znni.primitive import Catalogue, Primitive, on_device
+from znni.primitive import Catalogue, Primitive
 
 
 def of_class(primitives: Catalogue, accuracy: Accuracy) -> dict[str, Primitive]:
@@ -45,12 +45,13 @@ def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
         return f"{used} in {', '.join(layers)}: relative errors of up to {error:g} a layer"
     if allowed == "float32":
         return ""
-    there = on_device(primitives, plan.device.kind).values()
+    devices = {side.device for side in plan.sides}
+    there = (found for found in primitives.values() if found.device.kind in devices)
     if any(class_of(primitive) == allowed for primitive in there):
         return f"float32: {allowed} is allowed, and the plan makes no use of it"
     lacking = (
         "no primitive for the GPU rounds that far; cuDNN's would, were it installed"
-        if plan.device.kind == "gpu"
+        if plan.device == "gpu"
         else "the processor has no instructions for it"
     )
     return f"float32: {allowed} is allowed, and {lacking}"

@@ -153,7 +153,8 @@ def infer(
         error.add_note(output.abandon())
         raise
     if choices.costs != "built-in":
-        refine(times.warm(), plan.machine.host.threads, plan.device.kind)
+        for side in plan.sides:
+            refine(times.warm(), plan.machine.host.threads, side.device)
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
     before, skipped = job.output.volume - left, blocks.skipped

@@ -14,51 +14,52 @@ from znni.primitive import Catalogue, Primitive, on_device
 USE_CPU = f"give {option('device', 'cpu')}"
 
 
-def primitives_to_try(
+def primitives_for(
     network: Network, primitives: Catalogue, machine: Machine, device: DeviceChoice
-) -> list[dict[str, Primitive]]:
-    """The primitives of each device that may run the layers, in the order of preference.
+) -> dict[str, Primitive]:
+    """The primitives of the devices that may run layers.
 
     Args:
         network: what is to be run.
         primitives: those of the machine, of the accuracy that was asked for.
         machine: where.
-        device: ``gpu`` is the first one, ``auto`` that or else the host.
+        device: the ``gpu`` is the first one.
 
     Raises:
-        InvalidInput: ``gpu`` is asked for, and there is none, or none of its primitives does one
-            of the layers.
+        InvalidInput: there is to be a GPU, and there is none; or it is to do all layers, and no
+            primitive of it does one of them.
     """
-    on_host, on_gpu = on_device(primitives, "cpu"), on_device(primitives, "gpu")
-    if device == "cpu":
-        return [on_host]
-    missing = _first_not_done(network, on_gpu)
     if device == "auto":
-        return [on_host] if missing else [on_gpu, on_host]
+        return dict(primitives)
+    if device == "cpu":
+        return on_device(primitives, "cpu")
     if not machine.gpus:
-        raise InvalidInput(f"{option('device', 'gpu')}: {_why_none(machine)}; {USE_CPU}")
-    if missing:
+        raise InvalidInput(f"{option('device', device)}: {_why_none(machine)}; {USE_CPU}")
+    if device == "cpu+gpu":
+        return dict(primitives)
+    on_gpu = on_device(primitives, "gpu")
+    if missing := _first_not_done(network, on_gpu):
         raise InvalidInput(
             f"no GPU primitive of this accuracy does layer {missing.name}, {missing}; {USE_CPU}"
         )
-    return [on_gpu]
+    return on_gpu
 
 
 def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
-    """Check that a plan made earlier is for a device that is here, and that is wanted.
+    """Check that a plan made earlier is for devices that are here, and that are wanted.
 
     Raises:
         InvalidInput: it is not.
     """
-    planned = plan.device.kind
+    planned = plan.device
     if device not in ("auto", planned):
         raise InvalidInput(
             f"the plan runs the layers on the {planned.upper()}, not the {device.upper()}; give "
             f"{option('device', planned)}, or {PLAN_AGAIN}"
         )
-    if planned == "gpu" and not here.gpus:
+    if plan.gpu_memory and not here.gpus:
         raise InvalidInput(
-            f"the plan runs the layers on {plan.device.name}: {_why_none(here)}; or {PLAN_AGAIN}"
+            f"the plan runs layers on {plan.gpu.name}: {_why_none(here)}; or {PLAN_AGAIN}"
         )
 
 

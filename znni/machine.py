@@ -34,8 +34,15 @@ BANDWIDTH_EXPONENT = 2 / 3
 # state drives sustain behind it; disks and networks are slower.
 NOMINAL_STORAGE = 2e9
 
+# Bytes per second between host memory and a GPU, each way, from a compute capability on: what
+# copies of pinned memory reach on 16 lanes of PCI Express 5, 4 and 3.
+LINKS = ((90, 50e9), (80, 24e9), (0, 12e9))
+
 
 DeviceKind: TypeAlias = Literal["cpu", "gpu"]
+
+# What computes the layers of a plan: the host, a GPU, or first the one and then the other.
+Processors: TypeAlias = Literal["cpu", "gpu", "cpu+gpu"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Device:
         bfloat16: whether it multiplies bfloat16 and adds in float32 (AVX512_BF16).
         capability: of a GPU, its compute capability, 90 for 9.0; 0 where it is not known.
         cudnn: whether NVIDIA's cuDNN is installed for it.
+        link: of a GPU, nominal bytes per second between it and the host's memory, each way.
     """
 
     kind: DeviceKind
@@ -63,6 +71,7 @@ class Device:
     bfloat16: bool = False
     capability: int = 0
     cudnn: bool = False
+    link: float = LINKS[-1][1]
 
 
 @dataclass(frozen=True)
@@ -219,7 +228,13 @@ def _gpu(found: Gpu) -> Device:
         bandwidth=found.bandwidth,
         capability=found.capability,
         cudnn=find_spec("cudnn") is not None,
+        link=nominal_link(found.capability),
     )
+
+
+def nominal_link(capability: int) -> float:
+    """Bytes per second between host memory and a GPU of a compute capability, each way."""
+    return next(link for least, link in LINKS if capability >= least)
 
 
 def _usable_cores() -> int:

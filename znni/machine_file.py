@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from znni.machine import (
     Storage,
     detect_machine,
     limited,
+    nominal_link,
 )
 from znni.options import memory_size
 from znni.yaml_file import Count, Entry, Name, YamlFile
@@ -86,6 +88,7 @@ class _DeviceEntry(Entry):
 class _GpuEntry(_DeviceEntry):
     capability: Capability = 0
     cudnn: Truth = True
+    link: Bandwidth | None = None
 
 
 class _HostEntry(_DeviceEntry):
@@ -111,8 +114,9 @@ def load_machine(path: str | Path) -> Machine:
         path: a YAML file with ``host`` and, optionally, a list of ``gpus``. Each has a ``name``,
             ``memory``, nominal float32 ``flops`` and memory ``bandwidth``; the host has
             ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``; a
-            GPU may give its compute ``capability``, such as 9.0, and say that ``cudnn`` is not
-            installed for it.
+            GPU may give its compute ``capability``, such as 9.0, say that ``cudnn`` is not
+            installed for it, and give the bytes per second of its ``link`` to the host's memory,
+            each way, which otherwise follows from the capability.
             ``storage`` may give the bytes per second that volumes are ``read`` and ``write`` at.
 
     Returns:
@@ -125,10 +129,7 @@ def load_machine(path: str | Path) -> Machine:
     host = entries.host
     return Machine(
         _device("cpu", host, host.threads, bfloat16=host.bfloat16),
-        tuple(
-            _device("gpu", entry, capability=entry.capability, cudnn=entry.cudnn)
-            for entry in entries.gpus
-        ),
+        tuple(map(_gpu, entries.gpus)),
         absent=True,
         storage=Storage(entries.storage.read, entries.storage.write),
     )
@@ -159,14 +160,17 @@ def machine_for(
     return limited(machine, ram, threads, gpu_memory)
 
 
+def _gpu(entry: _GpuEntry) -> Device:
+    return replace(
+        _device("gpu", entry),
+        capability=entry.capability,
+        cudnn=entry.cudnn,
+        link=entry.link or nominal_link(entry.capability),
+    )
+
+
 def _device(
-    kind: DeviceKind,
-    entry: _DeviceEntry,
-    threads: int = 1,
-    *,
-    bfloat16: bool = False,
-    capability: int = 0,
-    cudnn: bool = False,
+    kind: DeviceKind, entry: _DeviceEntry, threads: int = 1, *, bfloat16: bool = False
 ) -> Device:
     return Device(
         kind=kind,
@@ -176,6 +180,4 @@ def _device(
         flops=entry.flops,
         bandwidth=entry.bandwidth,
         bfloat16=bfloat16,
-        capability=capability,
-        cudnn=cudnn,
     )

@@ -13,7 +13,7 @@ Pad: TypeAlias = Literal["reflect", "edge", "constant"]
 OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
 Accuracy: TypeAlias = Literal["float32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
-DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu"]
+DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
 Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
@@ -56,8 +56,8 @@ class Choices:
         ram: bytes that the process may take beside arrays that it is given, or such as ``8GiB``;
             by default what is available, less a margin.
         threads: worker threads; by default all cores.
-        device: where the layers run: the ``cpu``, the ``gpu``, or, with ``auto``, the first GPU if
-            there is one that can run them all, and else the CPU.
+        device: where the layers run: the ``cpu``, the first ``gpu``, some first ones on the CPU and
+            the others on the GPU (``cpu+gpu``), or, with ``auto``, wherever that is fastest.
         gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
         accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
             to 1e-2 a layer, where that is faster.

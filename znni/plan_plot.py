@@ -8,7 +8,8 @@ from typing import Any
 
 from planner.views import ANY, Views, edge, steps
 from znni.errors import InvalidInput
-from znni.plans import Step
+from znni.machine import Device
+from znni.segments import Step
 from znni.units import counted, in_units
 
 # What is written beside the picture itself, by the type of the file: no date, so that the same
@@ -80,25 +81,28 @@ def figure(views: Views) -> Any:
 
 def _title(views: Views) -> str:
     plan = views.plan
-    device = plan.device
-    threads = f"{counted(device.threads, 'thread')}, " * (device.kind == "cpu")
+    devices = "; ".join(_limit(device) for _, device in plan.limits.values())
     return (
         f"{plan.network.name} over {plan.output}: {plan.voxels_per_second:,.0f} ± {plan.error:.0%} "
-        f"voxels/s in patches of {plan.patch}\n{device.name}, {threads}"
-        f"{in_units(device.memory)} allowed; times predicted from {plan.costs}"
+        f"voxels/s in patches of {plan.patch}\n{devices}; times predicted from {plan.costs}"
     )
+
+
+def _limit(device: Device) -> str:
+    threads = f"{counted(device.threads, 'thread')}, " * (device.kind == "cpu")
+    return f"{device.name}, {threads}{in_units(device.memory)} allowed"
 
 
 def _throughput_by_memory(axes: Any, views: Views) -> None:
     """Under each limit; with the patch, wherever it is another."""
     plans = views.by_memory
-    limits = [plan.device.memory / GIB for plan in plans]
+    limits = [plan.last_device.memory / GIB for plan in plans]
     axes.plot(limits, [plan.voxels_per_second for plan in plans], marker="o", clip_on=False)
     first = {plan.patch: plan for plan in reversed(plans)}
     for patch, plan in first.items():
         axes.annotate(
             str(patch),
-            (plan.device.memory / GIB, plan.voxels_per_second),
+            (plan.last_device.memory / GIB, plan.voxels_per_second),
             xytext=(-6, 1),
             textcoords="offset points",
             horizontalalignment="right",
@@ -148,11 +152,11 @@ def _layers(times: Any, memory: Any, views: Views) -> None:
     times.set_yticks(places, [_label(view.step) for view in shown])
     times.invert_yaxis()
     memory.sharey(times)
-    throughout = views.plan.device_memory.total - views.plan.device_memory.working
-    own = [(view.memory - throughout) / GIB for view in shown]
-    memory.barh(places, throughout / GIB, color="0.7", label="throughout")
-    memory.barh(places, own, left=throughout / GIB, color="C1", label="arrays and workspace")
-    limit = views.plan.device.memory / GIB
+    throughout = [view.throughout / GIB for view in shown]
+    own = [(view.memory - view.throughout) / GIB for view in shown]
+    memory.barh(places, throughout, color="0.7", label="throughout")
+    memory.barh(places, own, left=throughout, color="C1", label="arrays and workspace")
+    limit = views.plan.last_device.memory / GIB
     memory.axvline(limit, color="black", linestyle="--", label="allowed")
     memory.set(title="Memory at each layer", xlabel="GiB that the run holds at most")
     memory.tick_params(labelleft=False)

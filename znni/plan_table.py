@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from znni.job_seconds import in_words
 from znni.text_table import aligned
 from znni.units import counted, duration, in_units
 
 if TYPE_CHECKING:
     from znni.plan_memory import PlanMemory
-    from znni.plans import Plan, Step
+    from znni.plans import Plan
+    from znni.segments import Step
 
 HEADER = (
     *("layer", "primitive", "input", "output"),
@@ -74,12 +76,13 @@ def totals(plan: Plan) -> list[str]:
 
 def _parts(plan: Plan) -> str:
     """Where the time goes."""
-    time = plan.time
-    bound = "computing" if time.computing >= time.handling else "storage"
-    return (
-        f"{time.once:.1f} s to start; of a patch reading {time.reading:.3f} s, computing "
-        f"{time.computing:.3f} s, writing {time.writing:.3f} s: {bound} sets the pace"
+    once, patch = plan.time.once, plan.time.patch
+    stages = ", ".join(
+        f"{in_words(stage)} {seconds:.3f} s"
+        for stage, seconds in patch.by_stage().items()
+        if seconds
     )
+    return f"{once:.1f} s to start; of a patch {stages}: {in_words(patch.bottleneck)} sets the pace"
 
 
 def _purposes(memory: PlanMemory) -> str:
@@ -91,19 +94,26 @@ def _purposes(memory: PlanMemory) -> str:
 
 
 def _gpu_memory(plan: Plan) -> Iterator[str]:
-    """A line on the memory of the GPU, if the layers run there."""
+    """A line on the memory of the GPU, if layers run there."""
     if plan.gpu_memory:
         total = in_units(plan.gpu_memory.total)
         yield f"              {total} of the GPU: {_purposes(plan.gpu_memory)}"
 
 
 def _gpus(plan: Plan) -> Iterator[str]:
-    """A line on the GPU where the layers run, and one on those that are not used."""
+    """A line on where the layers run, if that is not the host alone, and one on idle GPUs."""
     idle = Counter(gpu.name for gpu in plan.machine.gpus)
-    if plan.device.kind == "gpu":
-        gpu = plan.device
+    if plan.gpu_memory:
+        gpu = plan.gpu
         idle[gpu.name] -= 1
-        yield f"              layers on {gpu.name}, {in_units(gpu.memory)} allowed"
+        yield f"              {_layers(plan)} on {gpu.name}, {in_units(gpu.memory)} allowed"
     others = ", ".join(f"{count} x {name}" for name, count in idle.items() if count)
     if others:
         yield f"              beside {others}, not used"
+
+
+def _layers(plan: Plan) -> str:
+    if plan.device == "gpu":
+        return "layers"
+    on_host = plan.layers_on_host
+    return f"the first {counted(on_host, 'layer')} on the host, the others"

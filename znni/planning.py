@@ -12,14 +12,13 @@ from typing import Unpack
 
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
-from planner.limits import memory_of_run
+from planner.limits import memory_of_run, time_of_run
 from planner.views import Views, views
 from znni.accuracy import class_of_plan, note_on, of_class
-from znni.calibration.choice import cost_model, is_measured
-from znni.device_choice import check_device, primitives_to_try
+from znni.calibration.choice import cost_model, of_measured_devices
+from znni.device_choice import check_device, primitives_for
 from znni.engine.checks import check_runnable
-from znni.engine.device_patch import DevicePatchRunner
-from znni.engine.patch import PatchRunner, Runner
+from znni.engine.patch import PatchRunner
 from znni.engine.tiles import Job, Region, make_job
 from znni.engine.traversal import Measured, not_measured
 from znni.errors import PLAN_AGAIN, InvalidInput, option
@@ -42,7 +41,7 @@ from znni.options import (
 from znni.plan_checks import check_class, check_made_for
 from znni.plan_memory import PlanMemory
 from znni.plans import Plan
-from znni.primitive import Catalogue, catalogue
+from znni.primitive import catalogue
 from znni.run_overhead import run_overhead
 from znni.shapes import Vec3, is_extent
 from znni.units import in_units
@@ -125,7 +124,7 @@ def search(
 
 def explain(search: Search, plan: Plan) -> str:
     """Why each layer of a plan has its primitive: the fastest others, and what they would take."""
-    return explanation(plan, alternatives(plan, search.catalogue, search.model))
+    return explanation(alternatives(plan, search.catalogue, search.model))
 
 
 def look_around(search: Search, plan: Plan) -> Views:
@@ -136,7 +135,7 @@ def look_around(search: Search, plan: Plan) -> Views:
 def search_for(
     network: Network, job: Job, machine: Machine, choices: Choices, stored: Stored
 ) -> Search:
-    """All plans for a job on a machine, by its primitives of a class on one device.
+    """All plans for a job on a machine, by its primitives of a class.
 
     Args:
         network: what is to be run.
@@ -146,26 +145,21 @@ def search_for(
         stored: how the values at both ends are stored.
     """
     able = of_class(catalogue(machine), choices.accuracy)
-    tried = primitives_to_try(network, able, machine, choices.device)
-    if choices.costs == "measured":
-        tried = list(filter(is_measured, tried)) or tried[-1:]
-    overhead = run_overhead(machine, stored)
-
-    def among(primitives: Catalogue) -> Search:
-        model = cost_model(primitives, choices.costs, absent=machine.absent)
-        division = choices.micro_batches
-        return Search(network, job.output, machine, primitives, overhead, model, division)
-
-    *preferred, last = tried
-    searches = map(among, preferred)
-    return next((search for search in searches if search.fits()), None) or among(last)
+    device, costs = choices.device, choices.costs
+    primitives = primitives_for(network, able, machine, device)
+    if device == "auto" and costs == "measured":
+        primitives = of_measured_devices(primitives) or primitives
+    model = cost_model(primitives, costs, absent=machine.absent)
+    overhead, division = run_overhead(machine, stored), choices.micro_batches
+    return Search(network, job.output, machine, primitives, overhead, model, division, device)
 
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:
     """The fastest plans of a search, and a line in the log on how long it took."""
     start = perf_counter()
     found = search.fastest(count)
-    log.info("planned in %.1f s: patch %s", perf_counter() - start, found[0].patch)
+    seconds = perf_counter() - start
+    log.info("planned in %.1f s: patch %s, %s", seconds, found[0].patch, found[0].device)
     return found
 
 
@@ -189,19 +183,16 @@ def checked_plan(
             what this machine does not have, or a primitive of a lower class than was chosen.
     """
     check_made_for(given, network, choices.threads)
-    here = detect_for(given.device.kind, choices.ram, choices.threads, choices.gpu_memory)
+    here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
     check_device(given, here, choices.device)
     there = given.machine.host
     able = Machine(replace(there, bfloat16=there.bfloat16 and here.host.bfloat16), here.gpus)
     primitives = catalogue(able)
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
-    layers = given.device_memory
-    overhead = run_overhead(given.machine, stored)
-    held = layers.resident, layers.working
-    on_host, on_gpu = memory_of_run(network, given.patch, given.device, overhead, *held)
-    kind, seconds = given.device.kind, given.patch_seconds
-    time = overhead.time_of_run(network, given.patch, kind, seconds, *held)
+    overhead, sides = run_overhead(given.machine, stored), given.sides
+    on_host, on_gpu = memory_of_run(network, given.patch, sides, overhead)
+    time = time_of_run(network, given.patch, sides, overhead)
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)
@@ -235,7 +226,7 @@ def prepare(
     weights: Weights,
     measured: Measured = not_measured,
     dtype: OutputType = "float32",
-) -> Runner:
+) -> PatchRunner:
     """A plan made ready to run on this machine.
 
     Args:
@@ -247,7 +238,4 @@ def prepare(
     Raises:
         RunFailed: the GPU fails, or its memory does not suffice.
     """
-    primitives = catalogue(plan.machine)
-    if plan.device.kind == "gpu":
-        return DevicePatchRunner(plan, primitives, weights, measured, dtype)
-    return PatchRunner(plan, primitives, weights, measured)
+    return PatchRunner(plan, catalogue(plan.machine), weights, measured, dtype)

@@ -1,113 +1,26 @@
 """Plans as values: made by the planner, run by the engine, stored as JSON, printed as a table.
 
-A plan computes one patch at a time. Its segments nest, depth first: each takes its input in
-sub-batches, runs its steps on one, and hands the result to the next segment before it takes
-the next. After a pool the fragments are independent, so that the deep, wide part of a network
-need only ever hold a few of them.
+A plan computes one patch at a time on each device: the first of its segments may be on the host,
+and the others on a GPU, which is then at the patch before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf
 
 from pydantic import TypeAdapter, ValidationError
 
-from znni.cost import Cost
 from znni.errors import PLAN_AGAIN, InvalidInput
-from znni.machine import Device, DeviceKind, Machine
-from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
+from znni.machine import Device, DeviceKind, Machine, Processors
+from znni.network import Network
 from znni.plan_memory import PlanMemory
 from znni.plan_table import plan_table
 from znni.plan_time import PlanTime
+from znni.segments import Segment, Step
 from znni.shapes import Shape5, Vec3
-
-
-@dataclass(frozen=True)
-class Step:
-    """One layer by one primitive, or a convolution with the pooling after it.
-
-    Attributes:
-        operation: what is computed.
-        primitive: its name in the catalogue.
-        shape_in: of one call's input.
-        shape_out: of its output.
-        cost: of one call.
-        seconds: predicted for one call.
-        error: of the prediction, root mean square, as a share of the seconds.
-    """
-
-    operation: Operation
-    primitive: str
-    shape_in: Shape5
-    shape_out: Shape5
-    cost: Cost
-    seconds: float
-    error: float
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """The layers of the network that it computes, in order."""
-        if isinstance(self.operation, PooledConv):
-            return self.operation.conv, self.operation.pool
-        return (self.operation,)
-
-    @property
-    def conv(self) -> Conv | None:
-        """The convolution that it computes, alone or with a pooling."""
-        first = self.layers[0]
-        return first if isinstance(first, Conv) else None
-
-    @property
-    def pool(self) -> Pool | None:
-        """The pooling that it computes, alone or after a convolution."""
-        last = self.layers[-1]
-        return last if isinstance(last, Pool) else None
-
-    @property
-    def pools_plainly(self) -> bool:
-        """Whether it pools and gives one fragment, not all of them."""
-        return self.pool is not None and self.shape_out.n == self.shape_in.n
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A run of layers on one device, for a few items of its input batch at a time.
-
-    A plain pool within it gives one of its window's fragments; the segment then runs once for
-    each, on its input shifted by one voxel (a pool at the head of a segment thus yields single
-    fragments of a stored input).
-
-    Attributes:
-        device: ``cpu`` or ``gpu``.
-        sub_batch: items of the input batch taken at a time; divides the batch.
-        steps: in order.
-    """
-
-    device: DeviceKind
-    sub_batch: int
-    steps: tuple[Step, ...]
-
-    @property
-    def plain_windows(self) -> tuple[Vec3, ...]:
-        """The windows of the pools that give one fragment a run."""
-        return tuple(step.pool.window for step in self.steps if step.pool and step.pools_plainly)
-
-    @property
-    def shifts(self) -> int:
-        """How often the segment runs on one sub-batch: once per combination of pool offsets."""
-        return prod(window.volume for window in self.plain_windows)
-
-    def shift(self, chosen: tuple[Vec3, ...]) -> Vec3:
-        """Where in its stored input the segment starts, for an offset of each plain pool."""
-        start, stride, remaining = Vec3(0, 0, 0), Vec3(1, 1, 1), iter(chosen)
-        for step in self.steps:
-            if step.pool:
-                if step.pools_plainly:
-                    start += stride * next(remaining)
-                stride *= step.pool.window
-        return start
+from znni.sides import Side, sides_of
 
 
 @dataclass(frozen=True)
@@ -123,7 +36,7 @@ class Plan:
         memory: peak bytes on the host.
         time: predicted.
         costs: where the predicted times come from.
-        gpu_memory: peak bytes on the GPU, if the layers run there.
+        gpu_memory: peak bytes on the GPU, if layers run there.
     """
 
     network: Network
@@ -137,18 +50,53 @@ class Plan:
     gpu_memory: PlanMemory | None = None
 
     @property
-    def device(self) -> Device:
-        """Where the layers run: the host, or its first GPU."""
-        return self.machine.host if self.segments[0].device == "cpu" else self.machine.gpus[0]
+    def device(self) -> Processors:
+        """Where the layers run: on the ``cpu``, the ``gpu``, or the first of them on the one."""
+        devices = {segment.device for segment in self.segments}
+        if len(devices) > 1:
+            return "cpu+gpu"
+        return self.segments[0].device
+
+    @property
+    def gpu(self) -> Device:
+        """The GPU where layers run, if they do: the machine's first."""
+        return self.machine.gpus[0]
+
+    @property
+    def limits(self) -> dict[DeviceKind, tuple[PlanMemory, Device]]:
+        """The memory that it takes of each device, beside that device."""
+        limits: dict[DeviceKind, tuple[PlanMemory, Device]]
+        limits = {"cpu": (self.memory, self.machine.host)}
+        return limits | ({"gpu": (self.gpu_memory, self.gpu)} if self.gpu_memory else {})
+
+    @property
+    def last_device(self) -> Device:
+        """Where the last layers run, and maybe all: the GPU, if any do."""
+        return self.gpu if self.gpu_memory else self.machine.host
 
     @property
     def device_memory(self) -> PlanMemory:
-        """Peak bytes on the device where the layers run."""
+        """Peak bytes there."""
         return self.gpu_memory or self.memory
 
     def memory_on(self, device: DeviceKind) -> PlanMemory:
         """Peak bytes on the host, or on the GPU if there are layers there."""
         return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The segments on the host, if there are any, and then those on the GPU."""
+        return sides_of(self.segments, self.input_shape)
+
+    def side(self, device: DeviceKind) -> Side | None:
+        """The segments on a device, if there are any."""
+        return next((side for side in self.sides if side.device == device), None)
+
+    @property
+    def layers_on_host(self) -> int:
+        """How many of the network's layers run on the host; those after them, on the GPU."""
+        on_host = self.side("cpu")
+        return sum(len(step.layers) for step in on_host.steps) if on_host else 0
 
     @property
     def input_patch(self) -> Vec3:
@@ -172,12 +120,13 @@ class Plan:
 
     def runs(self) -> Iterator[tuple[Segment, int]]:
         """Each segment with the number of times that it runs for one patch."""
-        return segment_runs(self.segments)
+        for side in self.sides:
+            yield from side.runs()
 
     @property
     def patch_seconds(self) -> float:
-        """Predicted time of one patch's layers."""
-        return sum(n * step.seconds for segment, n in self.runs() for step in segment.steps)
+        """Predicted time of one patch's layers, on both devices together."""
+        return sum(side.seconds for side in self.sides)
 
     @property
     def seconds(self) -> float:
@@ -238,26 +187,10 @@ class Plan:
             ) from None
         except InvalidInput as error:
             raise InvalidInput(f"not a plan: {error}; {PLAN_AGAIN}") from None
-        layers = tuple(layer for step in plan.steps for layer in step.layers)
-        devices = {segment.device for segment in plan.segments}
-        on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
-        sizes = (
-            *plan.output,
-            *plan.patch,
-            *(segment.sub_batch for segment in plan.segments),
-            plan.machine.host.threads,
-        )
-        timed = plan.time.valid and all(0 < step.seconds < inf for step in plan.steps)
         for sound, wrong in (
-            (
-                all(segment.steps for segment in plan.segments) and layers == plan.network.layers,
-                "its steps are not its network's layers",
-            ),
-            (
-                len(devices) == 1 and ("gpu" in devices) == on_gpu,
-                "it does not say which device its layers run on",
-            ),
-            (min(sizes) >= 1 and timed, "its sizes and its time are not all positive"),
+            (_is_of_its_network(plan), "its steps are not its network's layers"),
+            (_has_its_devices(plan), "it does not say which device its layers run on"),
+            (_is_positive(plan), "its sizes and its time are not all positive"),
             (
                 all(0 <= step.error < inf for step in plan.steps),
                 "the error of its time is negative or not a number",
@@ -268,34 +201,23 @@ class Plan:
         return plan
 
 
-def segment_runs(segments: tuple[Segment, ...]) -> Iterator[tuple[Segment, int]]:
-    """Each segment with the number of times that it runs when the first one's input is one item."""
-    count, batch = 1, 1
-    for segment in segments:
-        count *= batch // segment.sub_batch * segment.shifts
-        batch = segment.steps[-1].shape_out.n
-        yield segment, count
+def _is_of_its_network(plan: Plan) -> bool:
+    layers = tuple(layer for step in plan.steps for layer in step.layers)
+    return all(segment.steps for segment in plan.segments) and layers == plan.network.layers
 
 
-def held_beside(segments: tuple[Segment, ...], patch_input: Shape5) -> Iterator[tuple[Step, int]]:
-    """Each step with the bytes alive during it beside its own working memory.
-
-    A segment's input is held while the segments after it run. A step's ``working`` counts its
-    input, and that of a segment's first step is a view of what is held: it is taken off.
-    """
-    held, stored = 0, patch_input.nbytes
-    for segment in segments:
-        held += stored
-        for index, step in enumerate(segment.steps):
-            viewed = step.shape_in.nbytes if index == 0 else 0
-            yield step, held - viewed
-        stored = segment.steps[-1].shape_out.nbytes
+def _has_its_devices(plan: Plan) -> bool:
+    """From the host to the GPU, never back; and there is a GPU if there is to be one."""
+    devices = [segment.device for segment in plan.segments]
+    on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
+    return devices == sorted(devices) and ("gpu" in devices) == on_gpu
 
 
-def working_peak(segments: tuple[Segment, ...], patch_input: Shape5) -> tuple[int, Step]:
-    """Peak bytes of the layers' arrays and workspace, and the step where it occurs."""
-    live = [(held + s.cost.memory.working, s) for s, held in held_beside(segments, patch_input)]
-    return max(live, key=lambda item: item[0])
+def _is_positive(plan: Plan) -> bool:
+    sub_batches = (segment.sub_batch for segment in plan.segments)
+    sizes = (*plan.output, *plan.patch, *sub_batches, plan.machine.host.threads)
+    timed = plan.time.valid and all(0 < step.seconds < inf for step in plan.steps)
+    return min(sizes) >= 1 and timed
 
 
 def _adapter() -> TypeAdapter[Plan]:

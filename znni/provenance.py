@@ -58,6 +58,7 @@ def measured(spent: JobSeconds, peak: int, skipped: Skipped) -> dict[str, Any]:
     return {
         "seconds": spent.total,
         **spent.named(),
+        "bottleneck": spent.busy.bottleneck,
         "peak_memory_bytes": peak,
         "blocks_outside_mask": skipped.outside_mask,
         "blocks_constant": skipped.constant,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from znni.job_seconds import JobSeconds
+from znni.job_seconds import JobSeconds, in_words
 from znni.plans import Plan
 from znni.skipped import Skipped
 from znni.text_table import aligned
@@ -47,7 +48,7 @@ class Report:
 
     def __str__(self) -> str:
         """What happened, in a line, and a table of what was measured and predicted."""
-        said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}"]
+        said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}", self._bottleneck()]
         if self.finished_before:
             said.append(f"{counted(self.finished_before, 'voxel')} were finished before")
         if self.fallbacks:
@@ -67,16 +68,27 @@ class Report:
         share = self.voxels / (self.voxels + self.finished_before)
         expected = self.plan.time.of_job(ceil(share * self.plan.patches))
         promised, on_gpu = self.plan.memory.total, self.plan.gpu_memory
+        times = (self.time, expected)
         return [
-            ("", "measured", "predicted"),
-            ("voxels/s", *map(self._rate, (self.time, expected))),
-            ("time", duration(self.time.total), duration(expected.total)),
-            ("  building", duration(self.time.building), duration(expected.building)),
-            ("  computing", duration(self.time.computing), duration(expected.computing)),
-            ("  waiting", duration(self.time.waiting), duration(expected.waiting)),
-            ("beside that", "", ""),
-            ("  reading", duration(self.time.reading), duration(expected.reading)),
-            ("  writing", duration(self.time.writing), duration(expected.writing)),
-            ("peak memory", in_units(self.peak_memory), in_units(promised)),
-            *([("GPU memory", "", in_units(on_gpu.total))] if on_gpu else []),
+            ("", "measured", "predicted", "waiting"),
+            ("voxels/s", *map(self._rate, times), ""),
+            ("time", *(duration(time.total) for time in times), ""),
+            ("  building", *(duration(time.building) for time in times), ""),
+            ("  running", *(duration(time.running) for time in times), ""),
+            ("at a time", "", "", ""),
+            *self._stages(expected),
+            ("peak memory", in_units(self.peak_memory), in_units(promised), ""),
+            *([("GPU memory", "", in_units(on_gpu.total), "")] if on_gpu else []),
         ]
+
+    def _stages(self, expected: JobSeconds) -> Iterator[tuple[str, ...]]:
+        """How long each stage worked, and how long it waited for others."""
+        predicted = expected.busy.by_stage()
+        for stage, busy in self.time.busy.by_stage().items():
+            if busy or predicted[stage]:
+                waiting = duration(max(0.0, self.time.running - busy))
+                yield f"  {in_words(stage)}", duration(busy), duration(predicted[stage]), waiting
+
+    def _bottleneck(self) -> str:
+        stage = self.time.busy.bottleneck
+        return f"{in_words(stage)} set the pace, busy {self.time.share(stage):.0%} of the time"

@@ -146,4 +146,4 @@ def _arithmetic(plan: Plan) -> object:
         (part.sub_batch, [(step.operation, step.primitive, step.shape_in) for step in part.steps])
         for part in plan.segments
     ]
-    return plan.patch, plan.device.kind, plan.machine.host.threads, segments
+    return plan.patch, plan.device, plan.machine.host.threads, segments

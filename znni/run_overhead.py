@@ -7,12 +7,14 @@ large copies reach it all.
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from planner.overhead import Handling, Overhead
-from znni.engine.device_patch import (
+from znni.engine.device_layers import (
     DEVICE_BYTES,
-    device_bytes_per_input_voxel,
+    device_bytes_per_input_value,
     device_bytes_per_output_voxel,
 )
 from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
@@ -61,7 +63,7 @@ def run_overhead(machine: Machine, stored: Stored = AS_COMPUTED) -> Overhead:
         bytes_per_output_voxel(stored.dtype),
         CUDA_BYTES,
         DEVICE_BYTES,
-        device_bytes_per_input_voxel(),
+        device_bytes_per_input_value(),
         device_bytes_per_output_voxel(stored.dtype),
         _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize),
     )
@@ -76,6 +78,7 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ha
     ends, the time of its layers and half of that of the others, within 5 %.
     """
     host, storage = machine.host, machine.storage
+    link = machine.gpus[0].link if machine.gpus else inf
     core = host.bandwidth / host.threads**BANDWIDTH_EXPONENT
     converted, stored = CONVERTED_TRAFFIC / core, STORED_TRAFFIC / core
     copied = COPIED_TRAFFIC / core
@@ -88,5 +91,8 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ha
         voxel_in=converted + input_itemsize / storage.read,
         voxel_out=stored + output_itemsize / storage.write,
         lost_in=(converted + input_itemsize * copied) / host.threads,
-        lost_out=PLACED_TRAFFIC / core + (stored + output_itemsize * copied) / host.threads,
+        lost_out=(stored + output_itemsize * copied) / host.threads,
+        placed=PLACED_TRAFFIC / core,
+        brought=1 / link,
+        returned=output_itemsize / link,
     )

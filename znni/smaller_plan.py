@@ -35,7 +35,7 @@ def smaller_plan(
     """The fastest plan that takes markedly less of a device's memory than another, or the least.
 
     Args:
-        failed: the other, whose device and threads a plan has.
+        failed: the other, whose devices and threads a plan has.
         short: the device whose memory ran out.
         job: which output is wanted.
         choices: what else it may use.
@@ -48,7 +48,7 @@ def smaller_plan(
 
     def fastest_within(limit: int) -> Plan:
         here = _machine(failed, short, limit)
-        among = replace(choices, device=failed.device.kind)
+        among = replace(choices, device=failed.device)
         return fastest(search_for(failed.network, job, here, among, stored))[0]
 
     try:
@@ -66,8 +66,8 @@ def smaller_plan(
 
 def _machine(failed: Plan, short: DeviceKind, limit: int) -> Machine:
     """This machine, with a limit to the memory of one device, and of the other what it was."""
-    kind, threads = failed.device.kind, failed.machine.host.threads
+    device, threads = failed.device, failed.machine.host.threads
     if short == "cpu":
-        return detect_for(kind, limit, threads, failed.device.memory)
-    free = detect_for(kind).gpus[0].memory
-    return detect_for(kind, failed.machine.host.memory, threads, min(limit, free))
+        return detect_for(device, limit, threads, failed.last_device.memory)
+    free = detect_for(device).gpus[0].memory
+    return detect_for(device, failed.machine.host.memory, threads, min(limit, free))

@@ -60,13 +60,14 @@ def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = Fa
     return BUILT_IN
 
 
-def is_measured(catalogue: Catalogue) -> bool:
-    """Whether anything was measured of these primitives on this machine.
+def of_measured_devices(catalogue: Catalogue) -> dict[str, Primitive]:
+    """The primitives of those devices of which anything was measured on this machine.
 
     Raises:
         InvalidInput: what was measured cannot be read.
     """
-    return next(measurements_of(catalogue, CostDatabase()), None) is not None
+    measured = {catalogue[it.primitive].device for it in measurements_of(catalogue, CostDatabase())}
+    return {name: found for name, found in catalogue.items() if found.device in measured}
 
 
 def measurements_of(catalogue: Catalogue, database: CostDatabase) -> Iterator[Measurement]:

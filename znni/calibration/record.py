@@ -13,8 +13,8 @@ from znni.calibration.database import CostDatabase, Measurement, today
 from znni.calibration.shapes import Call
 from znni.errors import InvalidInput
 from znni.machine import DeviceKind, detect_for
-from znni.plans import Step
 from znni.primitive import Primitive, catalogue, on_device
+from znni.segments import Step
 
 log = logging.getLogger("znni")
 
@@ -52,7 +52,7 @@ def record_steps(
     Raises:
         InvalidInput: the database cannot be written.
     """
-    primitives = catalogue(detect_for(device, threads=threads))
+    primitives = on_device(catalogue(detect_for(device, threads=threads)), device)
     of_primitives = (
         (primitives[step.primitive], Call(step.operation, step.shape_in), seconds)
         for step, seconds in timings

@@ -26,7 +26,7 @@ GpuMemory = Annotated[
 ]
 Device = Annotated[
     DeviceChoice,
-    typer.Option(help="Where the layers run; auto: on the GPU if there is one that can."),
+    typer.Option(help="Where the layers run; auto: wherever that is fastest."),
 ]
 Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
 Roi = Annotated[

@@ -5,8 +5,9 @@ from __future__ import annotations
 from znni.errors import PLAN_AGAIN, InvalidInput
 from znni.micro_batches import found
 from znni.network import Network
-from znni.plans import Plan, working_peak
+from znni.plans import Plan
 from znni.primitive import Catalogue
+from znni.sides import Side
 from znni.units import counted
 from znni.volume import Volume
 
@@ -18,8 +19,14 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
         InvalidInput: an unknown primitive, shapes that it would not produce, or other memory
             than it takes.
     """
-    expected = plan.input_shape
-    for segment in plan.segments:
+    for side in plan.sides:
+        _check_steps(side, catalogue)
+        _check_memory(plan, side)
+
+
+def _check_steps(side: Side, catalogue: Catalogue) -> None:
+    expected = side.input_shape
+    for segment in side.segments:
         first = segment.steps[0]
         if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
             raise InvalidInput(
@@ -59,17 +66,15 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
                 )
             shape = step.shape_out
         expected = shape
-    _check_memory(plan)
 
 
-def _check_memory(plan: Plan) -> None:
-    working, _ = working_peak(plan.segments, plan.input_shape)
-    resident = sum(step.cost.memory.resident for step in plan.steps)
-    promised = plan.device_memory
-    if (promised.working, promised.resident) != (working, resident):
+def _check_memory(plan: Plan, side: Side) -> None:
+    working, _ = side.working_peak()
+    promised, device = plan.limits[side.device]
+    if (promised.working, promised.resident) != (working, side.resident):
         raise InvalidInput(
-            f"the plan promises {promised.resident} resident and {promised.working} working "
-            f"bytes, and its steps take {resident} and {working}; {PLAN_AGAIN}"
+            f"the plan promises {promised.resident} resident and {promised.working} working bytes "
+            f"of {device.name}, and its steps take {side.resident} and {working}; {PLAN_AGAIN}"
         )
 
 

@@ -6,8 +6,7 @@ import gc
 import logging
 from collections.abc import Callable
 
-from znni.engine.patch import Runner
-from znni.engine.pipeline import Progress, run_volume
+from znni.engine.pipeline import Progress, Runner, run_volume
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch

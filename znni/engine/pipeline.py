@@ -1,32 +1,59 @@
-"""A whole volume through a plan: read ahead, compute, write behind, one block each."""
+"""A whole volume through a plan: patch after patch, read, computed and written at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.engine.patch import Runner
 from znni.engine.remaining import Remaining
-from znni.engine.skipping import Block, Blocks
+from znni.engine.skipping import Blocks
+from znni.engine.stages import Work, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Tile
 from znni.options import OutputType
+from znni.plans import Plan
 from znni.volume import Output
 
-T = TypeVar("T")
-
 Progress: TypeAlias = Callable[[int, int], None]
-
-# Waits for a patch that was begun, and gives its dense output.
-Finish: TypeAlias = Callable[[], NDArray[Any]]
 
 
 def no_progress(_done: int, _total: int) -> None:
     """Tell nobody."""
+
+
+class Runner(Protocol):
+    """Computes patch after patch."""
+
+    @property
+    def plan(self) -> Plan:
+        """What it runs."""
+
+    def stages(self, stopwatch: Stopwatch) -> Sequence[Work]:
+        """What is done with a patch, one after the other: the first in the thread that asks.
+
+        The first takes the input (f, z, y, x), the last gives the dense output (f', Z, Y, X), in
+        float32 or as it is stored. No stage takes a patch before the next has its last one.
+
+        Args:
+            stopwatch: learns how long each works.
+        """
+
+
+class Patch(NamedTuple):
+    """A patch on its way through the stages.
+
+    Attributes:
+        tile: its place in the job.
+        values: what the last stage made of it.
+        finished: whether they are its output, so that nothing is computed.
+    """
+
+    tile: Tile
+    values: Any
+    finished: bool
 
 
 def run_volume(
@@ -41,9 +68,9 @@ def run_volume(
 ) -> None:
     """Compute what is left of a job patch by patch, and write each output voxel once.
 
-    While one patch is computed the next block is read and the last one written. An error in any
-    of the three stops all and is raised as itself; what was written stays written, and is no longer
-    among the remaining.
+    Reading, the layers on each device, transfer and writing are stages, which work at a time, each
+    on a patch of its own. An error in any of them stops all and is raised as itself; patches that
+    had passed the one that failed are written, and are no longer among the remaining.
 
     Args:
         blocks: the input.
@@ -56,57 +83,27 @@ def run_volume(
         stopwatch: learns where the time goes.
     """
 
-    def read(tile: Tile) -> Block:
+    def read(tile: Tile) -> Patch:
         with stopwatch.during("reading"):
-            return blocks.read(tile)
+            return Patch(tile, *blocks.read(tile))
 
-    def begin(block: Block) -> Finish:
-        if block.finished:
-            return lambda: block.values
-        with stopwatch.during("computing"):
-            return runner.begin(block.values)
-
-    def write(tile: Tile, finished: Future[NDArray[Any]]) -> None:
-        dense = finished.result()
+    def write(patch: Patch) -> None:
+        tile, dense, _ = patch
         with stopwatch.during("writing"):
             wanted = dense[:, *tile.written_in_patch.slices]
             output.write(tile.written, convert(wanted, dtype))
         remaining.take_off(tile.written)
         progress(job.output.volume - remaining.voxels, job.output.volume)
 
-    _in_step(list(remaining.tiles(runner.plan.patch)), read, begin, write, stopwatch)
+    computing = map(_of_values, runner.stages(stopwatch))
+    tiles = list(remaining.tiles(runner.plan.patch))
+    with stopwatch.during("running"):
+        run_stages(tiles, [read, *computing, write], here=1)
 
 
-def _in_step(
-    todo: Sequence[Tile],
-    read: Callable[[Tile], Block],
-    begin: Callable[[Block], Finish],
-    write: Callable[[Tile, Future[NDArray[Any]]], None],
-    stopwatch: Stopwatch,
-) -> None:
-    def result_of(task: Future[T]) -> T:
-        with stopwatch.during("waiting"):
-            return task.result()
-
-    def done(finished: Future[NDArray[Any]], written: Future[None]) -> None:
-        with stopwatch.during("computing"):  # on a GPU; the host has done it
-            finished.result()
-        result_of(written)
-
-    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
-        upcoming = reader.submit(read, todo[0])
-        writing: tuple[Future[NDArray[Any]], Future[None]] | None = None
-        for index, tile in enumerate(todo):
-            block = result_of(upcoming)
-            if index + 1 < len(todo):
-                upcoming = reader.submit(read, todo[index + 1])
-            finish = begin(block)
-            if writing:
-                done(*writing)
-            finished = writer.submit(finish)
-            writing = finished, writer.submit(write, tile, finished)
-        if writing:
-            done(*writing)
+def _of_values(work: Work) -> Callable[[Patch], Patch]:
+    """What is done with a patch's values, if anything is to be done."""
+    return lambda patch: patch if patch.finished else patch._replace(values=work(patch.values))
 
 
 def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:

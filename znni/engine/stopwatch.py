@@ -7,22 +7,16 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Literal, TypeAlias
 
-from znni.job_seconds import JobSeconds
+from znni.job_seconds import JobSeconds, Stage, StageSeconds
 
-Purpose: TypeAlias = Literal["building", "computing", "waiting", "reading", "writing"]
+Purpose: TypeAlias = Literal["building", "running"] | Stage
 
 
 class Stopwatch:
     """Adds up the seconds of each purpose, whichever thread has it; no two threads share one."""
 
     def __init__(self) -> None:
-        self._seconds: dict[Purpose, float] = {
-            "building": 0.0,
-            "computing": 0.0,
-            "waiting": 0.0,
-            "reading": 0.0,
-            "writing": 0.0,
-        }
+        self._seconds: dict[Purpose, float] = {}
 
     @contextmanager
     def during(self, purpose: Purpose) -> Iterator[None]:
@@ -31,9 +25,21 @@ class Stopwatch:
         try:
             yield
         finally:
-            self._seconds[purpose] += perf_counter() - start
+            self.add(purpose, perf_counter() - start)
+
+    def add(self, purpose: Purpose, seconds: float) -> None:
+        """Count seconds that were measured otherwise."""
+        self._seconds[purpose] = self._seconds.get(purpose, 0.0) + seconds
 
     @property
     def seconds(self) -> JobSeconds:
         """So far."""
-        return JobSeconds(**self._seconds)
+        known = self._seconds.get
+        busy = StageSeconds(
+            known("reading", 0.0),
+            known("host_layers", 0.0),
+            known("transfer", 0.0),
+            known("gpu_layers", 0.0),
+            known("writing", 0.0),
+        )
+        return JobSeconds(known("building", 0.0), known("running", 0.0), busy)

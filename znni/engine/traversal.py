@@ -1,14 +1,14 @@
-"""The order in which a patch goes through nested segments, on the host or on a GPU."""
+"""The order in which a patch goes through the nested segments of a side, on the host or a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from znni.micro_batches import named
-from znni.plans import Plan, Step
 from znni.primitive import Catalogue, Run
+from znni.segments import Segment, Step
 from znni.shapes import Box, Vec3, offsets
 from znni.weights import Weights
 
@@ -20,9 +20,9 @@ Array: TypeAlias = Any
 # Runs a step on its input, and returns its output.
 Call: TypeAlias = Callable[[Step, Run, Array], Array]
 
-# Takes fragments (n, f, z, y, x), where each starts in the dense output, and how far apart its
-# voxels are there.
-Place: TypeAlias = Callable[[Array, tuple[Vec3, ...], Vec3], None]
+
+# Takes what the last step gives.
+Place: TypeAlias = "Callable[[Fragments], None]"
 
 # Is told each step that was run, and its seconds.
 Measured: TypeAlias = Callable[[Step, float], None]
@@ -32,66 +32,70 @@ def not_measured(_step: Step, _seconds: float) -> None:
     """Tell nobody."""
 
 
-class Traversal:
-    """Takes patches through a plan, depth first: each segment's result before its next input.
+class Fragments(NamedTuple):
+    """Fragments of a patch, wherever they are.
 
-    Args:
-        plan: what to run; its primitives are made ready.
-        catalogue: the primitives that it names.
-        weights: of its network.
+    Attributes:
+        values: (n, f, z, y, x).
+        at: where in the patch's dense output each one's first voxel lies.
+        stride: how far apart their voxels are there.
     """
 
-    def __init__(self, plan: Plan, catalogue: Catalogue, weights: Weights) -> None:
-        self._stages = tuple(
+    values: Array
+    at: tuple[Vec3, ...]
+    stride: Vec3
+
+
+def whole(block: Array) -> Fragments:
+    """A patch's input (f, z, y, x) as its only fragment."""
+    return Fragments(block[None], (ZERO,), Vec3(1, 1, 1))
+
+
+class Traversal:
+    """Takes patches through segments, depth first: each one's result before its next input.
+
+    Args:
+        segments: what to run; their primitives are made ready.
+        catalogue: the primitives that they name.
+        weights: of the network.
+    """
+
+    def __init__(
+        self, segments: tuple[Segment, ...], catalogue: Catalogue, weights: Weights
+    ) -> None:
+        self._levels = tuple(
             (segment, tuple(_build(step, catalogue, weights) for step in segment.steps))
-            for segment in plan.segments
+            for segment in segments
         )
 
-    def __call__(self, x: Array, call: Call, place: Place) -> None:
-        """Take one patch (1, f, z, y, x) to its dense output, piece by piece.
+    def __call__(self, given: Fragments, call: Call, place: Place) -> None:
+        """Take all fragments of one patch through, some at a time.
 
         Args:
-            x: the input.
+            given: the input; of its values, each part is asked for once, in order.
             call: runs each step.
             place: takes what the last one gives.
         """
-        self._descend(0, x, (ZERO,), Vec3(1, 1, 1), call, place)
+        self._descend(0, given, call, place)
 
-    def _descend(
-        self,
-        level: int,
-        stored: Array,
-        at: tuple[Vec3, ...],
-        stride: Vec3,
-        call: Call,
-        place: Place,
-    ) -> None:
-        """Take a stored input, sub-batch by sub-batch, through the segments from ``level`` on.
-
-        ``at`` is each item's first position in the dense output; its voxels are ``stride`` apart.
-        """
-        segment, _ = self._stages[level]
+    def _descend(self, level: int, stored: Fragments, call: Call, place: Place) -> None:
+        """Take a stored input, sub-batch by sub-batch, through the segments from ``level`` on."""
+        segment, _ = self._levels[level]
         size = segment.sub_batch
-        for first in range(0, len(stored), size):
+        for first in range(0, len(stored.at), size):
             items = slice(first, first + size)
+            some = Fragments(stored.values[items], stored.at[items], stored.stride)
             for chosen in product(*map(offsets, segment.plain_windows)):
-                self._pass(level, stored[items], at[items], stride, chosen, call, place)
+                self._pass(level, some, chosen, call, place)
 
     def _pass(
-        self,
-        level: int,
-        items: Array,
-        at: tuple[Vec3, ...],
-        stride: Vec3,
-        chosen: tuple[Vec3, ...],
-        call: Call,
-        place: Place,
+        self, level: int, some: Fragments, chosen: tuple[Vec3, ...], call: Call, place: Place
     ) -> None:
         """Run a segment once, with one offset chosen for each of its plain pools."""
-        segment, runs = self._stages[level]
+        segment, runs = self._levels[level]
         start = segment.shift(chosen)
         crop = Box(start, start + segment.steps[0].shape_in.size)
-        y = items[:, :, *crop.slices]
+        y, at, stride = some.values[:, :, *crop.slices], some.at, some.stride
         remaining = iter(chosen)
         for step, run in zip(segment.steps, runs, strict=True):
             y = call(step, run, y)
@@ -100,10 +104,11 @@ class Traversal:
                 taken = [next(remaining)] if step.pools_plainly else list(offsets(window))
                 at = tuple(first + stride * offset for first in at for offset in taken)
                 stride *= window
-        if level + 1 < len(self._stages):
-            self._descend(level + 1, y, at, stride, call, place)
+        made = Fragments(y, at, stride)
+        if level + 1 < len(self._levels):
+            self._descend(level + 1, made, call, place)
         else:
-            place(y, at, stride)
+            place(made)
 
 
 def _build(step: Step, catalogue: Catalogue, weights: Weights) -> Run:

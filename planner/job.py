@@ -1,0 +1,115 @@
+"""A job in patches of one size: its time, and the room for its layers on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from math import isfinite
+
+from planner.overhead import Load, Overhead
+from planner.side_search import Price, Room
+from planner.strategy import Cut, Stretch, cut, tensors
+from znni.job_seconds import Stage
+from znni.machine import DeviceKind, Machine
+from znni.network import Network
+from znni.plan_time import PlanTime
+from znni.shapes import Shape5, Vec3
+
+STAGES: dict[DeviceKind, Stage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
+
+
+class Job:
+    """A job in patches of one size.
+
+    Args:
+        network: what is run.
+        machine: its memory is the limit.
+        output: voxels of the job.
+        patch: output voxels of a patch.
+        overhead: what is taken beside the layers.
+        bounds: on each device, the least seconds that each layer takes of a patch.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        machine: Machine,
+        output: Vec3,
+        patch: Vec3,
+        overhead: Overhead,
+        bounds: Mapping[DeviceKind, list[float]],
+    ) -> None:
+        self.patch = patch
+        self._bounds = bounds
+        self._network = network
+        self._machine = machine
+        self._overhead = overhead
+        self._patches = output.ceil_div(patch).volume
+        self._tensors = tensors(network, patch)
+        backwards = accumulate(reversed(bounds["gpu"]), initial=0.0)
+        self._least_on_host = list(accumulate(bounds["cpu"], initial=0.0))
+        self._least_on_gpu = list(backwards)[::-1]
+
+    def cut(self, place: int) -> Cut:
+        """The layers on each device, so many of them on the host."""
+        return cut(self._network, self._tensors, place)
+
+    def bounds_of(self, stretch: Stretch) -> list[float]:
+        """The least seconds of each of its layers."""
+        return self._bounds[stretch.device][stretch.first : stretch.first + len(stretch.layers)]
+
+    def least_loads(self, place: int) -> dict[DeviceKind, Load]:
+        """What layers take at the least: the seconds of their bounds, and no memory."""
+        loads: dict[DeviceKind, Load] = {}
+        if place > 0:
+            loads["cpu"] = Load(self._least_on_host[place], 0, 0)
+        if place < len(self._network.layers):
+            loads["gpu"] = Load(self._least_on_gpu[place], 0, 0)
+        return loads
+
+    def time(self, place: int, loads: Mapping[DeviceKind, Load]) -> PlanTime:
+        """By what the layers take of each device that they are on."""
+        brought = self._tensors[place].nbytes if "gpu" in loads else 0
+        return self._overhead.time_of_run(self._network, self.patch, loads, brought)
+
+    def price(self, place: int, loads: Mapping[DeviceKind, Load], device: DeviceKind) -> Price:
+        """By what the layers take of one device, where those on the other take what they take."""
+        return Price(
+            lambda load: self.time(place, {**loads, device: load}), STAGES[device], self._patches
+        )
+
+    def room(self, where: Cut, device: DeviceKind) -> Room:
+        """Bytes for the layers on a device; none where the rest does not fit into the host."""
+        beside = self._overhead.of_host(self._network, self.patch, where.device, where.handed)
+        left = self._machine.host.memory - beside.total
+        if device == "cpu" or left < 0:
+            return lambda _: left
+
+        def of_gpu(first_input: Shape5) -> int:
+            beside = self._overhead.of_gpu(self._network, self.patch, first_input)
+            return self._machine.gpus[0].memory - beside.total
+
+        return of_gpu
+
+    def by_least_time(self, places: Iterable[int]) -> list[tuple[float, int]]:
+        """Bounds on the time of the job, and the places to pass to the GPU that they are of.
+
+        The least comes first. Left out are places where a device is to compute a layer that none of
+        its primitives does, or has no room for what its layers take and hand on alone.
+        """
+        bounds = []
+        for place in places:
+            loads = self.least_loads(place)
+            if all(isfinite(load.seconds) for load in loads.values()) and self._has_room(place):
+                bounds.append((self.time(place, loads).total(self._patches), place))
+        return sorted(bounds)
+
+    def _has_room(self, place: int) -> bool:
+        """Whether each device holds a fragment that it is given, and what it hands on."""
+        where = self.cut(place)
+        for stretch in where.stretches:
+            one = stretch.given._replace(n=1)
+            handed = stretch.handed.nbytes if stretch.handed else 0
+            if one.nbytes + handed > self.room(where, stretch.device)(one):
+                return False
+        return True

@@ -1,0 +1,245 @@
+"""The ways to run layers on one device: divisions into segments, and a primitive for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice, product
+from math import inf
+from typing import NamedTuple, Protocol, TypeAlias
+
+from planner.bounds import Bounds
+from planner.costs import CostModel
+from planner.layers import Choice, Options, Slot, least_memory, undominated_within
+from planner.overhead import Load
+from planner.split import fusible_convolutions, splits
+from planner.strategy import Stretch
+from znni.job_seconds import Stage
+from znni.network import Network, PooledConv
+from znni.options import Division
+from znni.plan_time import PlanTime
+from znni.primitive import Primitive
+from znni.segments import Segment, Step
+from znni.shapes import Shape5
+from znni.sides import Side
+
+Segments: TypeAlias = tuple[Segment, ...]
+# Choices of steps for slots, within bytes and seconds, as ``undominated_within`` gives them.
+Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
+
+# Bytes for the layers of a device, where the first segment takes so much of the input at a time.
+Room: TypeAlias = Callable[[Shape5], float]
+
+
+class StepOptions(Protocol):
+    """Gives the ways to do a step."""
+
+    def __call__(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
+        """As ``Options`` does."""
+
+
+class Way(NamedTuple):
+    """Segments, and the choice of a step for each of theirs."""
+
+    segments: Segments
+    choice: Choice
+
+    @property
+    def decided(self) -> Segments:
+        """The segments with these steps."""
+        chosen = iter(self.choice.steps)
+        return tuple(
+            replace(segment, steps=tuple(islice(chosen, len(segment.steps))))
+            for segment in self.segments
+        )
+
+    @property
+    def load(self) -> Load:
+        """What it takes."""
+        return Load(self.choice.seconds, self.choice.resident, self.choice.peak)
+
+
+class Price(NamedTuple):
+    """What a job takes, by what its layers on one device do.
+
+    Attributes:
+        time: of the job, by what they take; it grows with each of these.
+        stage: theirs.
+        patches: of the job.
+    """
+
+    time: Callable[[Load], PlanTime]
+    stage: Stage
+    patches: int
+
+    def seconds(self, load: Load) -> float:
+        """Of the job."""
+        return self.time(load).total(self.patches)
+
+    def layers_within(self, seconds: float) -> float:
+        """Seconds of a patch's layers below which the job may take less than so many."""
+        least = self.time(Load(0.0, 0, 0))
+        beside = least.patch.by_stage()[self.stage]
+        return least.stage_within(seconds, self.patches, self.stage) - beside
+
+
+class SideSearch:
+    """The ways to run layers of a network on one device, with what is known of them.
+
+    Args:
+        network: whose layers.
+        primitives: the device's.
+        model: predicts their times.
+        division: the sizes of the pieces that a layer's batch may be computed in.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        primitives: Collection[Primitive],
+        model: CostModel,
+        division: Division,
+    ) -> None:
+        self._network = network
+        self._primitives = primitives
+        self._model = model
+        self._division: Division = division
+        self._options = Options(primitives, model, division)
+        self._choose: Chooser = undominated_within
+
+    def among(self, primitives: Collection[Primitive]) -> SideSearch:
+        """The search among some of the primitives."""
+        some = [primitive for primitive in self._primitives if primitive in primitives]
+        return self._restricted(some, self._division)
+
+    def undivided(self) -> SideSearch:
+        """The search among ways that compute each batch whole."""
+        return self._restricted(self._primitives, "none")
+
+    def choosing(self, choose: Chooser) -> SideSearch:
+        """The search with another way to give the memory to the steps, with what this one knows."""
+        other = copy(self)
+        other._choose = choose
+        return other
+
+    def _restricted(self, primitives: Collection[Primitive], division: Division) -> SideSearch:
+        other = SideSearch(self._network, primitives, self._model, division)
+        other._choose = self._choose
+        other.bounds = self.bounds  # what no way beats, none of some do
+        return other
+
+    def __len__(self) -> int:
+        """How many different calls were priced, which is what a search spends its time on."""
+        return len(self._options)
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The least time that each layer can take."""
+        return Bounds(self._network, self._options, self._fusible)
+
+    @cached_property
+    def _fusible(self) -> tuple[PooledConv, ...]:
+        return fusible_convolutions(self._network, self._options)
+
+    @property
+    def _option_sets(self) -> tuple[StepOptions, ...]:
+        """Whole batches first: their time bounds the search among pieces, which looks at few."""
+        whole = self._options.whole
+        return (whole, self._options) if self._options.divides else (whole,)
+
+    def fastest(
+        self, stretch: Stretch, bounds: list[float], room: Room, price: Price, limit: float
+    ) -> Way | None:
+        """The way with which a job takes the least time, if one fits and beats the limit.
+
+        Args:
+            stretch: the layers.
+            bounds: the least seconds of each.
+            room: bytes that they may take.
+            price: of the job.
+            limit: its seconds.
+        """
+        best: Way | None = None
+        divided = list(self._divisions(stretch, room))
+        for options, (segments, allowed) in product(self._option_sets, divided):
+            layers_limit = price.layers_within(limit)
+            slots = self._slots(segments, stretch, options, bounds, allowed, layers_limit)
+            for choice in self._choose(slots, allowed, layers_limit) if slots else []:
+                way = Way(segments, choice)
+                if (seconds := price.seconds(way.load)) < limit:
+                    best, limit = way, seconds
+        return best
+
+    def smallest(self, stretch: Stretch, room: Room) -> Way | None:
+        """The way that leaves the most of its room, or lacks the least, whatever the time.
+
+        Args:
+            stretch: the layers.
+            room: bytes that they may take.
+        """
+        best, most = None, -inf
+        bounds = [0.0] * len(stretch.layers)
+        for segments, _ in self._divisions(stretch, lambda _: inf):
+            if slots := self._slots(segments, stretch, self._options, bounds, inf, inf):
+                choice = least_memory(slots)
+                first_input = stretch.given._replace(n=segments[0].sub_batch)
+                left = room(first_input) - choice.resident - choice.peak
+                if left > most:
+                    best, most = Way(segments, choice), left
+        return best
+
+    def _divisions(self, stretch: Stretch, room: Room) -> Iterator[tuple[Segments, float]]:
+        """All divisions of the layers, and the bytes that each may take.
+
+        The first segment may take a few of the fragments given at a time.
+        """
+        handed = stretch.handed.nbytes if stretch.handed else 0
+        batch = stretch.given.n
+        for some in (n for n in range(batch, 0, -1) if batch % n == 0):
+            first = stretch.given._replace(n=some)
+            allowed = room(first)
+            for segments in splits(
+                stretch.layers,
+                first,
+                allowed - handed,
+                self._fusible,
+                stretch.device,
+                in_place=bool(handed),
+            ):
+                yield segments, allowed
+
+    def _slots(
+        self,
+        segments: Segments,
+        stretch: Stretch,
+        options: StepOptions,
+        bounds: list[float],
+        allowed: float,
+        limit: float,
+    ) -> list[Slot]:
+        """Each step's options that fit, runs and company.
+
+        Empty where a step has none, or as soon as the fastest options of the steps so far and the
+        bounds of the rest together reach the limit.
+        """
+        side = Side(segments, stretch.given, hands_on=stretch.handed is not None)
+        runs = [n for segment, n in side.runs() for _ in segment.steps]
+        seconds = sum(bounds)
+        rest = iter(bounds)
+        slots = []
+        for (step, held), n in zip(side.held_beside(), runs, strict=True):
+            in_place = side.writes_in_place(step)
+            fitting = tuple(
+                way
+                for way in options(step, in_place=in_place)
+                if held + way.taken(in_place=in_place) + way.cost.memory.resident <= allowed
+            )
+            if not fitting:
+                return []
+            seconds += n * fitting[0].seconds - sum(islice(rest, len(step.layers)))
+            if seconds >= limit:
+                return []
+            slots.append(Slot(fitting, n, held, in_place))
+        return slots

@@ -1,0 +1,92 @@
+"""Patches through a plan's layers on the host."""
+
+from __future__ import annotations
+
+import time
+from itertools import cycle
+
+import numpy as np
+
+from znni.arena import Arena, output_into
+from znni.cuda import device_errors
+from znni.engine.recombine import place
+from znni.engine.stages import Work
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.traversal import Fragments, Measured, Traversal
+from znni.engine.upload import pinned
+from znni.plans import Plan
+from znni.primitive import Catalogue, Run
+from znni.segments import Step
+from znni.sides import Side
+from znni.weights import Float32, Weights
+
+
+class HostLayers:
+    """Runs a side of a plan on the host, with all that can be prepared once prepared.
+
+    Its arena holds what a patch takes beside its input, which is the caller's, and the tensor that
+    is handed on. There are two of these: one is filled while the GPU takes the other.
+
+    Args:
+        plan: whose side it is.
+        side: what to run.
+        catalogue: the primitives that it names.
+        weights: of the network.
+        measured: told of each call of a step, once it is done.
+
+    Raises:
+        RunFailed: a tensor is to be handed on to a GPU, and the system does not give its memory.
+    """
+
+    def __init__(
+        self, plan: Plan, side: Side, catalogue: Catalogue, weights: Weights, measured: Measured
+    ) -> None:
+        self._side = side
+        self._patch = plan.patch
+        self._measured = measured
+        working, _ = side.working_peak()
+        beside = side.first_input.nbytes
+        if side.hands_on:
+            beside += side.output_shape.nbytes
+            with device_errors(plan.gpu.name):
+                self._tensors = cycle([pinned(side.output_shape) for _ in range(2)])
+        self._arena = Arena(working - beside)
+        self._traversal = Traversal(side.segments, catalogue, weights)
+
+    def stages(self, stopwatch: Stopwatch) -> list[Work]:
+        """One, which gives dense output, or all that the last step makes, for the next side."""
+        run = self.tensor if self._side.hands_on else self.dense
+
+        def work(given: Fragments) -> Float32 | Fragments:
+            with stopwatch.during("host_layers"), self._arena.in_use():
+                return run(given)
+
+        return [work]
+
+    def dense(self, given: Fragments) -> Float32:
+        """The dense output (f', Z, Y, X) of a patch."""
+        dense = np.empty((self._side.output_shape.f, *self._patch), np.float32)
+        self._traversal(given, self._call, lambda made: place(*made, dense))
+        return dense
+
+    def tensor(self, given: Fragments) -> Fragments:
+        """All that the last step makes of a patch, each part written into its place."""
+        whole = next(self._tensors)
+        parts: list[Fragments] = []
+
+        def call(step: Step, run: Run, x: Float32) -> Float32:
+            if not self._side.writes_in_place(step):
+                return self._call(step, run, x)
+            first = sum(len(part.at) for part in parts)
+            with output_into(whole[first : first + step.shape_out.n]):
+                return self._call(step, run, x)
+
+        self._traversal(given, call, parts.append)
+        at = tuple(start for part in parts for start in part.at)
+        return Fragments(whole, at, parts[0].stride)
+
+    def _call(self, step: Step, run: Run, x: Float32) -> Float32:
+        begun = time.perf_counter()
+        y = run(x)
+        self._measured(step, time.perf_counter() - begun)
+        return y
