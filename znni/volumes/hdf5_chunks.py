@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.shapes import Box, Vec3
+from znni.volumes.io_threads import at_once, finish, mapped
 from znni.volumes.ledger_file import write_all
 
 if TYPE_CHECKING:
@@ -35,15 +36,20 @@ class ChunkWriter:
         self._whole = Box(Vec3(0, 0, 0), Vec3(*dataset.shape[1:]))
 
     def write(self, box: Box, values: NDArray[np.generic]) -> None:
-        """Store the values (f, z, y, x) of a box.
+        """Store the values (f, z, y, x) of a box, by threads that hold no more than a copy of it.
 
         Raises:
             OSError: they cannot be written.
         """
-        for part in box.cut(self._chunk):
+
+        def write(place: tuple[int, Box]) -> None:
+            feature, part = place
             inside = part.shifted(Vec3(0, 0, 0) - box.start)
-            for feature, image in enumerate(values):
-                self._write_to_chunk(feature, part, image[inside.slices])
+            self._write_to_chunk(feature, part, values[(feature, *inside.slices)])
+
+        parts = ((feature, part) for part in box.cut(self._chunk) for feature in range(len(values)))
+        chunk_bytes = self._chunk.volume * values.itemsize
+        finish(mapped(write, parts, at_once(values.nbytes, 2 * chunk_bytes)))
 
     def _write_to_chunk(self, feature: int, part: Box, values: NDArray[np.generic]) -> None:
         start = part.start // self._chunk * self._chunk

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.volumes.array import ArrayLike
-from znni.volumes.io_threads import io_threads, mapped
+from znni.volumes.io_threads import at_once, finish, mapped
 
 # The filters that are undone here. Datasets with any other are left to HDF5.
 DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
@@ -62,7 +62,7 @@ class CompressedDataset:
         found = np.empty([len(part) for part in ranges], self.dtype)
         # The chunk as it is stored, and two copies of it: each filter makes one of the last's.
         chunk_bytes = prod(self._dataset.chunks) * self.dtype.itemsize
-        at_once = min(found.nbytes // (3 * chunk_bytes), 2 * io_threads())
+        decoding = at_once(found.nbytes, 3 * chunk_bytes)
 
         def read(start: tuple[int, ...]) -> None:
             ends = zip(start, self._dataset.chunks, ranges, strict=True)
@@ -73,8 +73,7 @@ class CompressedDataset:
             )
             found[place] = self._chunk(start)[inside]
 
-        for _ in mapped(read, self._starts(ranges), at_once):
-            pass
+        finish(mapped(read, self._starts(ranges), decoding))
         return found
 
     def _starts(self, ranges: list[range]) -> Iterator[tuple[int, ...]]:

@@ -29,7 +29,7 @@ def io_threads() -> int:
 
 
 def mapped(
-    task: Callable[[Item], Result], items: Iterable[Item], at_once: int
+    task: Callable[[Item], Result], items: Iterable[Item], most: int
 ) -> Generator[Result, None, None]:
     """``task(item)`` of every item, in order, by these threads.
 
@@ -38,12 +38,12 @@ def mapped(
     Args:
         task: called in any thread; it must not wait for these threads itself.
         items: taken one by one, as there is room for them.
-        at_once: how many may have begun whose results are not yet taken, one at least.
+        most: how many may have begun whose results are not yet taken, one at least.
     """
     remaining = iter(items)
     begun: deque[Future[Result]] = deque()
     try:
-        for item in islice(remaining, max(at_once, 1)):
+        for item in islice(remaining, most):
             begun.append(_pool().submit(task, item))
         while begun:
             result = begun.popleft().result()
@@ -54,6 +54,17 @@ def mapped(
         for future in begun:
             if not future.cancel():
                 future.exception()  # waits for it
+
+
+def finish(results: Iterable[None]) -> None:
+    """Wait for all of them."""
+    for _ in results:
+        pass
+
+
+def at_once(allowed: int, each: int) -> int:
+    """How many items of so many bytes may be in memory, where more are of no use to the threads."""
+    return max(1, min(allowed // each, 2 * io_threads()))
 
 
 @cache

@@ -68,7 +68,7 @@ class RemoteFolder:
             self._files.rm(self._marker)
 
     def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Make a file in it, or replace one; of no parts none, as it is not gone on with."""
+        """Make a file in it, or replace one; of no parts, there is none as there was none."""
         if parts:
             self._files.pipe_file(f"{self._path}/{name}", b"".join(parts))
 

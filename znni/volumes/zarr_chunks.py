@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from znni.shapes import Box, Vec3
 from znni.volume import NewOutput
-from znni.volumes.io_threads import io_threads, mapped
+from znni.volumes.io_threads import at_once, finish, mapped
 from znni.volumes.partial_folder import PartialFolder
 from znni.volumes.remote_folder import RemoteFolder
-from znni.volumes.zarr_encoding import Encoded, encoder, shard_of
+from znni.volumes.zarr_encoding import Encoded, encoder, file_of
 
 ZERO = Vec3(0, 0, 0)
 
@@ -80,26 +80,22 @@ class ZarrChunks:
         # Half of the copy for chunks that are being encoded, each of which is there contiguous,
         # compressed in a buffer for the worst case and out of it; and half for files.
         half = values.nbytes // 2
-        encoding = _at_once(half, 3 * self._chunk.volume * values.itemsize)
-        writing = _at_once(half, self._file.volume * values.itemsize)
+        encoding = at_once(half, 3 * self._chunk.volume * values.itemsize)
+        writing = at_once(half, self._file.volume * values.itemsize)
 
         def encoded(chunk: _Part) -> Encoded:
             return self._encode(chunk.of(values, block), self._chunk)
 
         def write(file: tuple[_Part, list[Encoded]]) -> None:
             part, chunks = file
-            content = (
-                shard_of(chunks) if self._wanted.sharded else [c for c in chunks if c is not None]
-            )
+            content = file_of(chunks, sharded=self._wanted.sharded)
             index = part.feature, *(part.box.start // self._file)
             self._folder.put(f"{self._level}/c/{'/'.join(map(str, index))}", *content)
 
         chunks = (chunk for file in files for chunk in self._chunks_of(file))
         with closing(mapped(encoded, chunks, encoding)) as done:
             per_file = (self._file // self._chunk).volume
-            _finish(
-                mapped(write, ((file, list(islice(done, per_file))) for file in files), writing)
-            )
+            finish(mapped(write, ((file, list(islice(done, per_file))) for file in files), writing))
 
     def _chunks_of(self, file: _Part) -> Iterator[_Part]:
         """All that there are in a file, in order; of those beyond the array's end, no voxel."""
@@ -112,15 +108,5 @@ class ZarrChunks:
             self._array[(part.feature, *part.box.slices)] = part.of(values, block)
 
         # What is read, decoded, changed and encoded again.
-        changing = _at_once(values.nbytes, 4 * self._file.volume * values.itemsize)
-        _finish(mapped(change, files, changing))
-
-
-def _at_once(allowed: int, each: int) -> int:
-    """How many may be in memory; more than twice the threads make none of them busier."""
-    return max(1, min(allowed // each, 2 * io_threads()))
-
-
-def _finish(results: Iterator[None]) -> None:
-    for _ in results:
-        pass
+        changing = at_once(values.nbytes, 4 * self._file.volume * values.itemsize)
+        finish(mapped(change, files, changing))

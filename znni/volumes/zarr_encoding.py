@@ -63,12 +63,14 @@ def _plain(values: NDArray[Any], chunk: Vec3) -> memoryview | None:
     return full.data.cast("B")
 
 
-def shard_of(chunks: Sequence[Encoded]) -> list[bytes | memoryview]:
-    """The parts of a shard's file: its chunks, in order, then their index and its checksum.
+def file_of(chunks: Sequence[Encoded], *, sharded: bool) -> list[bytes | memoryview]:
+    """The parts of a file: its chunk, or of a shard all of them, in order, then their index.
 
     There are none where no chunk is stored.
     """
     parts = [chunk for chunk in chunks if chunk is not None]
+    if not sharded or not parts:
+        return parts
     index, at = np.full((len(chunks), 2), NOWHERE, "<u8"), 0
     for entry, chunk in zip(index, chunks, strict=True):
         if chunk is not None:
@@ -76,4 +78,4 @@ def shard_of(chunks: Sequence[Encoded]) -> list[bytes | memoryview]:
             at += len(chunk)
     entries = index.tobytes()
     checksum: int = library("google_crc32c", "zarr").value(entries)
-    return [*parts, entries, checksum.to_bytes(4, "little")] if parts else []
+    return [*parts, entries, checksum.to_bytes(4, "little")]
