@@ -1,0 +1,176 @@
+"""Workers give the same numbers however many there are, and what befalls one ends all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from worker_runners import NETWORK, Sums, SumsPlan, not_made, sums
+
+from znni.engine.remaining import Remaining
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import make_job
+from znni.engine.workers.fleet import Fleet
+from znni.errors import InvalidInput, RunFailed
+from znni.options import OutputType
+from znni.shapes import Box, Vec3
+from znni.volumes.array import ArrayOutput, ArrayVolume
+
+PATCH = Vec3(5, 4, 3)
+
+
+def fleet(count: int = 2, fate: str = "", dtype: OutputType = "float32", **last: str) -> Fleet:
+    members = {f"worker {number + 1}": {} for number in range(count - 1)}
+    return Fleet(
+        SumsPlan(PATCH),  # type: ignore[arg-type]
+        partial(Sums, SumsPlan(PATCH), fate),
+        {**members, f"worker {count}": last},
+        dtype,
+    )
+
+
+class Case:
+    """A volume, what is wanted of it, and what was written."""
+
+    def __init__(self, dtype: OutputType = "float32") -> None:
+        self.x = np.random.default_rng(0).random((22, 14, 13), np.float32) / 30
+        self.job = make_job(NETWORK, Vec3(*self.x.shape), "valid", "reflect", None)
+        self.expected = np.stack([sums(self.x), -sums(self.x)])
+        self.found: NDArray[Any] = np.zeros(self.expected.shape, dtype)
+        self.remaining = Remaining(self.job.output)
+        self.stopwatch = Stopwatch()
+        self.told: list[int] = []
+
+    def run(self, workers: Fleet, volume: Any = None, output: Any = None) -> None:
+        features, dtype = len(self.found), self.found.dtype
+        workers.run_volume(
+            volume or ArrayVolume(self.x),
+            self.job,
+            output or ArrayOutput(self.found, features, self.job.output, dtype),
+            lambda done, _: self.told.append(done),
+            self.remaining,
+            self.stopwatch,
+        )
+
+    def check_finished_blocks(self) -> None:
+        """What is written is right, and all that is not is still to be done."""
+        left = np.ones(self.found.shape[1:], bool)
+        for tile in self.remaining.tiles(PATCH):
+            left[tile.written.slices] = False
+        np.testing.assert_allclose(self.found[:, left], self.expected[:, left], rtol=1e-5)
+        assert not self.found[:, ~left].any()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
+    case = Case()
+    workers = fleet(count)
+    for _ in range(2):  # the second time with what is there
+        case.found[...] = np.nan
+        case.told.clear()
+        case.remaining = Remaining(case.job.output)
+        case.run(workers)
+        np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+        assert case.told == sorted(case.told)
+        assert case.told[-1] == case.job.output.volume
+    spent = case.stopwatch.seconds
+    assert 0 < spent.busy.host_layers < spent.running
+    assert 0 < spent.busy.reading < spent.running
+    assert 0 < spent.busy.writing < spent.running
+    assert workers.peak_memory > count * 2**20
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_output_comes_as_it_is_stored(dtype: OutputType) -> None:
+    case = Case(dtype)
+    case.run(fleet(dtype=dtype))
+    scale = 255 if dtype == "uint8" else 1
+    expected = (case.expected * scale).clip(0 if dtype == "uint8" else None)
+    np.testing.assert_allclose(case.found, expected, atol=0.51 if dtype == "uint8" else 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fate", "error", "said"),
+    [
+        ("failed", RunFailed, "^the device failed; run again$"),
+        ("short of memory", MemoryError, "^$"),
+        ("odd", RunFailed, "^Odd: 1 and 2$"),
+        ("killed", RunFailed, "^worker [12] was killed by SIGKILL, as systems do where memory"),
+        ("ends", RunFailed, r"^worker [12] ended before its work was done \(exit code 3\)"),
+    ],
+)
+def test_what_befalls_a_worker_ends_all_and_leaves_what_was_written(
+    fate: str, error: type[BaseException], said: str
+) -> None:
+    case, workers = Case(), fleet(fate=fate)
+    with pytest.raises(error, match=said):
+        case.run(workers)
+    case.check_finished_blocks()
+    assert case.remaining.voxels < case.job.output.volume
+
+
+def test_after_a_failure_a_run_goes_on_with_others() -> None:
+    case, workers = Case(), fleet()
+    values = case.x[12, 3, 4]
+    case.x[12, 3, 4] = np.nan
+    with pytest.raises(InvalidInput, match="nan at voxel z=12, y=3, x=4"):
+        case.run(workers)
+    case.check_finished_blocks()
+    case.x[12, 3, 4] = values
+    case.run(workers)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+
+
+def test_a_worker_that_cannot_be_made() -> None:
+    with pytest.raises(RunFailed, match=r"^no such device; give another$") as raised:
+        Fleet(SumsPlan(PATCH), not_made, {"a": {}, "b": {}}, "float32")  # type: ignore[arg-type]
+    assert "in not_made" in str(raised.value.__cause__)
+
+
+def test_what_fails_in_writing_is_raised_as_itself() -> None:
+    class Full(ArrayOutput):
+        written = 0
+
+        def write(self, box: Box, values: NDArray[Any]) -> None:
+            self.written += 1
+            if self.written > 2:
+                raise RunFailed("the disk is full")
+            super().write(box, values)
+
+    case = Case()
+    with pytest.raises(RunFailed, match="the disk is full"):
+        case.run(fleet(), output=Full(case.found, 2, case.job.output))
+    case.check_finished_blocks()
+
+
+def test_a_signal_ends_workers_at_once() -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    case, workers = Case(), fleet(fate="slow")
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(Stop):
+            case.run(workers)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    case.check_finished_blocks()
+
+
+def test_workers_that_nobody_refers_to_end() -> None:
+    workers = fleet()
+    processes = [worker.process_id for worker in workers._workers]
+    assert all(Path(f"/proc/{number}").exists() for number in processes)
+    del workers
+    assert not any(Path(f"/proc/{number}").exists() for number in processes)

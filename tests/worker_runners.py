@@ -1,0 +1,88 @@
+"""What workers compute in tests: sums over the field of view, and what befalls them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from znni.engine.stopwatch import Stopwatch
+from znni.errors import RunFailed
+from znni.network import Conv, Network
+from znni.shapes import Vec3
+
+VIEW = Vec3(3, 2, 4)
+NETWORK = Network("sums", 1, (Conv("conv", 1, 2, VIEW, "identity"),))
+
+
+@dataclass(frozen=True)
+class SumsPlan:
+    """As much of a plan as workers need."""
+
+    patch: Vec3
+    network: Network = NETWORK
+
+    @property
+    def input_patch(self) -> Vec3:
+        return self.patch + VIEW - 1
+
+
+@dataclass
+class Sums:
+    """Computes the sum over the field of view, and its negative, in two stages.
+
+    Attributes:
+        plan: of patches.
+        fate: what happens at the third patch.
+    """
+
+    plan: SumsPlan
+    fate: str = ""
+    begun: int = 0
+
+    def stages(self, stopwatch: Stopwatch) -> list[Any]:
+        def total(block: NDArray[Any]) -> NDArray[Any]:
+            assert block.shape == (1, *self.plan.input_patch)
+            with stopwatch.during("host_layers"):
+                self.begun += 1
+                if self.begun == 3:
+                    meet(self.fate)
+                return sums(block[0])
+
+        return [total, lambda whole: np.stack([whole, -whole])]
+
+
+def sums(x: NDArray[Any]) -> NDArray[Any]:
+    return sliding_window_view(x, VIEW).sum(axis=(3, 4, 5), dtype=np.float32)
+
+
+def meet(fate: str) -> None:
+    if fate == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fate == "short of memory":
+        raise MemoryError
+    elif fate == "failed":
+        raise RunFailed("the device failed; run again")
+    elif fate == "odd":
+        raise Odd(1, 2)
+    elif fate == "ends":
+        os._exit(3)
+    elif fate == "slow":
+        time.sleep(60)
+
+
+class Odd(Exception):
+    """Cannot be made again from what it holds."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def not_made() -> Sums:
+    raise RunFailed("no such device; give another")

@@ -1,0 +1,9 @@
+"""``python -m znni.engine.workers DESCRIPTOR``: a worker, asked through that socket."""
+
+import sys
+from multiprocessing.connection import Connection
+
+from znni.engine.workers.serving import serve
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))

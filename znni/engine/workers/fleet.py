@@ -1,0 +1,119 @@
+"""The workers of a run."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+
+from znni.engine.pipeline import Progress
+from znni.engine.remaining import Remaining
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Job
+from znni.engine.workers.lanes import Lanes
+from znni.engine.workers.serving import Prepare
+from znni.engine.workers.slots import SlotShape
+from znni.engine.workers.worker import Worker
+from znni.job_seconds import Stage
+from znni.options import OutputType
+from znni.plans import Plan
+from znni.volume import Output, Volume
+
+
+class Fleet:
+    """Processes that compute patches of a plan, until nobody refers to them.
+
+    Where a run fails they are ended, and started afresh for the next.
+
+    Args:
+        plan: what they run.
+        prepare: makes what computes patches, in each of them.
+        members: the name of each, with variables of its environment, such as those that say
+            which GPU it sees.
+        dtype: of the output.
+
+    Attributes:
+        plan: what they run.
+
+    Raises:
+        BaseException: what was raised in one of them.
+        RunFailed: one is gone.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        prepare: Prepare,
+        members: Mapping[str, Mapping[str, str]],
+        dtype: OutputType,
+    ) -> None:
+        self.plan = plan
+        self._prepare = prepare
+        self._members = members
+        network = plan.network
+        self._shape = SlotShape(
+            (network.in_features, *plan.input_patch), (network.out_features, *plan.patch), dtype
+        )
+        self._workers: list[Worker] = []
+        weakref.finalize(self, _end, self._workers)
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            for name, environment in self._members.items():
+                self._workers.append(Worker(name, self._prepare, self._shape, environment))
+            for worker in self._workers:
+                worker.wait_until_ready()
+        except BaseException:
+            _end(self._workers)
+            raise
+
+    def run_volume(
+        self,
+        volume: Volume,
+        job: Job,
+        output: Output,
+        progress: Progress,
+        remaining: Remaining,
+        stopwatch: Stopwatch,
+    ) -> None:
+        """Compute what is left of a job, as ``run_volume`` does, and blocks in any order.
+
+        Args:
+            volume: the input.
+            job: which output is wanted.
+            output: takes the results.
+            progress: called after each patch with the output voxels written and those wanted.
+            remaining: the output not written yet.
+            stopwatch: learns how long blocks were written, and how long a worker was at each of the
+                other stages, on average.
+        """
+        if not self._workers:  # an earlier run failed
+            self._start()
+        before = self._busy()
+        lanes = Lanes(self.plan, volume, job, output, progress, remaining)
+        try:
+            with stopwatch.during("running"):
+                lanes.run(self._workers)
+        except BaseException:
+            _end(self._workers)
+            raise
+        finally:
+            stopwatch.add("reading", lanes.reading / len(self._members))
+            stopwatch.add("writing", lanes.writing)
+        for stage, seconds in self._busy().items():
+            stopwatch.add(stage, (seconds - before[stage]) / len(self._members))
+
+    def _busy(self) -> dict[Stage, float]:
+        """Seconds that all workers together have been at each stage."""
+        accounts = [worker.account().seconds.busy.by_stage() for worker in self._workers]
+        return {stage: sum(busy[stage] for busy in accounts) for stage in accounts[0]}
+
+    @property
+    def peak_memory(self) -> int:
+        """The most bytes that were resident in each, added up; what they share counts in each."""
+        return sum(worker.account().peak_memory for worker in self._workers)
+
+
+def _end(workers: list[Worker]) -> None:
+    while workers:
+        workers.pop().end()

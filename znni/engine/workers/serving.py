@@ -1,0 +1,133 @@
+"""A worker's side: patches that come through slots are computed, until the other side hangs up."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.arrays import high_water_mark
+from znni.engine.pipeline import Runner, convert
+from znni.engine.stages import Work, run_stages
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.workers.slots import Slot, SlotShape
+from znni.errors import RunFailed
+from znni.job_seconds import JobSeconds
+
+# Makes what computes patches. It is pickled.
+Prepare: TypeAlias = Callable[[], Runner]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker is to do.
+
+    Attributes:
+        prepare: makes what computes patches.
+        shape: of a slot.
+        slots: of each, descriptors of its memory and of the socket that asks for its patches.
+    """
+
+    prepare: Prepare
+    shape: SlotShape
+    slots: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker says through all its sockets, at its end, where it failed.
+
+    Attributes:
+        error: what was raised.
+        where: its traceback.
+    """
+
+    error: BaseException
+    where: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a worker tells of itself when it is asked.
+
+    Attributes:
+        seconds: that its stages have worked.
+        peak_memory: the most bytes that were resident.
+    """
+
+    seconds: JobSeconds
+    peak_memory: int
+
+
+class _Asked(NamedTuple):
+    """A patch on its way through the stages."""
+
+    socket: Connection
+    slot: Slot
+    values: NDArray[np.generic]
+
+
+def serve(control: Connection) -> None:
+    """Do the task that comes first, and answer whatever comes then.
+
+    An empty answer through the first socket says that all is ready, one through a slot's that its
+    patch is done. What comes through the first socket later is answered by an ``Account``.
+    """
+    sockets = [control]
+    try:
+        task: Task = control.recv()
+        slots: dict[Connection, Slot] = {}
+        for memory, descriptor in task.slots:
+            sockets.append(Connection(descriptor))
+            slots[sockets[-1]] = Slot(task.shape, memory)
+        runner = task.prepare()
+        control.send(None)
+        _compute(runner, control, slots)
+    except BaseException as error:
+        failure = Failure(_picklable(error), traceback.format_exc())
+        for socket in sockets:
+            with suppress(OSError):
+                socket.send(failure)
+
+
+def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot]) -> None:
+    stopwatch = Stopwatch()
+
+    def asked() -> Iterator[_Asked]:
+        while True:
+            ready = wait([control, *slots])
+            for socket in (socket for socket in (control, *slots) if socket in ready):
+                try:
+                    socket.recv()
+                except EOFError:
+                    return
+                if socket is control:
+                    control.send(Account(stopwatch.seconds, high_water_mark()))
+                else:
+                    yield _Asked(socket, slots[socket], slots[socket].block)
+
+    def answer(patch: _Asked) -> None:
+        patch.slot.dense[...] = convert(patch.values, patch.slot.shape.dtype)
+        patch.socket.send(None)
+
+    run_stages(asked(), [*map(_of_values, runner.stages(stopwatch)), answer], here=0)
+
+
+def _of_values(work: Work) -> Callable[[_Asked], _Asked]:
+    return lambda patch: patch._replace(values=work(patch.values))
+
+
+def _picklable(error: BaseException) -> BaseException:
+    """The error, or one that says the same where it cannot be sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RunFailed(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,135 @@
+"""A worker as the process sees it that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from socket import socketpair
+from typing import Any
+
+from znni.engine.workers.serving import Account, Failure, Prepare, Task
+from znni.engine.workers.slots import Slot, SlotShape
+from znni.errors import RunFailed
+
+# Of each worker: while a patch is computed the next is read and the last one written.
+SLOTS = 3
+
+
+class WorkerTraceback(Exception):
+    """Where in a worker an error was raised."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class Worker:
+    """A process that computes patches.
+
+    It is started afresh, by the interpreter at hand with its search path, and no terminal's Ctrl-C
+    reaches it: who started it ends it, or it ends when that is gone.
+
+    Args:
+        name: for messages.
+        prepare: makes what computes patches, in that process.
+        shape: of its slots.
+        environment: variables that it has beside those of this process.
+
+    Attributes:
+        name: for messages.
+        slots: where patches come and go; each is used by one thread at a time.
+    """
+
+    def __init__(
+        self, name: str, prepare: Prepare, shape: SlotShape, environment: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.slots = [Slot(shape) for _ in range(SLOTS)]
+        ours, theirs = zip(*(_connection() for _ in range(1 + SLOTS)), strict=True)
+        self._control, *self._sockets = (_socket(descriptor) for descriptor in ours)
+        memory = [slot.descriptor for slot in self.slots]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "znni.engine.workers", str(theirs[0])],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+            pass_fds=[*theirs, *memory],
+            process_group=0,
+        )
+        for descriptor in theirs:
+            os.close(descriptor)
+        for slot in self.slots:
+            slot.close()
+        self.process_id = self._process.pid
+        self._send(self._control, Task(prepare, shape, tuple(zip(memory, theirs[1:], strict=True))))
+
+    def wait_until_ready(self) -> None:
+        """Wait until it can compute.
+
+        Raises:
+            BaseException: what was raised in it.
+            RunFailed: it is gone.
+        """
+        self._receive(self._control)
+
+    def compute(self, slot: int) -> None:
+        """Compute a slot's block, and wait until its dense output is there.
+
+        Raises:
+            BaseException: what was raised in it, by this patch or another.
+            RunFailed: it is gone.
+        """
+        self._send(self._sockets[slot], None)
+        self._receive(self._sockets[slot])
+
+    def account(self) -> Account:
+        """What it has done so far.
+
+        Raises:
+            BaseException: what was raised in it.
+            RunFailed: it is gone.
+        """
+        self._send(self._control, None)
+        answer: Account = self._receive(self._control)
+        return answer
+
+    def end(self) -> None:
+        """End it, whatever it is at; who waits for it is told."""
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, connection: Connection, what: Any) -> None:
+        with suppress(OSError):  # it is gone: receiving says how
+            connection.send(what)
+
+    def _receive(self, connection: Connection) -> Any:
+        try:
+            answer = connection.recv()
+        except (EOFError, OSError):
+            raise RunFailed(self._last_words()) from None
+        if isinstance(answer, Failure):
+            raise answer.error from WorkerTraceback(answer.where)
+        return answer
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        if code >= 0:
+            return f"{self.name} ended before its work was done (exit code {code}); run again"
+        name = signal.Signals(-code).name
+        return (
+            f"{self.name} was killed by {name}, as systems do where memory runs out; run again, "
+            f"with less memory allowed or fewer GPUs"
+        )
+
+
+def _socket(descriptor: int) -> Connection[Any, Any]:
+    return Connection(descriptor)
+
+
+def _connection() -> tuple[int, int]:
+    """Descriptors of both ends."""
+    ours, theirs = socketpair()
+    return ours.detach(), theirs.detach()
