@@ -12,7 +12,7 @@ from bench.noise import patch_input
 from znni.cuda import cupy
 from znni.engine.stages import run_stages
 from znni.engine.stopwatch import Stopwatch
-from znni.planning import prepare
+from znni.planning import prepare_alone
 from znni.plans import Plan
 from znni.segments import Step
 from znni.weights import random_weights
@@ -33,7 +33,7 @@ class GpuPlanPatches:
         self._plan = plan
         self._layer_seconds: list[float] = []
         self._free = free_bytes()
-        self._runner = prepare(plan, random_weights(plan.network, 0), self._measured)
+        self._runner = prepare_alone(plan, random_weights(plan.network, 0), self._measured)
         self._x = patch_input(plan.network, plan.patch)
         self.output: NDArray[Any] | None = None
         self.peak = 0

@@ -6,7 +6,7 @@ import time
 
 from bench.accuracy import Corners, corners
 from bench.noise import patch_input
-from znni.planning import prepare
+from znni.planning import prepare_alone
 from znni.plans import Plan
 from znni.weights import random_weights
 
@@ -21,7 +21,7 @@ class PlanPatch:
     def __init__(self, plan: str) -> None:
         made = Plan.from_json(plan)
         self._network = made.network
-        self._runner = prepare(made, random_weights(made.network, 0))
+        self._runner = prepare_alone(made, random_weights(made.network, 0))
         self._x = patch_input(made.network, made.patch)
         self._corners: Corners | None = None
 

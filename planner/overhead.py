@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from znni.job_seconds import StageSeconds
@@ -77,6 +77,10 @@ class Overhead:
         gpu_value_in: bytes of the GPU per value that its layers take next.
         gpu_voxel_out: as ``voxel_out``, on the GPU.
         handling: the seconds.
+        worker: bytes of the host that a process takes which only computes.
+        workers: how many processes compute on GPUs; one of them alone reads and writes, too.
+        slot_value_in: bytes per value of a block that a worker shares with who reads.
+        slot_value_out: bytes per value of an output that it shares with who writes.
     """
 
     process: int
@@ -87,6 +91,10 @@ class Overhead:
     gpu_value_in: int = 0
     gpu_voxel_out: int = 0
     handling: Handling = Handling()
+    worker: int = 0
+    workers: int = 1
+    slot_value_in: int = 0
+    slot_value_out: int = 0
 
     def of_host(
         self, network: Network, patch: Vec3, device: Processors, handed: int = 0
@@ -103,12 +111,21 @@ class Overhead:
         values_in, values_out = _values(network, patch)
         # The block under way is among the layers' arrays, or, where these are on a GPU, beside it.
         held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
-        return PlanMemory(
+        alone = PlanMemory(
             process=self.process + self.cuda * (device != "cpu"),
             weights=4 * network.parameters,
             resident=0,
             working=0,
             blocks=values_in * held_in + values_out * self.voxel_out + handed,
+        )
+        if device == "cpu" or self.workers == 1:
+            return alone
+        slots = values_in * self.slot_value_in + values_out * self.slot_value_out
+        return replace(
+            alone,
+            process=alone.process + self.workers * (self.worker + self.cuda),
+            weights=(1 + self.workers) * alone.weights,
+            blocks=self.workers * (alone.blocks + slots),
         )
 
     def of_gpu(self, network: Network, patch: Vec3, first_input: Shape5) -> PlanMemory:
@@ -166,7 +183,7 @@ class Overhead:
             gpu_layers = gpu.seconds
         reading, writing = values_in * each.voxel_in, values_out * each.voxel_out
         patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)
-        return PlanTime(building, warming, patch_seconds)
+        return PlanTime(building, warming, patch_seconds, self.workers if gpu else 1)
 
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -11,29 +12,35 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import read_main, refused, succeeds, write_case
+from doomed_runner import Doomed
 from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums, SumsPlan, not_made, sums
 
+import znni
 from znni.engine.remaining import Remaining
+from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import make_job
-from znni.engine.workers.fleet import Fleet
+from znni.engine.workers.fleet import Fleet, Member
 from znni.errors import InvalidInput, RunFailed
 from znni.options import OutputType
+from znni.plans import Plan
 from znni.shapes import Box, Vec3
 from znni.volumes.array import ArrayOutput, ArrayVolume
+from znni.weights import Weights, random_weights
 
 PATCH = Vec3(5, 4, 3)
+PLAN = SumsPlan(PATCH)
 
 
-def fleet(count: int = 2, fate: str = "", dtype: OutputType = "float32", **last: str) -> Fleet:
-    members = {f"worker {number + 1}": {} for number in range(count - 1)}
-    return Fleet(
-        SumsPlan(PATCH),  # type: ignore[arg-type]
-        partial(Sums, SumsPlan(PATCH), fate),
-        {**members, f"worker {count}": last},
-        dtype,
-    )
+def fleet_of(prepare: Any, count: int = 2, plan: Any = PLAN, dtype: Any = "float32") -> Fleet:
+    members = [Member(f"worker {number + 1}", prepare, {}) for number in range(count)]
+    return Fleet(plan, members, dtype)
+
+
+def fleet(count: int = 2, fate: str = "", dtype: OutputType = "float32") -> Fleet:
+    return fleet_of(partial(Sums, PLAN, fate), count, dtype=dtype)
 
 
 class Case:
@@ -47,13 +54,16 @@ class Case:
         self.remaining = Remaining(self.job.output)
         self.stopwatch = Stopwatch()
         self.told: list[int] = []
+        self.mask: ArrayVolume | None = None
 
-    def run(self, workers: Fleet, volume: Any = None, output: Any = None) -> None:
+    def run(self, workers: Fleet, output: Any = None) -> None:
         features, dtype = len(self.found), self.found.dtype
+        weights = random_weights(NETWORK, 0)
         workers.run_volume(
-            volume or ArrayVolume(self.x),
+            Blocks(ArrayVolume(self.x), self.job, NETWORK, weights, self.mask),
             self.job,
             output or ArrayOutput(self.found, features, self.job.output, dtype),
+            dtype.name,  # type: ignore[arg-type]
             lambda done, _: self.told.append(done),
             self.remaining,
             self.stopwatch,
@@ -96,6 +106,18 @@ def test_output_comes_as_it_is_stored(dtype: OutputType) -> None:
     np.testing.assert_allclose(case.found, expected, atol=0.51 if dtype == "uint8" else 1e-3)
 
 
+def test_blocks_that_need_no_work_are_not_given_to_workers() -> None:
+    case = Case()
+    mask = np.zeros(case.x.shape, np.uint8)
+    mask[:10] = 1
+    case.mask = ArrayVolume(mask)
+    case.run(fleet())
+    rows = -(-(10 - case.job.center.z) // PATCH.z) * PATCH.z
+    np.testing.assert_allclose(case.found[:, :rows], case.expected[:, :rows], rtol=1e-5)
+    assert not case.found[:, rows:].any()
+    assert not case.remaining.voxels
+
+
 @pytest.mark.parametrize(
     ("fate", "error", "said"),
     [
@@ -130,7 +152,7 @@ def test_after_a_failure_a_run_goes_on_with_others() -> None:
 
 def test_a_worker_that_cannot_be_made() -> None:
     with pytest.raises(RunFailed, match=r"^no such device; give another$") as raised:
-        Fleet(SumsPlan(PATCH), not_made, {"a": {}, "b": {}}, "float32")  # type: ignore[arg-type]
+        fleet_of(not_made)
     assert "in not_made" in str(raised.value.__cause__)
 
 
@@ -174,3 +196,35 @@ def test_workers_that_nobody_refers_to_end() -> None:
     assert all(Path(f"/proc/{number}").exists() for number in processes)
     del workers
     assert not any(Path(f"/proc/{number}").exists() for number in processes)
+
+
+def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
+    """Let plans for the host be run as those for several GPUs are."""
+
+    def prepare(plan: Plan, weights: Weights, _measured: Any, dtype: OutputType) -> Fleet:
+        return fleet_of(partial(Doomed, plan, weights, fate), 2, plan, dtype)
+
+    monkeypatch.setattr("znni.api.prepare", prepare)
+
+
+def test_whole_runs_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They give the same bytes, and keep their blocks where a worker is killed."""
+    write_case(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    search = znni.search("tiny.yaml", (7, 20, 23), device="cpu", threads=1, costs="built-in")
+    plan = search.fastest_for(Vec3(2, 4, 6))
+    assert plan is not None
+    Path("plan.json").write_text(plan.to_json())
+    run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json", "--out")
+    succeeds(*run, "one.h5")
+    whole = read_main("one.h5")
+    run_in_two_processes(monkeypatch, fate="")
+    assert "voxels in" in succeeds(*run, "two.h5")
+    np.testing.assert_array_equal(read_main("two.h5"), whole)
+    run_in_two_processes(monkeypatch, fate="killed")
+    said = refused(*run, "out.h5", code=4)
+    assert re.match(r"worker [12] was killed by SIGKILL, as systems do where memory runs out", said)
+    assert re.search(r"out.h5.partial holds \d+ finished block", said)
+    found = read_main("out.h5.partial")
+    assert 0 < np.count_nonzero(found) < whole.size
+    np.testing.assert_array_equal(found[found != 0], whole[found != 0])

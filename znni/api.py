@@ -147,7 +147,9 @@ def infer(
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
             spent = runner.run(blocks, job, output, dtype, progress, smaller, remaining)
-        measured = as_run(runner.plans, spent, peak.highest, blocks.skipped)
+            taken = runner.workers_memory
+        taken += peak.highest
+        measured = as_run(runner.plans, spent, taken, blocks.skipped)
         output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon())
@@ -158,6 +160,6 @@ def infer(
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
     before, skipped = job.output.volume - left, blocks.skipped
-    report = Report(plan, fallbacks, left, spent, peak.highest, attributes, note, before, skipped)
+    report = Report(plan, fallbacks, left, spent, taken, attributes, note, before, skipped)
     log.info("%s", report)
     return report

@@ -60,6 +60,7 @@ class Device:
         capability: of a GPU, its compute capability, 90 for 9.0; 0 where it is not known.
         cudnn: whether NVIDIA's cuDNN is installed for it.
         link: of a GPU, nominal bytes per second between it and the host's memory, each way.
+        number: of a GPU, its place among those that CUDA sees.
     """
 
     kind: DeviceKind
@@ -72,6 +73,7 @@ class Device:
     capability: int = 0
     cudnn: bool = False
     link: float = LINKS[-1][1]
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,17 @@ class Machine:
 
     Attributes:
         host: its processors and memory.
-        gpus: beside them.
+        gpus: beside them; a plan uses the first ones.
         absent: whether it was described, and not found by looking at it.
         storage: where volumes are read and written.
+        used_gpus: how many GPUs of a plan that uses them compute patches at the same time.
     """
 
     host: Device
     gpus: tuple[Device, ...] = ()
     absent: bool = False
     storage: Storage = Storage()
+    used_gpus: int = 1
 
 
 def detect_machine(

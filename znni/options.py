@@ -59,6 +59,7 @@ class Choices:
         device: where the layers run: the ``cpu``, the first ``gpu``, some first ones on the CPU and
             the others on the GPU (``cpu+gpu``), or, with ``auto``, wherever that is fastest.
         gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
+        gpus: how many GPUs compute patches at the same time, ``all``, or which, as ``0,2``.
         accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
             to 1e-2 a layer, where that is faster.
         costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
@@ -75,6 +76,7 @@ class Choices:
     threads: int | None = None
     device: DeviceChoice = "auto"
     gpu_memory: int | str | None = None
+    gpus: int | str = 1
     accuracy: Accuracy = "float32"
     costs: Costs = "auto"
     micro_batches: Division = "power-of-two"
@@ -95,6 +97,7 @@ class PlanOptions(TypedDict, total=False):
     threads: int | None
     device: DeviceChoice
     gpu_memory: int | str | None
+    gpus: int | str
     accuracy: Accuracy
     costs: Costs
     micro_batches: Division

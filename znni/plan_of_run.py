@@ -8,6 +8,7 @@ from dataclasses import replace
 from znni import planning
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, option
+from znni.gpu_choice import choose_gpus
 from znni.machine import detect_for, detect_host
 from znni.network import Network
 from znni.options import Choices, Stored
@@ -35,6 +36,7 @@ def given_or_found(
     """
     if given is None:
         here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+        here = choose_gpus(here, choices)
         try:
             found = planning.fastest(planning.search_for(network, job, here, choices, stored))[0]
         except DoesNotFit as error:

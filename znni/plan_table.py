@@ -82,7 +82,8 @@ def _parts(plan: Plan) -> str:
         for stage, seconds in patch.by_stage().items()
         if seconds
     )
-    return f"{once:.1f} s to start; of a patch {stages}: {in_words(patch.bottleneck)} sets the pace"
+    slowest = in_words(plan.time.pace.bottleneck)
+    return f"{once:.1f} s to start; of a patch {stages}: {slowest} sets the pace"
 
 
 def _purposes(memory: PlanMemory) -> str:
@@ -104,9 +105,10 @@ def _gpus(plan: Plan) -> Iterator[str]:
     """A line on where the layers run, if that is not the host alone, and one on idle GPUs."""
     idle = Counter(gpu.name for gpu in plan.machine.gpus)
     if plan.gpu_memory:
-        gpu = plan.gpu
-        idle[gpu.name] -= 1
-        yield f"              {_layers(plan)} on {gpu.name}, {in_units(gpu.memory)} allowed"
+        gpu, used = plan.gpu, plan.workers
+        idle.subtract(each.name for each in plan.machine.gpus[:used])
+        each = f"each of {used} x {gpu.name}" if used > 1 else gpu.name
+        yield f"              {_layers(plan)} on {each}, {in_units(gpu.memory)} allowed"
     others = ", ".join(f"{count} x {name}" for name, count in idle.items() if count)
     if others:
         yield f"              beside {others}, not used"

@@ -16,18 +16,20 @@ class PlanTime:
         building: once, before the first patch: code loaded, kernels transformed.
         warming: once, during the first patch: more code loaded, and the first touch of memory.
         patch: of each patch, by stages.
+        workers: how many patches are at each stage at a time, but for writing.
     """
 
     building: float
     warming: float
     patch: StageSeconds
+    workers: int = 1
 
     @property
     def valid(self) -> bool:
         """Whether these are times: none negative, and the layers take some."""
         seconds = (self.building, self.warming, *self.patch.by_stage().values())
         layers = self.patch.host_layers + self.patch.gpu_layers
-        return all(isfinite(s) and s >= 0 for s in seconds) and layers > 0
+        return all(isfinite(s) and s >= 0 for s in seconds) and layers > 0 and self.workers >= 1
 
     @property
     def once(self) -> float:
@@ -40,12 +42,21 @@ class PlanTime:
         Each stage takes a patch when it has handed on its last, so that a patch takes as long as
         the slowest of them; but the first goes through all, one after another.
         """
-        return self.once + self.patch.together + (patches - 1) * self.patch.slowest
+        return self.once + self.patch.together + (patches - 1) * self.pace.slowest
+
+    @property
+    def pace(self) -> StageSeconds:
+        """Seconds from one patch to the next that each stage hands on, whichever worker does."""
+        seconds = self.patch.by_stage().items()
+        return StageSeconds(**{stage: s / self._at_once(stage) for stage, s in seconds})
+
+    def _at_once(self, stage: Stage) -> int:
+        return 1 if stage == "writing" else self.workers
 
     def of_job(self, patches: int) -> JobSeconds:
-        """Where the seconds of a job of so many patches go."""
+        """Where the seconds of a job of so many patches go; those of workers on average."""
         busy: dict[str, float] = {
-            stage: patches * seconds for stage, seconds in self.patch.by_stage().items()
+            stage: patches * seconds for stage, seconds in self.pace.by_stage().items()
         }
         if busy["host_layers"]:
             busy["host_layers"] += self.warming
@@ -56,10 +67,10 @@ class PlanTime:
 
         All other stages take what they take; the result is negative where that is more already.
         """
-        seconds = self.patch.by_stage()
+        seconds, at_once = self.pace.by_stage(), self._at_once(stage)
         del seconds[stage]
-        left = total - self.once - sum(seconds.values())
+        left = total - self.once - (self.patch.together - self.patch.by_stage()[stage])
         slowest = max(seconds.values())
-        if left > patches * slowest:
-            return left / patches
+        if left > (patches - 1 + at_once) * slowest:
+            return left / (1 + (patches - 1) / at_once)
         return left - (patches - 1) * slowest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -21,9 +22,11 @@ from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
 from znni.engine.tiles import Job, Region, make_job
 from znni.engine.traversal import Measured, not_measured
+from znni.engine.workers.fleet import Fleet, Member
 from znni.errors import PLAN_AGAIN, InvalidInput, option
 from znni.explanation import explanation
 from znni.families import families
+from znni.gpu_choice import choose_gpus, seeing_only
 from znni.machine import Machine, detect_for
 from znni.machine_file import machine_for
 from znni.network import Network
@@ -119,7 +122,7 @@ def search(
     choices, stored = Choices(**options), Stored(dtype, input_itemsize)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory)
-    return search_for(network, job, wanted, choices, stored)
+    return search_for(network, job, choose_gpus(wanted, choices), choices, stored)
 
 
 def explain(search: Search, plan: Plan) -> str:
@@ -146,6 +149,8 @@ def search_for(
     """
     able = of_class(catalogue(machine), choices.accuracy)
     device, costs = choices.device, choices.costs
+    if device == "auto" and machine.used_gpus > 1:
+        device = "gpu"  # which the host's layers would keep waiting
     primitives = primitives_for(network, able, machine, device)
     if device == "auto" and costs == "measured":
         primitives = of_measured_devices(primitives) or primitives
@@ -184,13 +189,15 @@ def checked_plan(
     """
     check_made_for(given, network, choices.threads)
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
+    here = choose_gpus(here, choices)
     check_device(given, here, choices.device)
-    there = given.machine.host
-    able = Machine(replace(there, bfloat16=there.bfloat16 and here.host.bfloat16), here.gpus)
+    host = given.machine.host
+    able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
     primitives = catalogue(able)
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
-    overhead, sides = run_overhead(given.machine, stored), given.sides
+    there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
+    overhead, sides = run_overhead(there, stored), given.sides
     on_host, on_gpu = memory_of_run(network, given.patch, sides, overhead)
     time = time_of_run(network, given.patch, sides, overhead)
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
@@ -199,7 +206,7 @@ def checked_plan(
     _check_allowed("ram", checked.memory, here.host.memory, output)
     if checked.gpu_memory:
         _check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
-        return replace(checked, machine=replace(given.machine, gpus=here.gpus))
+        return replace(checked, machine=there)
     return checked
 
 
@@ -226,16 +233,33 @@ def prepare(
     weights: Weights,
     measured: Measured = not_measured,
     dtype: OutputType = "float32",
-) -> PatchRunner:
-    """A plan made ready to run on this machine.
+) -> PatchRunner | Fleet:
+    """A plan made ready to run on this machine: in this process, or in one for each of its GPUs.
 
     Args:
         plan: what to run.
         weights: of its network.
-        measured: told of each call of a step.
+        measured: told of each call of a step in this process.
         dtype: of the output.
 
     Raises:
-        RunFailed: the GPU fails, or its memory does not suffice.
+        RunFailed: a GPU fails, or its memory does not suffice.
     """
+    if plan.workers == 1:
+        return prepare_alone(plan, weights, measured, dtype)
+    members = []
+    for gpu in plan.machine.gpus[: plan.workers]:
+        alone = replace(plan, machine=replace(plan.machine, gpus=(gpu,), used_gpus=1))
+        made = partial(prepare_alone, alone, weights, dtype=dtype)
+        members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu)))
+    return Fleet(plan, members, dtype)
+
+
+def prepare_alone(
+    plan: Plan,
+    weights: Weights,
+    measured: Measured = not_measured,
+    dtype: OutputType = "float32",
+) -> PatchRunner:
+    """A plan made ready to run in this process; takes and raises what ``prepare`` does."""
     return PatchRunner(plan, catalogue(plan.machine), weights, measured, dtype)

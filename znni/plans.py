@@ -59,8 +59,13 @@ class Plan:
 
     @property
     def gpu(self) -> Device:
-        """The GPU where layers run, if they do: the machine's first."""
+        """The GPU where layers run, if they do: the machine's first, or one as good."""
         return self.machine.gpus[0]
+
+    @property
+    def workers(self) -> int:
+        """How many patches are computed at the same time, on a GPU each; one on the host."""
+        return self.machine.used_gpus if self.gpu_memory else 1
 
     @property
     def limits(self) -> dict[DeviceKind, tuple[PlanMemory, Device]]:

@@ -18,6 +18,10 @@ from znni.engine.device_layers import (
     device_bytes_per_output_voxel,
 )
 from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
+from znni.engine.workers.slots import (
+    slots_bytes_per_input_value,
+    slots_bytes_per_output_value,
+)
 from znni.machine import BANDWIDTH_EXPONENT, Machine
 from znni.options import AS_COMPUTED, Stored
 
@@ -66,6 +70,10 @@ def run_overhead(machine: Machine, stored: Stored = AS_COMPUTED) -> Overhead:
         device_bytes_per_input_value(),
         device_bytes_per_output_voxel(stored.dtype),
         _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize),
+        PROCESS_BYTES,
+        machine.used_gpus,
+        slots_bytes_per_input_value(),
+        slots_bytes_per_output_value(stored.dtype),
     )
 
 

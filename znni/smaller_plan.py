@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, RunFailed, option
+from znni.gpu_choice import choose_gpus
 from znni.machine import DeviceKind, Machine, detect_for
 from znni.options import Choices, Stored
 from znni.planning import fastest, search_for
@@ -48,7 +49,9 @@ def smaller_plan(
 
     def fastest_within(limit: int) -> Plan:
         here = _machine(failed, short, limit)
-        among = replace(choices, device=failed.device)
+        stated = here.gpus[0].memory if here.gpus else None
+        among = replace(choices, device=failed.device, gpu_memory=stated)
+        here = choose_gpus(here, among)
         return fastest(search_for(failed.network, job, here, among, stored))[0]
 
     try:

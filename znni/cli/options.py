@@ -24,6 +24,13 @@ GpuMemory = Annotated[
         help="Memory of the GPU that the plan may take. Default: 9/10 of what is free.",
     ),
 ]
+Gpus = Annotated[
+    str,
+    typer.Option(
+        metavar="N|all|0,2",
+        help="How many GPUs compute patches at the same time, all, or which ones.",
+    ),
+]
 Device = Annotated[
     DeviceChoice,
     typer.Option(help="Where the layers run; auto: wherever that is fastest."),

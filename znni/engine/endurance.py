@@ -11,6 +11,7 @@ from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job
+from znni.engine.workers.fleet import Fleet
 from znni.errors import OutOfDeviceMemory
 from znni.job_seconds import JobSeconds
 from znni.machine import DeviceKind
@@ -35,10 +36,10 @@ class EnduringRunner:
         plans: those that were run so far, the first one first.
     """
 
-    def __init__(self, plan: Plan, prepare: Callable[[Plan], Runner]) -> None:
+    def __init__(self, plan: Plan, prepare: Callable[[Plan], Runner | Fleet]) -> None:
         self.plans = [plan]
         self._prepare = prepare
-        self._runner: Runner | None = None
+        self._runner: Runner | Fleet | None = None
 
     def run(
         self,
@@ -71,7 +72,10 @@ class EnduringRunner:
             try:
                 with stopwatch.during("building"):
                     runner = self._runner = self._runner or self._prepare(self.plans[-1])
-                run_volume(blocks, job, runner, output, dtype, progress, remaining, stopwatch)
+                if isinstance(runner, Fleet):
+                    runner.run_volume(blocks, job, output, dtype, progress, remaining, stopwatch)
+                else:
+                    run_volume(blocks, job, runner, output, dtype, progress, remaining, stopwatch)
             except MemoryError as error:
                 return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
             return None
@@ -85,6 +89,11 @@ class EnduringRunner:
             self.plans.append(found)
             _tell(failed, found, short, remaining.voxels / job.output.volume)
         return stopwatch.seconds
+
+    @property
+    def workers_memory(self) -> int:
+        """The peak resident bytes of the last plan's workers, if it has any."""
+        return self._runner.peak_memory if isinstance(self._runner, Fleet) else 0
 
 
 def _tell(failed: Plan, found: Plan, short: DeviceKind, left: float) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ class Block(NamedTuple):
 
 
 class Blocks:
-    """Reads blocks, and finds those of a job that need no work.
+    """Reads blocks, in any thread, and finds those of a job that need no work.
 
     Args:
         volume: the input.
@@ -70,6 +71,7 @@ class Blocks:
         self._weights = weights
         self._mask = mask
         self._constants: dict[bytes, Float32] = {}
+        self._noting = Lock()
 
     def read(self, tile: Tile) -> Block:
         """What the network sees for a tile, or what it gives where that is known.
@@ -78,15 +80,18 @@ class Blocks:
             InvalidInput: as ``read_input``.
         """
         if self._is_outside(tile):
-            self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
+            with self._noting:
+                self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
             nothing = np.zeros(self._network.out_features, np.float32)
             return _finished(nothing, tile)
         view, scaling = self._network.field_of_view, self._network.scaling
         seen = read_input(self._volume, self._job, tile, view, scaling)
         if not is_constant(seen):
             return Block(seen, finished=False)
-        self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
-        return _finished(self._of_constant(seen[:, 0, 0, 0]), tile)
+        with self._noting:
+            self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
+            given = self._of_constant(seen[:, 0, 0, 0])
+        return _finished(given, tile)
 
     def _is_outside(self, tile: Tile) -> bool:
         if self._mask is None:

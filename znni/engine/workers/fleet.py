@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from znni.engine.pipeline import Progress
 from znni.engine.remaining import Remaining
+from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job
 from znni.engine.workers.lanes import Lanes
@@ -16,7 +18,23 @@ from znni.engine.workers.worker import Worker
 from znni.job_seconds import Stage
 from znni.options import OutputType
 from znni.plans import Plan
-from znni.volume import Output, Volume
+from znni.volume import Output
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a worker is made with.
+
+    Attributes:
+        name: for messages.
+        prepare: makes what computes patches, in its process.
+        environment: variables of that beside those of this one, such as those that say which GPU
+            it sees.
+    """
+
+    name: str
+    prepare: Prepare
+    environment: Mapping[str, str]
 
 
 class Fleet:
@@ -26,9 +44,7 @@ class Fleet:
 
     Args:
         plan: what they run.
-        prepare: makes what computes patches, in each of them.
-        members: the name of each, with variables of its environment, such as those that say
-            which GPU it sees.
+        members: what each is made with.
         dtype: of the output.
 
     Attributes:
@@ -42,12 +58,10 @@ class Fleet:
     def __init__(
         self,
         plan: Plan,
-        prepare: Prepare,
-        members: Mapping[str, Mapping[str, str]],
+        members: Sequence[Member],
         dtype: OutputType,
     ) -> None:
         self.plan = plan
-        self._prepare = prepare
         self._members = members
         network = plan.network
         self._shape = SlotShape(
@@ -59,8 +73,9 @@ class Fleet:
 
     def _start(self) -> None:
         try:
-            for name, environment in self._members.items():
-                self._workers.append(Worker(name, self._prepare, self._shape, environment))
+            for made in self._members:
+                worker = Worker(made.name, made.prepare, self._shape, made.environment)
+                self._workers.append(worker)
             for worker in self._workers:
                 worker.wait_until_ready()
         except BaseException:
@@ -69,9 +84,10 @@ class Fleet:
 
     def run_volume(
         self,
-        volume: Volume,
+        blocks: Blocks,
         job: Job,
         output: Output,
+        dtype: OutputType,
         progress: Progress,
         remaining: Remaining,
         stopwatch: Stopwatch,
@@ -79,9 +95,10 @@ class Fleet:
         """Compute what is left of a job, as ``run_volume`` does, and blocks in any order.
 
         Args:
-            volume: the input.
+            blocks: the input.
             job: which output is wanted.
             output: takes the results.
+            dtype: of the values written.
             progress: called after each patch with the output voxels written and those wanted.
             remaining: the output not written yet.
             stopwatch: learns how long blocks were written, and how long a worker was at each of the
@@ -90,7 +107,7 @@ class Fleet:
         if not self._workers:  # an earlier run failed
             self._start()
         before = self._busy()
-        lanes = Lanes(self.plan, volume, job, output, progress, remaining)
+        lanes = Lanes(self.plan, blocks, job, output, dtype, progress, remaining)
         try:
             with stopwatch.during("running"):
                 lanes.run(self._workers)

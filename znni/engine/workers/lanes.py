@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.engine.pipeline import Progress
+from znni.engine.pipeline import Progress, convert
 from znni.engine.remaining import Remaining
-from znni.engine.tiles import Job, Tile, read_input
+from znni.engine.skipping import Blocks
+from znni.engine.tiles import Job, Tile
 from znni.engine.workers.worker import Worker
+from znni.options import OutputType
 from znni.plans import Plan
-from znni.volume import Output, Volume
+from znni.volume import Output
 from znni.weights import Float32
 
 
@@ -30,9 +32,10 @@ class Lanes:
 
     Args:
         plan: what they run.
-        volume: the input.
+        blocks: the input.
         job: which output is wanted.
-        output: takes the results, of the type that slots have.
+        output: takes the results.
+        dtype: of the values written.
         progress: called after each patch with the output voxels written and those wanted.
         remaining: the output not written yet.
 
@@ -44,16 +47,17 @@ class Lanes:
     def __init__(
         self,
         plan: Plan,
-        volume: Volume,
+        blocks: Blocks,
         job: Job,
         output: Output,
+        dtype: OutputType,
         progress: Progress,
         remaining: Remaining,
     ) -> None:
-        self._network = plan.network
-        self._volume = volume
+        self._blocks = blocks
         self._job = job
         self._output = output
+        self._dtype: OutputType = dtype
         self._progress = progress
         self._remaining = remaining
         self._todo = iter(list(remaining.tiles(plan.patch)))
@@ -90,9 +94,10 @@ class Lanes:
         try:
             while tile := self._next():
                 with reading:
-                    self._read(tile, worker.slots[slot].block)
-                worker.compute(slot)
-                self._write(tile, worker.slots[slot].dense)
+                    known = self._read(tile, worker.slots[slot].block)
+                if known is None:
+                    worker.compute(slot)
+                self._write(tile, worker.slots[slot].dense if known is None else known)
         except BaseException as error:
             self._errors.append(error)
 
@@ -100,17 +105,21 @@ class Lanes:
         with self._taking:
             return None if self._errors else next(self._todo, None)
 
-    def _read(self, tile: Tile, block: Float32) -> None:
+    def _read(self, tile: Tile, block: Float32) -> Float32 | None:
+        """Bring what is to be computed, or return the output where that is known."""
         begun = perf_counter()
-        view, scaling = self._network.field_of_view, self._network.scaling
-        np.copyto(block, read_input(self._volume, self._job, tile, view, scaling))
+        found = self._blocks.read(tile)
+        if not found.finished:
+            np.copyto(block, found.values)
         with self._taking:
             self.reading += perf_counter() - begun
+        return found.values if found.finished else None
 
     def _write(self, tile: Tile, dense: NDArray[Any]) -> None:
         with self._storing:
             begun = perf_counter()
-            self._output.write(tile.written, dense[:, *tile.written_in_patch.slices])
+            wanted = dense[:, *tile.written_in_patch.slices]
+            self._output.write(tile.written, convert(wanted, self._dtype))
             self.writing += perf_counter() - begun
             self._remaining.take_off(tile.written)
             total = self._job.output.volume

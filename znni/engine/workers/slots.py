@@ -14,6 +14,19 @@ from numpy.typing import NDArray
 from znni.options import OutputType
 from znni.weights import Float32
 
+# Of each worker: while a patch is computed the next is read and the last one written.
+SLOTS = 3
+
+
+def slots_bytes_per_input_value() -> int:
+    """Host bytes that a worker's slots take per value of a block."""
+    return SLOTS * 4
+
+
+def slots_bytes_per_output_value(dtype: OutputType) -> int:
+    """Host bytes that they take per value of an output."""
+    return SLOTS * np.dtype(dtype).itemsize
+
 
 @dataclass(frozen=True)
 class SlotShape:

@@ -13,11 +13,8 @@ from socket import socketpair
 from typing import Any
 
 from znni.engine.workers.serving import Account, Failure, Prepare, Task
-from znni.engine.workers.slots import Slot, SlotShape
+from znni.engine.workers.slots import SLOTS, Slot, SlotShape
 from znni.errors import RunFailed
-
-# Of each worker: while a patch is computed the next is read and the last one written.
-SLOTS = 3
 
 
 class WorkerTraceback(Exception):
