@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import starmap
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +11,15 @@ import typer
 from bench import options
 from bench.gpu_ceilings import measure_gpu_ceilings
 from bench.gpu_exercise import exercise, recombined
-from bench.gpu_layers import compare_gpu_layer
+from bench.gpu_layers import compare_gpu_layer, nanoseconds
 from bench.gpu_networks import Settings, compare_gpu_network
 from bench.gpu_torch import NAMES
-from bench.layers import Layer, check_primitives, convolution_of
+from bench.layers import check_primitives
 from bench.networks import volume_for
 from bench.record import Row
 from bench.rounds import Effort
-from bench.session import layers_of, progress, report_all
+from bench.session import layers_of, progress, report_all, save_to
+from bench.table import table
 from bench.torch_settings import LAYOUTS, has_torch
 from znni import planning
 from znni.errors import InvalidInput, RunFailed
@@ -28,7 +28,6 @@ from znni.machine import Machine, detect_machine
 from znni.network_file import load_network
 from znni.options import memory_size
 from znni.primitive import Primitive, catalogue, on_device
-from znni.shapes import Shape5
 
 
 def machine_with_gpu() -> Machine:
@@ -73,7 +72,7 @@ def gpu_layers_command(
     budget: options.Budget = 3.0,
     out: options.Out = None,
 ) -> None:
-    """Every primitive for GPUs on one convolution, beside PyTorch's, on the same GPU."""
+    """Every primitive for GPUs on one convolution, beside PyTorch's; the fastest first."""
     primitives = primitives_here(only or [])
     check_known("peer", peer or [], NAMES)
     rivals = tuple(peer or NAMES) if peers else ()
@@ -81,12 +80,14 @@ def gpu_layers_command(
     typer.echo(ceilings)
     effort = Effort(repeats, budget)
 
-    def compared(operation: Layer, shape: Shape5) -> list[Row]:
-        progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
-        return compare_gpu_layer(primitives, operation, shape, effort, ceilings, rivals, progress)
-
-    layers = layers_of(kernel, batch, size, features, out_features, pool)
-    report_all("gpu-layers", starmap(compared, layers), [ceilings], out)
+    rows: list[Row] = []
+    for operation, shape in layers_of(kernel, batch, size, features, out_features, pool):
+        before = list(rows)
+        for row in compare_gpu_layer(primitives, operation, shape, effort, ceilings, rivals):
+            progress(f"{row['name']}: {nanoseconds(row):.3f} ns/voxel")
+            rows = before + sorted([*rows[len(before) :], row], key=nanoseconds)
+            save_to(out, "gpu-layers", rows, [ceilings])
+        typer.echo(table("gpu-layers", rows[len(before) :]))
 
 
 def gpu_exercise_command(

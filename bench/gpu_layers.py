@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 
 from bench.accuracy import sampled_error
@@ -34,9 +34,8 @@ def compare_gpu_layer(
     effort: Effort,
     ceilings: GpuCeilings,
     peers: tuple[str, ...] = NAMES,
-    progress: Callable[[str], None] = lambda _: None,
-) -> list[Row]:
-    """A row for each primitive that does such a layer, and for each way PyTorch can; fastest first.
+) -> Iterator[Row]:
+    """A row for each primitive that does such a layer, and for each way PyTorch can, as they come.
 
     One after the other has the GPU to itself. What failed, or would take longer than the budget of
     a contestant, has a row that says so. PyTorch takes a part at a time, again and again until it
@@ -52,26 +51,6 @@ def compare_gpu_layer(
     if not able:
         raise InvalidInput(f"no primitive asked for does {layer.name} on {shape}; choose others")
     x = cupy().random.default_rng(0).standard_normal(shape, dtype="float32")
-    rows = []
-    for primitive in able:
-        progress(primitive.name)
-        try:
-            row = _ours(primitive, layer, weights, x, effort, ceilings)
-        except (ZnniError, MemoryError, RuntimeError) as error:
-            row = {"skipped": _first_line(error)}
-        rows.append({"name": primitive.name, "accuracy": primitive.accuracy, **row})
-    cupy().get_default_memory_pool().free_all_blocks()
-    if has_torch():
-        part_shape = part_at_once(layer, shape)
-        part = x[: part_shape.n, :, : part_shape.z]
-        for name in peers:
-            progress(name)
-            try:
-                row = _torch(name, layer, weights, part, _voxels(layer, shape), effort)
-            except RuntimeError as error:
-                row = {"skipped": _first_line(error)}
-            give_back_memory()
-            rows.append({"name": name, **row})
     about = {
         "device": ceilings.device,
         "kernel": str(conv.kernel),
@@ -79,10 +58,26 @@ def compare_gpu_layer(
         "maps": f"{conv.in_features}->{conv.out_features}",
         "input": str(shape),
     }
-    return sorted(({**about, **row} for row in rows), key=_time)
+    for primitive in able:
+        try:
+            row = _ours(primitive, layer, weights, x, effort, ceilings)
+        except (ZnniError, MemoryError, RuntimeError) as error:
+            row = {"skipped": _first_line(error)}
+        yield about | {"name": primitive.name, "accuracy": primitive.accuracy} | row
+    cupy().get_default_memory_pool().free_all_blocks()
+    part_shape = part_at_once(layer, shape)
+    part = x[: part_shape.n, :, : part_shape.z]
+    for name in peers if has_torch() else ():
+        try:
+            row = _torch(name, layer, weights, part, _voxels(layer, shape), effort)
+        except RuntimeError as error:
+            row = {"skipped": _first_line(error)}
+        give_back_memory()
+        yield about | {"name": name} | row
 
 
-def _time(row: Row) -> float:
+def nanoseconds(row: Row) -> float:
+    """For a voxel; infinite where nothing was measured."""
     return float(row.get("ns_per_voxel", float("inf")))
 
 

@@ -223,7 +223,8 @@ def _measured(peer: TorchOnGpu, best: Try, x: Float32, effort: Effort) -> Row:
     work = peer.timed if whole else peer.scaled_from_one_fragment
 
     taken: list[float] = []
-    work(x)  # autotunes
+    if whole:
+        work(x)  # takes its memory; the engines are chosen
     peak = peak_bytes(lambda: taken.extend(work(x) for _ in range(effort.repeats)))
     result = Result(tuple(taken))
     return {

@@ -45,11 +45,12 @@ class GpuPlanPatches:
         first is not counted.
         """
         done: list[float] = []
-        self._layer_seconds.clear()
 
         def note(output: NDArray[Any]) -> None:
             self.output = output
             done.append(time.perf_counter())
+            if len(done) == 1:
+                self._layer_seconds.clear()
 
         stages = [lambda _: self._x, *self._runner.stages(Stopwatch()), note]
         run_stages(range(repeats + 1), stages, here=1)
@@ -57,7 +58,7 @@ class GpuPlanPatches:
         return tuple(after - before for before, after in pairwise(done))
 
     def layer_seconds(self) -> float:
-        """Of a patch's layers, by the GPU's clock: the mean of all patches since the last asked."""
+        """Of a patch's layers, by the GPU's clock: the mean of all patches but the first."""
         calls = sum(n * len(segment.steps) for segment, n in self._plan.runs())
         return sum(self._layer_seconds) / (len(self._layer_seconds) / calls)
 

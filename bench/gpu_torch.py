@@ -20,6 +20,10 @@ NAMES = tuple(f"torch_{kind}{layout}" for kind, layout in product(TYPES, LAYOUTS
 MOST_ELEMENTS = 2**31 - 1
 
 
+# Of cuDNN's engines autotuning tries so many, in the order in which cuDNN proposes them. Of those
+# that follow some take seconds where the best takes milliseconds.
+PROPOSALS = 4
+
 # Operations of a run of PyTorch's, about: enough to keep a GPU busy, and few enough that what
 # autotuning tries, some of it a hundred times slower than the best, ends.
 RUN_FLOPS = 2e12
@@ -84,7 +88,9 @@ def settings(*, tf32: bool) -> Iterator[None]:
     """cuDNN, autotuned, within a ``with`` block."""
     import torch
 
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=tf32):
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=True, benchmark_limit=PROPOSALS, allow_tf32=tf32
+    ):
         yield
 
 
