@@ -13,7 +13,7 @@ from bench.gpu_ceilings import measure_gpu_ceilings
 from bench.gpu_exercise import exercise, recombined
 from bench.gpu_layers import compare_gpu_layer, nanoseconds
 from bench.gpu_networks import Settings, compare_gpu_network
-from bench.gpu_torch import NAMES
+from bench.gpu_torch import NAMES, PROPOSALS
 from bench.layers import check_primitives
 from bench.networks import volume_for
 from bench.record import Row
@@ -112,6 +112,7 @@ def gpu_networks_command(
         typer.Option(parser=memory_size, metavar="SIZE", help="Of the GPU, for our plan."),
     ] = None,
     costs: options.CostsChoice = "auto",
+    ours: Annotated[bool, typer.Option(help="Our own patches, too.")] = True,
     peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
     layout: Annotated[
         list[str] | None, typer.Option(help="Of PyTorch's arrays; repeatable. Default: both.")
@@ -119,29 +120,36 @@ def gpu_networks_command(
     extent: Annotated[
         list[int], typer.Option(min=1, help="Of PyTorch's patches, likeliest first; repeatable.")
     ] = [384, 512, 256],  # noqa: B006
+    proposals: Annotated[
+        int, typer.Option(min=1, help="Of cuDNN's engines, among which PyTorch is autotuned.")
+    ] = PROPOSALS,
     repeats: options.Repeats = 3,
     budget: options.Budget = 60.0,
     out: options.Out = None,
 ) -> None:
     """The best plan's patches for whole networks, beside PyTorch's at their best, on one GPU."""
     machine_with_gpu()
-    settings = checked_settings(peer or [], layout or [], extent)
+    settings = checked_settings(peer or [], layout or [], extent, proposals)
     ceilings = measure_gpu_ceilings()
     typer.echo(ceilings)
     effort = Effort(repeats, budget)
 
     def compared(path: Path) -> Iterator[Row]:
         network = load_network(path)
+        if not ours:
+            return compare_gpu_network(network, None, settings, effort, progress)
         progress(f"planning {network.name}")
         volume = volume_for(network, size, patch)
         plan = planning.plan(network, volume, device="gpu", gpu_memory=gpu_memory, costs=costs)
-        return compare_gpu_network(plan, settings, effort, progress)
+        return compare_gpu_network(network, plan, settings, effort, progress)
 
     rows = ([row] for path in net for row in compared(path))
     report_all("gpu-networks", rows, [ceilings], out)
 
 
-def checked_settings(names: list[str], layouts: list[str], extents: list[int]) -> Settings:
+def checked_settings(
+    names: list[str], layouts: list[str], extents: list[int], proposals: int
+) -> Settings:
     """What PyTorch is tried with: what is asked for, or all there are.
 
     Raises:
@@ -153,7 +161,8 @@ def checked_settings(names: list[str], layouts: list[str], extents: list[int]) -
 
     check_known("peer", names, NETWORK_NAMES)
     check_known("layout", layouts, LAYOUTS)
-    return Settings(tuple(names or NETWORK_NAMES), tuple(layouts or LAYOUTS), tuple(extents))
+    names, layouts = names or list(NETWORK_NAMES), layouts or list(LAYOUTS)
+    return Settings(tuple(names), tuple(layouts), tuple(extents), proposals)
 
 
 def check_known(option: str, names: list[str], known: Collection[str]) -> None:

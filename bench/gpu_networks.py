@@ -6,17 +6,16 @@ One process has the GPU to itself; ours is done, and its memory given back, befo
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bench.accuracy import CornerReference, samples
+from bench.accuracy import CornerReference, Corners, samples
 from bench.gpu_plan_patches import GpuPlanPatches
-from bench.gpu_torch import give_back_memory, peak_bytes
+from bench.gpu_torch import PROPOSALS, give_back_memory, peak_bytes
 from bench.noise import patch_input
 from bench.record import Row
 from bench.rounds import Effort, Result
@@ -26,9 +25,6 @@ from znni.network import Network
 from znni.plans import Plan
 from znni.shapes import Vec3
 from znni.weights import Float32
-
-if TYPE_CHECKING:
-    from bench.gpu_torch_network import TorchOnGpu
 
 OURS = "znni"
 
@@ -45,12 +41,18 @@ class Try:
         patch: output voxels per axis.
         seconds: of a patch, scaled from one of the first pool's fragments; None where it failed.
         reason: for that.
+        measured: what was, in words.
+        peak: bytes that PyTorch held.
+        corners: of the output.
     """
 
     layout: str
     patch: Vec3
     seconds: float | None
     reason: str = ""
+    measured: str = ""
+    peak: int = 0
+    corners: Corners | None = None
 
     @property
     def voxels_per_second(self) -> float:
@@ -66,15 +68,18 @@ class Settings:
         names: of ``gpu_torch_network.NAMES``.
         layouts: by PyTorch's names.
         extents: output voxels per axis of patches, the likeliest first.
+        proposals: of cuDNN, among which it is autotuned.
     """
 
     names: tuple[str, ...]
     layouts: tuple[str, ...]
     extents: tuple[int, ...]
+    proposals: int = PROPOSALS
 
 
 def compare_gpu_network(
-    plan: Plan,
+    network: Network,
+    plan: Plan | None,
     peers: Settings,
     effort: Effort,
     progress: Callable[[str], None] = lambda _: None,
@@ -82,19 +87,20 @@ def compare_gpu_network(
     """Rows for a plan's patches, and for each peer's best patch, as they are measured.
 
     Args:
-        plan: ours.
+        network: what to compute.
+        plan: ours, if it takes part.
         peers: PyTorch's.
         effort: of which the budget is each peer's.
         progress: told what is being done.
     """
     from bench.gpu_torch_network import reference_on_gpu
 
-    network = plan.network
-    about = {"network": network.name, "device": plan.gpu.name}
     reference = CornerReference(network, reference_on_gpu(network))
-    progress(f"{network.name}, ours")
-    ours = _ours(plan, effort.repeats, reference)
-    yield about | ours
+    ours = None
+    if plan is not None:
+        progress(f"{network.name}, ours")
+        ours = _ours(plan, effort.repeats, reference)
+        yield {"network": network.name} | ours
     noise = cache(partial(patch_input, network))
     for name in peers.names:
         progress(f"{network.name}, {name}")
@@ -102,9 +108,9 @@ def compare_gpu_network(
         corners = row.pop("corners", None)
         if corners is not None:
             row["error"] = reference.error(corners)
-        if "voxels_per_s" in row:
+        if ours is not None and "voxels_per_s" in row:
             row["gain"] = ours["voxels_per_s"] / row["voxels_per_s"]
-        yield about | row
+        yield {"network": network.name} | row
 
 
 def rounded(network: Network, extent: int) -> Vec3:
@@ -192,9 +198,12 @@ def _peer(
 
     def attempt(layout: str, patch: Vec3) -> Try:
         try:
-            peer = TorchOnGpu(network, kind, layout, operators)
+            peer = TorchOnGpu(network, kind, layout, operators, settings.proposals)
             peer.scaled_from_one_fragment(noise(patch))  # autotunes
-            return Try(layout, patch, peer.scaled_from_one_fragment(noise(patch)))
+            taken: list[float] = []
+            peak = peak_bytes(lambda: taken.append(peer.scaled_from_one_fragment(noise(patch))))
+            seconds, part = taken[0], peer.one_fragment
+            return Try(layout, patch, seconds, measured=part, peak=peak, corners=peer.corners())
         except RuntimeError as error:  # out of memory, or cuDNN cannot
             return Try(layout, patch, None, str(error).splitlines()[0])
         finally:
@@ -209,27 +218,23 @@ def _peer(
     }
     if best.seconds is None:
         return row | {"skipped": best.reason}
-    peer = TorchOnGpu(network, kind, best.layout, operators)
     row |= {"patch": str(best.patch), "layout": best.layout}
-    left = effort.budget - spent
-    row |= _measured(peer, best, noise(best.patch), Effort(effort.repeats, left))
-    give_back_memory()
-    return row | {"corners": peer.corners()}
-
-
-def _measured(peer: TorchOnGpu, best: Try, x: Float32, effort: Effort) -> Row:
-    """A peer's best patch: whole, if the budget suffices, and else scaled from one fragment."""
-    whole = best.seconds is not None and (effort.repeats + 1) * best.seconds <= effort.budget
-    work = peer.timed if whole else peer.scaled_from_one_fragment
-
+    if (effort.repeats + 1) * best.seconds > effort.budget - spent:
+        row |= _told(best.patch, [best.seconds], best.peak)
+        return row | {"measured": best.measured, "corners": best.corners}
+    peer = TorchOnGpu(network, kind, best.layout, operators, settings.proposals)
+    x = noise(best.patch)
+    peer.timed(x)  # takes its memory; the engines are chosen
     taken: list[float] = []
-    if whole:
-        work(x)  # takes its memory; the engines are chosen
-    peak = peak_bytes(lambda: taken.extend(work(x) for _ in range(effort.repeats)))
-    result = Result(tuple(taken))
+    peak = peak_bytes(lambda: taken.extend(peer.timed(x) for _ in range(effort.repeats)))
+    give_back_memory()
+    return row | _told(best.patch, taken, peak) | {"measured": WHOLE, "corners": peer.corners()}
+
+
+def _told(patch: Vec3, seconds: Sequence[float], peak: int) -> Row:
+    result = Result(tuple(seconds))
     return {
         **result.record(),
-        "voxels_per_s": best.patch.volume / result.timing.median,
+        "voxels_per_s": patch.volume / result.timing.median,
         "peak_gib": peak / 2**30,
-        "measured": WHOLE if whole else peer.one_fragment,
     }

@@ -21,8 +21,8 @@ MOST_ELEMENTS = 2**31 - 1
 
 
 # Of cuDNN's engines autotuning tries so many, in the order in which cuDNN proposes them. Of those
-# that follow some take seconds where the best takes milliseconds.
-PROPOSALS = 4
+# that come late some take seconds where the best takes milliseconds.
+PROPOSALS = 10
 
 # Operations of a run of PyTorch's, about: enough to keep a GPU busy, and few enough that what
 # autotuning tries, some of it a hundred times slower than the best, ends.
@@ -84,12 +84,12 @@ class TorchLayer:
 
 
 @contextmanager
-def settings(*, tf32: bool) -> Iterator[None]:
-    """cuDNN, autotuned, within a ``with`` block."""
+def settings(*, tf32: bool, proposals: int = PROPOSALS) -> Iterator[None]:
+    """cuDNN, autotuned among so many engines, within a ``with`` block."""
     import torch
 
     with torch.backends.cudnn.flags(
-        enabled=True, benchmark=True, benchmark_limit=PROPOSALS, allow_tf32=tf32
+        enabled=True, benchmark=True, benchmark_limit=proposals, allow_tf32=tf32
     ):
         yield
 

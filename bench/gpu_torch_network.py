@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from bench.accuracy import Pooled
-from bench.gpu_torch import TYPES, settings
+from bench.gpu_torch import PROPOSALS, TYPES, settings
 from bench.torch_fragments import TorchFragments
 from bench.torch_network import UNDILATED
 from znni.network import Conv, Layer, Network
@@ -44,6 +44,7 @@ class TorchOnGpu(TorchFragments):
         kind: of ``gpu_torch.TYPES``.
         layout: of all arrays in memory, by PyTorch's name.
         operators: which of PyTorch's.
+        proposals: of cuDNN, among which it is autotuned.
         device: by PyTorch's name.
     """
 
@@ -53,21 +54,22 @@ class TorchOnGpu(TorchFragments):
         kind: str,
         layout: str,
         operators: Operators,
+        proposals: int = PROPOSALS,
         device: str = "cuda",
     ) -> None:
         threads = torch.get_num_threads()
         super().__init__(network, TYPES[kind], layout, threads, ram=0, device=device)
-        self._tf32 = kind == "tf32"
+        self._settings = partial(settings, tf32=kind == "tf32", proposals=proposals)
         self._fused = operators == "fused"
 
     def timed(self, x: Float32) -> float:
         """Seconds of a patch, from a tensor on the GPU to another."""
-        with settings(tf32=self._tf32):
+        with self._settings():
             return super().timed(x)
 
     def scaled_from_one_fragment(self, x: Float32) -> float:
         """Seconds of a patch, from the layers before the first pool and one of its fragments."""
-        with settings(tf32=self._tf32):
+        with self._settings():
             return super().scaled_from_one_fragment(x)
 
     def convolve(self, layer: Conv, x: Any, dilation: Vec3 = UNDILATED) -> Any:

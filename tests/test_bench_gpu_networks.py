@@ -100,7 +100,7 @@ def test_rows_hold_ours_and_what_each_peer_tried(
         monkeypatch.setattr(gpu_torch_network, name, here)
     peers = ("torch_fp32", "torch_bf16_fused")
     settings = Settings(peers, LAYOUTS, (8, 4))
-    ours, *theirs = compare_gpu_network(plan, settings, Effort(2, 60.0))
+    ours, *theirs = compare_gpu_network(NETWORK, plan, settings, Effort(2, 60.0))
     assert ours["name"] == "znni"
     assert ours["peak_gib"] == 3
     assert ours["rounds"] == 2
@@ -112,9 +112,12 @@ def test_rows_hold_ours_and_what_each_peer_tried(
         assert row["measured"] == "whole patch"
         assert row["error"] < error
         assert row["gain"] == pytest.approx(ours["voxels_per_s"] / row["voxels_per_s"])
-    _, short = compare_gpu_network(plan, Settings(peers[:1], LAYOUTS[:1], (4,)), Effort(1, 1e-6))
+    single = Settings(peers[:1], LAYOUTS[:1], (4,))
+    (short,) = compare_gpu_network(NETWORK, None, single, Effort(1, 1e-6))
     assert list(short["tried"]) == [f"{LAYOUTS[0]} 4x4x4"]
     assert short["measured"] == "head and 1 of 4 fragments"
+    assert short["error"] < 1e-5
+    assert "gain" not in short
 
 
 @needs_torch
