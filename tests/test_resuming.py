@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import zarr
 from command_line import read_main, refused, voxels, write_case, znni
-from fakes import fake_catalogue
+from fakes import Fake, fake_catalogue
 
 from bench.same_output import difference
 from znni import api
@@ -320,6 +320,31 @@ def test_the_plan_is_that_which_the_run_began_with() -> None:
     assert "that is the plan of the unfinished output: go on with another one" in said
     said = refused(*RUN[:-2], "--threads", "2", "--out", "less.h5")
     assert "the plan is for 1 thread, not 2" in said
+
+
+def test_a_change_that_no_sample_sees_is_found_by_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.volumes.fingerprint.SAMPLES", 0)
+    partial = interrupt("out.h5")
+    change_input()
+    said = refused(*RUN, "--out", "out.h5")
+    assert said.startswith("the finished block 40:60,0:15,0:16 comes out differently now, by ")
+    assert "resume=False (--no-resume) to start afresh" in said
+    assert len(read_ledger(str(partial)).checksums) == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_other_bits_of_the_same_values_are_told(
+    dtype: str, monkeypatch: pytest.MonkeyPatch, resumes: Callable[..., str]
+) -> None:
+    interrupt("out.h5", dtype=dtype)
+    run = Fake._reference
+
+    def nearly(self: Fake, *arguments: Any) -> Any:
+        return run(self, *arguments) * np.float32(1 + 1e-6)
+
+    monkeypatch.setattr(Fake, "_reference", nearly)
+    said = resumes("out.h5", "--dtype", dtype)
+    assert "comes out the same but for rounding" in said
 
 
 def test_another_plan_may_be_given(resumes: Callable[..., str]) -> None:

@@ -12,6 +12,7 @@ from znni.calibration.record import StepTimes, refine
 from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import Progress, no_progress
+from znni.engine.recheck import recheck
 from znni.engine.skipping import Blocks, check_mask
 from znni.engine.tiles import Region, make_job
 from znni.errors import ZnniError
@@ -146,7 +147,9 @@ def infer(
 
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
-            spent = runner.run(blocks, job, output, dtype, progress, smaller, remaining)
+            again = Blocks(volume, job, network, weights, masked)
+            spent = recheck(runner, again, job, output, dtype, choices.accuracy, smaller)
+            spent += runner.run(blocks, job, output, dtype, progress, smaller, remaining)
             taken = runner.workers_memory
         taken += peak.highest
         measured = as_run(runner.plans, spent, taken, blocks.skipped)

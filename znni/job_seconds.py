@@ -26,6 +26,10 @@ class StageSeconds:
     gpu_layers: float = 0.0
     writing: float = 0.0
 
+    def __add__(self, other: StageSeconds) -> StageSeconds:
+        sums = {name: s + other.by_stage()[name] for name, s in self.by_stage().items()}
+        return StageSeconds(**sums)
+
     def by_stage(self) -> dict[Stage, float]:
         """Each by its stage, in the order in which a patch goes through them."""
         return {
@@ -75,6 +79,12 @@ class JobSeconds:
     def share(self, stage: Stage) -> float:
         """Of the running time, how much a stage was busy."""
         return self.busy.by_stage()[stage] / self.running if self.running else 0.0
+
+    def __add__(self, other: JobSeconds) -> JobSeconds:
+        """Of one job after another."""
+        return JobSeconds(
+            self.building + other.building, self.running + other.running, self.busy + other.busy
+        )
 
     def named(self, prefix: str = "") -> dict[str, float]:
         """Each by its purpose, as ``building_seconds``, for the attributes of a file."""

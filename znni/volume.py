@@ -121,7 +121,14 @@ class Volume(Protocol):
         """The values (f, z, y, x) of a box within the volume."""
 
 
-class Output(Protocol):
+class Sink(Protocol):
+    """What takes dense output, in boxes."""
+
+    def write(self, box: Box, values: NDArray[Any]) -> None:
+        """Take the values (f', z, y, x) of a box."""
+
+
+class Output(Sink, Protocol):
     """Where dense output goes, in boxes, each voxel once."""
 
     @property
@@ -144,6 +151,9 @@ class Output(Protocol):
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """The values (f', z, y, x) of a box that was written."""
 
     def finish(self, measured: dict[str, Any]) -> None:
         """All boxes are written: bring attributes up to date, and make the output a whole one."""

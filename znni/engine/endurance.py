@@ -18,7 +18,7 @@ from znni.machine import DeviceKind
 from znni.options import OutputType
 from znni.plans import Plan
 from znni.units import in_units
-from znni.volume import Output
+from znni.volume import Sink
 
 log = logging.getLogger("znni")
 
@@ -45,7 +45,7 @@ class EnduringRunner:
         self,
         blocks: Blocks,
         job: Job,
-        output: Output,
+        output: Sink,
         dtype: OutputType,
         progress: Progress,
         smaller: Callable[[Plan, DeviceKind], Plan],

@@ -15,7 +15,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Tile
 from znni.options import OutputType
 from znni.plans import Plan
-from znni.volume import Output
+from znni.volume import Sink
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -60,7 +60,7 @@ def run_volume(
     blocks: Blocks,
     job: Job,
     runner: Runner,
-    output: Output,
+    output: Sink,
     dtype: OutputType,
     progress: Progress,
     remaining: Remaining,

@@ -122,6 +122,10 @@ class ArrayOutput:
         """Store the values (f', z, y, x) of a box."""
         self._array[(slice(None), *box.slices)] = values
 
+    def read(self, box: Box) -> NDArray[Any]:
+        """The values (f', z, y, x) of a box that was written."""
+        return np.asarray(self._array[(slice(None), *box.slices)])
+
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Nothing to do: an array has no attributes."""
 

@@ -108,7 +108,7 @@ class Hdf5Output:
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:  # noqa: ARG002
         """Note how the output comes to be. From here on the file's structure stays as it is."""
         if self._ledger.resumed:
-            self._ledger.check(lambda box: self._dataset[(slice(None), *box.slices)])
+            self._ledger.check(self.read)
             return
         self._close()
         with h5py.File(self._disk, "r+") as file:
@@ -130,6 +130,10 @@ class Hdf5Output:
             self._ledger.note_block(box, values)
         except OSError as error:
             raise self._failed(error) from None
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """The values (f', z, y, x) of a box that was written."""
+        return np.asarray(self._dataset[(slice(None), *box.slices)])
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Bring attributes up to date, and give the file its name."""

@@ -127,6 +127,10 @@ class ZarrOutput:
         except Exception as error:  # as above
             raise self._failed(error) from error
 
+    def read(self, box: Box) -> NDArray[Any]:
+        """The values (f', z, y, x) of a box that was written."""
+        return np.asarray(self._array[(slice(None), *box.slices)])
+
     def finish(self, measured: dict[str, Any]) -> None:
         """Bring attributes up to date, and make it an image."""
         try:
