@@ -99,6 +99,7 @@ def compare_ledger(
         "spread": max(with_seconds.spread or 0.0, without.spread or 0.0),
         "rounds": len(with_seconds.seconds),
         "slower": with_seconds.median / without.median - 1,
+        "fastest_slower": min(with_seconds.seconds) / min(without.seconds) - 1,
         "ledger_seconds": ledger,
         "share": ledger / with_seconds.median,
         "all_with_seconds": with_seconds.seconds,

@@ -93,6 +93,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "rounds": "{rounds}",
         "spread": "{spread:.0%}",
         "slower": "{slower:+.1%}",
+        "fastest slower": "{fastest_slower:+.1%}",
         "in its code s": "{ledger_seconds:.4f}",
         "share": "{share:.2%}",
     },

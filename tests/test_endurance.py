@@ -202,3 +202,43 @@ def test_a_process_that_is_given_less_than_promised(room: int, falls_back: bool)
     assert done.returncode == 0, done.stderr
     assert ("memory ran out under a plan of 1.00 GiB: going on" in done.stderr) == falls_back
     np.testing.assert_allclose(read_main("out.h5"), expected, atol=1e-6)
+
+
+boxes = st.tuples(sizes, sizes).map(lambda pair: Box(pair[0], pair[0] + pair[1]))
+
+
+@given(boxes, boxes)
+def test_what_a_box_has_not_in_common_with_another(one: Box, other: Box) -> None:
+    count = np.zeros(Vec3(18, 18, 18), int)
+    for part in one.without(other):
+        assert min(part.size) > 0
+        count[part.slices] += 1
+    if common := one.intersection(other):
+        assert common.within(one)
+        assert common.within(other)
+        count[common.slices] += 1
+    count[one.slices] -= 1
+    assert not count.any()
+
+
+@given(boxes, sizes)
+def test_a_box_is_cut_where_a_grid_cuts_it(box: Box, stride: Vec3) -> None:
+    count = np.zeros(Vec3(18, 18, 18), int)
+    for part in box.cut(stride):
+        assert part.start // stride == (part.stop - 1) // stride
+        count[part.slices] += 1
+    count[box.slices] -= 1
+    assert not count.any()
+
+
+@given(sizes, sizes, st.integers(0, 60), st.lists(st.integers(0, 60), max_size=3))
+def test_patches_lie_where_those_of_a_whole_run_lie(
+    output: Vec3, patch: Vec3, most: int, lost: list[int]
+) -> None:
+    """Wherever it stopped, and whichever of its blocks were damaged since."""
+    whole = {tile.written: tile.computed for tile in Remaining(output).tiles(patch)}
+    written = list(whole)[:most]
+    damaged = {written[index] for index in lost if index < len(written)}
+    history = [(box, True) for box in written] + [(box, False) for box in damaged]
+    rest = {tile.written: tile.computed for tile in Remaining(output, history).tiles(patch)}
+    assert rest == {box: whole[box] for box in whole if box in damaged or box not in written}

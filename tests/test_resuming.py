@@ -57,7 +57,7 @@ def whole(name: str, **options: Any) -> Path:
     return Path(name).rename(f"alone-{name}")
 
 
-def interrupt(name: str, after: int = 3, **options: Any) -> Path:
+def interrupt(name: str, after: int = 3, source: str = "volume.h5", **options: Any) -> Path:
     """An output of which so many blocks are finished."""
     blocks = 0
 
@@ -68,7 +68,7 @@ def interrupt(name: str, after: int = 3, **options: Any) -> Path:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        api.infer("volume.h5", "tiny.yaml", name, progress=stop, **OPTIONS | options)
+        api.infer(source, "tiny.yaml", name, progress=stop, **OPTIONS | options)
     assert not Path(name).exists()
     return Path(f"{name}.partial")
 
@@ -192,6 +192,15 @@ def test_another_run_is_not_mixed_with(
     outcome = znni(*RUN, "--out", out, *options, "--overwrite")
     assert outcome.code == 0
     assert "finished before" not in outcome.out
+
+
+def test_another_dataset_of_the_same_file_is_another_input() -> None:
+    with h5py.File("both.h5", "w") as file:
+        file["one"], file["other"] = voxels(SHAPE), voxels(SHAPE) + 1
+    run = ("infer", "both.h5", *RUN[2:], "--out", "out.h5", "--dataset")
+    interrupt("out.h5", source="both.h5:/one")
+    assert "differs in the input's values (" in refused(*run, "other")
+    assert "were finished before" in znni(*run, "one").out
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
@@ -324,6 +333,7 @@ def test_the_plan_is_that_which_the_run_began_with() -> None:
 
 def test_a_change_that_no_sample_sees_is_found_by_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("znni.volumes.fingerprint.SAMPLES", 0)
+    monkeypatch.setattr("znni.volumes.fingerprint.OF_FILE", 0)
     partial = interrupt("out.h5")
     change_input()
     said = refused(*RUN, "--out", "out.h5")

@@ -39,6 +39,7 @@ def test_a_remedy_names_an_option_as_both_callers_give_it() -> None:
     assert option("border", "same") == "border='same' (--border same)"
     assert option("threads", 2) == "threads=2 (--threads 2)"
     assert option("overwrite", True) == "overwrite=True (--overwrite)"
+    assert option("resume", False) == "resume=False (--no-resume)"
     error = DoesNotFit(needed=3 << 20, allowed=1 << 20, device="cpu", layer="c", patch=(1, 2, 3))
     assert "give ram='3MiB' (--ram 3MiB) or more" in str(error)
     with pytest.raises(InvalidInput, match=r"or border='same' \(--border same\) to pad it"):

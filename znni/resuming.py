@@ -16,12 +16,10 @@ from znni.plan_of_run import given_or_found
 from znni.plans import Plan
 from znni.shapes import Box, Vec3
 from znni.volume import NewOutput, Output, Volume
-from znni.volumes.fingerprint import fingerprint
+from znni.volumes.fingerprint import DIGITS, fingerprint
 from znni.weights import Weights
 
 log = logging.getLogger("znni")
-
-DIGITS = 16
 
 
 def identity(

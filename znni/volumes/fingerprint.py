@@ -14,8 +14,14 @@ from znni.volume import Volume
 from znni.volumes.locate import split_dataset
 from znni.volumes.stored import is_url
 
+DIGITS = 16  # of hashes, in hexadecimal
 SAMPLES = 32
-SAMPLE = Vec3(1, 64, 64)
+SAMPLE = Vec3(1, 64, 64)  # voxels: of most files one chunk or plane is read for it
+SAMPLE_BYTES = 4096
+
+# Samples of values that are read of a file, which has samples of its bytes: enough to tell one of
+# its datasets from another. From some files everything before a value is unpacked to read it.
+OF_FILE = 2
 
 
 def fingerprint(
@@ -23,9 +29,9 @@ def fingerprint(
 ) -> dict[str, str]:
     """A volume's marks, by the names that people are told.
 
-    A file has its length and the time of its last change. Everything has its extents and the values
-    of some small boxes, always at the same places: of what is read from many files, or from
-    memory, or over a network, a change elsewhere is not seen.
+    A file has its length, the time of its last change, and some of its bytes. What is read from
+    many files, over a network or from memory has the values of some small boxes: a change elsewhere
+    in it is not seen.
 
     Args:
         source: what the volume was opened from.
@@ -36,27 +42,47 @@ def fingerprint(
     Raises:
         RunFailed: a sample cannot be read.
     """
-    maps = f"{volume.features}x{volume.size}"
-    marks = {f"{name}'s extents": maps, f"{name}'s values": _sampled(volume, part)}
-    if isinstance(source, str | Path) and not is_url(place := split_dataset(str(source))[0]):
-        path = Path(place)
-        if path.is_file():
-            found = path.stat()
-            marks[f"{name}'s length in bytes"] = str(found.st_size)
-            marks[f"{name}'s time of change"] = _utc(found.st_mtime_ns)
+    path = _file(source)
+    marks = {
+        f"{name}'s extents": f"{volume.features}x{volume.size}",
+        f"{name}'s values": _some_values(volume, part, OF_FILE if path else SAMPLES),
+    }
+    if path:
+        found = path.stat()
+        marks[f"{name}'s length in bytes"] = str(found.st_size)
+        marks[f"{name}'s time of change"] = _utc(found.st_mtime_ns)
+        marks[f"{name}'s bytes"] = _some_bytes(path, found.st_size)
     return marks
 
 
-def _sampled(volume: Volume, part: Box) -> str:
+def _file(source: object) -> Path | None:
+    """The local file that a volume was opened from, if it is one."""
+    if not isinstance(source, str | Path):
+        return None
+    place = split_dataset(str(source))[0]
+    return Path(place) if not is_url(place) and Path(place).is_file() else None
+
+
+def _some_values(volume: Volume, part: Box, count: int) -> str:
     """A hash of the type and the values of small boxes in a part, spread at random, in order."""
     room = (part.size - SAMPLE).maximum(Vec3(0, 0, 0))
-    places = np.random.default_rng(0).random((SAMPLES, 3)) * (np.array(room) + 1)
+    places = np.random.default_rng(0).random((count, 3)) * (np.array(room) + 1)
     digest = sha256()
     for offset in sorted(map(tuple, places.astype(int).tolist())):
         start = part.start + Vec3(*offset)
         values: Any = volume.read(Box(start, (start + SAMPLE).minimum(part.stop)))
         digest.update(values.dtype.str.encode() + values.tobytes())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:DIGITS]
+
+
+def _some_bytes(path: Path, length: int) -> str:
+    """A hash of the bytes at places that are spread evenly from the start to the end."""
+    digest = sha256()
+    with path.open("rb") as file:
+        for place in np.linspace(0, max(length - SAMPLE_BYTES, 0), SAMPLES, dtype=np.int64):
+            file.seek(int(place))
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()[:DIGITS]
 
 
 def _utc(nanoseconds: int) -> str:

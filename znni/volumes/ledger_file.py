@@ -111,6 +111,11 @@ class LedgerFile(MemoryLedger):
         Returns:
             The boxes struck off.
         """
+        log.warning(
+            "%s: checking %s of an earlier run",
+            self._partial,
+            counted(len(self.ledger.checksums), "finished block"),
+        )
         damaged = [
             box for box, known in self.ledger.checksums.items() if _checksum(read, box) != known
         ]

@@ -1,0 +1,65 @@
+"""The benchmarks of the ledger: what runs withstand, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+from command_line import write_case
+from quick_benchmarks import QUICK
+
+from bench.kills import compare_kills
+from bench.ledger_overhead import compare_ledger
+from bench.same_output import MEASURED, difference
+from bench.table import table
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_case(tmp_path)
+
+
+def test_a_killed_run_is_compared_with_one_that_was_not() -> None:
+    row = compare_kills(Path("tiny.yaml"), "zarr-sharded", patch=8, patches=3, times=1)
+    assert (row["kills"], row["identical"], row["wrong_ledgers"], row["blocks"]) == (1, 1, 0, 27)
+    assert len(row["blocks_at_kills"]) == 1
+    assert "tiny" in table("kills", [row])
+
+
+def test_runs_with_a_ledger_take_turns_with_those_without() -> None:
+    row = compare_ledger(Path("tiny.yaml"), "hdf5", patch=8, patches=2, effort=QUICK)
+    assert row["blocks"] == 8
+    assert row["rounds"] == len(row["all_with_seconds"]) == len(row["all_ledger_seconds"]) == 2
+    assert 0 < row["ledger_seconds"] < row["with_seconds"]
+    assert "tiny" in table("ledger", [row])
+
+
+def write_hdf5(path: Path, value: float, seconds: float) -> None:
+    with h5py.File(path, "w") as file:
+        file["main"] = np.full((2, 3), value)
+        file["main"].attrs.update(dict.fromkeys(MEASURED, seconds))
+
+
+def write_zarr(path: Path, value: float, seconds: float) -> None:
+    array = zarr.create_array(f"{path}/0", data=np.full((2, 3), value))
+    array.update_attributes(dict.fromkeys(MEASURED, seconds))
+
+
+@pytest.mark.parametrize(("write", "ending"), [(write_hdf5, ".h5"), (write_zarr, ".zarr")])
+def test_outputs_are_the_same_but_for_what_was_measured(write, ending: str) -> None:  # type: ignore[no-untyped-def]
+    one, same, other = (Path(name + ending) for name in ("one", "same", "other"))
+    write(one, 1.0, 3.5)
+    write(same, 1.0, 4.5)
+    write(other, 2.0, 3.5)
+    assert difference(one, same) == ""
+    assert difference(one, other) != ""
+    if ending == ".zarr":
+        (same / "left").write_text("over")
+        assert difference(one, same) == "the names of files: ['left']"
+        metadata = other / "0" / "zarr.json"
+        assert json.loads(metadata.read_text())["attributes"]["seconds"] == 3.5
