@@ -106,7 +106,8 @@ def test_an_error_says_what_is_left(network: Network) -> None:
 
     with pytest.raises(KeyboardInterrupt) as stopped:
         znni.infer("volume.h5", network, "out.h5", progress=stop)
-    assert stopped.value.__notes__ == ["out.h5 was not made; out.h5.partial holds 1 finished block"]
+    left = "out.h5 was not made; out.h5.partial holds 1 finished block"
+    assert stopped.value.__notes__ == [f"{left}; the same command goes on from there"]
     assert not Path("out.h5").exists()
     with pytest.raises(KeyboardInterrupt) as stopped:
         znni.infer(voxels(), network, np.empty((2, 6, 15, 16), np.float32), progress=stop)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import zarr
-from command_line import write_case
+from command_line import write_case, znni
 from quick_benchmarks import QUICK
 
-from bench.kills import compare_kills
+from bench.kills import ZNNI, compare_kills
 from bench.ledger_overhead import compare_ledger
+from bench.many_patches import OUTPUTS
 from bench.same_output import MEASURED, difference
 from bench.table import table
+from znni.cli import INTERNAL_ERROR
 
 
 @pytest.fixture(autouse=True)
@@ -24,10 +28,40 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_case(tmp_path)
 
 
-def test_a_killed_run_is_compared_with_one_that_was_not() -> None:
-    row = compare_kills(Path("tiny.yaml"), "zarr-sharded", patch=8, patches=3, times=1)
-    assert (row["kills"], row["identical"], row["wrong_ledgers"], row["blocks"]) == (1, 1, 0, 27)
-    assert len(row["blocks_at_kills"]) == 1
+def run_here(command: list[str], _out: Path) -> float:
+    outcome = znni(*command[len(ZNNI) :])
+    assert outcome.code == 0, outcome.err
+    return 1.0
+
+
+def stop_here(command: list[str], out: Path, _after: float) -> bool:
+    """In place of a kill: end a run after its third block."""
+
+    @contextmanager
+    def few_blocks() -> Iterator[Callable[[int, int], None]]:
+        reports = iter("123")
+
+        def stop(_done: int, _all: int) -> None:
+            if next(reports) == "3":
+                raise RuntimeError
+
+        yield stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("znni.progress.show_progress", few_blocks)
+        assert znni(*command[len(ZNNI) :]).code == INTERNAL_ERROR
+    return not out.exists()
+
+
+@pytest.mark.parametrize("output", list(OUTPUTS))
+def test_killed_runs_are_compared_with_one_that_was_not(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.kills._finish", run_here)
+    monkeypatch.setattr("bench.kills._kill", stop_here)
+    row = compare_kills(Path("tiny.yaml"), output, patch=8, patches=2, times=2)
+    assert (row["kills"], row["identical"], row["wrong_ledgers"], row["blocks"]) == (2, 2, 0, 8)
+    assert row["blocks_at_kills"] == [3, 3]
     assert "tiny" in table("kills", [row])
 
 

@@ -95,9 +95,8 @@ def plan_of_rest(
             return begun
     except InvalidInput as error:
         error.add_note(
-            f"that is the plan of the unfinished output: go on with another one, as made by znni "
-            f"plan --out, by plan=... (--plan FILE), or give {option('resume', False)} to start "
-            f"afresh"
+            f"that is the plan of the unfinished output: give another one to go on with, as "
+            f"{option('plan', 'FILE')}, or {option('resume', False)} to start afresh"
         )
         raise
     log.warning(
