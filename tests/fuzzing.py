@@ -33,8 +33,9 @@ from command_line import Outcome
 from fakes import fake_catalogue
 from fuzz_kinds import KINDS, Kind, restore
 
-SECONDS = 20  # that an input may take
-SILENCE = 120  # seconds after which a process is taken for hanging
+SECONDS = 20  # of the processor that an input may take; this process may be stopped for long
+DEADLY = 60  # after so many the system ends the process
+SILENCE = 1200  # seconds after which a process that does nothing is ended
 MEMORY = 6 << 30  # bytes of address space, most of it libraries
 WHOLE = 10_000  # inputs that the kinds' shares are of
 CANARY = Path("CANARY")  # made by programs in hostile files
@@ -124,13 +125,13 @@ def _within(seconds: float) -> Iterator[None]:
     def stop(_number: int, _frame: object) -> None:
         raise Hangs
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 WATCHING: list[list[str]] = []
@@ -163,7 +164,14 @@ def _work(name: str, start: int, stop: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for found in fuzzed(name, range(start, stop), Path(folder)):
             print(json.dumps(found.__dict__), flush=True)
+            _die_after(DEADLY)
         os.chdir("/")
+
+
+def _die_after(seconds: int) -> None:
+    """Have the system end this process after so many more seconds of the processor."""
+    used = int(time.process_time())
+    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.RLIM_INFINITY))
 
 
 def _run_kind(name: str, count: int) -> Iterator[Found]:
