@@ -32,7 +32,7 @@ class SlidingWindowInferer:
             state dict; by default what calls give.
         weights: of a network of znni; by default the file that it names.
         border: ``same`` for the extents of the inputs, or ``valid``.
-        pad: what is seen beyond the edges with ``same``: zeros, unless told otherwise.
+        pad: what is seen beyond the edges with ``same``: by default zeros.
         options: what plans may use, as of ``znni.Inferer``.
 
     Example:
@@ -49,13 +49,13 @@ class SlidingWindowInferer:
         weights: Weights | str | Path | None = None,
         *,
         border: Border = "same",
-        pad: Pad = "constant",
+        pad: Pad | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
         self._given = network
         self._weights = weights
         self._border: Border = border
-        self._pad: Pad = pad
+        self._pad: Pad = pad or ("constant" if border == "same" else "reflect")
         self._options = options
         self._made_of: tuple[object, ...] | None = None
         self._inferer: Inferer | None = None
