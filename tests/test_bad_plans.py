@@ -57,6 +57,8 @@ def test_a_plan_that_is_none(text: str) -> None:
         ('"kernel": [', '"kernel": [0, 1, 1], "x": ['),
         ('"in_features": 1', '"in_features": 0'),
         ('"threads": ', '"threads": 0, "x": '),
+        ('"read": ', '"read": 0, "x": '),
+        ('"flops": ', '"flops": -1, "x": '),
         ('"device": "cpu"', '"device": "tpu"'),
         ('"blocks": ', '"working": 1, "blocks": '),
         ('"working": ', '"working": 1'),

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -61,6 +61,9 @@ class Device:
         cudnn: whether NVIDIA's cuDNN is installed for it.
         link: of a GPU, nominal bytes per second between it and the host's memory, each way.
         number: of a GPU, its place among those that CUDA sees.
+
+    Raises:
+        InvalidInput: a rate is not positive, or not finite.
     """
 
     kind: DeviceKind
@@ -75,6 +78,9 @@ class Device:
     link: float = LINKS[-1][1]
     number: int = 0
 
+    def __post_init__(self) -> None:
+        _check_rates(self.name, flops=self.flops, bandwidth=self.bandwidth, link=self.link)
+
 
 @dataclass(frozen=True)
 class Storage:
@@ -83,10 +89,22 @@ class Storage:
     Attributes:
         read: nominal bytes per second.
         write: nominal bytes per second.
+
+    Raises:
+        InvalidInput: one is not positive, or not finite.
     """
 
     read: float = NOMINAL_STORAGE
     write: float = NOMINAL_STORAGE
+
+    def __post_init__(self) -> None:
+        _check_rates("storage", read=self.read, write=self.write)
+
+
+def _check_rates(owner: str, **rates: float) -> None:
+    for name, rate in rates.items():
+        if not 0 < rate < inf:
+            raise InvalidInput(f"{owner} has {name} {rate!r}; give a positive number a second")
 
 
 @dataclass(frozen=True)
