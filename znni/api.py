@@ -28,7 +28,7 @@ from znni.report import Report
 from znni.resuming import identity, plan_of_rest, remaining_of
 from znni.shapes import Box, Vec3
 from znni.smaller_plan import smaller_plan
-from znni.volume import NewOutput
+from znni.volume import NewOutput, Volume
 from znni.volumes.array import ArrayLike
 from znni.volumes.fingerprint import fingerprint
 from znni.volumes.locate import open_output, open_volume
@@ -115,9 +115,7 @@ def infer(
     check_features(volume, network)
     choices, stored = Choices(**options), Stored(dtype, volume.itemsize)
     job = make_job(network, volume.size, border, pad, roi)
-    masked = open_volume(mask) if mask is not None else None
-    if masked:
-        check_mask(masked, volume)
+    masked = None if mask is None else _open_mask(mask, volume)
     blocks = Blocks(volume, job, network, weights, masked)
     grid = volume.grid.starting_at(job.center)
     wanted = NewOutput(
@@ -166,3 +164,9 @@ def infer(
     report = Report(plan, fallbacks, left, spent, taken, attributes, note, before, skipped)
     log.info("%s", report)
     return report
+
+
+def _open_mask(mask: str | Path | ArrayLike, volume: Volume) -> Volume:
+    opened = open_volume(mask)
+    check_mask(opened, volume)
+    return opened

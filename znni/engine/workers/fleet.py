@@ -18,7 +18,7 @@ from znni.engine.workers.worker import Worker
 from znni.job_seconds import Stage
 from znni.options import OutputType
 from znni.plans import Plan
-from znni.volume import Output
+from znni.volume import Sink
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Fleet:
         self,
         blocks: Blocks,
         job: Job,
-        output: Output,
+        output: Sink,
         dtype: OutputType,
         progress: Progress,
         remaining: Remaining,

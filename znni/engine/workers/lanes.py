@@ -21,7 +21,7 @@ from znni.engine.tiles import Job, Tile
 from znni.engine.workers.worker import Worker
 from znni.options import OutputType
 from znni.plans import Plan
-from znni.volume import Output
+from znni.volume import Sink
 from znni.weights import Float32
 
 
@@ -49,7 +49,7 @@ class Lanes:
         plan: Plan,
         blocks: Blocks,
         job: Job,
-        output: Output,
+        output: Sink,
         dtype: OutputType,
         progress: Progress,
         remaining: Remaining,
