@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import h5py
-import zarr
 
 from bench.many_patches import OUTPUTS, ManyPatches
 from bench.record import Row
@@ -117,6 +116,8 @@ def _ledger(out: Path) -> Ledger:
 
 def _holds(ledger: Ledger, out: Path) -> bool:
     """Whether all blocks of a ledger are as they were written."""
+    import zarr
+
     if not ledger.checksums:
         return True
     partial = partial_name(out)

@@ -39,7 +39,8 @@ def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
     whole = case.run(primitive)
     assert pieces(primitive).out_shape(layer, case.shape) == whole.shape
     divided = case.run(pieces(primitive))
-    np.testing.assert_allclose(divided, whole, rtol=1e-4, atol=1e-4)
+    tolerance = max(1e-4, primitive.accuracy)
+    np.testing.assert_allclose(divided, whole, rtol=tolerance, atol=tolerance * abs(whole).max())
 
 
 @pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))

@@ -146,10 +146,10 @@ class DeviceLayers:
         def put(made: Fragments) -> None:
             self._recombine(*made, place.dense)
 
-        with device_errors(self._name), self._upload.of(given.values) as parts:
-            with self._compute, self._arena.in_use():
+        with device_errors(self._name):
+            with self._upload.of(given.values) as parts, self._compute, self._arena.in_use():
                 self._traversal(given._replace(values=parts), call, put)
-            self._compute.record(place.computed)
+            self._compute.record(place.computed)  # the last: what is timed is over by then
         return Launched(place, parts, steps)
 
     def finish(self, launched: Launched) -> Finished:
