@@ -29,6 +29,10 @@ from znni.network_file import load_network
 from znni.options import memory_size
 from znni.primitive import Primitive, catalogue, on_device
 
+Proposals = Annotated[
+    int, typer.Option(min=1, help="Of cuDNN's engines, among which PyTorch is autotuned.")
+]
+
 
 def machine_with_gpu() -> Machine:
     """This machine.
@@ -68,6 +72,7 @@ def gpu_layers_command(
     peer: Annotated[
         list[str] | None, typer.Option(help="PyTorch's of these only; repeatable.")
     ] = None,
+    proposals: Proposals = PROPOSALS,
     repeats: options.Repeats = 5,
     budget: options.Budget = 3.0,
     out: options.Out = None,
@@ -83,7 +88,9 @@ def gpu_layers_command(
     rows: list[Row] = []
     for operation, shape in layers_of(kernel, batch, size, features, out_features, pool):
         before = list(rows)
-        for row in compare_gpu_layer(primitives, operation, shape, effort, ceilings, rivals):
+        for row in compare_gpu_layer(
+            primitives, operation, shape, effort, ceilings, rivals, proposals
+        ):
             progress(f"{row['name']}: {nanoseconds(row):.3f} ns/voxel")
             rows = before + sorted([*rows[len(before) :], row], key=nanoseconds)
             save_to(out, "gpu-layers", rows, [ceilings])
@@ -120,9 +127,7 @@ def gpu_networks_command(
     extent: Annotated[
         list[int], typer.Option(min=1, help="Of PyTorch's patches, likeliest first; repeatable.")
     ] = [384, 512, 256],  # noqa: B006
-    proposals: Annotated[
-        int, typer.Option(min=1, help="Of cuDNN's engines, among which PyTorch is autotuned.")
-    ] = PROPOSALS,
+    proposals: Proposals = PROPOSALS,
     repeats: options.Repeats = 3,
     budget: options.Budget = 60.0,
     out: options.Out = None,

@@ -8,7 +8,7 @@ from functools import partial
 from bench.accuracy import sampled_error
 from bench.gpu_ceilings import GpuCeilings
 from bench.gpu_timing import measured, seconds_of
-from bench.gpu_torch import NAMES, TorchLayer, give_back_memory, part_at_once, peak_bytes
+from bench.gpu_torch import NAMES, PROPOSALS, TorchLayer, give_back_memory, part_at_once, peak_bytes
 from bench.layers import Layer, convolution_of
 from bench.on_device import OnDevice
 from bench.record import Row
@@ -34,6 +34,7 @@ def compare_gpu_layer(
     effort: Effort,
     ceilings: GpuCeilings,
     peers: tuple[str, ...] = NAMES,
+    proposals: int = PROPOSALS,
 ) -> Iterator[Row]:
     """A row for each primitive that does such a layer, and for each way PyTorch can, as they come.
 
@@ -69,7 +70,11 @@ def compare_gpu_layer(
     part = x[: part_shape.n, :, : part_shape.z]
     for name in peers if has_torch() else ():
         try:
-            row = _torch(name, layer, weights, part, _voxels(layer, shape), effort)
+            # Nothing here refers to it once it is measured: its memory is given back.
+            row = _torch(
+                TorchLayer(name, layer, weights, part, proposals),
+                layer, weights, part, _voxels(layer, shape), effort,
+            )  # fmt: skip
         except RuntimeError as error:
             row = {"skipped": _first_line(error)}
         give_back_memory()
@@ -118,10 +123,14 @@ def _ours(
 
 
 def _torch(
-    name: str, layer: Layer, weights: ConvWeights, part: object, voxels: int, effort: Effort
+    work: TorchLayer,
+    layer: Layer,
+    weights: ConvWeights,
+    part: object,
+    voxels: int,
+    effort: Effort,
 ) -> Row:
     shape = Shape5(*part.shape)  # type: ignore[attr-defined]
-    work = TorchLayer(name, layer, weights, part)
     work()  # autotunes
     affordable = effort.budget / effort.repeats / seconds_of(work)
     times = max(1, min(voxels // _voxels(layer, shape), int(affordable)))

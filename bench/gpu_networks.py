@@ -160,13 +160,14 @@ def _ours(plan: Plan, repeats: int, reference: CornerReference) -> Row:
         raise RuntimeError("no patch was computed")
     count = Vec3.of(PLACE)
     judged = [(at, samples(plan.network, y, at, count)) for at in places(plan.patch, plan.network)]
-    volume = plan.patch.volume
+    volume, layers = plan.patch.volume, patches.layer_seconds()
     row = {
         "name": OURS,
         "patch": str(plan.patch),
         **result.record(),
-        "voxels_per_s": volume / result.timing.median,
-        "layers_seconds": patches.layer_seconds(),
+        # Of few patches, the time between two may be short where the one before was late.
+        "voxels_per_s": volume / max(result.timing.median, layers),
+        "layers_seconds": layers,
         "prepare_seconds": prepared,
         "predicted_voxels_per_s": volume / plan.patch_seconds,
         "peak_gib": patches.peak / 2**30,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -53,13 +54,22 @@ class TorchLayer:
         weights: its parameters.
         x: input (n, f, z, y, x), a ``cupy.ndarray``; what converts it to a type and layout is done
             here, and not timed.
+        proposals: of cuDNN, among which it is autotuned.
     """
 
-    def __init__(self, name: str, layer: Conv | PooledConv, weights: ConvWeights, x: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        layer: Conv | PooledConv,
+        weights: ConvWeights,
+        x: Any,
+        proposals: int = PROPOSALS,
+    ) -> None:
         import torch
 
-        _, self._kind, *layout = name.split("_", 2)
-        dtype = getattr(torch, TYPES[self._kind])
+        _, kind, *layout = name.split("_", 2)
+        dtype = getattr(torch, TYPES[kind])
+        self._settings = partial(settings, tf32=kind == "tf32", proposals=proposals)
         memory_format = getattr(torch, LAYOUTS["_" + layout[0] if layout else ""])
 
         def tensor(array: Any) -> Any:
@@ -74,7 +84,7 @@ class TorchLayer:
         """The output, a tensor on the GPU; autotuned the first time."""
         import torch
 
-        with torch.inference_mode(), settings(tf32=self._kind == "tf32"):
+        with torch.inference_mode(), self._settings():
             y = torch.relu_(torch.nn.functional.conv3d(*self._arguments, self._bias))
             return y if self._window is None else torch.nn.functional.max_pool3d(y, self._window)
 
