@@ -57,7 +57,7 @@ def flags_alone(source: str) -> list[str]:
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and id(node) not in documentation
-        and re.search(r"(?<!\()(?<!\(znni plan )--[a-z]", node.value)
+        and re.search(r"(?<!\()(?<!\(znni plan )(?<!znni calibrate )--[a-z]", node.value)
     ]
 
 
