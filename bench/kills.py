@@ -32,7 +32,7 @@ def compare_kills(
     times: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Row:
-    """Kill runs at random moments from their output's first file on, and run them again.
+    """Kill runs at random moments, from before their first block to their end, and run them again.
 
     Args:
         net: a network's file.
@@ -57,11 +57,13 @@ def compare_kills(
         command = [*ZNNI, *case.command(out, kind)]
         seconds = _finish(command, out)
         out.rename(alone)
+        blocks = case.output.ceil_div(case.planned.patch).volume
         at: list[int] = []
         identical = wrong = 0
         while len(at) < times:
             progress(f"{output}, kill {len(at) + 1} of {times}")
-            if _kill(command, out, moments.uniform(0, seconds)):
+            moment = moments.randint(0, blocks), moments.uniform(0, seconds / blocks)
+            if _kill(command, out, *moment):
                 ledger = _ledger(out)
                 at.append(len(ledger.checksums))
                 wrong += not _holds(ledger, out)
@@ -72,7 +74,7 @@ def compare_kills(
         "output": output,
         "network": case.planned.network.name,
         "patch": str(case.planned.patch),
-        "blocks": case.output.ceil_div(case.planned.patch).volume,
+        "blocks": blocks,
         "seconds": seconds,
         "kills": times,
         "identical": identical,
@@ -100,9 +102,11 @@ def _finish(command: list[str], out: Path) -> float:
     return time.perf_counter() - start
 
 
-def _kill(command: list[str], out: Path, after: float) -> bool:
-    """Whether a run was killed, so many seconds after its output's first file, before its end."""
-    process = _started(command, out)
+def _kill(command: list[str], out: Path, blocks: int, after: float) -> bool:
+    """Whether a run was killed before its end, so many seconds after so many of its blocks."""
+    process, ledger = _started(command, out), ledger_name(partial_name(out))
+    while process.poll() is None and _blocks_in(ledger) < blocks:
+        time.sleep(0.001)
     time.sleep(after)
     process.kill()
     process.communicate()
@@ -112,6 +116,13 @@ def _kill(command: list[str], out: Path, after: float) -> bool:
 def _ledger(out: Path) -> Ledger:
     text = ledger_name(partial_name(out))
     return read_ledger(str(partial_name(out))) if text.exists() else Ledger()
+
+
+def _blocks_in(ledger: Path) -> int:
+    try:
+        return ledger.read_bytes().count(b'{"block"')
+    except FileNotFoundError:  # not yet, or no more
+        return 0
 
 
 def _holds(ledger: Ledger, out: Path) -> bool:

@@ -34,7 +34,7 @@ def run_here(command: list[str], _out: Path) -> float:
     return 1.0
 
 
-def stop_here(command: list[str], out: Path, _after: float) -> bool:
+def stop_here(command: list[str], out: Path, _blocks: int, _after: float) -> bool:
     """In place of a kill: end a run after its third block."""
 
     @contextmanager

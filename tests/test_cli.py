@@ -75,7 +75,7 @@ def test_an_output_says_how_it_came_to_be() -> None:
     succeeds(*INFER, "--roi", "1:5,4:10,6:9", "--dtype", "uint8", "--threads", 1)
     network, weights = parts()
     with h5py.File("out.h5") as file:
-        assert list(file) == ["main"]
+        assert list(file) == ["ledger", "main"]
         main = file["main"]
         assert (main.dtype, main.shape, main.chunks) == (np.uint8, (2, 4, 6, 3), (1, 4, 6, 3))
         attributes = dict(main.attrs)
