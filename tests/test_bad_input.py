@@ -42,7 +42,7 @@ def refused(*arguments: object, code: int = 2) -> str:
 
 def contents() -> dict[Path, bytes]:
     files = (path for path in Path().iterdir() if path.is_file())
-    return {path: path.read_bytes() for path in files if path.suffix != ".partial"}
+    return {path: path.read_bytes() for path in files if ".partial" not in path.name}
 
 
 def rewrite(path: str, old: str, new: str) -> None:
@@ -182,7 +182,7 @@ def test_weights() -> None:
         (("--dtype", "int8"), "'--dtype': 'int8' is not one of 'float32', "),
         (("--border", "none"), "--border"),
         (("--pad", "wrap"), "--pad"),
-        (("--nonesuch",), "No such option: --nonesuch; see znni infer --help"),
+        (("--unknown",), "No such option: --unknown; see znni infer --help"),
         (("--random-weights", "-1"), "-1 is no seed"),
         (("--plan", "none.json"), "none.json: cannot be read: No such file or directory; check"),
         (("--net", "none.yaml"), "none.yaml: no such network file"),
