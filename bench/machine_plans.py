@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.published import published
 from bench.record import Row
 from znni.errors import DoesNotFit
+from znni.families import families
 from znni.machine import DeviceKind
 from znni.network import Network
 from znni.options import Costs
@@ -17,7 +19,12 @@ STRATEGIES: dict[DeviceKind, str] = {"cpu": "ZNNi CPU-only", "gpu": "ZNNi GPU-on
 
 
 def plan_on(
-    network: Network, size: int, machine: Path | None, device: DeviceKind, costs: Costs
+    network: Network,
+    size: int,
+    machine: Path | None,
+    device: DeviceKind,
+    costs: Costs,
+    among: Sequence[str] = (),
 ) -> Row:
     """The fastest plan with all layers on a device: a row with the primitive of each layer.
 
@@ -27,11 +34,16 @@ def plan_on(
         machine: a machine's file; by default this one.
         device: where the layers run.
         costs: of the model that predicts times.
+        among: families of the primitives to choose from; none for all.
     """
     started = search(network, (size,) * 3, machine=machine, device=device, costs=costs)
+    if among:
+        known = families(started.catalogue)
+        started = started.among(set[str]().union(*(known.get(name, ()) for name in among)))
     row: Row = {
         "network": network.name,
         "processor": started.machine.host.name if device == "cpu" else started.machine.gpus[0].name,
+        "primitives": " + ".join(among) or "all",
         "published_voxels_per_s": published(network.name, STRATEGIES[device]),
     }
     try:

@@ -21,6 +21,10 @@ from znni.machine_file import machine_for
 from znni.network_file import load_network
 from znni.options import Division, memory_size
 
+Families = Annotated[
+    list[str] | None,
+    typer.Option("--family", help="A family of primitives; repeatable. Default: all."),
+]
 Limits = Annotated[
     list[int],
     typer.Option("--ram", parser=memory_size, metavar="SIZE", help="Limit; repeatable."),
@@ -58,17 +62,21 @@ def machine_command(
     machine: Annotated[
         list[Path] | None, typer.Option(help="A machine's file; repeatable. Default: this one.")
     ] = None,
+    family: Families = None,
     size: options.Volume = 2048,
     costs: options.CostsChoice = "built-in",
     out: options.Out = None,
 ) -> None:
     """What is planned for machines and their devices, beside what ZNNi reached on the paper's."""
+    among = known_families(family)
     networks = [load_network(path) for path in net]
 
     def planned(file: Path | None) -> list[Row]:
         kinds: list[DeviceKind] = ["cpu", "gpu"] if machine_for(file, None, None).gpus else ["cpu"]
         progress(f"planning for {file or 'this machine'}")
-        return [plan_on(each, size, file, kind, costs) for kind, each in product(kinds, networks)]
+        return [
+            plan_on(each, size, file, kind, costs, among) for kind, each in product(kinds, networks)
+        ]
 
     files: list[Path | None] = [*machine] if machine else [None]
     report_all("machine-plans", map(planned, files), [], out)
@@ -77,9 +85,7 @@ def machine_command(
 def shares_command(
     net: options.Nets,
     ram: Limits,
-    family: Annotated[
-        list[str] | None, typer.Option(help="A family of primitives; repeatable. Default: all.")
-    ] = None,
+    family: Families = None,
     size: options.Volume = 512,
     measure: Annotated[bool, typer.Option(help="Run a patch of each plan, too.")] = True,
     costs: options.CostsChoice = "auto",
@@ -88,12 +94,22 @@ def shares_command(
     out: options.Out = None,
 ) -> None:
     """What deciding jointly gains, over giving each layer an equal share, or first come."""
-    for name in family or []:
-        if name not in FAMILIES:
-            raise InvalidInput(f"no family {name!r}; choose of {', '.join(FAMILIES)}")
+    among = known_families(family)
     effort = Effort(repeats, budget) if measure else None
     compared = (
-        compare_shares(load_network(path), size, limit, family or [], costs, effort, progress)
+        compare_shares(load_network(path), size, limit, among, costs, effort, progress)
         for path, limit in product(net, ram)
     )
     report_all("shares", compared, [], out)
+
+
+def known_families(names: list[str] | None) -> list[str]:
+    """The families asked for.
+
+    Raises:
+        InvalidInput: there is none of a name.
+    """
+    for name in names or []:
+        if name not in FAMILIES:
+            raise InvalidInput(f"no family {name!r}; choose of {', '.join(FAMILIES)}")
+    return names or []

@@ -184,6 +184,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
     "machine-plans": {
         "network": "{network}",
         "processor": "{processor}",
+        "primitives": "{primitives}",
         "patch": "{patch}",
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "ZNNi": "{published_voxels_per_s:,.0f}",

@@ -62,6 +62,10 @@ def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> N
     assert "conv1 gpu_" in rows[1]["layers"]
     assert rows[1]["declared_gib"] <= 12
     assert "skipped" not in plan_on(NETWORK, 32, None, "cpu", "built-in")
+    narrow = plan_on(NETWORK, 32, None, "cpu", "built-in", ["FFT of whole images"])
+    convolutions = [it for it in narrow["layers"].split(", ") if it.startswith("conv")]
+    assert all("data_parallel" in it or "task_parallel" in it for it in convolutions)
+    assert narrow["primitives"] == "FFT of whole images"
     assert published("none of them", "ZNN") is None
     assert len(table("machine-plans", rows).splitlines()) == 4
 
