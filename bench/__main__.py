@@ -298,11 +298,11 @@ def report_command(
 
 @app.command("plot")
 def plot_command(
-    results: Annotated[Path, typer.Argument(help="A saved JSON.")],
+    results: Annotated[list[Path], typer.Argument(help="Saved JSON files.")],
     out: Annotated[Path, typer.Option(help="The picture, such as layers.png.")],
 ) -> None:
     """Draw saved results of layer, network or scaling."""
-    plot(load(results), out)
+    plot([load(path) for path in results], out)
     typer.echo(f"wrote {out}")
 
 

@@ -19,7 +19,7 @@ import bench.record
 from bench.__main__ import app
 from bench.ceilings import Ceilings
 from bench.layers import compare_layer, layer
-from bench.plot import plot
+from bench.plot import colours_of, plot
 from bench.published import published_rows
 from bench.record import Record, load, save
 from bench.report import report
@@ -62,7 +62,7 @@ def test_results_go_through_json_to_a_table_and_a_picture(
     assert table(kind, record.rows) == table(kind, rows)
     assert len(table(kind, rows).splitlines()) == len(rows) + 2
     assert record.about["ceilings"][0]["sgemm_flops"] == CEILINGS.sgemm_flops
-    plot(record, tmp_path / "picture.png")
+    plot([record], tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -92,7 +92,7 @@ def test_a_pictures_caption_tells_the_threads_of_its_rows(tmp_path: Path) -> Non
     ]
     save(tmp_path / "rows.json", "scaling", with_efficiency(rows), [CEILINGS])
     with rc_context({"svg.fonttype": "none"}):
-        plot(load(tmp_path / "rows.json"), tmp_path / "picture.svg")
+        plot([load(tmp_path / "rows.json")], tmp_path / "picture.svg")
     assert "24, 48 threads" in (tmp_path / "picture.svg").read_text()
 
 
@@ -162,6 +162,25 @@ def test_the_page_of_committed_results_is_made_of_them() -> None:
     assert (RESULTS / "README.md").read_text() == report({p.name: load(p) for p in paths})
 
 
+@needs_matplotlib
+def test_a_picture_is_of_several_files_of_one_kind(tmp_path: Path) -> None:
+    rows = [
+        {"work": "a", "name": name, "threads": 2, "voxels_per_s": 1.0} for name in ("direct", "fft")
+    ]
+    about = {"date": "today", "machine": {"processor": "one", "threads": 2}}
+    records = [Record("scaling", with_efficiency([row]), about) for row in rows]
+    plot(records, tmp_path / "picture.svg")
+    with pytest.raises(InvalidInput, match="results of layer and scaling make no picture together"):
+        plot([*records, Record("layer", rows, about)], tmp_path / "picture.svg")
+
+
+@needs_matplotlib
+@pytest.mark.parametrize("count", [3, 20, 45])
+def test_no_two_lines_of_a_picture_have_a_colour(count: int) -> None:
+    colours = colours_of(str(name // 2) for name in range(2 * count))
+    assert len(colours) == len(set(colours.values())) == count
+
+
 def test_a_file_without_results_and_a_profiles_picture_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(InvalidInput, match="holds no results"):
@@ -169,7 +188,7 @@ def test_a_file_without_results_and_a_profiles_picture_are_refused(tmp_path: Pat
     with pytest.raises(InvalidInput, match="cannot be read"):
         load(tmp_path / "none.json")
     with pytest.raises(InvalidInput, match="make no picture"):
-        plot(Record("profile", [], {}), tmp_path / "none.png")
+        plot([Record("profile", [], {})], tmp_path / "none.png")
 
 
 def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
