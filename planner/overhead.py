@@ -31,8 +31,10 @@ class Handling:
         lost_in: per input voxel and map, of the computing that goes on beside the reading.
         lost_out: per output voxel and map, of the computing that goes on beside the writing.
         placed: per output voxel and map, to bring it to its place in the block on the host.
-        brought: per byte, to bring it to the GPU.
-        returned: per output voxel and map, to bring it back from there.
+        pinned: per byte of a tensor that is handed on to a GPU, to have a place for it.
+        handed: per byte of such a tensor, to bring it there.
+        brought: per byte of a block of input, to bring it there.
+        returned: per output voxel and map, to bring it back.
     """
 
     building: float = 0.0
@@ -45,6 +47,8 @@ class Handling:
     lost_in: float = 0.0
     lost_out: float = 0.0
     placed: float = 0.0
+    pinned: float = 0.0
+    handed: float = 0.0
     brought: float = 0.0
     returned: float = 0.0
 
@@ -170,16 +174,18 @@ class Overhead:
         host_layers = transfer = gpu_layers = 0.0
         if host:
             building += host.resident * each.resident
-            # the input is a block that was read
-            warming += max(0, host.working - FLOAT_BYTES * values_in) * each.touched
+            # The input is a block that was read, and what is handed on has two places of its own.
+            own = host.working - FLOAT_BYTES * values_in - (brought if gpu else 0)
+            warming += max(0, own) * each.touched
             host_layers = host.seconds + values_in * each.lost_in + values_out * each.lost_out
-            if gpu:
-                warming += brought * each.touched  # what is handed on has two places
-            else:
-                host_layers += values_out * each.placed
+        if host and gpu:
+            building += 2 * brought * each.pinned
+        elif host:
+            host_layers += values_out * each.placed
         if gpu:
             building += each.cuda
-            transfer = brought * each.brought + values_out * each.returned
+            transfer = brought * (each.handed if host else each.brought)
+            transfer += values_out * each.returned
             gpu_layers = gpu.seconds
         reading, writing = values_in * each.voxel_in, values_out * each.voxel_out
         patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)

@@ -77,6 +77,17 @@ def test_the_machines_here_load(path: Path) -> None:
         assert 5 < flops_per_byte < 50
 
 
+def test_the_link_of_a_gpu_follows_from_its_capability_if_it_is_not_given(tmp_path: Path) -> None:
+    for more, link in (
+        ("", 12e9),
+        (", capability: 8.6", 24e9),
+        (", capability: 9.0", 55e9),
+        (", capability: 9.0, link: 20 GB/s", 20e9),
+    ):
+        read = load(WHOLE.replace("336.5GB/s", f"336.5GB/s{more}"), tmp_path)
+        assert [gpu.link for gpu in read.gpus] == [link, link]
+
+
 def test_slow_storage_sets_the_pace(tmp_path: Path) -> None:
     window = Vec3(5, 5, 5)
     layers = Conv("conv1", 1, 24, window, "relu"), Conv("conv2", 24, 1, window, "relu")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from fakes import fake_catalogue, machine
+from fakes import fake_catalogue, gpu, machine
 
 import znni
 from planner.overhead import Handling
@@ -47,6 +47,20 @@ def test_storage_keeps_those_waiting_who_read_and_write_and_nobody_else() -> Non
     assert slow.voxel_in == pytest.approx(4 / 1e6, rel=1e-2)
     assert slow.voxel_out == pytest.approx(4 / 2e6, rel=1e-2)
     assert (slow.lost_in, slow.lost_out) == (usual.lost_in, usual.lost_out)
+
+
+def test_what_goes_to_a_gpu_and_back_goes_over_its_link() -> None:
+    host = replace(machine(), host=replace(machine().host, bandwidth=1e10))
+    slow, quick = (
+        run_overhead(replace(host, gpus=(replace(gpu(), link=link),)), Stored("uint8")).handling
+        for link in (1e9, 1e11)
+    )
+    assert slow.handed == pytest.approx(1e-9)
+    assert quick.handed == pytest.approx(1e-11)
+    assert slow.brought - slow.handed == pytest.approx(quick.brought - quick.handed)
+    assert slow.returned - quick.returned == pytest.approx(1e-9 - 1e-11)
+    assert slow.pinned == quick.pinned > 0
+    assert handling().handed == 0
 
 
 def test_more_cores_lose_less_each() -> None:

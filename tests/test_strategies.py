@@ -48,9 +48,10 @@ CATALOGUE = (
 BESIDE = Overhead(100, 1, 2, cuda=50, gpu=30, gpu_value_in=4, gpu_voxel_out=2)
 OVERHEADS = {
     "nothing beside": BESIDE,
-    "a slow link": replace(BESIDE, handling=Handling(brought=3e-8, returned=1e-7)),
+    "a slow link": replace(BESIDE, handling=Handling(handed=3e-8, brought=2e-8, returned=1e-7)),
     "a slow start": replace(
-        BESIDE, handling=Handling(cuda=1e-3, resident=1e-7, touched=1e-8, voxel_in=1e-7)
+        BESIDE,
+        handling=Handling(cuda=1e-3, resident=1e-7, touched=1e-8, pinned=1e-8, voxel_in=1e-7),
     ),
 }
 

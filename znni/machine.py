@@ -34,9 +34,9 @@ BANDWIDTH_EXPONENT = 2 / 3
 # state drives sustain behind it; disks and networks are slower.
 NOMINAL_STORAGE = 2e9
 
-# Bytes per second between host memory and a GPU, each way, from a compute capability on: what
-# copies of pinned memory reach on 16 lanes of PCI Express 5, 4 and 3.
-LINKS = ((90, 50e9), (80, 24e9), (0, 12e9))
+# Bytes per second between host memory and a GPU, each way, from a compute capability on: copies of
+# pinned memory over 16 lanes of PCI Express 5, as measured with an H200, and estimates for 4 and 3.
+LINKS = ((90, 55e9), (80, 24e9), (0, 12e9))
 
 
 DeviceKind: TypeAlias = Literal["cpu", "gpu"]
