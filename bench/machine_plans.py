@@ -9,24 +9,28 @@ from bench.published import published
 from bench.record import Row
 from znni.errors import DoesNotFit
 from znni.families import families
-from znni.machine import DeviceKind
+from znni.machine import Machine, Processors
 from znni.network import Network
 from znni.options import Costs
 from znni.planning import fastest, search
 
-# The strategy of the paper with all layers on one device.
-STRATEGIES: dict[DeviceKind, str] = {"cpu": "ZNNi CPU-only", "gpu": "ZNNi GPU-only"}
+# The strategies of the paper.
+STRATEGIES: dict[Processors, str] = {
+    "cpu": "ZNNi CPU-only",
+    "gpu": "ZNNi GPU-only",
+    "cpu+gpu": "ZNNi CPU-GPU",
+}
 
 
 def plan_on(
     network: Network,
     size: int,
     machine: Path | None,
-    device: DeviceKind,
+    device: Processors,
     costs: Costs,
     among: Sequence[str] = (),
 ) -> Row:
-    """The fastest plan with all layers on a device: a row with the primitive of each layer.
+    """The fastest plan with the layers there: a row with the primitive of each layer.
 
     Args:
         network: to plan for.
@@ -42,7 +46,7 @@ def plan_on(
         started = started.among(set[str]().union(*(known.get(name, ()) for name in among)))
     row: Row = {
         "network": network.name,
-        "processor": started.machine.host.name if device == "cpu" else started.machine.gpus[0].name,
+        "processor": _name(started.machine, device),
         "primitives": " + ".join(among) or "all",
         "published_voxels_per_s": published(network.name, STRATEGIES[device]),
     }
@@ -56,3 +60,8 @@ def plan_on(
         "declared_gib": plan.device_memory.total / 2**30,
         "layers": ", ".join(f"{step.operation.name} {step.primitive}" for step in plan.steps),
     }
+
+
+def _name(machine: Machine, device: Processors) -> str:
+    gpu = [machine.gpus[0].name] if device != "cpu" else []
+    return " + ".join([machine.host.name, *gpu] if device != "gpu" else gpu)

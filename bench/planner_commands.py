@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from bench import options
-from bench.machine_plans import plan_on
+from bench.machine_plans import STRATEGIES, plan_on
 from bench.record import Row
 from bench.rounds import Effort
 from bench.searches import compare_shares, time_search
 from bench.session import progress, report_all
 from znni.errors import InvalidInput
 from znni.families import FAMILIES
-from znni.machine import DeviceKind
+from znni.machine import Processors
 from znni.machine_file import machine_for
 from znni.network_file import load_network
 from znni.options import Division, memory_size
@@ -72,7 +72,8 @@ def machine_command(
     networks = [load_network(path) for path in net]
 
     def planned(file: Path | None) -> list[Row]:
-        kinds: list[DeviceKind] = ["cpu", "gpu"] if machine_for(file, None, None).gpus else ["cpu"]
+        has_gpu = bool(machine_for(file, None, None).gpus)
+        kinds: list[Processors] = list(STRATEGIES) if has_gpu else ["cpu"]
         progress(f"planning for {file or 'this machine'}")
         return [
             plan_on(each, size, file, kind, costs, among) for kind, each in product(kinds, networks)

@@ -7,7 +7,7 @@ for without an array in sight.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -159,18 +159,18 @@ class Network:
         """Output maps."""
         return self.convolutions[-1].out_features
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """Weights and biases of all layers."""
         return sum(conv.parameters for conv in self.convolutions)
 
-    @property
+    @cached_property
     def total_pooling(self) -> Vec3:
         """The product P of all pooling windows, per axis."""
         windows = (layer.window for layer in self.layers if isinstance(layer, Pool))
         return reduce(Vec3.__mul__, windows, Vec3(1, 1, 1))
 
-    @property
+    @cached_property
     def field_of_view(self) -> Vec3:
         """Input voxels that one output voxel depends on, per axis."""
         view, stride = Vec3(1, 1, 1), Vec3(1, 1, 1)
