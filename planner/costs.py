@@ -7,14 +7,12 @@ from typing import NamedTuple, Protocol
 
 from znni.cost import Cost
 from znni.network import Operation
+from znni.nominal_time import nominal_time
 from znni.primitive import Primitive
 from znni.shapes import Shape5
 
 CALL_SECONDS = 1e-4  # handing tasks to the workers, whatever the size
 GPU_CALL_SECONDS = 1e-5  # starting a few kernels
-
-# How much of the shorter of arithmetic and traffic is not hidden behind the longer.
-NOT_HIDDEN = 0.5
 
 # On the machine that the primitives' efficiencies were measured on it is 0.21, over 544 layers
 # (bench/results/layers-*.json); others have other caches and clocks.
@@ -59,11 +57,7 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True)
 class BuiltInModel:
-    """Times from declared flops and bytes, and the nominal rates of the device.
-
-    A roofline would be the longer of arithmetic and traffic. The weights come from measurements
-    of the tiled Fourier convolution, whose passes are bound now by one and now by the other.
-    """
+    """Times from declared flops and bytes, and the nominal rates of the device."""
 
     source: str = NOT_MEASURED
 
@@ -74,17 +68,9 @@ class BuiltInModel:
         shape: Shape5,  # noqa: ARG002
         cost: Cost,
     ) -> Estimate:
-        """Arithmetic and memory traffic, which overlap in part."""
-        seconds = nominal_seconds(primitive, cost)
-        overlapping = max(seconds) + NOT_HIDDEN * min(seconds)
+        """The nominal time, and that of starting."""
         call = CALL_SECONDS if primitive.device.kind == "cpu" else GPU_CALL_SECONDS
-        return Estimate(call + overlapping, BUILT_IN_ERROR)
+        return Estimate(call + nominal_time(primitive, cost), BUILT_IN_ERROR)
 
 
 BUILT_IN = BuiltInModel()
-
-
-def nominal_seconds(primitive: Primitive, cost: Cost) -> tuple[float, float]:
-    """Of arithmetic and of memory traffic, at the device's nominal rates."""
-    device = primitive.device
-    return cost.flops / (cost.efficiency * device.flops), cost.bytes_moved / device.bandwidth

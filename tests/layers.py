@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from znni.machine import detect_machine
 from znni.network import Activation, Conv, Operation, Pool, PooledConv
-from znni.primitive import Primitive, catalogue
+from znni.primitive import Primitive, UsesGpu, catalogue
 from znni.primitives import reference
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32
@@ -36,12 +36,20 @@ def suited(
 
 
 def primitives_for(layer: Operation, shape: Shape5) -> list[Any]:
-    """All primitives of the catalogue that do such layers, as test parameters."""
+    """All primitives of the catalogue that do such layers, as test parameters.
+
+    But of those that use a GPU from the host only one: they differ in what computes their pieces.
+    """
     return [
         pytest.param(p, id=p.name, marks=pytest.mark.gpu if p.device.kind == "gpu" else ())
         for p in catalogue(MACHINE).values()
-        if suited(p, layer, shape) is not None
+        if is_tested(p) and suited(p, layer, shape) is not None
     ]
+
+
+def is_tested(primitive: Primitive) -> bool:
+    """Whether the tests of all primitives have it."""
+    return not isinstance(primitive, UsesGpu) or primitive.name == "host_ram_1GiB_gpu_direct"
 
 
 def does(primitive: Primitive) -> tuple[Operation, Shape5]:

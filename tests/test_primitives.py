@@ -16,6 +16,7 @@ from layers import (
     case_for,
     convolution_cases,
     does,
+    is_tested,
     pooled_cases,
     pooling_cases,
     primitives_for,
@@ -242,7 +243,8 @@ def test_cost_counts_input_output_and_work(primitive: Primitive) -> None:
 
 def test_everything_is_tested() -> None:
     tested = {parameter.id for parameter in everything.args[1]}
-    assert tested == set(catalogue(detect_machine(ram=4 << 30, threads=2)))
+    known = catalogue(detect_machine(ram=4 << 30, threads=2))
+    assert tested == {name for name, primitive in known.items() if is_tested(primitive)}
 
 
 @everything

@@ -15,11 +15,13 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.arrays import ALIGNMENT, empty_aligned
+from znni.cuda import cupy
 from znni.units import in_units
 from znni.weights import Float32
 
@@ -107,16 +109,23 @@ class Arena:
 
     Where the free memory is not in one piece large enough, an array gets pages of its own, and
     as long as there are such the arena's free pages go back to the system, so that never more
-    than its capacity is resident.
+    than its capacity is resident. Page-locked pages cannot go back while a GPU may copy from them:
+    there such an array comes on top of the capacity.
 
     Args:
         capacity: bytes of the arrays alive at a time. Their alignment has a page more.
+        page_locked: whether a GPU copies to and from the arrays.
+
+    Raises:
+        MemoryError: the system has none left.
+        cupy.cuda.runtime.CUDARuntimeError: it does not lock so many pages.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, page_locked: bool = False) -> None:
         self.capacity = (-(-capacity // mmap.PAGESIZE) + 1) * mmap.PAGESIZE
         self._pages = map_pages(self.capacity)
         self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
+        self._lock = PageLock(self._pages, self._address) if page_locked else None
         self._free = [(0, self.capacity)]  # ascending, never adjacent
         self._freed: deque[tuple[int, int]] = deque()  # by blocks that ended, in any thread
         self._outside = 0
@@ -154,7 +163,8 @@ class Arena:
         else:
             rest, taken = (start + size, stop), (start, start + size)
         self._free[index : index + 1] = [rest] if rest[0] < rest[1] else []
-        return np.asarray(_Block(self._address, *taken, nbytes, self._pages, self._freed))
+        pages = self._lock or self._pages
+        return np.asarray(_Block(self._address, *taken, nbytes, pages, self._freed))
 
     def _take_outside(self, nbytes: int) -> object:
         for start, stop in self._free:
@@ -184,10 +194,33 @@ class Arena:
 
     def _give_back(self, start: int, stop: int) -> None:
         """Return the whole pages of a free piece to the system."""
+        if self._lock:
+            return
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         last = stop // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
             self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+class PageLock:
+    """Pages that stay where they are, so that a GPU copies to and from them on its own.
+
+    Locked until this object and all arrays in the pages are gone.
+
+    Args:
+        pages: all of a mapping.
+        address: where it begins.
+
+    Raises:
+        cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many.
+    """
+
+    def __init__(self, pages: mmap.mmap, address: int) -> None:
+        self._pages = pages
+        runtime = cupy().cuda.runtime
+        runtime.hostRegister(address, len(pages), 0)  # for the current device, not mapped there
+        self._unlock = finalize(self, runtime.hostUnregister, address)
+        self._unlock.atexit = False  # the process takes its locks with it
 
 
 class _Block:
@@ -199,7 +232,7 @@ class _Block:
         start: int,
         stop: int,
         nbytes: int,
-        pages: mmap.mmap,
+        pages: object,
         freed: deque[tuple[int, int]],
     ) -> None:
         self._range = (start, stop)

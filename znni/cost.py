@@ -15,11 +15,15 @@ class Memory:
         working: the peak within one call of ``run``, its input and its output counted.
         workspace: the peak of what a call takes beside an input and an output that are both there
             from its beginning to its end.
+        gpu_resident: of a primitive of the host that computes on a GPU, what it keeps there.
+        gpu_working: of such a one, the peak there within one call.
     """
 
     resident: int
     working: int
     workspace: int
+    gpu_resident: int = 0
+    gpu_working: int = 0
 
     @staticmethod
     def beside(arrays: int, workspace: int, resident: int = 0) -> Memory:
@@ -43,12 +47,15 @@ class Cost:
         memory: bytes held and used.
         efficiency: share of the device's nominal operations per second that these sustain where
             memory is not the limit: a guess, until measured.
+        seconds: nominal time of a call, where that does not follow from the rest since other
+            devices work at it, too.
     """
 
     flops: float
     bytes_moved: float
     memory: Memory
     efficiency: float
+    seconds: float | None = None
 
     def plus(self, flops: float, efficiency: float, bytes_moved: float) -> Cost:
         """The price with more work in the same memory.

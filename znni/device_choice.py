@@ -9,7 +9,7 @@ from znni.machine import Machine
 from znni.network import Conv, Layer, Network
 from znni.options import DeviceChoice
 from znni.plans import Plan
-from znni.primitive import Catalogue, Primitive, on_device
+from znni.primitive import Catalogue, Primitive, on_device, without_gpu
 
 USE_CPU = f"give {option('device', 'cpu')}"
 
@@ -32,7 +32,7 @@ def primitives_for(
     if device == "auto":
         return dict(primitives)
     if device == "cpu":
-        return on_device(primitives, "cpu")
+        return without_gpu(primitives)
     if not machine.gpus:
         raise InvalidInput(f"{option('device', device)}: {_why_none(machine)}; {USE_CPU}")
     if device == "cpu+gpu":

@@ -20,6 +20,7 @@ from znni.machine import Device
 from znni.network import Operation
 from znni.primitive import Catalogue, Primitive, Run
 from znni.shapes import Shape5
+from znni.side_by_side import BESIDE, shared_out
 from znni.weights import ConvWeights, Float32
 
 _PIECE = re.compile(r"(?P<times>[1-9]\d*)x(?P<items>[1-9]\d*) (?P<primitive>\w+)")
@@ -135,21 +136,26 @@ def cost_of_pieces(pieces: Iterable[tuple[int, Cost]], arrays: int) -> Cost:
         arrays: bytes of the whole input and output.
     """
     flops = at_nominal_rate = moved = 0.0
-    resident = workspace = 0
+    resident = workspace = gpu_resident = gpu_working = 0
     for times, cost in pieces:
         flops += times * cost.flops
         at_nominal_rate += times * cost.flops / cost.efficiency
         moved += times * cost.bytes_moved
         resident += cost.memory.resident
         workspace = max(workspace, cost.memory.workspace)
+        gpu_resident += cost.memory.gpu_resident
+        gpu_working = max(gpu_working, cost.memory.gpu_working)
     efficiency = flops / at_nominal_rate if flops else 1.0
-    return Cost(flops, moved, Memory.beside(arrays, workspace, resident), efficiency)
+    memory = Memory(resident, arrays + workspace, workspace, gpu_resident, gpu_working)
+    return Cost(flops, moved, memory, efficiency)
 
 
 def found(catalogue: Catalogue, name: str) -> Primitive | None:
-    """The primitive of that name: one of the catalogue, or pieces by some of them."""
+    """The primitive of that name: one of the catalogue, or pieces or shares by some of them."""
     if name in catalogue:
         return catalogue[name]
+    if BESIDE in name:
+        return shared_out(catalogue, name)
     pieces = []
     for text in name.split(_AND):
         match = _PIECE.fullmatch(text)

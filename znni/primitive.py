@@ -2,15 +2,16 @@
 
 A primitive is one algorithm for one kind of layer on one device. It declares what it will cost
 before it runs, and is found by being a file: any module under ``znni.primitives`` with a
-function ``primitives(device)`` adds what that returns to the catalogue.
+function ``primitives(device)`` adds what that returns to the catalogue. Those that use host and
+GPU are given both, and the GPU's own: ``primitives(host, gpu, on_gpu)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from znni.cost import Cost
 from znni.machine import Device, DeviceKind, Machine
@@ -58,19 +59,27 @@ class Primitive(Protocol):
         """
 
 
+@runtime_checkable
+class UsesGpu(Protocol):
+    """A primitive of the host that computes on a GPU, or helps it to."""
+
+    @property
+    def gpu(self) -> Device:
+        """Which."""
+
+
 Catalogue: TypeAlias = Mapping[str, Primitive]
 
 
 def catalogue(machine: Machine) -> dict[str, Primitive]:
-    """All primitives that the machine's devices can run, by name; of its GPUs, the first."""
-    devices = {"cpu": (machine.host,), "gpu": machine.gpus[:1]}
-    found: dict[str, Primitive] = {}
-    for kind, kind_devices in devices.items():
-        for device in kind_devices:
-            for primitive in _primitives_of(kind, device):
-                if primitive.name in found:
-                    raise RuntimeError(f"two primitives are named {primitive.name!r}")
-                found[primitive.name] = primitive
+    """All primitives that the machine's devices can run, by name; of its GPUs, the first.
+
+    Those of the host that use a GPU do so by the GPU's own.
+    """
+    found = _by_name(_primitives_of("cpu", machine.host))
+    for gpu in machine.gpus[:1]:
+        on_gpu = _by_name(_primitives_of("gpu", gpu))
+        found |= on_gpu | _by_name(_primitives_of("host_and_gpu", machine.host, gpu, on_gpu))
     return found
 
 
@@ -79,12 +88,27 @@ def on_device(primitives: Catalogue, kind: DeviceKind) -> dict[str, Primitive]:
     return {name: found for name, found in primitives.items() if found.device.kind == kind}
 
 
-def _primitives_of(kind: str, device: Device) -> Iterator[Primitive]:
+def without_gpu(primitives: Catalogue) -> dict[str, Primitive]:
+    """Those that run on the host alone."""
+    on_host = on_device(primitives, "cpu")
+    return {name: found for name, found in on_host.items() if not isinstance(found, UsesGpu)}
+
+
+def _by_name(primitives: Iterable[Primitive]) -> dict[str, Primitive]:
+    found: dict[str, Primitive] = {}
+    for primitive in primitives:
+        if primitive.name in found:
+            raise RuntimeError(f"two primitives are named {primitive.name!r}")
+        found[primitive.name] = primitive
+    return found
+
+
+def _primitives_of(kind: str, *devices: Device | Catalogue) -> Iterator[Primitive]:
     package = import_module(f"znni.primitives.{kind}")
     for module_info in iter_modules(package.__path__, f"{package.__name__}."):
         module = import_module(module_info.name)
         if hasattr(module, "primitives"):
-            yield from module.primitives(device)
+            yield from module.primitives(*devices)
 
 
 def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:

@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.costs import nominal_seconds
 from znni.cost import Cost
 from znni.network import Conv, Operation, Pool, PooledConv
+from znni.nominal_time import nominal_seconds
 from znni.primitive import Primitive
 from znni.shapes import Shape5
 

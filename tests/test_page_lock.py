@@ -1,0 +1,64 @@
+"""An arena whose pages are locked stays locked for as long as a GPU may copy from its arrays."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from znni import arena
+from znni.arena import Arena, new_output
+
+MIB = 2**20
+
+
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """The bytes that are locked, by their addresses, with CUDA's runtime replaced."""
+    found: dict[int, int] = {}
+    runtime = SimpleNamespace(
+        hostRegister=lambda address, nbytes, _flags: found.update({address: nbytes}),
+        hostUnregister=found.pop,
+    )
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(arena, "cupy", lambda: cupy)
+    return found
+
+
+def test_pages_are_locked_until_the_last_array_is_gone(locked: dict[int, int]) -> None:
+    owner = Arena(4 * MIB, page_locked=True)
+    assert list(locked.values()) == [owner.capacity]
+    with owner.in_use():
+        y = new_output((1, 1, 64, 64, 64))
+    (address,) = locked
+    assert address <= y.ctypes.data < address + owner.capacity
+    del owner
+    gc.collect()
+    assert locked
+    del y
+    gc.collect()
+    assert not locked
+
+
+def test_an_ordinary_arena_is_not_locked(locked: dict[int, int]) -> None:
+    Arena(MIB)
+    assert not locked
+
+
+def test_locked_pages_do_not_go_back(locked: dict[int, int]) -> None:
+    """A GPU would copy to where they were."""
+    owner = Arena(4 * MIB, page_locked=True)
+    shape = (1, 1, 1, 512, 512)  # a MiB
+    with owner.in_use():
+        first = new_output(shape)
+        first.fill(1.0)
+        address = first.ctypes.data
+        del first
+        beyond = new_output((1, 1, 8, 512, 512))  # has pages of its own
+        assert not any(a <= beyond.ctypes.data < a + n for a, n in locked.items())
+        del beyond
+        again = [new_output(shape) for _ in range(4)]
+    (same,) = (y for y in again if y.ctypes.data == address)
+    np.testing.assert_array_equal(same, 1.0)

@@ -1,0 +1,112 @@
+"""A GPU's three streams: two copy, one computes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from znni.arena import output_into
+from znni.cuda import compiled, cupy, source_beside
+from znni.device_arena import device_workspace
+from znni.network import Activation
+from znni.primitive import Run
+from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
+from znni.shapes import Shape5
+from znni.weights import Float32
+
+THREADS = 256
+
+# Bytes from row to row that CUDA's copies of rows take.
+MOST_PITCH = 2**31 - 1
+
+
+class CudaLanes:
+    """Streams of the current GPU, for the pieces of one layer.
+
+    Copies run beside the host and each other where its memory is page-locked; the driver makes
+    others through memory of its own.
+
+    Args:
+        activation: of the layer.
+
+    Attributes:
+        device: the GPU, as what a ``with`` block runs on.
+    """
+
+    def __init__(self, activation: Activation) -> None:
+        self.device = cupy().cuda.Device()
+        self.uploading, self.computing, self.downloading = _streams(self.device.id)
+        self._activation = activation
+        self._add, self._add_last = (_adding(found) for found in ("identity", activation))
+
+    def buffer(self, shape: Shape5) -> Any:
+        """Memory of the arena in use, if there is one."""
+        return device_workspace(shape, np.float32)
+
+    def upload(self, x: Float32, into: Any) -> None:
+        """Start copying."""
+        _copy(x, into, cupy().cuda.runtime.memcpyHostToDevice, self.uploading)
+
+    def download(self, y: Any, into: Float32) -> None:
+        """Start copying."""
+        _copy(into, y, cupy().cuda.runtime.memcpyDeviceToHost, self.downloading)
+
+    def call(self, run: Run, x: Any, into: Any) -> None:
+        """Start its kernels."""
+        with self.computing, output_into(into):
+            run(x)
+
+    def add(self, partial: Any, into: Any, *, last: bool) -> None:
+        """One pass over both."""
+        kernel = self._add_last if last else self._add
+        blocks = -(-into.size // THREADS)
+        with self.computing:
+            kernel((blocks,), (THREADS,), (partial, into, np.int64(into.size)))
+            if last:
+                activate_over_maps(into, self._activation)
+
+    def wait(self) -> None:
+        """Until all is done that was asked for."""
+        for stream in (self.uploading, self.computing, self.downloading):
+            stream.synchronize()
+
+
+def _copy(here: Float32, there: Any, kind: int, stream: Any) -> None:
+    """Copy between an array of the host and a C-contiguous one of the GPU, in few calls.
+
+    Args:
+        here: the host's; its last axis is contiguous. Where all but its first are, too, as of a
+            slab of all maps, one call copies all of it.
+        there: the GPU's.
+        kind: which way, as CUDA has it.
+        stream: that does it.
+    """
+    runtime = cupy().cuda.runtime
+    host, gpu, row = here.ctypes.data, there.data.ptr, here[0].nbytes
+    to_gpu = kind == runtime.memcpyHostToDevice
+    if here.flags.c_contiguous:
+        target, source = (gpu, host) if to_gpu else (host, gpu)
+        runtime.memcpyAsync(target, source, here.nbytes, kind, stream.ptr)
+    elif here[0].flags.c_contiguous and row <= (pitch := here.strides[0]) <= MOST_PITCH:
+        rows = (gpu, row, host, pitch) if to_gpu else (host, pitch, gpu, row)
+        runtime.memcpy2DAsync(*rows, row, len(here), kind, stream.ptr)
+    else:
+        for part, place in zip(here, there, strict=True):
+            _copy(part, place, kind, stream)
+
+
+def adding_source(activation: Activation) -> str:
+    """CUDA of the kernel ``add_partial``."""
+    return activation_source(activation) + source_beside(__file__, "add_partial.cu")
+
+
+def _adding(activation: Activation) -> Any:
+    return compiled(adding_source(activation)).get_function("add_partial")
+
+
+@cache
+def _streams(device: int) -> tuple[Any, Any, Any]:  # noqa: ARG001 - each device has its own
+    upload, compute, download = (cupy().cuda.Stream(non_blocking=True) for _ in range(3))
+    return upload, compute, download

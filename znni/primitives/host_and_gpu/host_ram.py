@@ -1,0 +1,195 @@
+"""Convolution on a GPU of tensors that stay in the host's memory.
+
+ZNNi's "GPU + host RAM" layer (Zlateski, Lee and Seung, 2016, section VII-A): a layer is divided
+into pieces small enough for the GPU, each of which is brought there, computed by one of the GPU's
+own primitives, and brought back, all three at a time (``sub_layer_loop``). So a layer takes as long
+as the slowest of them, which is the link for all but the largest kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from znni.arena import new_output
+from znni.cost import Cost, Memory
+from znni.cuda import device_errors
+from znni.machine import Device
+from znni.network import Conv, Operation
+from znni.nominal_time import nominal_time
+from znni.primitive import Primitive, Run, convolved
+from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
+from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers, splits
+from znni.shapes import Shape5
+from znni.weights import ConvWeights, Float32, conv_weights
+
+GIB = 2**30
+
+# GiB of the GPU that the pieces of a call may take, the primitive's workspace included. More are of
+# use only where images are huge: a dozen pieces on their way keep the link busy.
+BUDGETS = (1, 4, 16)
+
+
+class Chosen(NamedTuple):
+    """How a layer is divided.
+
+    Attributes:
+        sub_layers: the pieces.
+        costs: of computing one piece by each part of the weights.
+    """
+
+    sub_layers: SubLayers
+    costs: Mapping[tuple[Part, Part], Cost]
+
+    @property
+    def working(self) -> int:
+        """Bytes of the GPU within a call."""
+        return self.sub_layers.buffer_bytes + max(c.memory.workspace for c in self.costs.values())
+
+    @property
+    def resident(self) -> int:
+        """Bytes of the GPU between calls."""
+        return sum(cost.memory.resident for cost in self.costs.values())
+
+
+@dataclass(frozen=True)
+class HostRam:
+    """One of a GPU's primitives, for tensors of the host.
+
+    Attributes:
+        device: the host, where input and output are.
+        gpu: where pieces are computed.
+        base: what computes them.
+        gib: GiB of the GPU for them.
+    """
+
+    device: Device
+    gpu: Device
+    base: Primitive
+    gib: int
+
+    @property
+    def name(self) -> str:
+        """Such as ``host_ram_4GiB_gpu_fft_tiled_16``."""
+        return f"host_ram_{self.gib}GiB_{self.base.name}"
+
+    @property
+    def accuracy(self) -> float:
+        """Of the GPU's primitive."""
+        return self.base.accuracy
+
+    @property
+    def version(self) -> int:
+        """Of the GPU's primitive."""
+        return self.base.version
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Of a convolution that the GPU's primitive does in pieces within the budget."""
+        found = _chosen(self, layer, shape)
+        return found and found.sub_layers.out
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Input and output on the host; on the GPU pieces of both and what computes one."""
+        chosen = self._applicable(layer, shape)
+        parts, places = chosen.sub_layers, chosen.sub_layers.places
+        computing = sum(nominal_time(self.base, cost) for cost in chosen.costs.values())
+        return Cost(
+            flops=places * sum(cost.flops for cost in chosen.costs.values()),
+            bytes_moved=parts.uploaded + parts.downloaded,
+            memory=Memory(
+                resident=0,
+                working=shape.nbytes + parts.out.nbytes,
+                workspace=0,
+                gpu_resident=chosen.resident,
+                gpu_working=chosen.working,
+            ),
+            efficiency=1.0,
+            seconds=parts.seconds(self.gpu.link, places * computing),
+        )
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Build the GPU's primitive for each part of the weights.
+
+        Raises:
+            RunFailed: the GPU's memory does not suffice, or it fails in another way.
+        """
+        from znni.primitives.host_and_gpu.cuda_lanes import CudaLanes
+
+        parts = self._applicable(layer, shape).sub_layers
+        with device_errors(self.gpu.name):
+            lanes = CudaLanes(parts.layer.activation)
+            with lanes.computing:
+                runs = build_parts(self.base, parts, conv_weights(parts.layer, weights))
+            lanes.wait()
+
+        def run(x: Float32) -> Float32:
+            y = new_output(parts.out)
+            with device_errors(self.gpu.name), lanes.device:
+                try:
+                    compute_sub_layers(lanes, parts, runs, x, y)
+                finally:  # of arrays that they still work on none may be freed
+                    lanes.wait()
+            return y
+
+        return run
+
+    def _applicable(self, layer: Operation, shape: Shape5) -> Chosen:
+        chosen = _chosen(self, layer, shape)
+        if chosen is None:
+            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        return chosen
+
+
+def build_parts(
+    base: Primitive, parts: SubLayers, weights: ConvWeights
+) -> dict[tuple[Part, Part], Run]:
+    """What computes a piece by each part of the weights; the last input maps' has the bias."""
+    runs = {}
+    for (outs, ins), conv in parts.blocks.items():
+        weight = np.ascontiguousarray(weights.weight[outs.slice, ins.slice])
+        bias = weights.bias[outs.slice]
+        if ins.stop < parts.shape.f:
+            bias = np.zeros_like(bias)
+        shape = parts.input_shape(ins.length)
+        runs[outs, ins] = base.build(conv, shape, ConvWeights(weight, bias))
+    return runs
+
+
+@lru_cache(maxsize=2**16)
+def _chosen(primitive: HostRam, layer: Operation, shape: Shape5) -> Chosen | None:
+    """The split with the least traffic that the GPU's primitive does within the budget."""
+    base, budget = primitive.base, primitive.gib * GIB
+    out = convolved(layer, shape)
+    if out is None or not isinstance(layer, Conv):
+        return None
+    if base.out_shape(layer, shape._replace(n=1)) is None:
+        return None
+    for parts in splits(layer, shape, out):
+        if parts.buffer_bytes <= budget:
+            costs = _costs(base, parts)
+            if costs and (chosen := Chosen(parts, costs)).working <= budget:
+                return chosen
+    return None
+
+
+def _costs(base: Primitive, parts: SubLayers) -> dict[tuple[Part, Part], Cost] | None:
+    """Of a piece by each part of the weights; None where one does not apply."""
+    known: dict[Conv, Cost] = {}
+    for (outs, ins), conv in parts.blocks.items():
+        if conv not in known:
+            shape = parts.input_shape(ins.length)
+            if base.out_shape(conv, shape) != parts.output_shape(outs.length):
+                return None
+            known[conv] = base.cost(conv, shape)
+    return {block: known[conv] for block, conv in parts.blocks.items()}
+
+
+def primitives(host: Device, gpu: Device, on_gpu: Mapping[str, Primitive]) -> tuple[HostRam, ...]:
+    """Each of the GPU's primitives, within each budget, where the link's speed is known."""
+    if not gpu.link:
+        return ()
+    return tuple(HostRam(host, gpu, base, gib) for base in on_gpu.values() for gib in BUDGETS)
