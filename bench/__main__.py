@@ -18,7 +18,12 @@ from bench.ledger_commands import kills_command, ledger_command
 from bench.micro_batches import compare_divisions
 from bench.network_peers import check_peers
 from bench.networks import Rivals, compare_network
-from bench.planner_commands import machine_command, search_command, shares_command
+from bench.planner_commands import (
+    machine_command,
+    search_command,
+    shares_command,
+    strategies_command,
+)
 from bench.plot import plot
 from bench.profile import profile
 from bench.record import Row, load, revision
@@ -129,6 +134,7 @@ def micro_batches_command(
 
 
 app.command("machine-plans")(machine_command)
+app.command("strategies")(strategies_command)
 app.command("search")(search_command)
 app.command("shares")(shares_command)
 

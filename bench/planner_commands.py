@@ -14,6 +14,7 @@ from bench.record import Row
 from bench.rounds import Effort
 from bench.searches import compare_shares, time_search
 from bench.session import progress, report_all
+from bench.strategies import compare_strategies
 from znni.errors import InvalidInput
 from znni.families import FAMILIES
 from znni.machine import Processors
@@ -81,6 +82,34 @@ def machine_command(
 
     files: list[Path | None] = [*machine] if machine else [None]
     report_all("machine-plans", map(planned, files), [], out)
+
+
+def strategies_command(
+    net: options.Nets,
+    machine: Annotated[
+        Path | None, typer.Option(help="A machine's file. Default: this one.")
+    ] = None,
+    ram: Annotated[
+        int | None, typer.Option(parser=memory_size, metavar="SIZE", help="Of the host.")
+    ] = None,
+    gpu_memory: Annotated[
+        list[int] | None,
+        typer.Option(parser=memory_size, metavar="SIZE", help="Limit of the GPU; repeatable."),
+    ] = None,
+    size: options.Volume = 1024,
+    measure: Annotated[bool, typer.Option(help="Run some patches of each plan, too.")] = False,
+    costs: options.CostsChoice = "built-in",
+    out: options.Out = None,
+) -> None:
+    """The best plan of each strategy of the paper (its Table V), beside what ZNNi reached."""
+
+    def compared(limit: int | None, path: Path) -> list[Row]:
+        network = load_network(path)
+        progress(f"planning {network.name}")
+        return compare_strategies(network, size, machine, ram, limit, costs, measure=measure)
+
+    limits: list[int | None] = [*gpu_memory] if gpu_memory else [None]
+    report_all("strategies", (compared(*one) for one in product(limits, net)), [], out)
 
 
 def shares_command(

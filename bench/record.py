@@ -35,6 +35,7 @@ Kind: TypeAlias = Literal[
     "scaling",
     "search",
     "shares",
+    "strategies",
     "top-plans",
     "volumes",
 ]

@@ -16,6 +16,7 @@ from bench.__main__ import app
 from bench.machine_plans import plan_on
 from bench.published import published
 from bench.searches import SHARES, compare_shares, time_search
+from bench.strategies import STRATEGIES, compare_strategies
 from bench.table import table
 from planner.layers import Slot, fastest_within
 from znni.errors import InvalidInput
@@ -68,6 +69,25 @@ def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> N
     assert narrow["primitives"] == "FFT of whole images"
     assert published("none of them", "ZNN") is None
     assert len(table("machine-plans", rows).splitlines()) == 4
+
+
+def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
+    there = MACHINES / "h200-node.yaml"
+    paper = load_network(NETWORKS / "n337.yaml")
+    rows = compare_strategies(paper, 100, there, None, 4 * 10**9, "built-in", measure=False)
+    assert [row["strategy"] for row in rows] == list(STRATEGIES)
+    assert [row["published_voxels_per_s"] for row in rows][:3] == [262_131, 671_782, 727_103]
+    host, gpu, using, both = rows
+    assert (host["theta"], gpu["theta"]) == (10, 0)
+    assert using["theta"] > 0
+    assert 0 < both["theta"] < 10
+    assert "gpu_declared_gib" not in host
+    for row in (gpu, using, both):
+        assert row["gpu_declared_gib"] <= row["gpu_limit_gib"]
+    assert both["on_gpu"] == "none"
+    assert len(table("strategies", rows).splitlines()) == 6
+    with pytest.raises(InvalidInput, match="strategies needs a GPU"):
+        compare_strategies(paper, 100, MACHINES / "e7.yaml", None, None, "built-in", measure=False)
 
 
 def test_shares_are_predicted_and_measured() -> None:
