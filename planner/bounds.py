@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import pairwise
 from math import inf
+from typing import Protocol
 
 from planner.layers import Options
 from planner.samples import sample_steps
+from planner.strategy import tensors
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
 from znni.shapes import Vec3
 
@@ -14,6 +17,38 @@ from znni.shapes import Vec3
 # faster per voxel, so the bound is relaxed by this much before it rules a patch out. In the
 # sample's largest extent tiles of any size leave little over.
 BOUND_SLACK = 0.9
+
+
+class LeastSeconds(Protocol):
+    """The least time that layers can take."""
+
+    def of_layers(self, patch: Vec3) -> list[float]:
+        """Seconds of each layer for one patch of the output."""
+
+
+class BoundsUsingGpu:
+    """The least time of layers on the host that may compute on the GPU, a part of each at a time.
+
+    What the GPU computes takes no less than the larger of a layer's input and output does on its
+    way there or back; the rest takes what the host needs for it alone.
+
+    Args:
+        network: its layers.
+        alone: the least time that the host takes.
+        link: bytes per second, each way.
+    """
+
+    def __init__(self, network: Network, alone: Callable[[], LeastSeconds], link: float) -> None:
+        self._network = network
+        self._alone = alone
+        self._link = link
+
+    def of_layers(self, patch: Vec3) -> list[float]:
+        """Seconds of each layer for one patch of the output."""
+        between = tensors(self._network, patch)
+        on_the_way = (max(it.nbytes for it in pair) / self._link for pair in pairwise(between))
+        alone = self._alone().of_layers(patch)
+        return [1 / (1 / a + 1 / b) for a, b in zip(alone, on_the_way, strict=True)]
 
 
 class Bounds:

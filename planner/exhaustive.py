@@ -8,19 +8,21 @@ from dataclasses import replace
 from math import inf
 
 from planner.best import Best
+from planner.bounds import BoundsUsingGpu
 from planner.costs import BUILT_IN, CostModel
+from planner.gpu_room import GpuRoom, room_for_host
 from planner.job import Job
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import Overhead
 from planner.side_search import Chooser, SideSearch, Way
 from planner.sizes import patch_sizes, patch_sizes_near
-from planner.strategy import Cut, places_to_cut
+from planner.strategy import Cut, Means, Place, places_to_cut, places_to_use_gpu
 from znni.errors import InvalidInput, option
-from znni.machine import DeviceKind, Machine
+from znni.machine import Device, DeviceKind, Machine
 from znni.network import Conv, Network
 from znni.options import DeviceChoice, Division
 from znni.plans import Plan
-from znni.primitive import Catalogue, on_device
+from znni.primitive import Catalogue, UsesGpu, on_device, without_gpu
 from znni.shapes import Shape5, Vec3
 from znni.sides import sides_of
 
@@ -79,17 +81,45 @@ class Search:
         self.catalogue = catalogue
         self.model = model
         self._overhead = overhead
-        self._places = places_to_cut(network, device)
-        kinds: tuple[DeviceKind, ...] = ("cpu", "gpu")
-        self._sides = {
-            kind: SideSearch(self.network, on_device(catalogue, kind).values(), model, division)
-            for kind in kinds
-        }
+        self._device: DeviceChoice = device
+        self._wanted: frozenset[Place] | None = None
+        alone = without_gpu(catalogue), on_device(catalogue, "gpu")
+        on_host, on_gpu = (
+            SideSearch(self.network, some.values(), model, division) for some in alone
+        )
+        self._sides: dict[Means, SideSearch] = {"cpu": on_host, "gpu": on_gpu}
+        if any(isinstance(primitive, UsesGpu) for primitive in catalogue.values()):
+            self._sides["host using gpu"] = self._using_gpu(division)
+
+    def _using_gpu(self, division: Division) -> SideSearch:
+        """The ways of layers on the host that may compute on the GPU."""
+        gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
+        search = SideSearch(self.network, on_host, self.model, division, self._gpu_room(gpu))
+        search.bounds = BoundsUsingGpu(self.network, lambda: self._sides["cpu"].bounds, gpu.link)
+        return search
+
+    def _gpu_room(self, gpu: Device) -> GpuRoom:
+        return room_for_host(gpu.memory, len(self.network.convolutions))
+
+    @property
+    def places(self) -> list[Place]:
+        """Where plans may pass from the host to the GPU, which the host's layers may use or not."""
+        places = [Place(n) for n in places_to_cut(self.network, self._device)]
+        if "host using gpu" in self._sides:
+            using = places_to_use_gpu(self.network, self._device)
+            places += [Place(n, host_uses_gpu=True) for n in using]
+        return [place for place in places if self._wanted is None or place in self._wanted]
 
     def on(self, device: DeviceChoice) -> Search:
         """The search with layers there, with what this one knows of them."""
         other = copy(self)
-        other._places = places_to_cut(self.network, device)
+        other._device = device
+        return other
+
+    def through(self, places: Iterable[Place]) -> Search:
+        """The search among plans that pass from the host to the GPU at one of these places."""
+        other = copy(self)
+        other._wanted = frozenset(places)
         return other
 
     def within(self, memory: int, device: DeviceKind = "cpu") -> Search:
@@ -106,6 +136,9 @@ class Search:
         else:
             gpu = replace(self.machine.gpus[0], memory=memory)
             other.machine = replace(self.machine, gpus=(gpu, *self.machine.gpus[1:]))
+            if "host using gpu" in self._sides:
+                within = self._sides["host using gpu"].within(self._gpu_room(gpu))
+                other._sides = {**self._sides, "host using gpu": within}
         return other
 
     def among(self, primitives: Collection[str]) -> Search:
@@ -186,7 +219,7 @@ class Search:
         """
         best, limit = None, seconds_limit
         job = self._job(patch)
-        for bound, place in job.by_least_time(self._places):
+        for bound, place in job.by_least_time(self.places):
             if bound >= limit:
                 break
             if plan := self._fastest_with(job, place, limit):
@@ -195,9 +228,7 @@ class Search:
 
     def lower_bound(self, patch: Vec3) -> float:
         """Seconds of the whole job that no plan with this patch can beat."""
-        return min(
-            (bound for bound, _ in self._job(patch).by_least_time(self._places)), default=inf
-        )
+        return min((bound for bound, _ in self._job(patch).by_least_time(self.places)), default=inf)
 
     def smallest(self) -> Plan:
         """The plan that takes the least memory, whatever the time and the limits.
@@ -212,7 +243,7 @@ class Search:
         job = self._job(patch)
         candidates = [
             self._plan(job, ways)
-            for where in map(job.cut, self._places)
+            for where in map(job.cut, self.places)
             if len(ways := list(self._smallest_ways(job, where))) == len(where.stretches)
         ]
         if not candidates:
@@ -240,7 +271,7 @@ class Search:
         bounds = {kind: side.bounds.of_layers(patch) for kind, side in self._sides.items()}
         return Job(self.network, self.machine, self.output, patch, self._overhead, bounds)
 
-    def _fastest_with(self, job: Job, place: int, limit: float) -> Plan | None:
+    def _fastest_with(self, job: Job, place: Place, limit: float) -> Plan | None:
         """The fastest plan that passes from the host to the GPU there, within the limit.
 
         Each device has a memory of its own, and a job's time grows with that of either one's
@@ -253,7 +284,7 @@ class Search:
             device = stretch.device
             price = job.price(place, loads, device)
             bounds, room = job.bounds_of(stretch), job.room(where, device)
-            way = self._sides[device].fastest(stretch, bounds, room, price, limit)
+            way = self._sides[stretch.means].fastest(stretch, bounds, room, price, limit)
             if way is None:
                 return None
             loads[device] = way.load
@@ -264,7 +295,7 @@ class Search:
         """The way of each side that leaves the most of its room, if there is any way."""
         for stretch in where.stretches:
             device = stretch.device
-            if way := self._sides[device].smallest(stretch, job.room(where, device)):
+            if way := self._sides[stretch.means].smallest(stretch, job.room(where, device)):
                 yield way
 
     def _plan(self, job: Job, ways: Iterable[Way]) -> Plan:

@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from math import isfinite
 
+from planner.gpu_room import left_for_gpu
 from planner.overhead import Load, Overhead
 from planner.side_search import Price, Room
-from planner.strategy import Cut, Stretch, cut, tensors
+from planner.strategy import Cut, Means, Place, Stretch, cut, tensors
 from znni.job_seconds import Stage
 from znni.machine import DeviceKind, Machine
 from znni.network import Network
 from znni.plan_time import PlanTime
 from znni.shapes import Shape5, Vec3
+
+# What layers on the host are computed with, by whether they may use the GPU.
+HOSTS: dict[bool, Means] = {False: "cpu", True: "host using gpu"}
 
 STAGES: dict[DeviceKind, Stage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
 
@@ -27,7 +31,7 @@ class Job:
         output: voxels of the job.
         patch: output voxels of a patch.
         overhead: what is taken beside the layers.
-        bounds: on each device, the least seconds that each layer takes of a patch.
+        bounds: by each means, the least seconds that each layer takes of a patch.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class Job:
         output: Vec3,
         patch: Vec3,
         overhead: Overhead,
-        bounds: Mapping[DeviceKind, list[float]],
+        bounds: Mapping[Means, list[float]],
     ) -> None:
         self.patch = patch
         self._bounds = bounds
@@ -47,32 +51,41 @@ class Job:
         self._patches = output.ceil_div(patch).volume
         self._tensors = tensors(network, patch)
         backwards = accumulate(reversed(bounds["gpu"]), initial=0.0)
-        self._least_on_host = list(accumulate(bounds["cpu"], initial=0.0))
+        self._least_on_host = {
+            uses_gpu: list(accumulate(bounds[means], initial=0.0))
+            for uses_gpu, means in HOSTS.items()
+            if means in bounds
+        }
         self._least_on_gpu = list(backwards)[::-1]
 
-    def cut(self, place: int) -> Cut:
-        """The layers on each device, so many of them on the host."""
-        return cut(self._network, self._tensors, place)
+    def cut(self, place: Place) -> Cut:
+        """The layers on each device."""
+        on_host, host_uses_gpu = place
+        return cut(self._network, self._tensors, on_host, host_uses_gpu=host_uses_gpu)
 
     def bounds_of(self, stretch: Stretch) -> list[float]:
         """The least seconds of each of its layers."""
-        return self._bounds[stretch.device][stretch.first : stretch.first + len(stretch.layers)]
+        return self._bounds[stretch.means][stretch.first : stretch.first + len(stretch.layers)]
 
-    def least_loads(self, place: int) -> dict[DeviceKind, Load]:
+    def least_loads(self, place: Place) -> dict[DeviceKind, Load]:
         """What layers take at the least: the seconds of their bounds, and no memory."""
         loads: dict[DeviceKind, Load] = {}
-        if place > 0:
-            loads["cpu"] = Load(self._least_on_host[place], 0, 0)
-        if place < len(self._network.layers):
-            loads["gpu"] = Load(self._least_on_gpu[place], 0, 0)
+        on_host, host_uses_gpu = place
+        if on_host > 0:
+            loads["cpu"] = Load(self._least_on_host[host_uses_gpu][on_host], 0, 0)
+        if on_host < len(self._network.layers):
+            loads["gpu"] = Load(self._least_on_gpu[on_host], 0, 0)
         return loads
 
-    def time(self, place: int, loads: Mapping[DeviceKind, Load]) -> PlanTime:
+    def time(self, place: Place, loads: Mapping[DeviceKind, Load]) -> PlanTime:
         """By what the layers take of each device that they are on."""
-        brought = self._tensors[place].nbytes if "gpu" in loads else 0
-        return self._overhead.time_of_run(self._network, self.patch, loads, brought)
+        on_host, host_uses_gpu = place
+        brought = self._tensors[on_host].nbytes if "gpu" in loads else 0
+        return self._overhead.time_of_run(
+            self._network, self.patch, loads, brought, host_uses_gpu=host_uses_gpu
+        )
 
-    def price(self, place: int, loads: Mapping[DeviceKind, Load], device: DeviceKind) -> Price:
+    def price(self, place: Place, loads: Mapping[DeviceKind, Load], device: DeviceKind) -> Price:
         """By what the layers take of one device, where those on the other take what they take."""
         return Price(
             lambda load: self.time(place, {**loads, device: load}), STAGES[device], self._patches
@@ -85,13 +98,18 @@ class Job:
         if device == "cpu" or left < 0:
             return lambda _: left
 
+        # what layers on the host will take of it is not known yet
+        locked = self._machine.host.memory if where.host_uses_gpu else 2 * where.handed
+
         def of_gpu(first_input: Shape5) -> int:
-            beside = self._overhead.of_gpu(self._network, self.patch, first_input)
-            return self._machine.gpus[0].memory - beside.total
+            memory = self._machine.gpus[0].memory
+            allowed = left_for_gpu(memory) if where.host_uses_gpu else memory
+            beside = self._overhead.of_gpu(self._network, self.patch, first_input, locked)
+            return allowed - beside.total
 
         return of_gpu
 
-    def by_least_time(self, places: Iterable[int]) -> list[tuple[float, int]]:
+    def by_least_time(self, places: Iterable[Place]) -> list[tuple[float, Place]]:
         """Bounds on the time of the job, and the places to pass to the GPU that they are of.
 
         The least comes first. Left out are places where a device is to compute a layer that none of
@@ -104,7 +122,7 @@ class Job:
                 bounds.append((self.time(place, loads).total(self._patches), place))
         return sorted(bounds)
 
-    def _has_room(self, place: int) -> bool:
+    def _has_room(self, place: Place) -> bool:
         """Whether each device holds a fragment that it is given, and what it hands on."""
         where = self.cut(place)
         for stretch in where.stretches:

@@ -9,6 +9,8 @@ from typing import TypeAlias
 from planner.costs import CostModel
 from planner.divisions import Offer, listings, piece_sizes, undominated_offers
 from planner.front import Front
+from planner.gpu_room import NO_ROOM, GpuRoom
+from planner.sharing import shared_offer
 from znni.cost import Cost, Memory
 from znni.micro_batches import cost_of_pieces
 from znni.network import Operation
@@ -36,13 +38,19 @@ class Options:
         primitives: to choose from.
         model: of their times.
         division: the sizes of the pieces that a batch may be computed in.
+        gpu_room: what primitives of the host may take of a GPU.
     """
 
     def __init__(
-        self, primitives: Iterable[Primitive], model: CostModel, division: Division = "power-of-two"
+        self,
+        primitives: Iterable[Primitive],
+        model: CostModel,
+        division: Division = "power-of-two",
+        gpu_room: GpuRoom = NO_ROOM,
     ) -> None:
         self._primitives = tuple(primitives)
         self._model = model
+        self._gpu_room = gpu_room
         self._division: Division = division
         self.divides = division != "none"
         self._known: dict[Asked, tuple[Step, ...]] = {}
@@ -98,6 +106,7 @@ class Options:
             for offer in self._offered(
                 asked.operation, shape._replace(n=items), out._replace(n=items * each)
             )
+            if not offer.cost.memory.gpu_working  # what uses a GPU cuts the batch itself
         ]
         whole = self._offered(asked.operation, shape, out)
         for found in listings(shape.n, whole, parts):
@@ -114,14 +123,29 @@ class Options:
         """What the primitives ask for one call; those that another beats in all are left out."""
         key = (operation, shape, out)
         if key not in self._offers:
-            offers = []
-            for primitive in self._primitives:
-                if primitive.out_shape(operation, shape) == out:
-                    cost = primitive.cost(operation, shape)
-                    estimate = self._model.estimate(primitive, operation, shape, cost)
-                    offers.append(Offer(primitive, shape.n, cost, *estimate))
+            each = out.n // shape.n
+
+            def priced(primitive: Primitive, items: int) -> Offer | None:
+                some = shape._replace(n=items)
+                return self._priced(primitive, operation, some, out._replace(n=items * each))
+
+            offers = [o for p in self._primitives if (o := priced(p, shape.n))]
+            if shared := shared_offer(operation, shape, offers, priced):
+                offers.append(shared)
             self._offers[key] = undominated_offers(offers)
         return self._offers[key]
+
+    def _priced(
+        self, primitive: Primitive, operation: Operation, shape: Shape5, out: Shape5
+    ) -> Offer | None:
+        """What one asks for one call, if it applies and a GPU has the room for it."""
+        if primitive.out_shape(operation, shape) != out:
+            return None
+        cost = primitive.cost(operation, shape)
+        if not self._gpu_room.holds(cost.memory):
+            return None
+        estimate = self._model.estimate(primitive, operation, shape, cost)
+        return Offer(primitive, shape.n, cost, *estimate)
 
 
 def _pareto(steps: list[Step], in_place: bool) -> tuple[Step, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from planner.overhead import Load, Overhead
@@ -13,13 +13,13 @@ from znni.plan_memory import PlanMemory
 from znni.plan_time import PlanTime
 from znni.plans import Plan
 from znni.shapes import Vec3
-from znni.sides import Side
+from znni.sides import Side, bytes_of
 
 
 def memory_of_run(
     network: Network, patch: Vec3, sides: Iterable[Side], overhead: Overhead
 ) -> tuple[PlanMemory, PlanMemory | None]:
-    """Peak bytes on the host, and on the GPU if layers run there.
+    """Peak bytes on the host, and on the GPU if layers run there, or layers of the host use it.
 
     Args:
         network: what is run.
@@ -29,18 +29,19 @@ def memory_of_run(
     """
     by_device = {side.device: side for side in sides}
     on_host, on_gpu = by_device.get("cpu"), by_device.get("gpu")
+    host_uses_gpu = bool(on_host and on_host.uses_gpu)
     handed = on_host.output_shape.nbytes if on_host and on_host.hands_on else 0
-    uses: Processors = "gpu" if not on_host else "cpu+gpu" if on_gpu else "cpu"
-    host = overhead.of_host(network, patch, uses, handed)
-    gpu = overhead.of_gpu(network, patch, on_gpu.first_input) if on_gpu else None
-    return (
-        _with_layers(host, on_host) if on_host else host,
-        _with_layers(gpu, on_gpu) if gpu and on_gpu else None,
-    )
+    uses: Processors = "gpu" if not on_host else "cpu+gpu" if on_gpu or host_uses_gpu else "cpu"
+    host = _with_layers(overhead.of_host(network, patch, uses, handed), by_device, "cpu")
+    if uses == "cpu":
+        return host, None
+    locked = 2 * handed + (host.working if host_uses_gpu else 0)
+    gpu = overhead.of_gpu(network, patch, on_gpu.first_input if on_gpu else None, locked)
+    return host, _with_layers(gpu, by_device, "gpu")
 
 
 def time_of_run(
-    network: Network, patch: Vec3, sides: Iterable[Side], overhead: Overhead
+    network: Network, patch: Vec3, sides: Collection[Side], overhead: Overhead
 ) -> PlanTime:
     """How long a run takes, and what for.
 
@@ -52,16 +53,19 @@ def time_of_run(
     """
     loads: dict[DeviceKind, Load] = {}
     brought = 0
+    host_uses_gpu = any(side.uses_gpu for side in sides)
     for side in sides:
         working, _ = side.working_peak()
         loads[side.device] = Load(side.seconds, side.resident, working)
         brought = side.input_shape.nbytes if side.device == "gpu" else 0
-    return overhead.time_of_run(network, patch, loads, brought)
+    return overhead.time_of_run(network, patch, loads, brought, host_uses_gpu=host_uses_gpu)
 
 
-def _with_layers(beside: PlanMemory, side: Side) -> PlanMemory:
-    working, _ = side.working_peak()
-    return replace(beside, resident=side.resident, working=working)
+def _with_layers(
+    beside: PlanMemory, sides: Mapping[DeviceKind, Side], device: DeviceKind
+) -> PlanMemory:
+    resident, working = bytes_of(sides.values(), device)
+    return replace(beside, resident=resident, working=working)
 
 
 def does_not_fit(smallest: Plan) -> DoesNotFit:

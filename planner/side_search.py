@@ -10,8 +10,9 @@ from itertools import islice, product
 from math import inf
 from typing import NamedTuple, Protocol, TypeAlias
 
-from planner.bounds import Bounds
+from planner.bounds import Bounds, LeastSeconds
 from planner.costs import CostModel
+from planner.gpu_room import NO_ROOM, GpuRoom
 from planner.layers import Choice, Options, Slot, least_memory, undominated_within
 from planner.overhead import Load
 from planner.split import fusible_convolutions, splits
@@ -93,6 +94,7 @@ class SideSearch:
         primitives: the device's.
         model: predicts their times.
         division: the sizes of the pieces that a layer's batch may be computed in.
+        gpu_room: what layers on the host may take of a GPU.
     """
 
     def __init__(
@@ -101,12 +103,14 @@ class SideSearch:
         primitives: Collection[Primitive],
         model: CostModel,
         division: Division,
+        gpu_room: GpuRoom = NO_ROOM,
     ) -> None:
         self._network = network
         self._primitives = primitives
         self._model = model
         self._division: Division = division
-        self._options = Options(primitives, model, division)
+        self._gpu_room = gpu_room
+        self._options = Options(primitives, model, division, gpu_room)
         self._choose: Chooser = undominated_within
 
     def among(self, primitives: Collection[Primitive]) -> SideSearch:
@@ -118,6 +122,12 @@ class SideSearch:
         """The search among ways that compute each batch whole."""
         return self._restricted(self._primitives, "none")
 
+    def within(self, gpu_room: GpuRoom) -> SideSearch:
+        """The search with other room on a GPU for layers on the host."""
+        other = copy(self)
+        other._gpu_room = gpu_room
+        return other._restricted(self._primitives, self._division)
+
     def choosing(self, choose: Chooser) -> SideSearch:
         """The search with another way to give the memory to the steps, with what this one knows."""
         other = copy(self)
@@ -125,7 +135,7 @@ class SideSearch:
         return other
 
     def _restricted(self, primitives: Collection[Primitive], division: Division) -> SideSearch:
-        other = SideSearch(self._network, primitives, self._model, division)
+        other = SideSearch(self._network, primitives, self._model, division, self._gpu_room)
         other._choose = self._choose
         other.bounds = self.bounds  # what no way beats, none of some do
         return other
@@ -135,7 +145,7 @@ class SideSearch:
         return len(self._options)
 
     @cached_property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> LeastSeconds:
         """The least time that each layer can take."""
         return Bounds(self._network, self._options, self._fusible)
 

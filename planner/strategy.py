@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
 from znni.machine import DeviceKind, Processors
 from znni.network import Conv, Layer, Network
 from znni.options import DeviceChoice
 from znni.shapes import Shape5, Vec3
+
+# What computes layers: the host, a GPU, or the host with primitives that compute on a GPU, too.
+Means: TypeAlias = Literal["cpu", "gpu", "host using gpu"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class Stretch:
         layers: first to last.
         given: the tensor that they take of a patch.
         handed: the tensor that they hand on to a GPU, if they do.
+        uses_gpu: whether they are on the host and may compute on the GPU.
     """
 
     device: DeviceKind
@@ -28,6 +33,12 @@ class Stretch:
     layers: tuple[Layer, ...]
     given: Shape5
     handed: Shape5 | None
+    uses_gpu: bool = False
+
+    @property
+    def means(self) -> Means:
+        """What they are computed with."""
+        return "host using gpu" if self.uses_gpu else self.device
 
 
 @dataclass(frozen=True)
@@ -41,9 +52,18 @@ class Cut:
     stretches: tuple[Stretch, ...]
 
     @property
+    def host_uses_gpu(self) -> bool:
+        """Whether layers on the host may compute on the GPU.
+
+        They do not do so while it is at its own: the two sides take turns.
+        """
+        return self.stretches[0].uses_gpu
+
+    @property
     def device(self) -> Processors:
-        """Where the layers are."""
-        return "cpu+gpu" if len(self.stretches) > 1 else self.stretches[0].device
+        """What computes the layers."""
+        both = len(self.stretches) > 1 or self.host_uses_gpu
+        return "cpu+gpu" if both else self.stretches[0].device
 
     @property
     def brought(self) -> int:
@@ -54,7 +74,24 @@ class Cut:
     @property
     def handed(self) -> int:
         """Of these, what the host's layers hand on."""
-        return self.brought if self.device == "cpu+gpu" else 0
+        return self.brought if len(self.stretches) > 1 else 0
+
+
+class Place(NamedTuple):
+    """Where a network passes from the host to a GPU.
+
+    Attributes:
+        on_host: after how many layers.
+        host_uses_gpu: whether these may compute on the GPU.
+    """
+
+    on_host: int
+    host_uses_gpu: bool = False
+
+
+def places_to_use_gpu(network: Network, device: DeviceChoice) -> range:
+    """After how many layers it may do so where those on the host may compute on the GPU."""
+    return range(1, len(network.layers) + 1) if device in ("auto", "cpu+gpu") else range(0)
 
 
 def places_to_cut(network: Network, device: DeviceChoice) -> range:
@@ -71,17 +108,20 @@ def places_to_cut(network: Network, device: DeviceChoice) -> range:
             return range(1, layers)
 
 
-def cut(network: Network, between: Sequence[Shape5], place: int) -> Cut:
+def cut(
+    network: Network, between: Sequence[Shape5], place: int, *, host_uses_gpu: bool = False
+) -> Cut:
     """A network that passes to the GPU at a place.
 
     Args:
         network: which.
         between: the ``tensors`` of a patch.
         place: how many layers are on the host.
+        host_uses_gpu: whether these may compute on the GPU.
     """
     first, others = network.layers[:place], network.layers[place:]
     handed = between[place] if others else None
-    on_host = Stretch("cpu", 0, first, between[0], handed)
+    on_host = Stretch("cpu", 0, first, between[0], handed, host_uses_gpu)
     on_gpu = Stretch("gpu", place, others, between[place], None)
     return Cut(tuple(stretch for stretch in (on_host, on_gpu) if stretch.layers))
 

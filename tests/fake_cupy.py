@@ -22,7 +22,11 @@ from znni.shapes import Vec3
 
 
 class Array(np.ndarray[Any, Any]):
-    """An array that only ``get`` brings back."""
+    """An array that only ``get``, or a copy from its memory, brings back."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
 
     def set(self, values: NDArray[Any], **_stream: object) -> None:
         assert values.shape == self.shape
@@ -43,6 +47,8 @@ class Event:
 
 
 class Stream:
+    ptr = 0
+
     def __init__(self, non_blocking: bool) -> None:
         self.non_blocking = non_blocking
 
@@ -98,11 +104,48 @@ class Failure(Exception):
     status = 700
 
 
+class Device:
+    id = 0
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Runtime:
+    """Copies of memory, and locks that do nothing."""
+
+    CUDARuntimeError = Failure
+    memcpyHostToDevice = 1  # noqa: N815
+    memcpyDeviceToHost = 2  # noqa: N815
+
+    def __init__(self) -> None:
+        self.locked: dict[int, int] = {}
+
+    def hostRegister(self, address: int, nbytes: int, _flags: int) -> None:  # noqa: N802
+        self.locked[address] = nbytes
+
+    def hostUnregister(self, address: int) -> None:  # noqa: N802
+        del self.locked[address]
+
+    def memcpyAsync(self, to: int, source: int, nbytes: int, *_: object) -> None:  # noqa: N802
+        ctypes.memmove(to, source, nbytes)
+
+    def memcpy2DAsync(  # noqa: N802
+        self, to: int, to_pitch: int, source: int, pitch: int, width: int, rows: int, *_: object
+    ) -> None:
+        for row in range(rows):
+            ctypes.memmove(to + row * to_pitch, source + row * pitch, width)
+
+
 CUPY = SimpleNamespace(
     ndarray=ndarray,
     empty=ndarray,
     get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None),
     cuda=SimpleNamespace(
+        Device=Device,
         Stream=Stream,
         Event=Event,
         Memory=Memory,
@@ -112,7 +155,7 @@ CUPY = SimpleNamespace(
         PinnedMemoryPointer=pointer,
         get_elapsed_time=lambda before, after: (after.time - before.time) * 1e3,
         memory=SimpleNamespace(OutOfMemoryError=Failure),
-        runtime=SimpleNamespace(CUDARuntimeError=Failure),
+        runtime=Runtime(),
         driver=SimpleNamespace(CUDADriverError=Failure),
     ),
 )

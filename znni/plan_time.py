@@ -17,12 +17,15 @@ class PlanTime:
         warming: once, during the first patch: more code loaded, and the first touch of memory.
         patch: of each patch, by stages.
         workers: how many patches are at each stage at a time, but for writing.
+        in_turn: whether no two of the stages of layers, and of transfer between them, work at a
+            time: where those on the host compute on the GPU, too.
     """
 
     building: float
     warming: float
     patch: StageSeconds
     workers: int = 1
+    in_turn: bool = False
 
     @property
     def valid(self) -> bool:
@@ -42,7 +45,8 @@ class PlanTime:
         Each stage takes a patch when it has handed on its last, so that a patch takes as long as
         the slowest of them; but the first goes through all, one after another.
         """
-        return self.once + self.patch.together + (patches - 1) * self.pace.slowest
+        slowest = max(self._groups().values())
+        return self.once + self.patch.together + (patches - 1) * slowest
 
     @property
     def pace(self) -> StageSeconds:
@@ -52,6 +56,17 @@ class PlanTime:
 
     def _at_once(self, stage: Stage) -> int:
         return 1 if stage == "writing" else self.workers
+
+    def _groups(self) -> dict[str, float]:
+        """The pace of stages that work at a time, and of those that take turns together."""
+        seconds: dict[str, float] = {}
+        for stage, taken in self.pace.by_stage().items():
+            group = self._group(stage)
+            seconds[group] = seconds.get(group, 0.0) + taken
+        return seconds
+
+    def _group(self, stage: Stage) -> str:
+        return "layers" if self.in_turn and stage not in ("reading", "writing") else stage
 
     def of_job(self, patches: int) -> JobSeconds:
         """Where the seconds of a job of so many patches go; those of workers on average."""
@@ -67,10 +82,11 @@ class PlanTime:
 
         All other stages take what they take; the result is negative where that is more already.
         """
-        seconds, at_once = self.pace.by_stage(), self._at_once(stage)
-        del seconds[stage]
+        groups, own, at_once = self._groups(), self.pace.by_stage()[stage], self._at_once(stage)
+        in_turn = groups.pop(self._group(stage)) - own  # of those that it takes turns with
+        slowest = max(groups.values())
         left = total - self.once - (self.patch.together - self.patch.by_stage()[stage])
-        slowest = max(seconds.values())
-        if left > (patches - 1 + at_once) * slowest:
-            return left / (1 + (patches - 1) / at_once)
+        within = (left - (patches - 1) * in_turn) / (1 + (patches - 1) / at_once)
+        if in_turn + within / at_once > slowest:
+            return within
         return left - (patches - 1) * slowest

@@ -52,8 +52,8 @@ class Plan:
     @property
     def device(self) -> Processors:
         """Where the layers run: on the ``cpu``, the ``gpu``, or the first of them on the one."""
-        devices = {segment.device for segment in self.segments}
-        if len(devices) > 1:
+        on_host = self.side("cpu")
+        if on_host and (on_host.uses_gpu or self.side("gpu")):
             return "cpu+gpu"
         return self.segments[0].device
 
@@ -215,7 +215,7 @@ def _has_its_devices(plan: Plan) -> bool:
     """From the host to the GPU, never back; and there is a GPU if there is to be one."""
     devices = [segment.device for segment in plan.segments]
     on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
-    return devices == sorted(devices) and ("gpu" in devices) == on_gpu
+    return devices == sorted(devices) and (plan.device != "cpu") == on_gpu
 
 
 def _is_positive(plan: Plan) -> bool:

@@ -63,6 +63,11 @@ class Step:
         """Whether it pools and gives one fragment, not all of them."""
         return self.pool is not None and self.shape_out.n == self.shape_in.n
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it runs on the host and computes on a GPU, where it takes what its cost says."""
+        return self.cost.memory.gpu_working > 0
+
     def taken(self, *, in_place: bool = False) -> int:
         """Bytes of one call at its peak, its input and output counted.
 

@@ -7,7 +7,7 @@ its results where it lies in that tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -66,6 +66,21 @@ class Side:
         """Bytes that the primitives keep between patches."""
         return sum(step.cost.memory.resident for step in self.steps)
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether steps that run on the host compute on a GPU."""
+        return any(step.uses_gpu for step in self.steps)
+
+    @property
+    def gpu_resident(self) -> int:
+        """Bytes of a GPU that steps on the host keep between patches."""
+        return sum(step.cost.memory.gpu_resident for step in self.steps)
+
+    @property
+    def gpu_working(self) -> int:
+        """Bytes of a GPU that steps on the host take while they run: one at a time."""
+        return max(step.cost.memory.gpu_working for step in self.steps)
+
     def held_beside(self) -> Iterator[tuple[Step, int]]:
         """Each step with the bytes alive during it beside its own.
 
@@ -112,3 +127,20 @@ def sides_of(segments: tuple[Segment, ...], patch_input: Shape5) -> tuple[Side, 
         given = sides[-1].output_shape if sides else patch_input
         sides.append(Side(part, given, hands_on=part is not parts[-1]))
     return tuple(sides)
+
+
+def bytes_of(sides: Iterable[Side], device: DeviceKind) -> tuple[int, int]:
+    """Bytes of a device that sides keep between patches, and the most that they take within one.
+
+    On a GPU, what layers of the host take while they compute there comes on top of what its own
+    hold: the arrays of these stay where they are until the patch is done.
+    """
+    resident = working = 0
+    for side in sides:
+        if side.device == device:
+            resident += side.resident
+            working += side.working_peak()[0]
+        elif device == "gpu":
+            resident += side.gpu_resident
+            working += side.gpu_working
+    return resident, working

@@ -7,7 +7,7 @@ from znni.micro_batches import found
 from znni.network import Network
 from znni.plans import Plan
 from znni.primitive import Catalogue
-from znni.sides import Side
+from znni.sides import Side, bytes_of
 from znni.units import counted
 from znni.volume import Volume
 
@@ -21,7 +21,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
     """
     for side in plan.sides:
         _check_steps(side, catalogue)
-        _check_memory(plan, side)
+    _check_memory(plan)
 
 
 def _check_steps(side: Side, catalogue: Catalogue) -> None:
@@ -68,14 +68,14 @@ def _check_steps(side: Side, catalogue: Catalogue) -> None:
         expected = shape
 
 
-def _check_memory(plan: Plan, side: Side) -> None:
-    working, _ = side.working_peak()
-    promised, device = plan.limits[side.device]
-    if (promised.working, promised.resident) != (working, side.resident):
-        raise InvalidInput(
-            f"the plan promises {promised.resident} resident and {promised.working} working bytes "
-            f"of {device.name}, and its steps take {side.resident} and {working}; {PLAN_AGAIN}"
-        )
+def _check_memory(plan: Plan) -> None:
+    for promised, device in plan.limits.values():
+        resident, working = bytes_of(plan.sides, device.kind)
+        if (promised.resident, promised.working) != (resident, working):
+            raise InvalidInput(
+                f"the plan promises {promised.resident} resident and {promised.working} working "
+                f"bytes of {device.name}, and its steps take {resident} and {working}; {PLAN_AGAIN}"
+            )
 
 
 def check_features(volume: Volume, network: Network) -> None:

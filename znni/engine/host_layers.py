@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from itertools import cycle
 
 import numpy as np
 
 from znni.arena import Arena, output_into
-from znni.cuda import device_errors
+from znni.cuda import cupy, device_errors
+from znni.device_arena import DeviceArena
 from znni.engine.recombine import place
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
@@ -25,7 +27,9 @@ class HostLayers:
     """Runs a side of a plan on the host, with all that can be prepared once prepared.
 
     Its arena holds what a patch takes beside its input, which is the caller's, and the tensor that
-    is handed on. There are two of these: one is filled while the GPU takes the other.
+    is handed on. There are two of these: one is filled while the GPU takes the other. Where steps
+    compute on a GPU, it copies from and to the arena itself, whose pages are locked for that, and
+    they share an arena there.
 
     Args:
         plan: whose side it is.
@@ -35,7 +39,8 @@ class HostLayers:
         measured: told of each call of a step, once it is done.
 
     Raises:
-        RunFailed: a tensor is to be handed on to a GPU, and the system does not give its memory.
+        RunFailed: a tensor is to be handed on to a GPU, or steps compute there, and the system or
+            the GPU does not give the memory.
     """
 
     def __init__(
@@ -50,15 +55,23 @@ class HostLayers:
             beside += side.output_shape.nbytes
             with device_errors(plan.gpu.name):
                 self._tensors = cycle([pinned(side.output_shape) for _ in range(2)])
-        self._arena = Arena(working - beside)
         self._traversal = Traversal(side.segments, catalogue, weights)
+        self._on_gpu: DeviceArena | None = None
+        if not side.uses_gpu:
+            self._arena = Arena(working - beside)
+            return
+        with device_errors(plan.gpu.name):
+            cupy().get_default_memory_pool().free_all_blocks()  # what only preparing took
+            self._arena = Arena(working - beside, page_locked=True)
+            self._on_gpu = DeviceArena(side.gpu_working)
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
         """One, which gives dense output, or all that the last step makes, for the next side."""
         run = self.tensor if self._side.hands_on else self.dense
 
         def work(given: Fragments) -> Float32 | Fragments:
-            with stopwatch.during("host_layers"), self._arena.in_use():
+            on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()
+            with stopwatch.during("host_layers"), self._arena.in_use(), on_gpu:
                 return run(given)
 
         return [work]

@@ -68,6 +68,18 @@ class PatchRunner:
         return dense
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
-        """What is done with a patch, as of any ``Runner``: the stages of each side in order."""
+        """What is done with a patch, as of any ``Runner``: the stages of each side in order.
+
+        Where the sides take turns they are one stage.
+        """
         first, *others = (work for side in self._sides for work in side.stages(stopwatch))
-        return [lambda block: first(whole(block)), *others]
+        if not self.plan.time.in_turn:
+            return [lambda block: first(whole(block)), *others]
+
+        def all_in_turn(block: Float32) -> Any:
+            made = first(whole(block))
+            for work in others:
+                made = work(made)
+            return made
+
+        return [all_in_turn]
