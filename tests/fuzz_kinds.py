@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,8 +107,26 @@ def read_by_h5py(name: str = "volume.h5") -> NDArray[Any]:
     found: list[h5py.Dataset] = []
     with h5py.File(name) as file:
         file.visititems(lambda _name, item: found.append(item) if hasattr(item, "shape") else None)
-        (values,) = (d[SEEN] for d in found if len(d.shape or ()) in (3, 4))
-    return np.asarray(values)
+        (dataset,) = (d for d in found if len(d.shape or ()) in (3, 4))
+        try:
+            return np.asarray(dataset[SEEN])
+        except OSError:
+            return unpacked(dataset)[SEEN]
+
+
+def unpacked(dataset: h5py.Dataset) -> NDArray[Any]:
+    """A dataset chunk by chunk: HDF5 unpacks none where a level of compression is not one."""
+    values = np.zeros(dataset.shape, dataset.dtype)
+    for index in range(dataset.id.get_num_chunks()):
+        start = dataset.id.get_chunk_info(index).chunk_offset
+        _, packed = dataset.id.read_direct_chunk(start)
+        chunk = np.frombuffer(zlib.decompress(packed), dataset.dtype).reshape(dataset.chunks)
+        within = [
+            min(n, end - a) for a, n, end in zip(start, chunk.shape, values.shape, strict=True)
+        ]
+        place = tuple(slice(a, a + n) for a, n in zip(start, within, strict=True))
+        values[place] = chunk[tuple(map(slice, within))]
+    return values
 
 
 def network_is_as_written(outcome: Outcome) -> bool:
