@@ -153,6 +153,14 @@ def test_outputs_of_other_inputs() -> None:
     assert "210 input voxels" in succeeds("view", "small.npy", "same.npy")
 
 
+@pytest.mark.parametrize("name", ["scale", "voxel_offset"])
+def test_damaged_attributes(name: str) -> None:
+    with h5py.File("out.h5", "r+") as file:
+        del file["main"].attrs[name]
+        file["main"].attrs[name] = "three"
+    assert f"attribute '{name}' is 'three'" in refused("view", "volume.h5", "out.h5")
+
+
 def test_huge_outputs_are_seen_in_their_middle() -> None:
     huge = Box(Vec3(10, 20, 30), Vec3(10, 20, 30) + Vec3(2000, 3000, 100))
     assert shown(huge, None, None) == (Box(Vec3(914, 1424, 30), Vec3(1106, 1616, 130)), 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from znni.network import Network
 from znni.network_file import network_from_text, network_text
 from znni.options import Accuracy, Border, OutputType, Pad
 from znni.shapes import Box
+from znni.volumes.stored import StoredVolume
 from znni.weights import Weights
 
 
@@ -100,36 +100,24 @@ def _named(volume: object) -> str:
     return str(volume) if isinstance(volume, str | Path) else type(volume).__name__
 
 
-def origin_of(stored: Mapping[str, Any], name: str) -> Origin:
+def origin_of(output: StoredVolume) -> Origin:
     """Read back what an output was computed from.
-
-    Args:
-        stored: its attributes, as its format gives them.
-        name: of the output, for messages.
 
     Raises:
         InvalidInput: an attribute is missing or cannot be read, as of what no run has written.
     """
     found: dict[str, Any] = {}
     for key in Attributes.model_fields:
-        try:
-            value = stored[key]
-        except KeyError:
-            continue
-        except Exception as error:  # damaged files let their libraries raise all kinds
-            raise _unreadable(name, key, str(error)) from None
-        found[key] = value.tolist() if hasattr(value, "tolist") else value
+        value = output.attribute(key)
+        if value is not None:
+            found[key] = value.tolist() if hasattr(value, "tolist") else value
     try:
         attributes = Attributes.model_validate(found)
     except ValidationError as error:
         first = error.errors()[0]
-        raise _unreadable(name, str(first["loc"][0]), first["msg"]) from None
-    where = f"{name}, attribute network_file"
+        raise InvalidInput(
+            f"{output.name}: its attribute {first['loc'][0]!r} does not say how it was computed "
+            f"({first['msg']}); give an output of znni infer"
+        ) from None
+    where = f"{output.name}, attribute network_file"
     return Origin(attributes, network_from_text(attributes.network_file, where))
-
-
-def _unreadable(name: str, key: str, why: str) -> InvalidInput:
-    return InvalidInput(
-        f"{name}: its attribute {key!r} does not say how it was computed ({why}); give an output "
-        f"of znni infer"
-    )

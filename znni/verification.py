@@ -122,7 +122,7 @@ def verify(
     output = open_volume(out)
     if not isinstance(output, StoredVolume) or str(out).rstrip("/").endswith(".partial"):
         raise InvalidInput(f"{out}: is no finished output; give a file that znni infer has made")
-    origin = origin_of(output.attributes, output.name)
+    origin = origin_of(output)
     ledger = read_ledger(split_dataset(str(out))[0])
     volume = input_of(origin, output, ledger, source)
     masked = mask_of(origin, output, volume, mask)

@@ -109,8 +109,13 @@ def _input(volume: Volume, box: Box, stride: int) -> Picture:
 
 
 def _maps(output: Volume, box: Box, stride: int) -> list[Picture]:
-    attributes = output.attributes if isinstance(output, StoredVolume) else {}
-    scale = float(attributes.get("scale", 1.0))  # times a stored value is what the network gave
+    stored = output.attribute("scale") if isinstance(output, StoredVolume) else None
+    try:
+        scale = 1.0 if stored is None else float(stored)  # times a value is what the network gave
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"the output's attribute 'scale' is {stored!r}; give an output of znni infer"
+        ) from None
     pictures = []
     for feature in range(min(output.features, MOST_MAPS)):
         values = sampled(output, feature, box, stride) * scale

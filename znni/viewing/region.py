@@ -20,7 +20,7 @@ def offset_of(output: Volume, volume: Volume) -> Vec3:
     Raises:
         InvalidInput: the output does not say, or lies outside of the input.
     """
-    stored = output.attributes.get("voxel_offset") if isinstance(output, StoredVolume) else None
+    stored = output.attribute("voxel_offset") if isinstance(output, StoredVolume) else None
     if stored is None and volume.size == output.size:
         return ZERO
     try:

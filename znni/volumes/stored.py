@@ -18,9 +18,6 @@ from znni.volumes.array import ArrayLike, ArrayVolume
 class StoredVolume(ArrayVolume):
     """A volume of an array that is read from a file or a store as it is sliced.
 
-    Attributes:
-        attributes: what is stored with it by name, as of an output: how it came to be.
-
     Raises:
         RunFailed: a part of it cannot be read, as of a truncated or damaged file, or from a server
             that does not answer.
@@ -34,7 +31,21 @@ class StoredVolume(ArrayVolume):
         attributes: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(array, name, grid)
-        self.attributes = attributes
+        self._attributes = attributes
+
+    def attribute(self, name: str) -> Any:
+        """What is stored with it under a name, as of an output: how it came to be. None if nothing.
+
+        Raises:
+            InvalidInput: it cannot be read, as of a damaged file.
+        """
+        try:
+            return self._attributes.get(name)
+        except Exception as error:  # as below
+            raise InvalidInput(
+                f"{self.name}: its attribute {name!r} cannot be read: {reason(error)}; copy the "
+                f"file again"
+            ) from None
 
     def read(self, box: Box) -> NDArray[Any]:
         """The values (f, z, y, x) of a box within the volume."""
