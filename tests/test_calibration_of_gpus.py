@@ -114,7 +114,7 @@ def test_what_one_device_has_in_common_says_nothing_of_the_other() -> None:
 def test_plans_for_a_gpu_are_made_from_what_was_measured_of_it(tmp_path: Path) -> None:
     write_case(tmp_path)
     show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
-    assert "run znni calibrate --device gpu" in refused(
+    assert "run znni calibrate with device='gpu' (--device gpu)" in refused(
         *show, "--device", "gpu", "--costs", "measured"
     )
     succeeds("calibrate", "--quick", "--device", "cpu")

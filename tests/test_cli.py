@@ -92,6 +92,7 @@ def test_an_output_says_how_it_came_to_be() -> None:
     assert attributes["scale"] == pytest.approx(1 / 255)
     assert attributes["seconds"] > 0
     assert attributes["peak_memory_bytes"] > 0
+    assert attributes["gpu_peak_memory_bytes"] == 0
     assert attributes["fallbacks"] == 0
     for purpose in ("building", "running", "reading", "host_layers", "writing"):
         assert attributes[f"{purpose}_seconds"] > 0

@@ -14,13 +14,14 @@ from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
 import znni
 from planner.exhaustive import Search, fastest_plan
 from planner.overhead import Overhead
-from znni import planning
+from znni import plan_of_run, planning
 from znni.device_choice import primitives_for
 from znni.engine import device_recombine
 from znni.engine.checks import check_runnable
 from znni.engine.recombine import place
 from znni.engine.tiles import make_job
 from znni.errors import DoesNotFit, InvalidInput, RunFailed
+from znni.gpus import Gpu
 from znni.machine import Machine, detect_machine, limited
 from znni.network import Conv, Network, Pool
 from znni.options import ANYTHING, AS_COMPUTED, Choices, Stored
@@ -269,6 +270,16 @@ def test_a_plan_never_goes_back_to_the_host() -> None:
     less = replace(plan, gpu_memory=replace(plan.gpu_memory, working=1))
     with pytest.raises(InvalidInput, match="working bytes of Card, and its steps take"):
         check_runnable(less, planning.catalogue(plan.machine))
+
+
+@pytest.mark.parametrize(("held", "said"), [(0, True), (900, False)])
+def test_a_plan_beyond_what_is_free_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, held: int, said: bool
+) -> None:
+    monkeypatch.setattr(plan_of_run, "detect_gpus", lambda: [Gpu("there", 2**20, 1e12, 1e11, 90)])
+    monkeypatch.setattr(plan_of_run, "device_peak", lambda: held)
+    plan_of_run._warn_beyond_free(2**20 + 900)
+    assert ("1 MiB are free" in caplog.text and "give gpu_memory='0MiB'" in caplog.text) == said
 
 
 def test_fragments_start_where_the_host_places_them() -> None:

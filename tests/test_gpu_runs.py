@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
+import h5py
 import numpy as np
 import pytest
 from command_line import OUTPUT, read_main, succeeds, write_case
@@ -191,6 +192,10 @@ def test_a_volume_through_the_command_line(tmp_path: Path, monkeypatch: pytest.M
     for dtype, values in expected.items():
         said = succeeds(*run, "--dtype", dtype, "--device", "gpu", "--out", "gpu.h5")
         assert "voxels in" in said
+        with h5py.File("gpu.h5") as file:
+            taken = file["main"].attrs["gpu_peak_memory_bytes"]
+            promised = file["main"].attrs["predicted_gpu_memory_bytes"]
+        assert promised / 2 < taken <= promised
         found = read_main("gpu.h5")
         assert found.shape == OUTPUT
         assert found.dtype == dtype

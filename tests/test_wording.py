@@ -104,5 +104,14 @@ def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -
         ("writing", "0.2", "s", "0.8", "s", "1.8", "s"),
         ("peak", "memory", "3", "MiB", *in_units(plan.memory.total).split()),
     } <= rows
+    on_gpu = replace(plan, gpu_memory=replace(plan.memory, process=0))
+    beside = str(replace(report, plan=on_gpu, gpu_peak_memory=5 << 20)).splitlines()[-1]
+    assert beside.split() == [
+        "GPU",
+        "memory",
+        "5",
+        "MiB",
+        *in_units(on_gpu.gpu_memory.total).split(),
+    ]
     fallen = replace(report, fallbacks=(plan, plan), accuracy_note="bfloat16 in c")
     assert "; memory ran out 2 times; accuracy bfloat16 in c; predicted" in str(fallen)

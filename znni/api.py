@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from znni.arrays import peak_memory
 from znni.calibration.record import StepTimes, refine
+from znni.device_arena import device_peak
 from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import Progress, no_progress
@@ -148,9 +149,10 @@ def infer(
             again = Blocks(volume, job, network, weights, masked)
             spent = recheck(runner, again, job, output, dtype, choices.accuracy, smaller)
             spent += runner.run(blocks, job, output, dtype, progress, smaller, remaining)
+            gpu_peak = device_peak()
             taken = runner.workers_memory
         taken += peak.highest
-        measured = as_run(runner.plans, spent, taken, blocks.skipped)
+        measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak)
         output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon())
@@ -160,8 +162,10 @@ def infer(
             refine(times.warm(), plan.machine.host.threads, side.device)
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
-    before, skipped = job.output.volume - left, blocks.skipped
-    report = Report(plan, fallbacks, left, spent, taken, attributes, note, before, skipped)
+    report = Report(
+        plan, fallbacks, left, spent, taken, attributes, note, job.output.volume - left,
+        blocks.skipped, gpu_peak,
+    )  # fmt: skip
     log.info("%s", report)
     return report
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -24,6 +25,7 @@ ALIGNMENT = 512  # bytes: as CuPy's own pool aligns, which is enough for any acc
 MOST_ARRAYS = 2048  # that are alive at a time and lose less than ALIGNMENT each
 
 _current: ContextVar[DeviceArena | None] = ContextVar("_current", default=None)
+_arenas: WeakSet[DeviceArena] = WeakSet()
 
 
 def new_device_output(shape: tuple[int, ...]) -> Any:
@@ -71,6 +73,7 @@ class DeviceArena:
     def __init__(self, capacity: int) -> None:
         self._ends = TwoStacks(capacity_with_alignment(capacity))
         self._memory = allocate(self._ends.capacity)
+        _arenas.add(self)
 
     @property
     def capacity(self) -> int:
@@ -106,6 +109,18 @@ class DeviceArena:
         address = self._memory.ptr + block.start
         memory = cupy().cuda.UnownedMemory(address, nbytes, owner, self._memory.device_id)
         return cupy().cuda.MemoryPointer(memory, 0)
+
+
+def device_peak() -> int:
+    """Bytes of the GPU held by arrays at their highest, as far as what holds them is still there.
+
+    Those are the arenas' at their peaks, and what CuPy's pool has given out now: what primitives
+    keep, and blocks on their way. What CUDA takes for itself is not among them.
+    """
+    if not _arenas:
+        return 0
+    kept = int(cupy().get_default_memory_pool().used_bytes())
+    return kept + sum(arena.peak for arena in _arenas)
 
 
 def allocate(nbytes: int) -> Any:

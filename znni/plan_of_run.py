@@ -6,10 +6,12 @@ import logging
 from dataclasses import replace
 
 from znni import planning
+from znni.device_arena import device_peak
 from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, option
 from znni.gpu_choice import choose_gpus
-from znni.machine import detect_for, detect_host
+from znni.gpus import detect_gpus
+from znni.machine import AVAILABLE_SHARE, detect_for, detect_host
 from znni.network import Network
 from znni.options import Choices, Stored
 from znni.plans import Plan
@@ -53,6 +55,7 @@ def given_or_found(
 
 
 def _warn_beyond_available(plan: Plan) -> None:
+    """Say where a plan takes more than there is, whatever it was allowed."""
     available = detect_host().host.memory
     if plan.memory.total > available:
         log.warning(
@@ -60,6 +63,21 @@ def _warn_beyond_available(plan: Plan) -> None:
             in_units(plan.memory.total),
             in_units(available),
             option("ram", f"{available // 2**20}MiB"),
+        )
+    if plan.gpu_memory:
+        _warn_beyond_free(plan.gpu_memory.total)
+
+
+def _warn_beyond_free(taken: int) -> None:
+    """Say where a plan takes more of the GPU than is free, or this process holds already."""
+    free = detect_gpus()[0].free + device_peak()
+    if taken > free:
+        log.warning(
+            "the plan takes %s of the GPU and %s are free: the run may have to go on with a plan "
+            "that takes less; give %s",
+            in_units(taken),
+            in_units(free),
+            option("gpu_memory", f"{int(AVAILABLE_SHARE * free) // 2**20}MiB"),
         )
 
 

@@ -40,26 +40,29 @@ def provenance(
         "predicted_memory_bytes": plan.memory.total,
         "predicted_gpu_memory_bytes": plan.gpu_memory.total if plan.gpu_memory else 0,
         **plan.time.of_job(plan.patches).named("predicted_"),
-        **as_run([plan], JobSeconds(), 0, Skipped()),  # known at the end
+        **as_run([plan], JobSeconds(), 0, Skipped(), 0),  # known at the end
     }
 
 
-def as_run(plans: Sequence[Plan], spent: JobSeconds, peak: int, skipped: Skipped) -> dict[str, Any]:
+def as_run(
+    plans: Sequence[Plan], spent: JobSeconds, peak: int, skipped: Skipped, gpu_peak: int
+) -> dict[str, Any]:
     """What attributes of an output tell of the run, from the plans that it went through."""
     return {
         "plan": plans[-1].to_json(),
         "fallbacks": len(plans) - 1,
-        **measured(spent, peak, skipped),
+        **measured(spent, peak, skipped, gpu_peak),
     }
 
 
-def measured(spent: JobSeconds, peak: int, skipped: Skipped) -> dict[str, Any]:
+def measured(spent: JobSeconds, peak: int, skipped: Skipped, gpu_peak: int = 0) -> dict[str, Any]:
     """What the last of the runs that an output took measured: the same run again gives others."""
     return {
         "seconds": spent.total,
         **spent.named(),
         "bottleneck": spent.busy.bottleneck,
         "peak_memory_bytes": peak,
+        "gpu_peak_memory_bytes": gpu_peak,
         "blocks_outside_mask": skipped.outside_mask,
         "blocks_constant": skipped.constant,
     }

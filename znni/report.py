@@ -29,6 +29,7 @@ class Report:
             course.
         finished_before: output voxels that earlier runs left, which this one went on from.
         skipped: blocks that needed no work.
+        gpu_peak_memory: bytes of the GPU that its arrays took at their highest.
     """
 
     plan: Plan
@@ -40,6 +41,7 @@ class Report:
     accuracy_note: str
     finished_before: int = 0
     skipped: Skipped = field(default_factory=Skipped)
+    gpu_peak_memory: int = 0
 
     @property
     def seconds(self) -> float:
@@ -67,7 +69,7 @@ class Report:
     def _rows(self) -> list[tuple[str, ...]]:
         share = self.voxels / (self.voxels + self.finished_before)
         expected = self.plan.time.of_job(ceil(share * self.plan.patches))
-        promised, on_gpu = self.plan.memory.total, self.plan.gpu_memory
+        promised = self.plan.memory.total
         times = (self.time, expected)
         return [
             ("", "measured", "predicted", "waiting"),
@@ -78,7 +80,7 @@ class Report:
             ("at a time", "", "", ""),
             *self._stages(expected),
             ("peak memory", in_units(self.peak_memory), in_units(promised), ""),
-            *([("GPU memory", "", in_units(on_gpu.total), "")] if on_gpu else []),
+            *self._on_gpu(),
         ]
 
     def _stages(self, expected: JobSeconds) -> Iterator[tuple[str, ...]]:
@@ -92,3 +94,9 @@ class Report:
     def _bottleneck(self) -> str:
         stage = self.time.busy.bottleneck
         return f"{in_words(stage)} set the pace, busy {self.time.share(stage):.0%} of the time"
+
+    def _on_gpu(self) -> list[tuple[str, ...]]:
+        promised = self.plan.gpu_memory
+        if promised is None:
+            return []
+        return [("GPU memory", in_units(self.gpu_peak_memory), in_units(promised.total), "")]

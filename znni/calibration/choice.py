@@ -52,10 +52,10 @@ def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = Fa
     if costs == "measured":
         here = " and ".join(map(str, _conditions(catalogue)))
         on_gpu = any(primitive.device.kind == "gpu" for primitive in catalogue.values())
-        how = "znni calibrate --device gpu" if on_gpu else "znni calibrate with these threads"
+        how = option("device", "gpu") if on_gpu else "these threads"
         raise InvalidInput(
-            f"{database.path}: nothing was measured yet on {here}; run {how}, or give "
-            f"{option('costs', 'built-in')}"
+            f"{database.path}: nothing was measured yet on {here}; run znni calibrate with {how}, "
+            f"or give {option('costs', 'built-in')}"
         )
     return BUILT_IN
 
