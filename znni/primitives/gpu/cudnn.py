@@ -19,7 +19,7 @@ from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
 from znni.primitives.gpu.common.activation import activate_over_maps, with_softmax
 from znni.primitives.gpu.common.capability import capability_of
-from znni.primitives.gpu.library.formats import FORMATS, Format
+from znni.primitives.gpu.library.formats import FORMATS, Format, maps_out
 from znni.primitives.gpu.library.graph import ConvolutionGraph, graph_key
 from znni.primitives.gpu.library.layout import Layout
 from znni.primitives.gpu.library.pieces import Pieces, pieces
@@ -65,11 +65,12 @@ class GpuCudnn:
         return found and found[2]
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """A multiply-add for each tap of each voxel; a piece and the engine's workspace."""
+        """A multiply-add for each tap of each voxel, of as many maps as engines take together."""
         conv, piece, out = self._checked(layer, shape)
         products = conv.in_features * conv.out_features * conv.kernel.volume
+        together = self.number.maps_in(conv.in_features) * maps_out(conv.out_features)
         cost = Cost(
-            flops=2.0 * out.n * out.size.volume * products,
+            flops=2.0 * out.n * out.size.volume * together * conv.kernel.volume,
             bytes_moved=PASSES * (shape.nbytes + out.nbytes),
             memory=Memory.beside(
                 shape.nbytes + out.nbytes,

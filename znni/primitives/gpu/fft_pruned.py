@@ -33,7 +33,7 @@ from znni.shapes import Shape5
 from znni.weights import ConvWeights, conv_weights
 
 # Share of the nominal operations per second, were it not for the bytes that they move.
-EFFICIENCY = 0.3
+EFFICIENCY = 0.15
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,10 @@ class GpuPooling(ABC):
         """How many offsets of the window are pooled at, per axis."""
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """One comparison for every voxel; a pass over the input and one over the output."""
-        _, out = self._checked(layer, shape)
+        """Comparisons for every window; a pass over the input and one over the output."""
+        window, out = self._checked(layer, shape)
         return Cost(
-            flops=float(shape.elements),
+            flops=float(out.elements * window.volume),
             bytes_moved=shape.nbytes + out.nbytes,
             memory=Memory.beside(shape.nbytes + out.nbytes, workspace=0),
             efficiency=EFFICIENCY,

@@ -30,7 +30,7 @@ FLOAT_BYTES = 4
 # Operations of a multiply-add of complex numbers, and the shares of the nominal float32 rate that
 # transforms and products sustain, measured on an H200: products run on tensor cores.
 COMPLEX_FLOPS = 8
-EFFICIENCIES = (0.1, 2.2)
+EFFICIENCIES = (0.08, 4.1)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class TileBatches:
         lines = columns(self.tile) * complex_dft(x, 1).first(2 * valid.x).flops
         lines += half(z) * valid.x * complex_dft(y, 1).first(2 * valid.y).flops
         inverse = lines + valid.y * valid.x * inverse_real_dft(z).first(valid.z).flops
-        maps = self.layer.in_features, self.layer.out_features
+        maps = GROUP * self.in_groups, GROUP * self.out_groups  # blocks take whole groups
         transforms = self.count * (maps[0] * forward + maps[1] * inverse)
         products = COMPLEX_FLOPS * self.count * frequencies(self.tile) * maps[0] * maps[1]
         return transforms, products
