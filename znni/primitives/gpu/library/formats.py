@@ -53,8 +53,8 @@ def maps_out(maps: int) -> int:
     return -(-maps // OUT_MAPS_TOGETHER) * OUT_MAPS_TOGETHER
 
 
-# Shares are of the float32 rate of a Hopper GPU, measured on first, hidden and last layers: products
-# on matrix units are faster than the nominal rate of the others.
+# Shares are of the float32 rate of a Hopper GPU, measured on first, hidden and last layers; matrix
+# units are faster than that rate.
 FORMATS = (
     Format(
         name="float32",
