@@ -55,6 +55,10 @@ class ChunkWriter:
         start = part.start // self._chunk * self._chunk
         chunk = Box(start, start + self._chunk)
         place = self._dataset.id.get_chunk_info_by_coord((feature, *start)).byte_offset
+        if part == chunk:
+            stored = np.ascontiguousarray(values, self._dataset.dtype)
+            write_all(self._descriptor, stored, place)
+            return
         stored = np.zeros(self._chunk, self._dataset.dtype)
         if part != chunk.intersection(self._whole):
             there = os.pread(self._descriptor, stored.nbytes, place)

@@ -56,6 +56,11 @@ def mapped(
                 future.exception()  # waits for it
 
 
+def beside(task: Callable[[], Result]) -> Future[Result]:
+    """Begin with a task that goes on beside what its caller does."""
+    return _pool().submit(task)
+
+
 def finish(results: Iterable[None]) -> None:
     """Wait for all of them."""
     for _ in results:

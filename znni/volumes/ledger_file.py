@@ -48,9 +48,9 @@ class MemoryLedger:
         if plan != self.ledger.plan:
             self._note(plan_entry(plan))
 
-    def note_block(self, box: Box, values: NDArray[Any]) -> None:
-        """Note that a block is written."""
-        self._note(block_entry(box, checksum_of(values)))
+    def note_block(self, box: Box, checksum: str) -> None:
+        """Note that a block is written, of whose values that is the ``checksum_of``."""
+        self._note(block_entry(box, checksum))
 
     def close(self) -> None:
         """Let go of it."""
