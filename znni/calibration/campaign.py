@@ -19,7 +19,7 @@ from znni.errors import InvalidInput, option
 from znni.gpus import why_no_gpu
 from znni.machine import DeviceKind, detect_for
 from znni.options import Calibrated
-from znni.primitive import Primitive, catalogue, on_device
+from znni.primitive import Primitive, catalogue, on_device, without_gpu
 from znni.units import in_units
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -80,7 +80,9 @@ def _chosen(threads: int | None, only: Sequence[str], device: Calibrated) -> dic
         raise InvalidInput(
             f"{option('device', 'gpu')}: {why_no_gpu()}; give {option('device', 'cpu')}"
         )
-    known = catalogue(machine)
+    everything = catalogue(machine)
+    # What uses a GPU from the host is predicted from that GPU's own and the link.
+    known = without_gpu(everything) | on_device(everything, "gpu")
     if device != "all":
         known = on_device(known, device)
     for name in only:
