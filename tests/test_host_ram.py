@@ -21,7 +21,7 @@ from znni.primitive import UsesGpu, catalogue, convolved, without_gpu
 from znni.primitives import reference
 from znni.primitives.gpu.fft_tiled import GpuFftTiled
 from znni.primitives.host_and_gpu.cuda_lanes import CudaLanes, adding_source
-from znni.primitives.host_and_gpu.host_ram import BUDGETS, HostRam, build_parts, primitives
+from znni.primitives.host_and_gpu.host_ram import BUDGETS, HostRam, build_parts
 from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
 from znni.primitives.host_and_gpu.sub_layers import splits
 from znni.shapes import Shape5, Vec3
@@ -77,7 +77,6 @@ def test_are_offered_beside_a_gpu() -> None:
     assert offered["host_ram_4GiB_gpu_fft_tiled_16"] == host_ram()
     assert not any(isinstance(p, UsesGpu) for p in without_gpu(offered).values())
     assert without_gpu(offered) == catalogue(Machine(HOST))
-    assert primitives(HOST, replace(GPU, link=0.0), offered) == ()
 
 
 def in_both(items: int = 3) -> SideBySide:

@@ -189,7 +189,5 @@ def _costs(base: Primitive, parts: SubLayers) -> dict[tuple[Part, Part], Cost] |
 
 
 def primitives(host: Device, gpu: Device, on_gpu: Mapping[str, Primitive]) -> tuple[HostRam, ...]:
-    """Each of the GPU's primitives, within each budget, where the link's speed is known."""
-    if not gpu.link:
-        return ()
+    """Each of the GPU's primitives, within each budget."""
     return tuple(HostRam(host, gpu, base, gib) for base in on_gpu.values() for gib in BUDGETS)
