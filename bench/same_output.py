@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from znni.job_seconds import JobSeconds
 from znni.provenance import measured
@@ -17,27 +15,29 @@ MEASURED = frozenset(measured(JobSeconds(), 0, Skipped()))
 def difference(one: Path, other: Path) -> str:
     """Where two outputs differ, in HDF5 or in a Zarr folder; empty where they do not.
 
-    Of an HDF5 file all bytes are compared, with the measured attributes set to zero; of a folder
-    the names of all files, and their bytes, without those attributes.
+    Of an HDF5 file all datasets are compared, to the last bit, with how they are stored and their
+    attributes, but the measured ones; of a folder the names of all files, and their bytes, without
+    those attributes.
     """
-    if one.is_file() and other.is_file():
-        return "" if _hdf5_bytes(one) == _hdf5_bytes(other) else "the bytes of the files"
-    files, others = _files(one), _files(other)
-    if files.keys() != others.keys():
-        return f"the names of files: {sorted(files.keys() ^ others.keys())}"
-    return ", ".join(name for name in files if files[name] != others[name])
+    same_kind = one.is_file() == other.is_file()
+    read = _hdf5 if one.is_file() else _files
+    if not same_kind or (found := read(one)).keys() != (others := read(other)).keys():
+        return "the names of what is in them"
+    return ", ".join(name for name in found if found[name] != others[name])
 
 
-def _hdf5_bytes(path: Path) -> bytes:
+def _hdf5(path: Path) -> dict[str, bytes]:
+    """What each dataset holds, and each attribute, by its name."""
     import h5py
 
-    with TemporaryDirectory() as folder:
-        copy = Path(folder) / path.name
-        shutil.copyfile(path, copy)
-        with h5py.File(copy, "r+") as file:
-            for name in MEASURED:
-                file["main"].attrs.modify(name, 0)
-        return copy.read_bytes()
+    found: dict[str, bytes] = {}
+    with h5py.File(path, "r") as file:
+        for name, dataset in file.items():
+            stored = (dataset.shape, dataset.dtype.str, dataset.chunks)
+            found[name] = repr(stored).encode() + dataset[()].tobytes()
+            for key in dataset.attrs.keys() - MEASURED:
+                found[f"{name}.{key}"] = repr(dataset.attrs[key]).encode()
+    return found
 
 
 def _files(folder: Path) -> dict[str, bytes]:
