@@ -165,6 +165,14 @@ def test_an_array_saved_by_itself(tmp_path: Path) -> None:
         load_weights(tmp_path / "w.npz", NETWORK)
 
 
+def test_a_name_in_hdf5_that_is_no_text(tmp_path: Path) -> None:
+    save_hdf5(good(), tmp_path / "w.h5")
+    with h5py.File(tmp_path / "w.h5", "r+") as file:
+        file[b"\xff\xfe"] = np.zeros(3)
+    with pytest.raises(InvalidInput, match=r"which network .* has no layer for"):
+        load_weights(tmp_path / "w.h5", NETWORK)
+
+
 def test_a_group_in_hdf5_is_named(tmp_path: Path) -> None:
     arrays = {name.replace(".", "/"): values for name, values in good().items()}
     save_hdf5(arrays, tmp_path / "w.h5")

@@ -223,6 +223,11 @@ def remove_level() -> None:
     shutil.rmtree("cells.zarr/0")
 
 
+def group_for_level() -> None:
+    remove_level()
+    zarr.open_group("cells.zarr").create_group("0")
+
+
 def several_times() -> None:
     root = zarr.open_group("cells.zarr")
     del root["0"]
@@ -248,6 +253,7 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     "no metadata": (lambda: Path("cells.zarr/zarr.json").unlink(), "cells.zarr: holds no Zarr"),
     "not JSON": (lambda: Path("cells.zarr/zarr.json").write_text("{"), "cannot be read as Zarr"),
     "no level": (remove_level, "has a resolution '0' that is not there"),
+    "a group": (group_for_level, "has a resolution '0' that is a group and no array"),
     "two times": (several_times, r"cells.zarr:/0 has axes .* 2 points in time along t; "),
     "codec": (lambda: rewrite("cells.zarr/0/zarr.json", '"zstd"', '"magic"'), "codec: 'magic'"),
     "type": (lambda: rewrite("cells.zarr/0/zarr.json", "uint16", "int4"), "type found .* 'int4'"),

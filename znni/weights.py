@@ -213,9 +213,9 @@ def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
 
     found: dict[str, NDArray[np.generic]] = {}
 
-    def keep(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name] = item[()]
+    def keep(name: str | bytes, item: object) -> None:
+        if isinstance(item, h5py.Dataset):  # the name is bytes where it is no text
+            found[name if isinstance(name, str) else name.decode(errors="replace")] = item[()]
 
     with h5py.File(path, "r") as file:
         file.visititems(keep)

@@ -186,6 +186,11 @@ def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Ite
                 f"{where}: its OME metadata has a resolution {level.path!r} that is not there; "
                 f"copy it again, or give another {option('dataset', '/PATH')}"
             ) from None
+        if hasattr(array, "members"):
+            raise InvalidInput(
+                f"{where}: its OME metadata has a resolution {level.path!r} that is a group and no "
+                f"array; write it again, or give another {option('dataset', '/PATH')}"
+            )
         yield _Found(f"{path}/{level.path}".strip("/"), array, level)
     if not image:
         with _told_in_one_line(where):
