@@ -248,7 +248,7 @@ def of_protocol_buffer(rng: Random, data: bytes) -> bytes:
 
 def _change_field(rng: Random, message: Any, field: Any, *, repeated: bool) -> None:
     name = field.name
-    if field.message_type or rng.random() < 0.2:
+    if field.message_type or field.enum_type or rng.random() < 0.2:
         message.ClearField(name)
         return
     odd = rng.choice(

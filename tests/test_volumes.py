@@ -101,6 +101,12 @@ def test_arrays_that_are_no_volumes(array: Any) -> None:
         open_volume(array)
 
 
+def test_an_array_without_end() -> None:
+    endless = np.broadcast_to(np.uint8(0), (3, 4, 2**50))
+    with pytest.raises(InvalidInput, match="which no volume has; is its metadata damaged"):
+        ArrayVolume(endless)
+
+
 def test_a_type_that_numpy_does_not_know() -> None:
     class Foreign:
         shape = (2, 2, 2)

@@ -12,6 +12,9 @@ from znni.shapes import Box, Vec3
 from znni.volume import Begun, Grid
 
 
+LARGEST_EXTENT = 2**48  # far above any real one, far below any overflow
+
+
 class ArrayLike(Protocol):
     """The part of NumPy's array interface that h5py, zarr and dask arrays share."""
 
@@ -39,7 +42,8 @@ class ArrayVolume:
         grid: where its voxels lie.
 
     Raises:
-        InvalidInput: another number of axes, an empty one, or values that are not numbers.
+        InvalidInput: another number of axes, an empty or endless one, or values that are not
+            numbers.
     """
 
     def __init__(self, array: ArrayLike, name: str = "the array", grid: Grid | None = None) -> None:
@@ -52,6 +56,10 @@ class ArrayVolume:
             )
         if min(shape) < 1:
             raise InvalidInput(f"{name} has shape {shape} and holds no voxels")
+        if max(shape) > LARGEST_EXTENT:
+            raise InvalidInput(
+                f"{name} has shape {shape}, which no volume has; is its metadata damaged?"
+            )
         self.dtype = _number_type(array, name)
         self._array = _from_zero(array)
         self._has_features = len(shape) == 4
