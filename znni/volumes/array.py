@@ -11,7 +11,6 @@ from znni.errors import InvalidInput
 from znni.shapes import Box, Vec3
 from znni.volume import Begun, Grid
 
-
 LARGEST_EXTENT = 2**48  # far above any real one, far below any overflow
 
 
