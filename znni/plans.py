@@ -221,7 +221,9 @@ def _has_its_devices(plan: Plan) -> bool:
 def _is_positive(plan: Plan) -> bool:
     sub_batches = (segment.sub_batch for segment in plan.segments)
     sizes = (*plan.output, *plan.patch, *sub_batches, plan.machine.host.threads)
-    timed = plan.time.valid and all(0 < step.seconds < inf for step in plan.steps)
+    nominal = (step.cost.seconds for step in plan.steps if step.cost.seconds is not None)
+    seconds = (*nominal, *(step.seconds for step in plan.steps))
+    timed = plan.time.valid and all(0 < each < inf for each in seconds)
     return min(sizes) >= 1 and timed
 
 
