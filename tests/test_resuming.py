@@ -190,7 +190,7 @@ def test_another_run_is_not_mixed_with(
     assert "resume=False (--no-resume) to start afresh" in said
     assert len(read_ledger(str(partial)).checksums) == 3
     outcome = znni(*RUN, "--out", out, *options, "--overwrite")
-    assert outcome.code == 0
+    assert outcome.code == 0, outcome.err
     assert "finished before" not in outcome.out
 
 
@@ -207,7 +207,7 @@ def test_another_dataset_of_the_same_file_is_another_input() -> None:
 def test_starting_afresh_and_replacing(out: str, resumes: Callable[..., str]) -> None:
     interrupt(out)
     outcome = znni(*RUN, "--out", out, "--no-resume")
-    assert outcome.code == 0
+    assert outcome.code == 0, outcome.err
     assert "finished before" not in outcome.out
     os.rename(out, "kept-" + out)  # noqa: PTH104
     interrupt(out)
