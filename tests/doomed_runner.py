@@ -14,7 +14,7 @@ from znni.weights import Weights
 
 
 class Doomed:
-    """Computes a plan on the host until its third patch."""
+    """Computes a plan on the host until its fifth patch, when blocks of two were written."""
 
     def __init__(self, plan: Plan, weights: Weights, fate: str) -> None:
         self.plan = plan
@@ -25,7 +25,7 @@ class Doomed:
     def stages(self, stopwatch: Stopwatch) -> list[Any]:
         def count(block: NDArray[Any]) -> NDArray[Any]:
             self._begun += 1
-            if self._begun == 3:
+            if self._begun == 5:
                 meet(self._fate)
             return block
 
