@@ -57,7 +57,7 @@ def znni(*arguments: object) -> Outcome:
 
 def succeeds(*arguments: object) -> str:
     outcome = znni(*arguments)
-    assert (outcome.code, outcome.err) == (0, "")
+    assert (outcome.code, outcome.err) == (0, ""), outcome.err
     return outcome.out
 
 

@@ -30,6 +30,7 @@ from znni.shapes import Box, Vec3
 from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.weights import Weights, random_weights
 
+SIZE = Vec3(22, 14, 13)
 PATCH = Vec3(5, 4, 3)
 PLAN = SumsPlan(PATCH)
 
@@ -46,8 +47,8 @@ def fleet(count: int = 2, fate: str = "", dtype: OutputType = "float32") -> Flee
 class Case:
     """A volume, what is wanted of it, and what was written."""
 
-    def __init__(self, dtype: OutputType = "float32") -> None:
-        self.x = np.random.default_rng(0).random((22, 14, 13), np.float32) / 30
+    def __init__(self, dtype: OutputType = "float32", size: Vec3 = SIZE) -> None:
+        self.x = np.random.default_rng(0).random(size, np.float32) / 30
         self.job = make_job(NETWORK, Vec3(*self.x.shape), "valid", "reflect", None)
         self.expected = np.stack([sums(self.x), -sums(self.x)])
         self.found: NDArray[Any] = np.zeros(self.expected.shape, dtype)
@@ -188,6 +189,12 @@ def test_a_signal_ends_workers_at_once() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     case.check_finished_blocks()
+
+
+def test_a_late_failure_is_told_though_no_patch_follows() -> None:
+    case = Case(size=PLAN.input_patch)
+    with pytest.raises(RunFailed, match="failed late"):
+        case.run(fleet(1, fate="fails late"))
 
 
 def test_workers_that_nobody_refers_to_end() -> None:

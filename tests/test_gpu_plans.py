@@ -22,7 +22,7 @@ from znni.engine.recombine import place
 from znni.engine.tiles import make_job
 from znni.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.gpus import Gpu
-from znni.machine import Machine, detect_machine, limited
+from znni.machine import Device, Machine, detect_machine, limited
 from znni.network import Conv, Network, Pool
 from znni.options import ANYTHING, AS_COMPUTED, Choices, Stored
 from znni.plan_file import load_plan
@@ -278,8 +278,20 @@ def test_a_plan_beyond_what_is_free_is_warned_of(
 ) -> None:
     monkeypatch.setattr(plan_of_run, "detect_gpus", lambda: [Gpu("there", 2**20, 1e12, 1e11, 90)])
     monkeypatch.setattr(plan_of_run, "device_peak", lambda: held)
-    plan_of_run._warn_beyond_free(2**20 + 900)
+    gpu = Device("gpu", "there", 2**20, 1, 1e12, 1e11)
+    plan_of_run._warn_beyond_free(2**20 + 900, [gpu])
     assert ("1 MiB are free" in caplog.text and "give gpu_memory='0MiB'" in caplog.text) == said
+
+
+@pytest.mark.usefixtures("there")
+def test_several_gpus_take_no_plan_with_layers_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", device="cpu+gpu")
+    here = replace(plan.machine, gpus=2 * plan.machine.gpus[:1])
+    monkeypatch.setattr(planning, "detect_for", lambda *_: here)
+    with pytest.raises(InvalidInput, match="has some on the host"):
+        planning.checked_plan(plan, plan.network, Choices(gpus=2))
 
 
 def test_fragments_start_where_the_host_places_them() -> None:

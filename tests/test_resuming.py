@@ -412,3 +412,16 @@ def test_a_disk_that_may_only_be_read(out: str, folder: Path, resumes: Callable[
         resumes(f"disk/{out}")
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+def test_a_mask_does_not_change_what_a_finished_block_is_held_to() -> None:
+    """It had another plan, in whose larger blocks voxels outside the mask were computed."""
+    mask = np.zeros(SHAPE, np.uint8)
+    mask[::30, 10, 11] = 1
+    plans = api.search("tiny.yaml", SHAPE, input_itemsize=1, **OPTIONS).fastest(10)
+    large = max(plans, key=lambda plan: plan.patch.volume)
+    small = min(plans, key=lambda plan: plan.patch.volume)
+    assert small.patch.volume < large.patch.volume
+    interrupt("out.h5", after=1, plan=large, mask=mask)
+    api.infer("volume.h5", "tiny.yaml", "out.h5", plan=small, mask=mask, **OPTIONS)
+    assert Path("out.h5").exists()

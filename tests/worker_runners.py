@@ -39,7 +39,8 @@ class Sums:
 
     Attributes:
         plan: of patches.
-        fate: what happens at the fifth patch, when one slot at least was used again.
+        fate: what happens at the fifth patch, when one slot at least was used again; "fails late"
+            is in the second stage, at any.
     """
 
     plan: SumsPlan
@@ -55,7 +56,13 @@ class Sums:
                     meet(self.fate)
                 return sums(block[0])
 
-        return [total, lambda whole: np.stack([whole, -whole])]
+        def both(whole: NDArray[Any]) -> NDArray[Any]:
+            if self.fate == "fails late":
+                time.sleep(0.2)
+                raise RunFailed("the device failed late; run again")
+            return np.stack([whole, -whole])
+
+        return [total, both]
 
 
 def sums(x: NDArray[Any]) -> NDArray[Any]:

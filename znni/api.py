@@ -26,7 +26,7 @@ from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
 from znni.report import Report
-from znni.resuming import identity, plan_of_rest, remaining_of
+from znni.resuming import identity, plan_of_rest, plans_before, remaining_of
 from znni.shapes import Box, Vec3
 from znni.smaller_plan import smaller_plan
 from znni.volume import NewOutput, Volume
@@ -100,7 +100,7 @@ def infer(
         command: the command line, to be noted in the output.
         progress: called after each block with the output voxels written and those wanted.
         options: what the plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
-            ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
+            ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
 
     Raises:
         InvalidInput: something given cannot be used as it is.
@@ -131,8 +131,8 @@ def infer(
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
+        earlier = plans_before(output)
         plan = plan_of_rest(output, plan, network, job, choices, stored)
-        note = accuracy_note(plan, choices.accuracy)
         attributes = provenance(plan, weights, job, source, dataset, mask, border, command, dtype)
         attributes |= placed(grid)
         output.describe(attributes, plan.patch)
@@ -146,13 +146,12 @@ def infer(
 
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
-            again = Blocks(volume, job, network, weights, masked)
-            spent = recheck(runner, again, job, output, dtype, choices.accuracy, smaller)
+            spent = recheck(runner, blocks, job, output, dtype, choices.accuracy, smaller)
             spent += runner.run(blocks, job, output, dtype, progress, smaller, remaining)
             gpu_peak = device_peak()
             taken = runner.workers_memory
         taken += peak.highest
-        measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak)
+        measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak, earlier)
         output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon())
@@ -162,6 +161,7 @@ def infer(
             refine(times.warm(), plan.machine.host.threads, side.device)
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
+    note = accuracy_note(runner.plans[-1], choices.accuracy)
     report = Report(
         plan, fallbacks, left, spent, taken, attributes, note, job.output.volume - left,
         blocks.skipped, gpu_peak,

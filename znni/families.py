@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from znni.primitive import Catalogue
 
-# How the names of each family's primitives begin, after the gpu_ of those of GPUs.
+# How the names of each family's primitives begin, after the gpu_ of those that compute on GPUs.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiled FFT": ("fft_tiled",),
     "FFT of whole images": ("fft_data_parallel", "fft_task_parallel", "fft_pruned"),
@@ -17,7 +17,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 def families(primitives: Catalogue) -> dict[str, set[str]]:
     """Of each family that has any, the names of its primitives, and of all for pooling."""
     own = {
-        family: {name for name in primitives if name.removeprefix("gpu_").startswith(beginnings)}
+        family: {name for name in primitives if name.rpartition("gpu_")[2].startswith(beginnings)}
         for family, beginnings in FAMILIES.items()
     }
     pooling = set(primitives).difference(*own.values())

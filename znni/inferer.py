@@ -13,6 +13,7 @@ from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import no_progress
 from znni.engine.skipping import Blocks
 from znni.engine.tiles import Job, make_job
+from znni.gpu_choice import choose_gpus
 from znni.machine import DeviceKind, detect_for
 from znni.network import Network
 from znni.network_file import load_network
@@ -34,7 +35,8 @@ class Inferer:
     as float32. The primitives prepared for one size of array are kept for the next of that size.
 
     Takes what a plan may use as keyword arguments: ``ram``, ``threads``, ``device``,
-    ``gpu_memory``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
+    ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
+    ``znni.options.Choices``.
     ``ram`` bounds what the process may take with its output, beside the array that it is given.
 
     Example:
@@ -110,5 +112,6 @@ class Inferer:
 def _as_of_now(choices: Choices) -> Choices:
     """The choices, with the memory that they allow stated in bytes."""
     here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    here = choose_gpus(here, choices)
     on_gpu = here.gpus[0].memory if here.gpus else choices.gpu_memory
     return replace(choices, ram=here.host.memory, gpu_memory=on_gpu)

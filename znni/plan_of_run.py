@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from znni import planning
@@ -11,7 +12,7 @@ from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, option
 from znni.gpu_choice import choose_gpus
 from znni.gpus import detect_gpus
-from znni.machine import AVAILABLE_SHARE, detect_for, detect_host
+from znni.machine import AVAILABLE_SHARE, Device, detect_for, detect_host
 from znni.network import Network
 from znni.options import Choices, Stored
 from znni.plans import Plan
@@ -65,12 +66,13 @@ def _warn_beyond_available(plan: Plan) -> None:
             option("ram", f"{available // 2**20}MiB"),
         )
     if plan.gpu_memory:
-        _warn_beyond_free(plan.gpu_memory.total)
+        _warn_beyond_free(plan.gpu_memory.total, plan.machine.gpus[: plan.workers])
 
 
-def _warn_beyond_free(taken: int) -> None:
-    """Say where a plan takes more of the GPU than is free, or this process holds already."""
-    free = detect_gpus()[0].free + device_peak()
+def _warn_beyond_free(taken: int, gpus: Sequence[Device]) -> None:
+    """Say where a plan takes more of a GPU than is free, or this process holds already."""
+    found = detect_gpus()
+    free = min(found[gpu.number].free for gpu in gpus) + device_peak()
     if taken > free:
         log.warning(
             "the plan takes %s of the GPU and %s are free: the run may have to go on with a plan "

@@ -75,7 +75,7 @@ def plan(
         dtype: of the output.
         input_itemsize: bytes of one stored input value.
         options: what the plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
-            ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
+            ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
 
     Raises:
         InvalidInput: network, shape, machine or device cannot be used, or ``measured`` costs are
@@ -189,8 +189,8 @@ def checked_plan(
     """
     check_made_for(given, network, choices.threads)
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
-    here = choose_gpus(here, choices)
     check_device(given, here, choices.device)
+    here = choose_gpus(here, replace(choices, device=given.device))
     host = given.machine.host
     able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
     primitives = catalogue(able)

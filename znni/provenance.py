@@ -8,7 +8,7 @@ from typing import Any
 from znni import __version__
 from znni.engine.tiles import Job
 from znni.job_seconds import JobSeconds
-from znni.options import Border, OutputType
+from znni.options import ACCURACIES, Border, OutputType
 from znni.origin import origin_attributes
 from znni.planning import accuracy_of
 from znni.plans import Plan
@@ -45,10 +45,20 @@ def provenance(
 
 
 def as_run(
-    plans: Sequence[Plan], spent: JobSeconds, peak: int, skipped: Skipped, gpu_peak: int
+    plans: Sequence[Plan],
+    spent: JobSeconds,
+    peak: int,
+    skipped: Skipped,
+    gpu_peak: int,
+    before: Sequence[Plan] = (),
 ) -> dict[str, Any]:
-    """What attributes of an output tell of the run, from the plans that it went through."""
+    """What attributes of an output tell of the run, from the plans that it went through.
+
+    Its accuracy is the lowest of all plans that computed some of it, those of runs before included.
+    """
+    classes = {accuracy_of(plan) for plan in (*before, *plans)}
     return {
+        "accuracy": max(classes, key=list(ACCURACIES).index),
         "plan": plans[-1].to_json(),
         "fallbacks": len(plans) - 1,
         **measured(spent, peak, skipped, gpu_peak),

@@ -91,8 +91,7 @@ def plan_of_rest(
     try:
         begun = Plan.from_json(output.begun.plan)
         if given is None or _compute_alike(given, begun):
-            given_or_found(begun, network, job, _with_memory_of(begun, choices), stored)
-            return begun
+            return given_or_found(begun, network, job, _with_memory_of(begun, choices), stored)
     except InvalidInput as error:
         error.add_note(
             f"that is the plan of the unfinished output: give another one to go on with, as "
@@ -106,6 +105,11 @@ def plan_of_rest(
     checked = given_or_found(given, network, job, choices, stored)
     output.go_on_with(checked.to_json())
     return checked
+
+
+def plans_before(output: Output) -> list[Plan]:
+    """The plan that computed what is finished of an output, if anything is."""
+    return [Plan.from_json(output.begun.plan)] if output.begun.history else []
 
 
 def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
@@ -125,6 +129,12 @@ def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
 
 
 def _with_memory_of(plan: Plan, choices: Choices) -> Choices:
+    """The choices, with the memory that a plan was given where they state none.
+
+    With other GPUs than it had, the host's memory goes by how many they are, and what is available.
+    """
+    if str(choices.gpus) != str(plan.workers):
+        return choices
     on_gpu = plan.gpu_memory.total if plan.gpu_memory else None
     return replace(
         choices,

@@ -45,32 +45,33 @@ def smaller_plan(
     Raises:
         RunFailed: there is none.
     """
-    taken, least = failed.memory_on(short), 0
+    taken = failed.memory_on(short)
 
     def fastest_within(limit: int) -> Plan:
-        here = _machine(failed, short, limit)
+        here = _machine(failed, short, limit, choices)
         stated = here.gpus[0].memory if here.gpus else None
         among = replace(choices, device=failed.device, gpu_memory=stated)
         here = choose_gpus(here, among)
         return fastest(search_for(failed.network, job, here, among, stored))[0]
 
-    try:
-        return fastest_within(taken.process + int(SHARE * (taken.total - taken.process)))
-    except DoesNotFit as error:
-        if error.device == short:
-            least = error.needed
-    if 0 < least < taken.total:
-        return fastest_within(least)
+    limit = taken.process + int(SHARE * (taken.total - taken.process))
+    for _ in range(2):  # that, and then the least that a plan takes
+        try:
+            return fastest_within(limit)
+        except DoesNotFit as error:
+            if error.device != short or not limit < error.needed < taken.total:
+                break
+            limit = error.needed
     of, remedy = SHORT[short]
     raise RunFailed(
         f"memory{of} ran out under a plan of {in_units(taken.total)}, and none takes less; {remedy}"
     )
 
 
-def _machine(failed: Plan, short: DeviceKind, limit: int) -> Machine:
+def _machine(failed: Plan, short: DeviceKind, limit: int, choices: Choices) -> Machine:
     """This machine, with a limit to the memory of one device, and of the other what it was."""
     device, threads = failed.device, failed.machine.host.threads
     if short == "cpu":
         return detect_for(device, limit, threads, failed.last_device.memory)
-    free = detect_for(device).gpus[0].memory
+    free = choose_gpus(detect_for(device), replace(choices, device=device)).gpus[0].memory
     return detect_for(device, failed.machine.host.memory, threads, min(limit, free))

@@ -33,6 +33,10 @@ ROUNDING: dict[OutputType, tuple[float, int]] = {
 }
 
 
+# What values count at least where a difference is told as a share of the largest of them.
+LEAST_SCALE = 1e-6
+
+
 class Comparison:
     """Takes what is computed, and holds it to what an output has already.
 
@@ -42,14 +46,20 @@ class Comparison:
 
     Attributes:
         same: whether all was the same, to the last bit.
-        largest: difference counted, as a share of the largest value of its block.
+        largest: difference counted, as a share of the largest value: not a number where one is not.
     """
 
     def __init__(self, output: Output, accepted: int) -> None:
         self.same = True
-        self.largest = 0.0
+        self._apart = 0.0
+        self._scale = 0.0
         self._output = output
         self._accepted = accepted
+
+    @property
+    def largest(self) -> float:
+        """Of what was compared so far."""
+        return self._apart / max(self._scale, LEAST_SCALE)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Compare the values (f', z, y, x) of a box."""
@@ -57,8 +67,11 @@ class Comparison:
         if np.array_equal(stored, values):
             return
         self.same = False
-        apart = np.abs(stored.astype(np.float32) - values).max() - self._accepted
-        self.largest = max(self.largest, float(apart / np.abs(stored).max(initial=1e-30)))
+        was, now = stored.astype(np.float64), values.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # the same infinity on both sides is no difference
+            apart = np.where(was == now, 0.0, np.abs(was - now))
+        self._apart = float(np.maximum(self._apart, apart.max() - self._accepted))  # keeps NaN
+        self._scale = max(self._scale, float(np.abs(was[np.isfinite(was)]).max(initial=0)))
 
 
 def recheck(
@@ -70,7 +83,9 @@ def recheck(
     accuracy: Accuracy,
     smaller: Callable[[Plan, DeviceKind], Plan],
 ) -> JobSeconds:
-    """Compute once more the block that was finished last, if there is one.
+    """Compute once more the block that was finished last of those that needed it, if there is one.
+
+    It may have had another plan, with other patches: all of it was computed if any of it had to be.
 
     Args:
         runner: with the plan to go on with.
@@ -87,14 +102,15 @@ def recheck(
     Raises:
         InvalidInput: the block comes out differently, by more than rounding.
     """
-    block = _last_finished(output.begun.history)
+    finished = reversed(_finished(output.begun.history))
+    block = next((block for block in finished if not blocks.is_outside(block)), None)
     if block is None:
         return JobSeconds()
     whole = Box(Vec3(0, 0, 0), job.output)
     only = Remaining(job.output, [(whole, True), (block, False)])
     share, accepted = ROUNDING[dtype]
     found = Comparison(output, accepted)
-    spent = runner.run(blocks, job, found, dtype, no_progress, smaller, only)
+    spent = runner.run(blocks.unmasked(), job, found, dtype, no_progress, smaller, only)
     layers = len(runner.plans[-1].network.convolutions)
     if not found.largest <= layers * ACCURACIES[accuracy] + share:
         raise InvalidInput(
@@ -110,11 +126,12 @@ def recheck(
     return spent
 
 
-def _last_finished(history: list[tuple[Box, bool]]) -> Box | None:
+def _finished(history: list[tuple[Box, bool]]) -> list[Box]:
+    """The blocks that are finished, in the order in which they were."""
     finished: dict[Box, None] = {}
     for box, written in history:
         if written:
             finished[box] = None
         else:
             del finished[box]
-    return next(reversed(finished), None)
+    return list(finished)

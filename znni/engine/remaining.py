@@ -11,10 +11,10 @@ from znni.shapes import Box, Vec3
 class Remaining:
     """The part of an output that is not written yet, as boxes that do not overlap.
 
-    Patches cover one box after the other, in order. What a patch leaves of its box is at most three
-    boxes: the rest of its row, of its layer of rows, and of the layers. So where a run goes on with
-    patches of another size, they cover what is left and nothing else; and where it goes on with
-    the same, they are those of a run that was never stopped, at the same places.
+    Patches cover one box after the other. What a patch that is the next in order leaves of its box
+    is at most three boxes: the rest of its row, of its layer of rows, and of the layers. So where a
+    run goes on with patches of another size, they cover what is left and nothing else; and where it
+    goes on with the same, they are those of a run that was never stopped, at the same places.
 
     Args:
         output: extents of the output.

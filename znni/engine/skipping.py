@@ -79,7 +79,7 @@ class Blocks:
         Raises:
             InvalidInput: as ``read_input``.
         """
-        if self._is_outside(tile):
+        if self.is_outside(tile.written):
             with self._noting:
                 self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
             nothing = np.zeros(self._network.out_features, np.float32)
@@ -93,10 +93,15 @@ class Blocks:
             given = self._of_constant(seen[:, 0, 0, 0])
         return _finished(given, tile)
 
-    def _is_outside(self, tile: Tile) -> bool:
+    def unmasked(self) -> Blocks:
+        """The same blocks, all of which need output."""
+        return Blocks(self._volume, self._job, self._network, self._weights)
+
+    def is_outside(self, box: Box) -> bool:
+        """Whether no output is needed of any voxel of a box of the output."""
         if self._mask is None:
             return False
-        within = tile.written.shifted(self._job.center)
+        within = box.shifted(self._job.center)
         return not any(self._mask.read(slab).any() for slab in _slabs(within))
 
     def _of_constant(self, values: Float32) -> Float32:

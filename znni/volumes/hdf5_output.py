@@ -145,7 +145,9 @@ class Hdf5Output:
         with h5py.File(held, "r+") as file:
             attributes = file[OUTPUT_DATASET].attrs
             for name, value in measured.items():
-                if attributes[name] != value:
+                if name not in attributes:
+                    attributes[name] = value
+                elif attributes[name] != value:
                     attributes.modify(name, value)
             _keep(file, np.frombuffer(self._ledger.ledger.summary(), np.uint8))
         try:
@@ -159,13 +161,14 @@ class Hdf5Output:
     def abandon(self) -> str:
         """Close the unfinished file; it stays if it holds a block."""
         self._close()
-        self._disk.close()
         blocks = len(self._ledger.ledger.checksums)
-        if not blocks:
+        if not blocks:  # deleted while it is locked: no other run has it yet
             self._disk.partial.unlink(missing_ok=True)
             self._ledger.discard()
+            self._disk.close()
             return f"{self._disk.path} was not made"
         self._ledger.close()
+        self._disk.close()
         return (
             f"{self._disk.path} was not made; {self._disk.partial} holds "
             f"{counted(blocks, 'finished block')}; the same command goes on from there"

@@ -86,6 +86,7 @@ class LedgerFile(MemoryLedger):
         self._path = ledger_name(partial)
         found, self._end = _to_go_on_with(partial, wanted, left=left)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        self._closed = False
         try:
             os.ftruncate(self._descriptor, self._end)
             if found:
@@ -130,8 +131,10 @@ class LedgerFile(MemoryLedger):
         return damaged
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        """Close the file; again is no more."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._descriptor)
 
     def discard(self) -> None:
         """Close and delete the file."""

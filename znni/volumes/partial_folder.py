@@ -47,11 +47,12 @@ class PartialFolder:
                     f"{place}: is a folder of something else, and is not replaced; name another"
                 )
             self.path.mkdir(exist_ok=True)
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            self._lock: int | None = lock
             try:
-                hold(self._lock, self.path)
+                hold(lock, self.path)
             except BaseException:
-                os.close(self._lock)
+                self.keep()
                 raise
         except OSError as error:
             raise InvalidInput(f"{place}: cannot be written there: {error.strerror}") from None
@@ -98,18 +99,21 @@ class PartialFolder:
             _remove(old)
             self._path.rename(old)
         self.path.rename(self._path)
-        os.close(self._lock)
-        _remove(old)
+        self.keep()
+        with suppress(OSError):  # the output is whole: what it has replaced does no harm
+            _remove(old)
 
     def keep(self) -> None:
-        """Let go of it as it is."""
-        os.close(self._lock)
+        """Let go of it as it is; again is no more."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def discard(self) -> None:
         """Delete it."""
         with suppress(OSError):  # an empty folder that stays does no harm
             shutil.rmtree(self.path)
-        os.close(self._lock)
+        self.keep()
 
 
 def _write_all(file: FileIO, data: bytes | memoryview) -> None:

@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from typing import NamedTuple, TypeAlias
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,11 +99,13 @@ def serve(control: Connection) -> None:
 
 def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot]) -> None:
     stopwatch = Stopwatch()
+    failed, failing = Pipe(duplex=False)
 
     def asked() -> Iterator[_Asked]:
+        sources = failed, control, *slots
         while True:
-            ready = wait([control, *slots])
-            for socket in (socket for socket in (control, *slots) if socket in ready):
+            ready = wait(sources)
+            for socket in (socket for socket in sources if socket in ready):
                 try:
                     socket.recv()
                 except EOFError:
@@ -117,7 +119,20 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
         patch.slot.dense[...] = convert(patch.values, patch.slot.shape.dtype)
         patch.socket.send(None)
 
-    run_stages(asked(), [*map(_of_values, runner.stages(stopwatch)), answer], here=0)
+    def watched(work: Callable[[_Asked], Any]) -> Callable[[_Asked], Any]:
+        """A stage that, where it fails, ends the wait for the next patch, which may never come."""
+
+        def done(patch: _Asked) -> Any:
+            try:
+                return work(patch)
+            except BaseException:
+                failing.close()
+                raise
+
+        return done
+
+    stages = *map(_of_values, runner.stages(stopwatch)), answer
+    run_stages(asked(), list(map(watched, stages)), here=0)
 
 
 def _of_values(work: Work) -> Callable[[_Asked], _Asked]:
