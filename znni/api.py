@@ -148,7 +148,7 @@ def infer(
         with peak_memory() as peak:
             spent = recheck(runner, blocks, job, output, dtype, choices.accuracy, smaller)
             spent += runner.run(blocks, job, output, dtype, progress, smaller, remaining)
-            gpu_peak = device_peak()
+            gpu_peak = device_peak() if plan.gpu_memory else 0
             taken = runner.workers_memory
         taken += peak.highest
         measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak, earlier)
