@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from znni.shapes import Box, Vec3
 from znni.volumes.io_threads import at_once, finish, mapped
-from znni.volumes.ledger_file import write_all
+from znni.volumes.positioned_write import write_all
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

@@ -26,6 +26,7 @@ from znni.volumes.ledger import (
     parse,
     plan_entry,
 )
+from znni.volumes.positioned_write import write_all
 
 log = logging.getLogger("znni")
 
@@ -160,18 +161,6 @@ class LedgerFile(MemoryLedger):
 def ledger_name(partial: Path) -> Path:
     """What the ledger of an unfinished output is called."""
     return partial.with_name(partial.name + ".ledger")
-
-
-def write_all(descriptor: int, data: Any, place: int) -> None:
-    """Write all bytes of ``data`` to a place in a file.
-
-    Raises:
-        OSError: they do not all fit.
-    """
-    view = memoryview(data).cast("B")
-    written = 0
-    while written < len(view):
-        written += os.pwrite(descriptor, view[written:], place + written)
 
 
 def _to_go_on_with(partial: Path, wanted: NewOutput, *, left: bool) -> tuple[Ledger | None, int]:

@@ -6,11 +6,11 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from io import FileIO
 from pathlib import Path
 
 from znni.errors import InvalidInput
 from znni.volumes.partial_file import check_free, hold, partial_name
+from znni.volumes.positioned_write import write_all
 
 
 class PartialFolder:
@@ -74,8 +74,10 @@ class PartialFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = new.open("wb", buffering=0)
         with file:
+            place = 0
             for part in parts:
-                _write_all(file, part)
+                write_all(file.fileno(), part, place)
+                place += memoryview(part).nbytes
         new.replace(path)
 
     def empty(self) -> None:
@@ -114,12 +116,6 @@ class PartialFolder:
         with suppress(OSError):  # an empty folder that stays does no harm
             shutil.rmtree(self.path)
         self.keep()
-
-
-def _write_all(file: FileIO, data: bytes | memoryview) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
 
 
 def _remove(path: Path) -> None:
