@@ -70,10 +70,27 @@ class Record:
 
 def save(path: Path, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) -> None:
     """Write rows of results with what is needed to judge and repeat them."""
-    host = detect_host().host
     record = {
         "kind": kind,
-        "command": shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+        **circumstances("-m", "bench"),
+        "ceilings": [measured.record() for measured in ceilings],
+        "rows": rows,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".partial")
+    part.write_text(json.dumps(record, indent=1) + "\n")
+    part.replace(path)
+
+
+def circumstances(*program: str) -> dict[str, Any]:
+    """The command, revision, date, machine and libraries of a program of this repository.
+
+    Args:
+        program: what Python was given to run it, before its own arguments.
+    """
+    host = detect_host().host
+    return {
+        "command": shlex.join(["python", *program, *sys.argv[1:]]),
         "revision": revision(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": {
@@ -84,13 +101,7 @@ def save(path: Path, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) ->
             "python": platform.python_version(),
         },
         "libraries": {name: _version(name) for name in LIBRARIES},
-        "ceilings": [measured.record() for measured in ceilings],
-        "rows": rows,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".partial")
-    part.write_text(json.dumps(record, indent=1) + "\n")
-    part.replace(path)
 
 
 def load(path: Path, kind: Kind | None = None) -> Record:

@@ -4,7 +4,7 @@
 
 runs them in processes of their own, each with a limit on its memory: one that dies or hangs is
 found and told. What is changed follows from the kind of file and the number of the input alone, so
-that ``--kind KIND --only NUMBER`` shows one again.
+that ``--kind KIND --only NUMBER`` shows one again, and another ``--first`` other ones.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from unittest.mock import patch
 from command_line import Outcome
 from fakes import fake_catalogue
 from fuzz_kinds import KINDS, Kind, restore
+
+from bench.record import circumstances
 
 SECONDS = 20  # of the processor that an input may take; this process may be stopped for long
 DEADLY = 60  # after so many the system ends the process
@@ -174,11 +176,11 @@ def _die_after(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.RLIM_INFINITY))
 
 
-def _run_kind(name: str, count: int) -> Iterator[Found]:
-    """Run a kind's inputs in processes, a new one where one dies."""
-    done = 0
-    while done < count:
-        command = [sys.executable, __file__, "--kind", name, "--work", str(done), str(count)]
+def _run_kind(name: str, first: int, count: int) -> Iterator[Found]:
+    """Run a kind's inputs from a number on in processes, a new one where one dies."""
+    done, stop = first, first + count
+    while done < stop:
+        command = [sys.executable, __file__, "--kind", name, "--work", str(done), str(stop)]
         with (
             tempfile.TemporaryFile("w+") as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
@@ -194,7 +196,7 @@ def _run_kind(name: str, count: int) -> Iterator[Found]:
             code = process.wait()
             errors.seek(0)
             said = errors.read()
-        if code and done < count:
+        if code and done < stop:
             yield Found(name, done, f"dies with {code}", said[-1000:])
             done += 1
         elif code:
@@ -205,6 +207,7 @@ def main() -> None:
     """Run inputs of all kinds and print what became of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=WHOLE, help="inputs in all")
+    parser.add_argument("--first", type=int, default=0, help="number of each kind's first input")
     parser.add_argument("--kind", choices=KINDS, help="of this kind alone")
     parser.add_argument("--only", type=int, help="the input of this number alone")
     parser.add_argument("--out", type=Path, help="record to write, in JSON")
@@ -216,10 +219,11 @@ def main() -> None:
     if given.only is not None:
         _work(given.kind, given.only, given.only + 1)
         return
+    about = circumstances("tests/fuzzing.py")
     begun, rows, faults = time.monotonic(), [], []
     for name in [given.kind] if given.kind else available():
         verdicts = Counter[str]()
-        for found in _run_kind(name, share_of(name, given.count)):
+        for found in _run_kind(name, given.first, share_of(name, given.count)):
             verdicts[found.verdict if not found.wrong else "wrong"] += 1
             if found.wrong:
                 faults.append(found)
@@ -227,6 +231,7 @@ def main() -> None:
         rows.append({"kind": name, "inputs": verdicts.total(), **verdicts})
         print(f"{name}: {dict(verdicts)}", flush=True)
     record = {
+        **about,
         "inputs": sum(row["inputs"] for row in rows),
         "wrong": len(faults),
         "seconds": round(time.monotonic() - begun),
