@@ -9,11 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import h5py
 
-from bench.many_patches import OUTPUTS, ManyPatches
+from bench.many_patches import many_patches
 from bench.record import Row
 from bench.same_output import difference
 from znni.errors import RunFailed
@@ -49,20 +48,17 @@ def compare_kills(
     Raises:
         RunFailed: a run failed that was not killed.
     """
-    moments, kind = random.Random(output), OUTPUTS[output]
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        case = ManyPatches.written(folder, net, patch, patches)
-        out, alone = folder / f"out{kind.ending}", folder / f"alone{kind.ending}"
-        command = [*ZNNI, *case.command(out, kind)]
+    moments = random.Random(output)
+    with many_patches(net, output, patch, patches) as case:
+        out, alone = case.place("out"), case.place("alone")
+        command = [*ZNNI, *case.command(out)]
         seconds = _finish(command, out)
         out.rename(alone)
-        blocks = case.output.ceil_div(case.planned.patch).volume
         at: list[int] = []
         identical = wrong = 0
         while len(at) < times:
             progress(f"{output}, kill {len(at) + 1} of {times}")
-            moment = moments.randint(0, blocks), moments.uniform(0, seconds / blocks)
+            moment = moments.randint(0, case.blocks), moments.uniform(0, seconds / case.blocks)
             if _kill(command, out, *moment):
                 ledger = _ledger(out)
                 at.append(len(ledger.checksums))
@@ -70,11 +66,7 @@ def compare_kills(
                 _finish(command, out)
                 identical += not difference(alone, out)
             _take_away(out)
-    return {
-        "output": output,
-        "network": case.planned.network.name,
-        "patch": str(case.planned.patch),
-        "blocks": blocks,
+    return case.row() | {
         "seconds": seconds,
         "kills": times,
         "identical": identical,

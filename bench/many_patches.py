@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import h5py
 import numpy as np
 
 from bench.networks import plan_for
+from bench.record import Row
 from znni.network_file import load_network
 from znni.plan_file import save_plans
 from znni.plans import Plan
@@ -40,47 +44,79 @@ OUTPUTS = {
 
 @dataclass(frozen=True)
 class ManyPatches:
-    """A volume and a plan for it, in files.
+    """A volume and a plan for it, in files of a folder, and the output that is wanted.
 
     Attributes:
+        folder: with ``volume.h5``, ``plan.json`` and the outputs.
         net: the network's file.
         random_seed: of its weights; None where it names some.
-        volume: its file.
-        plan: its file.
-        planned: what is in that.
-        output: extents of the output.
+        plan: what is in its file.
+        size: extents of the output.
+        output: the name of its kind.
     """
 
+    folder: Path
     net: Path
     random_seed: int | None
-    volume: Path
-    plan: Path
-    planned: Plan
-    output: Vec3
+    plan: Plan
+    size: Vec3
+    output: str
 
-    @classmethod
-    def written(cls, folder: Path, net: Path, patch: int, patches: int) -> ManyPatches:
-        """Write them.
+    @property
+    def kind(self) -> OutputKind:
+        """The kind of output."""
+        return OUTPUTS[self.output]
 
-        Args:
-            folder: to write to.
-            net: a network's file.
-            patch: most output voxels per axis of a patch.
-            patches: per axis; the last one overlaps its neighbour by a voxel.
-        """
-        network = load_network(net)
-        planned = plan_for(network, patch, RAM, None, patch)
-        output = planned.patch * patches - 1
-        extents = output + network.field_of_view - 1
-        with h5py.File(folder / "volume.h5", "w") as file:
-            values = np.random.default_rng(0).integers(0, 256, extents, np.uint8)
-            file.create_dataset("raw", data=values, chunks=tuple(extents.minimum(Vec3.of(32))))
-        save_plans(folder / "plan.json", [planned])
-        seed = None if network.weights else 0
-        return cls(net, seed, folder / "volume.h5", folder / "plan.json", planned, output)
+    @property
+    def volume(self) -> Path:
+        """The input."""
+        return self.folder / "volume.h5"
 
-    def command(self, out: Path, output: OutputKind) -> list[str]:
+    @property
+    def blocks(self) -> int:
+        """How many blocks the output is written in."""
+        return self.size.ceil_div(self.plan.patch).volume
+
+    def place(self, name: str) -> Path:
+        """The file or folder of an output."""
+        return self.folder / f"{name}{self.kind.ending}"
+
+    def command(self, out: Path) -> list[str]:
         """The arguments of ``znni`` for a run."""
         seed = [] if self.random_seed is None else ["--random-weights", str(self.random_seed)]
-        files = ["--net", str(self.net), "--plan", str(self.plan), "--out", str(out)]
-        return ["infer", str(self.volume), *files, "--costs", "built-in", *seed, *output.flags]
+        plan = str(self.folder / "plan.json")
+        files = ["--net", str(self.net), "--plan", plan, "--out", str(out)]
+        return ["infer", str(self.volume), *files, "--costs", "built-in", *seed, *self.kind.flags]
+
+    def row(self) -> Row:
+        """What results tell of it."""
+        return {
+            "output": self.output,
+            "network": self.plan.network.name,
+            "patch": str(self.plan.patch),
+            "blocks": self.blocks,
+        }
+
+
+@contextmanager
+def many_patches(net: Path, output: str, patch: int, patches: int) -> Iterator[ManyPatches]:
+    """Such a volume, in a folder that is deleted in the end.
+
+    Args:
+        net: a network's file.
+        output: the name of a kind of output.
+        patch: most output voxels per axis of a patch.
+        patches: per axis; the last one overlaps its neighbour by a voxel.
+    """
+    network = load_network(net)
+    plan = plan_for(network, patch, RAM, None, patch)
+    size = plan.patch * patches - 1
+    extents = size + network.field_of_view - 1
+    seed = None if network.weights else 0
+    with TemporaryDirectory() as name:
+        case = ManyPatches(Path(name), net, seed, plan, size, output)
+        with h5py.File(case.volume, "w") as file:
+            values = np.random.default_rng(0).integers(0, 256, extents, np.uint8)
+            file.create_dataset("raw", data=values, chunks=tuple(extents.minimum(Vec3.of(32))))
+        save_plans(case.folder / "plan.json", [plan])
+        yield case

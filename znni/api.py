@@ -26,7 +26,7 @@ from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
 from znni.report import Report
-from znni.resuming import identity, plan_of_rest, plans_before, remaining_of
+from znni.resuming import identity, plan_of_rest, remaining_of
 from znni.shapes import Box, Vec3
 from znni.smaller_plan import smaller_plan
 from znni.volume import NewOutput, Volume
@@ -131,8 +131,7 @@ def infer(
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        earlier = plans_before(output)
-        plan = plan_of_rest(output, plan, network, job, choices, stored)
+        plan, earlier = plan_of_rest(output, plan, network, job, choices, stored)
         attributes = provenance(plan, weights, job, source, dataset, mask, border, command, dtype)
         attributes |= placed(grid)
         output.describe(attributes, plan.patch)

@@ -65,7 +65,7 @@ def plan_of_rest(
     job: Job,
     choices: Choices,
     stored: Stored,
-) -> Plan:
+) -> tuple[Plan, list[Plan]]:
     """The plan of what is left of an output, which is told of it where it is new.
 
     An unfinished one goes on with the plan that it has, whose patches lie where they would have
@@ -80,6 +80,9 @@ def plan_of_rest(
         choices: what the plan may use.
         stored: how the values at both ends are stored.
 
+    Returns:
+        The plan, and the one that computed what is finished of the output, if anything is.
+
     Raises:
         InvalidInput: the plan that the output has, or the one given, cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
@@ -87,11 +90,12 @@ def plan_of_rest(
     if not output.begun.history:
         found = given_or_found(given, network, job, choices, stored)
         output.go_on_with(found.to_json())
-        return found
+        return found, []
     try:
         begun = Plan.from_json(output.begun.plan)
         if given is None or _compute_alike(given, begun):
-            return given_or_found(begun, network, job, _with_memory_of(begun, choices), stored)
+            again = _with_memory_of(begun, choices)
+            return given_or_found(begun, network, job, again, stored), [begun]
     except InvalidInput as error:
         error.add_note(
             f"that is the plan of the unfinished output: give another one to go on with, as "
@@ -104,12 +108,7 @@ def plan_of_rest(
     )
     checked = given_or_found(given, network, job, choices, stored)
     output.go_on_with(checked.to_json())
-    return checked
-
-
-def plans_before(output: Output) -> list[Plan]:
-    """The plan that computed what is finished of an output, if anything is."""
-    return [Plan.from_json(output.begun.plan)] if output.begun.history else []
+    return checked, [begun]
 
 
 def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:

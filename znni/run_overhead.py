@@ -25,7 +25,8 @@ from znni.engine.workers.slots import (
 from znni.machine import BANDWIDTH_EXPONENT, Machine
 from znni.options import AS_COMPUTED, Stored
 
-# What the interpreter, the libraries and code compiled at first use take, measured, with room.
+# What the interpreter, the libraries and code compiled at first use take, measured, with room: for
+# the pieces that a mask is read in, too.
 PROCESS_BYTES = 512 * 2**20
 
 # What CUDA, CuPy and the compiler take beside them.

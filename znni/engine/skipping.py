@@ -20,13 +20,13 @@ from znni.engine.tiles import Job, Tile, read_input
 from znni.errors import InvalidInput
 from znni.network import Network
 from znni.primitives.reference import activation
-from znni.shapes import Box
+from znni.shapes import Box, Vec3
 from znni.skipped import Skipped
 from znni.units import counted
 from znni.volume import Volume
 from znni.weights import Float32, Weights
 
-MASK_VOXELS = 2**20  # read at a time, so that what a mask takes hardly counts
+MASK_BYTES = 2**20  # of a mask, read at a time: promised as part of what a process takes
 MOST_CONSTANTS = 256  # that are kept
 
 
@@ -102,7 +102,8 @@ class Blocks:
         if self._mask is None:
             return False
         within = box.shifted(self._job.center)
-        return not any(self._mask.read(slab).any() for slab in _slabs(within))
+        pieces = mask_pieces(within, self._mask.itemsize)
+        return not any(self._mask.read(piece).any() for piece in pieces)
 
     def _of_constant(self, values: Float32) -> Float32:
         key = values.tobytes()
@@ -144,12 +145,17 @@ def check_mask(mask: Volume, volume: Volume) -> None:
         )
 
 
-def _slabs(box: Box) -> Iterator[Box]:
-    """A box in pieces along z."""
-    depth = max(1, MASK_VOXELS // (box.size.y * box.size.x))
-    for z in range(box.start.z, box.stop.z, depth):
-        stop = min(z + depth, box.stop.z)
-        yield Box(box.start._replace(z=z), box.stop._replace(z=stop))
+def mask_pieces(box: Box, itemsize: int) -> Iterator[Box]:
+    """A box in pieces of ``MASK_BYTES`` or less, but of a whole row or more.
+
+    Args:
+        box: of voxels.
+        itemsize: bytes of one.
+    """
+    size, most = box.size, MASK_BYTES // itemsize
+    height = max(1, min(size.y, most // size.x))
+    depth = max(1, most // (height * size.x))
+    return box.cut(Vec3(depth, height, box.stop.x))
 
 
 def _finished(values: Float32, tile: Tile) -> Block:

@@ -15,8 +15,6 @@ from znni.shapes import Box, Vec3
 from znni.units import counted
 from znni.volume import Begun, NewOutput
 from znni.volumes.hdf5_chunks import ChunkWriter, HeldChanges, make_changes
-from znni.volumes.io_threads import beside
-from znni.volumes.ledger import checksum_of
 from znni.volumes.ledger_file import LedgerFile
 from znni.volumes.partial_file import PartialFile, check_free, check_room
 
@@ -128,9 +126,7 @@ class Hdf5Output:
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Hand the values (f', z, y, x) of a box to the system."""
         try:
-            checksum = beside(lambda: checksum_of(values))
-            self._chunks.write(box, values)
-            self._ledger.note_block(box, checksum.result())
+            self._ledger.write(box, values, self._chunks)
         except OSError as error:
             raise self._failed(error) from None
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from znni.errors import InvalidInput, option
 from znni.shapes import Box
 from znni.units import counted
-from znni.volume import NewOutput
+from znni.volume import NewOutput, Sink
+from znni.volumes.io_threads import beside
 from znni.volumes.ledger import (
     Ledger,
     block_entry,
@@ -49,9 +50,17 @@ class MemoryLedger:
         if plan != self.ledger.plan:
             self._note(plan_entry(plan))
 
-    def note_block(self, box: Box, checksum: str) -> None:
-        """Note that a block is written, of whose values that is the ``checksum_of``."""
-        self._note(block_entry(box, checksum))
+    def write(self, box: Box, values: NDArray[Any], store: Sink) -> None:
+        """Hand a block to a sink, with its checksum computed beside that, and note it after.
+
+        Args:
+            box: of the block.
+            values: of it (f', z, y, x), as they are stored.
+            store: writes them.
+        """
+        checksum = beside(lambda: checksum_of(values))
+        store.write(box, values)
+        self._note(block_entry(box, checksum.result()))
 
     def close(self) -> None:
         """Let go of it."""

@@ -14,8 +14,6 @@ from znni.shapes import Box, Vec3
 from znni.units import counted
 from znni.volume import Begun, NewOutput
 from znni.volumes.formats import library
-from znni.volumes.io_threads import beside
-from znni.volumes.ledger import checksum_of
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.ome_metadata import image_metadata
 from znni.volumes.partial_file import check_room
@@ -122,9 +120,7 @@ class ZarrOutput:
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
         try:
-            checksum = beside(lambda: checksum_of(values))
-            self._chunks.write(box, values)
-            self._ledger.note_block(box, checksum.result())
+            self._ledger.write(box, values, self._chunks)
         except MemoryError:
             raise
         except Exception as error:  # as above
