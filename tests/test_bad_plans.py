@@ -60,6 +60,7 @@ def test_a_plan_that_is_none(text: str) -> None:
         ('"read": ', '"read": 0, "x": '),
         ('"flops": ', '"flops": -1, "x": '),
         ('"device": "cpu"', '"device": "tpu"'),
+        ('"segments": [', '"segments": [], "x": ['),
         ('"blocks": ', '"working": 1, "blocks": '),
         ('"working": ', '"working": 1'),
     ],

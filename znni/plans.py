@@ -215,7 +215,8 @@ def _has_its_devices(plan: Plan) -> bool:
     """From the host to the GPU, never back; and there is a GPU if there is to be one."""
     devices = [segment.device for segment in plan.segments]
     on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
-    return devices == sorted(devices) and (plan.device != "cpu") == on_gpu
+    given = bool(devices) and devices == sorted(devices)
+    return given and (plan.device != "cpu") == on_gpu
 
 
 def _is_positive(plan: Plan) -> bool:
