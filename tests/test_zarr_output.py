@@ -113,16 +113,6 @@ def test_an_output_is_chunked_described_and_whole(place: str) -> None:
     }
 
 
-def test_the_metadata_are_what_ome_zarr_models_takes() -> None:
-    models = pytest.importorskip(
-        "ome_zarr_models.v05", reason="ome-zarr-models asks for an older pydantic than others do"
-    )
-    succeeds(*INFER, "out.zarr", "--roi", "1:5,4:10,6:9")
-    image = models.Image.from_zarr(zarr.open_group("out.zarr", mode="r"))
-    assert image.attributes.ome.multiscales[0].ndim == 4
-    assert [array.shape for array in image.members.values()] == [(2, 4, 6, 3)]
-
-
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("version", ["0.4", "0.5"])
 def test_a_run_from_zarr_to_zarr_lies_on_its_input(place: str, version: str) -> None:
