@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 
 NET = Path(__file__).parent.parent / "networks" / "boundaries.yaml"
 EXTENTS = (150, 160, 170)
-LIMITS = PlanOptions(ram="8GiB", gpu_memory="128MiB", costs="built-in")
+MEMORY = PlanOptions(ram="8GiB", gpu_memory="128MiB")
 AFTER = 3  # blocks
 KILLED = f"""
 import os, signal, sys
@@ -36,7 +36,8 @@ def count(done, wanted):
     if len(blocks) == {AFTER}:
         os.kill(os.getpid(), signal.SIGKILL)
 
-znni.infer("volume.h5", sys.argv[1], "out.h5", plan=load_plan(Path("plan.json")), progress=count)
+plan = load_plan(Path("plan.json"))
+znni.infer("volume.h5", sys.argv[1], "out.h5", plan=plan, progress=count, **{MEMORY})
 """
 
 
@@ -47,18 +48,18 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     monkeypatch.chdir(tmp_path)
     with h5py.File("volume.h5", "w") as file:
         file["raw"] = np.random.default_rng(0).integers(0, 255, EXTENTS).astype(np.uint8)
-    limits = PlanOptions(**LIMITS, device=device)
+    limits = PlanOptions(**MEMORY, device=device, costs="built-in")
     found = znni.search(NET, EXTENTS, input_itemsize=1, **limits).fastest(10)
     plan = min(found, key=lambda plan: plan.patch.volume)
     assert plan.patches > 2 * AFTER
     save_plans(Path("plan.json"), [plan])
-    znni.infer("volume.h5", NET, "alone.h5", plan=plan)
+    znni.infer("volume.h5", NET, "alone.h5", plan=plan, **MEMORY)
     command = [sys.executable, "-c", KILLED, str(NET)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     finished = read_ledger("out.h5.partial").checksums
     assert len(finished) >= AFTER
-    report = znni.infer("volume.h5", NET, "out.h5", **limits)
+    report = znni.infer("volume.h5", NET, "out.h5", device=device)
     assert report.finished_before == sum(box.size.volume for box in finished)
     assert report.plan.device == plan.device
     assert difference(Path("alone.h5"), Path("out.h5")) == ""

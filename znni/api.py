@@ -150,7 +150,8 @@ def infer(
             gpu_peak = device_peak() if plan.gpu_memory else 0
             taken = runner.workers_memory
         taken += peak.highest
-        measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak, earlier)
+        noted = output.begun.plan
+        measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak, earlier, noted)
         output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon())

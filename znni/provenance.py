@@ -51,15 +51,18 @@ def as_run(
     skipped: Skipped,
     gpu_peak: int,
     before: Sequence[Plan] = (),
+    noted: str = "",
 ) -> dict[str, Any]:
     """What attributes of an output tell of the run, from the plans that it went through.
 
     Its accuracy is the lowest of all plans that computed some of it, those of runs before included.
+    The plan is the last one as the output has it ``noted``, where it does: the run that it was made
+    for may have had another machine's memory, or limits.
     """
     classes = {accuracy_of(plan) for plan in (*before, *plans)}
     return {
         "accuracy": max(classes, key=list(ACCURACIES).index),
-        "plan": plans[-1].to_json(),
+        "plan": noted or plans[-1].to_json(),
         "fallbacks": len(plans) - 1,
         **measured(spent, peak, skipped, gpu_peak),
     }
