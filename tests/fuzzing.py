@@ -81,6 +81,9 @@ def fuzzed(name: str, numbers: Iterator[int] | range, folder: Path) -> Iterator[
         os.chdir(good)
         kind.make()
         os.chdir(here)
+        restore(good, here)
+        outcome = kind.run()  # of the good case, which also loads all libraries
+        assert _verdict(kind, outcome) == "taken", outcome
         for number in numbers:
             restore(good, here)
             yield _one(name, kind, number)
@@ -208,20 +211,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=WHOLE, help="inputs in all")
     parser.add_argument("--first", type=int, default=0, help="number of each kind's first input")
-    parser.add_argument("--kind", choices=KINDS, help="of this kind alone")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="this kind; repeatable")
     parser.add_argument("--only", type=int, help="the input of this number alone")
     parser.add_argument("--out", type=Path, help="record to write, in JSON")
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.work:
-        _work(given.kind, *given.work)
+        _work(given.kind[0], *given.work)
         return
     if given.only is not None:
-        _work(given.kind, given.only, given.only + 1)
+        _work(given.kind[0], given.only, given.only + 1)
         return
     about = circumstances("tests/fuzzing.py")
     begun, rows, faults = time.monotonic(), [], []
-    for name in [given.kind] if given.kind else available():
+    for name in given.kind or available():
         verdicts = Counter[str]()
         for found in _run_kind(name, given.first, share_of(name, given.count)):
             verdicts[found.verdict if not found.wrong else "wrong"] += 1

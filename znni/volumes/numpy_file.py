@@ -46,7 +46,7 @@ def open_numpy(place: str, dataset: str | None) -> StoredVolume:
         raise InvalidInput(f"{place}: holds one array, and no dataset {dataset!r}; leave it out")
     try:
         return StoredVolume(_MappedFile(path), place)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the header is Python's text, and fails in all its ways
         raise InvalidInput(
             f"{place}: cannot be read as .npy: {reason(error)}; give a whole file of numpy.save"
         ) from error
