@@ -308,6 +308,19 @@ def test_an_unfinished_file_that_hdf5_cannot_read() -> None:
     assert znni(*RUN, "--out", "out.h5", "--no-resume").code == 0
 
 
+def test_an_unfinished_file_whose_attributes_hdf5_cannot_read() -> None:
+    """Which shows at the end, when they are brought up to date."""
+    partial = interrupt("out.h5")
+    stored = bytearray(partial.read_bytes())
+    place = stored.index(b"bottleneck\0")
+    stored[place - 6 : place - 4] = b"\xff\xff"  # the length of that name
+    partial.write_bytes(stored)
+    said = refused(*RUN, "--out", "out.h5")
+    assert "out.h5.partial: cannot be gone on with, as HDF5 cannot read it: " in said
+    assert not Path("out.h5").exists()
+    assert znni(*RUN, "--out", "out.h5", "--no-resume").code == 0
+
+
 def test_an_unfinished_zarr_that_cannot_be_opened() -> None:
     partial = interrupt("out.zarr")
     (partial / "0" / "zarr.json").write_text("{")

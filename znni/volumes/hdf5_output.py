@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from znni.volume import Begun, NewOutput
 from znni.volumes.hdf5_chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.ledger_file import LedgerFile
 from znni.volumes.partial_file import PartialFile, check_free, check_room
+from znni.volumes.stored import reason
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"
@@ -95,15 +98,23 @@ class Hdf5Output:
             self._file.close()
 
     def _open(self) -> None:
-        try:
+        with self._readable():
             self._file = h5py.File(self._disk, "r")
             self._dataset = self._file[OUTPUT_DATASET]
-        except (OSError, KeyError) as error:
+            self._chunks = ChunkWriter(self._dataset, self._disk.fileno())
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """What HDF5 cannot read of a file that an earlier run began is one error."""
+        try:
+            yield
+        except MemoryError:
+            raise
+        except Exception as error:  # h5py tells of damage in all ways
             raise InvalidInput(
-                f"{self._disk.partial}: cannot be gone on with, as HDF5 cannot read it: {error}; "
-                f"give {option('resume', False)} to start afresh, or write elsewhere"
-            ) from None
-        self._chunks = ChunkWriter(self._dataset, self._disk.fileno())
+                f"{self._disk.partial}: cannot be gone on with, as HDF5 cannot read it: "
+                f"{reason(error)}; give {option('resume', False)} to start afresh, or write elsewhere"
+            ) from error
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:  # noqa: ARG002
         """Note how the output comes to be. From here on the file's structure stays as it is."""
@@ -138,7 +149,7 @@ class Hdf5Output:
         """Bring attributes up to date, and give the file its name."""
         self._close()
         held = HeldChanges(self._disk.fileno())
-        with h5py.File(held, "r+") as file:
+        with self._readable(), h5py.File(held, "r+") as file:
             attributes = file[OUTPUT_DATASET].attrs
             for name, value in measured.items():
                 if name not in attributes:
