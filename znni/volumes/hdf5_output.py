@@ -113,7 +113,8 @@ class Hdf5Output:
         except Exception as error:  # h5py tells of damage in all ways
             raise InvalidInput(
                 f"{self._disk.partial}: cannot be gone on with, as HDF5 cannot read it: "
-                f"{reason(error)}; give {option('resume', False)} to start afresh, or write elsewhere"
+                f"{reason(error)}; give {option('resume', False)} to start afresh, or write "
+                f"elsewhere"
             ) from error
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:  # noqa: ARG002
