@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -18,9 +19,9 @@ from znni.network import Activation, Conv
 from znni.options import ACCURACIES
 from znni.primitives.gpu import cudnn
 from znni.primitives.gpu.cudnn import LITTLE_WORKSPACE, GpuCudnn
-from znni.primitives.gpu.library import layout, refusals
+from znni.primitives.gpu.library import graph, layout, refusals
 from znni.primitives.gpu.library.formats import FORMATS, Format
-from znni.primitives.gpu.library.graph import graph_key, strides
+from znni.primitives.gpu.library.graph import REPEATS, graph_key, strides
 from znni.primitives.gpu.library.pieces import MOST_ELEMENTS, PIECE_BYTES, pieces
 from znni.shapes import Shape5, Vec3, valid_convolution
 
@@ -93,6 +94,25 @@ def test_packing_compiles(number: Format, activation: Activation) -> None:
     usage = resource_usage(layout.source(number, activation))
     assert set(usage) == {"pack", "unpack", "fill"}
     assert not any(kernel.spills for kernel in usage.values())
+
+
+@pytest.mark.parametrize(
+    ("first", "best", "runs"),
+    [
+        (0.3, math.inf, 1 + REPEATS),
+        (0.3, 0.11, 1 + REPEATS),
+        (0.3, 0.09, 1),
+        (0.09, 1e-3, 1 + REPEATS),
+    ],
+)
+def test_an_engine_that_is_slow_runs_once(
+    monkeypatch: pytest.MonkeyPatch, first: float, best: float, runs: int
+) -> None:
+    taken = iter([first, 0.02, 0.01, 0.05])
+    monkeypatch.setattr(graph, "seconds_on_device", lambda run: run())
+    seconds = graph.engine_seconds(lambda: next(taken), best)
+    assert seconds == (first if runs == 1 else 0.02)
+    assert len(list(taken)) == 1 + REPEATS - runs
 
 
 def test_each_format_is_there_with_and_without_workspace() -> None:

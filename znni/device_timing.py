@@ -21,10 +21,15 @@ def timed_on_device(function: Callable[[], object], repeats: int) -> Timing:
         cupy.cuda.runtime.CUDARuntimeError: the GPU fails.
     """
     function()
-    return Timing(tuple(_seconds(function) for _ in range(repeats)))
+    return Timing(tuple(seconds_on_device(function) for _ in range(repeats)))
 
 
-def _seconds(function: Callable[[], object]) -> float:
+def seconds_on_device(function: Callable[[], object]) -> float:
+    """Seconds of what a single call asks of the current stream; the host waits for its end.
+
+    Raises:
+        cupy.cuda.runtime.CUDARuntimeError: the GPU fails.
+    """
     event = cupy().cuda.Event
     start, stop = event(), event()
     start.record()

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
+from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from znni.cuda import LibraryFailed, cupy
-from znni.device_timing import timed_on_device
+from znni.device_timing import seconds_on_device
 from znni.errors import InvalidInput, RunFailed
 from znni.network import Conv
 from znni.primitives.gpu.library.formats import Format
@@ -28,9 +30,12 @@ from znni.units import in_units
 from znni.user_cache import user_cache
 
 # Engines are tried in the order in which cuDNN expects them to be fast, so many of them, each
-# timed so often.
+# timed so often. Some take a hundred times as long as the best: where the first run, which loads
+# code in so many seconds at most, was as slow as that, the others are left out.
 MOST_TRIED = 10
 REPEATS = 3
+SLOW = 2.0
+LOADING_SECONDS = 0.1
 
 INSTALL = (
     "install it with: pip install 'znni[cudnn]' (CUDA 13) or pip install 'znni[cudnn12]' (CUDA 12)"
@@ -190,7 +195,9 @@ class ConvolutionGraph:
         return index < known and bool(self._graph.get_plan_name_at_index(index) == name)
 
     def _fastest(self, x: int, weights: int, y: int) -> int:
-        times = dict(self._times(x, weights, y))
+        times: dict[int, float] = {}
+        for index, run in self._engines(x, weights, y):
+            times[index] = engine_seconds(run, min(times.values(), default=inf))
         if not times:
             refuse(_device_name(), self._key)
             raise RunFailed(
@@ -199,8 +206,8 @@ class ConvolutionGraph:
             )
         return min(times, key=times.__getitem__)
 
-    def _times(self, x: int, weights: int, y: int) -> Iterator[tuple[int, float]]:
-        """Seconds of the engines that keep to the limits, by index."""
+    def _engines(self, x: int, weights: int, y: int) -> Iterator[tuple[int, Callable[[], None]]]:
+        """The engines that keep to the limits, by index, ready to run."""
         tried = 0
         for index in range(self._graph.get_execution_plan_count()):
             if tried == MOST_TRIED:
@@ -214,8 +221,20 @@ class ConvolutionGraph:
                 continue
             tried += 1
             memory = cupy().cuda.Memory(max(workspace, 1))
-            run = partial(self.run, x, weights, y, memory.ptr)
-            yield index, timed_on_device(run, REPEATS).median
+            yield index, partial(self.run, x, weights, y, memory.ptr)
+
+
+def engine_seconds(run: Callable[[], None], best: float) -> float:
+    """Seconds that an engine takes: of its first run where that tells that it is slow.
+
+    Args:
+        run: asks for it on the current stream.
+        best: seconds of the fastest engine so far.
+    """
+    first = seconds_on_device(run)
+    if first > SLOW * best + LOADING_SECONDS:
+        return first
+    return median(seconds_on_device(run) for _ in range(REPEATS))
 
 
 def strides(shape: Shape5, number: Format) -> list[int]:
