@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -28,10 +29,14 @@ KIB = 1024
 
 @pytest.fixture
 def addresses_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Memory that is nowhere: arrays over it have addresses, and nothing looks at them."""
+    """Memory that is nowhere: arrays over it have addresses, and nothing looks at them.
+
+    Nor do later tests find its arenas among those that are alive.
+    """
     pytest.importorskip("cupy", reason="needs CuPy, which is for Linux on x86-64")
     nowhere = SimpleNamespace(ptr=1 << 40, device_id=0)
     monkeypatch.setattr(device_arena, "allocate", lambda _: nowhere)
+    monkeypatch.setattr(device_arena, "_arenas", WeakSet())
     return iter(())
 
 

@@ -195,7 +195,7 @@ def test_a_volume_through_the_command_line(tmp_path: Path, monkeypatch: pytest.M
         with h5py.File("gpu.h5") as file:
             taken = file["main"].attrs["gpu_peak_memory_bytes"]
             promised = file["main"].attrs["predicted_gpu_memory_bytes"]
-        assert promised / 2 < taken <= promised
+        assert (promised - device_layers.DEVICE_BYTES) / 2 < taken <= promised
         found = read_main("gpu.h5")
         assert found.shape == OUTPUT
         assert found.dtype == dtype

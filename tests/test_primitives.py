@@ -40,6 +40,9 @@ everything = pytest.mark.parametrize(
     [p for kind in (CONVOLUTION, POOLING, POOLED_CONVOLUTION) for p in primitives_for(*kind)],
 )
 
+# Matrix units of a GPU reach up to so many times its nominal rate, which is that of float32.
+MATRIX_UNITS = 16
+
 
 def run_checked(primitive: Primitive, case: Case) -> Float32:
     """Run twice, and check all that a run promises but its numbers."""
@@ -238,7 +241,7 @@ def test_cost_counts_input_output_and_work(primitive: Primitive) -> None:
     assert cost.memory.resident >= 0
     assert cost.bytes_moved >= shape.nbytes + out.nbytes
     assert cost.flops > 0
-    assert 0 < cost.efficiency <= 1
+    assert 0 < cost.efficiency <= (1 if primitive.device.kind == "cpu" else MATRIX_UNITS)
 
 
 def test_everything_is_tested() -> None:
