@@ -65,11 +65,25 @@ def test_compiled_code_is_kept_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda, "user_cache", lambda: tmp_path)
-    file = cuda._stored(KERNELS, "sm_90a", ("-DWIDTH=32",))
+    file = cuda._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
     assert file.read_bytes()[:4] == b"\x7fELF"
     monkeypatch.setattr(cuda, "compile_offline", lambda *_: pytest.fail("compiled again"))
-    assert cuda._stored(KERNELS, "sm_90a", ("-DWIDTH=32",)) == file
+    assert cuda._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",)) == file
     assert list(file.parent.iterdir()) == [file]
+
+
+@needs_compiler
+def test_modules_that_are_compiled_together_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "user_cache", lambda: tmp_path)
+    monkeypatch.setattr(cuda, "_architecture", lambda: "sm_80")
+    sources = [f'extern "C" __global__ void f{i}(float* x) {{ x[{i}] = 1; }}' for i in range(3)]
+    cuda.compile_together(sources)
+    monkeypatch.setattr(cuda, "compile_offline", lambda *_: pytest.fail("compiled again"))
+    assert {cuda._stored(source, "sm_80", ()) for source in sources} == set(
+        (tmp_path / "kernels").iterdir()
+    )
 
 
 @needs_compiler
@@ -79,7 +93,7 @@ def test_a_cache_that_cannot_be_written_costs_no_run(
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     monkeypatch.setattr(cuda, "user_cache", lambda: in_the_way)
-    file = cuda._stored(KERNELS, "sm_90a", ("-DWIDTH=32",))
+    file = cuda._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
     assert file.read_bytes()[:4] == b"\x7fELF"
     assert file.parent == cuda._own_folder()
 

@@ -11,7 +11,8 @@ import atexit
 import logging
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -138,10 +139,19 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> Any:
     Returns:
         A ``cupy.RawModule``: ``get_function(name)`` gives a kernel.
     """
-    device = cupy().cuda.Device()
-    capability = int(device.compute_capability)
-    own = "a" if capability >= OWN_INSTRUCTIONS else ""
-    return _loaded(source, f"sm_{capability}{own}", options, device.id)
+    return _loaded(source, _architecture(), options, cupy().cuda.Device().id)
+
+
+def compile_together(sources: Iterable[str]) -> None:
+    """Compile modules for the current device at the same time, for ``compiled`` to find them.
+
+    Args:
+        sources: as of ``compiled``.
+    """
+    architecture = _architecture()
+    with ThreadPoolExecutor() as pool:
+        for future in [pool.submit(_stored, source, architecture, ()) for source in sources]:
+            future.result()
 
 
 def compile_offline(
@@ -184,13 +194,23 @@ def parsed_usage(report: str) -> dict[str, ResourceUsage]:
     return usage
 
 
+def _architecture() -> str:
+    """Of the current device, by NVRTC's name."""
+    capability = int(cupy().cuda.Device().compute_capability)
+    return f"sm_{capability}" + ("a" if capability >= OWN_INSTRUCTIONS else "")
+
+
 @cache
 def _loaded(source: str, architecture: str, options: tuple[str, ...], device: int) -> Any:  # noqa: ARG001 - each device loads its own
     return cupy().RawModule(path=str(_stored(source, architecture, options)))
 
 
+@cache
 def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
-    """The file of a compiled module: an earlier one, or one made now."""
+    """The file of a compiled module: an earlier one, or one made now.
+
+    It is kept in mind, as its place may be this process's own.
+    """
     key = repr((_nvrtc().getVersion(), architecture, options, source))
     file = user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.cubin"
     if file.exists():

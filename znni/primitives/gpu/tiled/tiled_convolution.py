@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.cuda import compiled, cupy
+from znni.cuda import compile_together, compiled, cupy
 from znni.device_arena import device_workspace, new_device_output
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.strides import strides_in_elements
@@ -30,6 +30,14 @@ class TiledConvolution:
         layer, product = batches.layer, batches.product
         transform = transform_shape(batches.tile, layer.kernel)
         self._batches, self._transform, self._product = batches, transform, product
+        compile_together(
+            (
+                transform.forward_source(),
+                transform.inverse_source(layer.activation),
+                transform.kernel_spectra_source(),
+                product.source(),
+            )
+        )
         self._forward = _kernel(
             transform.forward_source(), "forward_transform", transform.shared_bytes(inverse=False)
         )
