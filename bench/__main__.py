@@ -12,7 +12,12 @@ import typer
 from bench import options, scaling
 from bench.ceilings import Ceilings
 from bench.choices import judge_choices
-from bench.gpu_commands import gpu_exercise_command, gpu_layers_command, gpu_networks_command
+from bench.gpu_commands import (
+    gpu_exercise_command,
+    gpu_layers_command,
+    gpu_networks_command,
+    gpu_profile_command,
+)
 from bench.layers import Layer, check_primitives, compare_layer, convolution_of
 from bench.ledger_commands import kills_command, ledger_command
 from bench.micro_batches import compare_divisions
@@ -282,6 +287,7 @@ def scaling_command(
 app.command("gpu-exercise")(gpu_exercise_command)
 app.command("gpu-layers")(gpu_layers_command)
 app.command("gpu-networks")(gpu_networks_command)
+app.command("gpu-profile")(gpu_profile_command)
 app.command("volumes")(volumes_command)
 app.command("kills")(kills_command)
 app.command("ledger")(ledger_command)

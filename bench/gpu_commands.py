@@ -13,6 +13,7 @@ from bench.gpu_ceilings import measure_gpu_ceilings
 from bench.gpu_exercise import exercise, recombined
 from bench.gpu_layers import compare_gpu_layer, nanoseconds
 from bench.gpu_networks import Settings, compare_gpu_network
+from bench.gpu_profile import profile_on_gpu
 from bench.gpu_torch import NAMES, PROPOSALS
 from bench.layers import check_primitives
 from bench.networks import volume_for
@@ -31,6 +32,10 @@ from znni.primitive import Primitive, catalogue, on_device
 
 Proposals = Annotated[
     int, typer.Option(min=1, help="Of cuDNN's engines, among which PyTorch is autotuned.")
+]
+GpuMemory = Annotated[
+    int | None,
+    typer.Option(parser=memory_size, metavar="SIZE", help="Of the GPU, for our plan."),
 ]
 
 
@@ -114,10 +119,7 @@ def gpu_networks_command(
     net: options.Nets,
     size: options.Volume = 2048,
     patch: options.Patch = None,
-    gpu_memory: Annotated[
-        int | None,
-        typer.Option(parser=memory_size, metavar="SIZE", help="Of the GPU, for our plan."),
-    ] = None,
+    gpu_memory: GpuMemory = None,
     costs: options.CostsChoice = "auto",
     ours: Annotated[bool, typer.Option(help="Our own patches, too.")] = True,
     peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
@@ -150,6 +152,31 @@ def gpu_networks_command(
 
     rows = ([row] for path in net for row in compared(path))
     report_all("gpu-networks", rows, [ceilings], out)
+
+
+def gpu_profile_command(
+    net: options.Nets,
+    size: options.Volume = 2048,
+    patch: options.Patch = None,
+    gpu_memory: GpuMemory = None,
+    costs: options.CostsChoice = "auto",
+    repeats: options.Repeats = 3,
+    out: options.Out = None,
+) -> None:
+    """Where the best plan's patches on a GPU spend their time, beside what was predicted."""
+    machine_with_gpu()
+    ceilings = measure_gpu_ceilings()
+    typer.echo(ceilings)
+
+    def profiled(path: Path) -> list[Row]:
+        network = load_network(path)
+        progress(f"planning {network.name}")
+        volume = volume_for(network, size, patch)
+        plan = planning.plan(network, volume, device="gpu", gpu_memory=gpu_memory, costs=costs)
+        progress(f"{network.name}, by times {plan.costs}")
+        return profile_on_gpu(plan, ceilings, repeats)
+
+    report_all("profile", map(profiled, net), [ceilings], out)
 
 
 def checked_settings(

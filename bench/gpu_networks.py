@@ -160,7 +160,7 @@ def _ours(plan: Plan, repeats: int, reference: CornerReference) -> Row:
         raise RuntimeError("no patch was computed")
     count = Vec3.of(PLACE)
     judged = [(at, samples(plan.network, y, at, count)) for at in places(plan.patch, plan.network)]
-    volume, layers = plan.patch.volume, patches.layer_seconds()
+    volume, layers = plan.patch.volume, sum(patches.layer_seconds().values())
     row = {
         "name": OURS,
         "patch": str(plan.patch),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from itertools import pairwise
+from statistics import mean
 from typing import Any
 
 from numpy.typing import NDArray
@@ -31,7 +33,7 @@ class GpuPlanPatches:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._layer_seconds: list[float] = []
+        self._layer_seconds: dict[str, list[float]] = defaultdict(list)
         self._free = free_bytes()
         self._runner = prepare_alone(plan, random_weights(plan.network, 0), self._measured)
         self._x = patch_input(plan.network, plan.patch)
@@ -57,13 +59,16 @@ class GpuPlanPatches:
         self.peak = self._free - free_bytes()
         return tuple(after - before for before, after in pairwise(done))
 
-    def layer_seconds(self) -> float:
-        """Of a patch's layers, by the GPU's clock: the mean of all patches but the first."""
-        calls = sum(n * len(segment.steps) for segment, n in self._plan.runs())
-        return sum(self._layer_seconds) / (len(self._layer_seconds) / calls)
+    def layer_seconds(self) -> dict[str, float]:
+        """Of a patch in each layer, by the GPU's clock: the means of all patches but the first."""
+        return {
+            step.operation.name: runs * mean(self._layer_seconds[step.operation.name])
+            for segment, runs in self._plan.runs()
+            for step in segment.steps
+        }
 
-    def _measured(self, _step: Step, seconds: float) -> None:
-        self._layer_seconds.append(seconds)
+    def _measured(self, step: Step, seconds: float) -> None:
+        self._layer_seconds[step.operation.name].append(seconds)
 
 
 def free_bytes() -> int:

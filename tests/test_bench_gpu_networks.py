@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from bench import gpu_commands, gpu_networks, gpu_plan_patches
 from bench.__main__ import app
 from bench.accuracy import pooled_by_fft
+from bench.gpu_ceilings import GpuCeilings
 from bench.gpu_networks import Settings, Try, best_of, compare_gpu_network, places, rounded
+from bench.gpu_profile import profile_on_gpu
 from bench.networks import plan_for
 from bench.noise import patch_input
 from bench.rounds import Effort
@@ -118,6 +120,22 @@ def test_rows_hold_ours_and_what_each_peer_tried(
     assert short["measured"] == "head and 1 of 4 fragments"
     assert short["error"] < 1e-5
     assert "gain" not in short
+
+
+def test_a_profile_has_each_layer_beside_what_was_predicted(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = cycle((10 << 30, 7 << 30))
+    monkeypatch.setattr(gpu_plan_patches, "free_bytes", lambda: next(free))
+    *layers, whole = profile_on_gpu(plan, GpuCeilings("a GPU", 1e15, 1e15), repeats=2)
+    steps = [step for segment in plan.segments for step in segment.steps]
+    assert [row["layer"] for row in layers] == [step.operation.name for step in steps]
+    for row in layers:
+        assert row["predicted_seconds"] == pytest.approx(row["built_in_seconds"])
+        assert 0 < row["floor_seconds"] < row["seconds"] <= whole["seconds"]
+    assert sum(row["share"] for row in layers) <= 1.001
+    assert whole["voxels_per_s"] == pytest.approx(plan.patch.volume / whole["seconds"])
+    assert whole["peak_gib"] == 3
 
 
 @needs_torch
