@@ -23,6 +23,7 @@ from znni.machine import detect_host
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[
     "gpu-exercise",
+    "gpu-kernels",
     "gpu-layers",
     "gpu-networks",
     "kills",
