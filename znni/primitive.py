@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from znni.cost import Cost
 from znni.machine import Device, DeviceKind, Machine
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from znni.weights import ConvWeights, Float32
 
 Run: TypeAlias = "Callable[[Float32], Float32]"
+Found = TypeVar("Found")
 
 
 class Primitive(Protocol):
@@ -109,6 +110,17 @@ def _primitives_of(kind: str, *devices: Device | Catalogue) -> Iterator[Primitiv
         module = import_module(module_info.name)
         if hasattr(module, "primitives"):
             yield from module.primitives(*devices)
+
+
+def applying(found: Found | None, primitive: Primitive, layer: Operation, shape: Shape5) -> Found:
+    """What a primitive found of a layer and the shape of its input, which it is asked to do.
+
+    Raises:
+        ValueError: it found nothing, as it does not apply to them.
+    """
+    if found is None:
+        raise ValueError(f"{primitive.name} does not apply to {layer} on {shape}")
+    return found
 
 
 def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:

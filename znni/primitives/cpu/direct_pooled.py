@@ -15,7 +15,7 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Operation, PooledConv
 from znni.options import ACCURACIES
-from znni.primitive import Run
+from znni.primitive import Run, applying
 from znni.primitives.cpu.common.activation import (
     FUSED_BY_VECTOR,
     activate_further,
@@ -55,7 +55,7 @@ class DirectPooled:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """A multiply-add for each tap of each voxel; the image read and written."""
-        pair, out = self._checked(layer, shape)
+        pair, out = applying(self._found(layer, shape), self, layer, shape)
         taps = pair.conv.in_features * pair.conv.kernel.volume
         maps = whole_vectors(out.f)
         scratch = self.device.threads * SCRATCH_FLOATS * FLOAT_BYTES
@@ -73,7 +73,7 @@ class DirectPooled:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as the kernel reads them."""
-        pair, out = self._checked(layer, shape)
+        pair, out = applying(self._found(layer, shape), self, layer, shape)
         given = conv_weights(pair.conv, weights)
         kernel = pooled_taps(pair.conv.kernel, pair.pool.window)
         pool = workers(self.device.threads)
@@ -107,12 +107,6 @@ class DirectPooled:
             return y
 
         return run
-
-    def _checked(self, layer: Operation, shape: Shape5) -> tuple[PooledConv, Shape5]:
-        found = self._found(layer, shape)
-        if found is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return found
 
     def _found(self, layer: Operation, shape: Shape5) -> tuple[PooledConv, Shape5] | None:
         found = pooled_first_layer(layer, shape)

@@ -15,7 +15,7 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.options import ACCURACIES
-from znni.primitive import Run, convolved
+from znni.primitive import Run, applying, convolved
 from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
 from znni.primitives.cpu.tiled.number_formats import FLOAT32, NumberFormat
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
@@ -60,7 +60,7 @@ class FftTiled:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Operations of the codelets and the products; every pass over the spectra counted."""
-        batches = self._applicable(layer, shape)
+        batches = applying(self._batches(layer, shape), self, layer, shape)
         kept, made = (batches.kernel_bytes, 0) if self.resident else (0, batches.kernel_bytes)
         memory = Memory.beside(
             shape.nbytes + batches.out.nbytes,
@@ -76,15 +76,9 @@ class FftTiled:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
         from znni.primitives.cpu.tiled.tiled_convolution import TiledConvolution
 
-        batches = self._applicable(layer, shape)
+        batches = applying(self._batches(layer, shape), self, layer, shape)
         given = conv_weights(batches.layer, weights)
         return TiledConvolution(batches, given, self.device.threads, self.resident)
-
-    def _applicable(self, layer: Operation, shape: Shape5) -> TileBatches:
-        batches = self._batches(layer, shape)
-        if batches is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return batches
 
     def _batches(self, layer: Operation, shape: Shape5) -> TileBatches | None:
         out = convolved(layer, shape)

@@ -16,7 +16,7 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Operation
 from znni.options import ACCURACIES
-from znni.primitive import Run
+from znni.primitive import Run, applying
 from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
 from znni.primitives.cpu.common.first_layer import pooled_first_layer
 from znni.primitives.cpu.tiled.overlap_save import tile_extents
@@ -62,7 +62,7 @@ class FftTiledPooled:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Operations of the codelets, products and maxima; the image read and written."""
-        tiles = self._applicable(layer, shape)
+        tiles = applying(self._tiles(layer, shape), self, layer, shape)
         memory = Memory.beside(
             shape.nbytes + tiles.out.nbytes,
             workspace=tiles.workspace_bytes(self.device.threads),
@@ -77,15 +77,9 @@ class FftTiledPooled:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
         from znni.primitives.cpu.tiled.pooled_convolution import PooledConvolution
 
-        tiles = self._applicable(layer, shape)
+        tiles = applying(self._tiles(layer, shape), self, layer, shape)
         given = conv_weights(tiles.layer.conv, weights)
         return PooledConvolution(tiles, given, self.device.threads)
-
-    def _applicable(self, layer: Operation, shape: Shape5) -> PooledTiles:
-        tiles = self._tiles(layer, shape)
-        if tiles is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return tiles
 
     def _tiles(self, layer: Operation, shape: Shape5) -> PooledTiles | None:
         found = pooled_first_layer(layer, shape)

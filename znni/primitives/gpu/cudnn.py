@@ -16,7 +16,7 @@ from znni.cuda import cupy
 from znni.device_arena import device_workspace, new_device_output
 from znni.machine import Device
 from znni.network import Conv, Operation
-from znni.primitive import Run, convolved
+from znni.primitive import Run, applying, convolved
 from znni.primitives.gpu.common.activation import activate_over_maps, with_softmax
 from znni.primitives.gpu.common.capability import capability_of
 from znni.primitives.gpu.library.formats import FORMATS, Format, maps_out
@@ -66,7 +66,7 @@ class GpuCudnn:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """A multiply-add for each tap of each voxel, of as many maps as engines take together."""
-        conv, piece, out = self._checked(layer, shape)
+        conv, piece, out = applying(self._found(layer, shape), self, layer, shape)
         products = conv.in_features * conv.out_features * conv.kernel.volume
         together = self.number.maps_in(conv.in_features) * maps_out(conv.out_features)
         cost = Cost(
@@ -88,7 +88,7 @@ class GpuCudnn:
             InvalidInput: cuDNN is not installed.
             RunFailed: it has no engine within the workspace declared.
         """
-        conv, piece, out = self._checked(layer, shape)
+        conv, piece, out = applying(self._found(layer, shape), self, layer, shape)
         given = conv_weights(conv, weights)
         layout, limit = Layout(self.number, conv.activation), self._limit(piece)
         graph = ConvolutionGraph(conv, piece, self.number, limit)
@@ -150,12 +150,6 @@ class GpuCudnn:
         if not (known := refused()):  # as nearly always, and searches ask often
             return False
         return (self.device.name, graph_key(conv, piece, self.number, self._limit(piece))) in known
-
-    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Conv, Pieces, Shape5]:
-        found = self._found(layer, shape)
-        if found is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return found
 
 
 def primitives(device: Device) -> tuple[GpuCudnn, ...]:

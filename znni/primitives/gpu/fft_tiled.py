@@ -15,7 +15,7 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.options import ACCURACIES
-from znni.primitive import Run, convolved
+from znni.primitive import Run, applying, convolved
 from znni.primitives.gpu.common.activation import with_softmax
 from znni.primitives.gpu.common.capability import HOPPER, capability_of
 from znni.primitives.gpu.tiled.product_source import SHARED_BYTES, product_shape
@@ -57,7 +57,7 @@ class GpuFftTiled:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Operations of the codelets and the products; every pass over the spectra counted."""
-        batches = self._applicable(layer, shape)
+        batches = applying(self._batches(layer, shape), self, layer, shape)
         memory = Memory.beside(
             shape.nbytes + batches.out.nbytes,
             workspace=batches.workspace_bytes,
@@ -68,14 +68,8 @@ class GpuFftTiled:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels for the tile; transform the layer's kernels."""
-        batches = self._applicable(layer, shape)
+        batches = applying(self._batches(layer, shape), self, layer, shape)
         return TiledConvolution(batches, conv_weights(batches.layer, weights))
-
-    def _applicable(self, layer: Operation, shape: Shape5) -> TileBatches:
-        batches = self._batches(layer, shape)
-        if batches is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return batches
 
     def _batches(self, layer: Operation, shape: Shape5) -> TileBatches | None:
         out = convolved(layer, shape)

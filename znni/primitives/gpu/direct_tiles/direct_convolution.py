@@ -10,7 +10,7 @@ from znni.cost import Cost
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.options import ACCURACIES
-from znni.primitive import Run
+from znni.primitive import Run, applying
 from znni.primitives.gpu.direct_tiles.geometry import Tile
 from znni.primitives.gpu.direct_tiles.launch import build, cost_of
 from znni.shapes import Shape5
@@ -45,16 +45,10 @@ class DirectConvolution(ABC):
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """A multiply-add for each tap of each voxel that is computed; no workspace."""
-        conv, tile, out = self._checked(layer, shape)
+        conv, tile, out = applying(self.tiled(layer, shape), self, layer, shape)
         return cost_of(conv, tile, shape, out)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernel, and order the weights as it reads them."""
-        conv, tile, out = self._checked(layer, shape)
+        conv, tile, out = applying(self.tiled(layer, shape), self, layer, shape)
         return build(conv, tile, shape, out, conv_weights(conv, weights))
-
-    def _checked(self, layer: Operation, shape: Shape5) -> Tiled:
-        found = self.tiled(layer, shape)
-        if found is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return found
