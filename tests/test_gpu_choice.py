@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,14 @@ def test_patches_are_shared_out() -> None:
     busy, alone_busy = (time.of_job(patches).busy.by_stage() for time in (two, alone))
     assert busy["writing"] == alone_busy["writing"] == patches * stages["writing"]
     assert busy["gpu_layers"] == alone_busy["gpu_layers"] / 2
+
+
+def test_workers_take_patches_in_rounds() -> None:
+    """As long as the one with the most, whose patches go through one after another."""
+    for workers, patches in product((1, 2, 3, 4), (1, 2, 3, 4, 5, 8, 13)):
+        time = PlanTime(1.0, 2.0, StageSeconds(1.0, 0.0, 0.5, 4.0, 0.0), workers)
+        most = max(len(range(worker, patches, workers)) for worker in range(workers))
+        assert time.total(patches) == replace(time, workers=1).total(most)
 
 
 @given(

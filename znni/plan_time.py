@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import ceil, isfinite
 
 from znni.job_seconds import JobSeconds, Stage, StageSeconds
 
@@ -43,10 +43,10 @@ class PlanTime:
         """Seconds of a job of so many patches.
 
         Each stage takes a patch when it has handed on its last, so that a patch takes as long as
-        the slowest of them; but the first goes through all, one after another.
+        the slowest of them; but the first goes through all, one after another. Workers take patches
+        in rounds, of which the last takes as long as the others though some have nothing to do.
         """
-        slowest = max(self._groups().values())
-        return self.once + self.patch.together + (patches - 1) * slowest
+        return self.once + self.patch.together + max(self._further(patches).values())
 
     @property
     def pace(self) -> StageSeconds:
@@ -57,13 +57,20 @@ class PlanTime:
     def _at_once(self, stage: Stage) -> int:
         return 1 if stage == "writing" else self.workers
 
-    def _groups(self) -> dict[str, float]:
-        """The pace of stages that work at a time, and of those that take turns together."""
+    def _further(self, patches: int) -> dict[str, float]:
+        """Seconds of the patches after the first, of stages that work at a time.
+
+        Those that take turns are one, together.
+        """
         seconds: dict[str, float] = {}
-        for stage, taken in self.pace.by_stage().items():
+        for stage, taken in self.patch.by_stage().items():
             group = self._group(stage)
-            seconds[group] = seconds.get(group, 0.0) + taken
+            seconds[group] = seconds.get(group, 0.0) + self._times(stage, patches) * taken
         return seconds
+
+    def _times(self, stage: Stage, patches: int) -> int:
+        """How many of the patches after the first a stage takes, one after another."""
+        return ceil(patches / self._at_once(stage)) - 1
 
     def _group(self, stage: Stage) -> str:
         return "layers" if self.in_turn and stage not in ("reading", "writing") else stage
@@ -82,11 +89,8 @@ class PlanTime:
 
         All other stages take what they take; the result is negative where that is more already.
         """
-        groups, own, at_once = self._groups(), self.pace.by_stage()[stage], self._at_once(stage)
-        in_turn = groups.pop(self._group(stage)) - own  # of those that it takes turns with
-        slowest = max(groups.values())
-        left = total - self.once - (self.patch.together - self.patch.by_stage()[stage])
-        within = (left - (patches - 1) * in_turn) / (1 + (patches - 1) / at_once)
-        if in_turn + within / at_once > slowest:
-            return within
-        return left - (patches - 1) * slowest
+        further, own = self._further(patches), self.patch.by_stage()[stage]
+        times = self._times(stage, patches)
+        in_turn = further.pop(self._group(stage)) - times * own  # of those it takes turns with
+        left = total - self.once - (self.patch.together - own)
+        return min(left - max(further.values()), (left - in_turn) / (1 + times))
