@@ -47,7 +47,7 @@ from bench.session import (
 )
 from bench.table import table
 from bench.top_plans import compare_plans
-from bench.volume_commands import volumes_command
+from bench.volume_commands import end_to_end_command, volumes_command
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record_steps
@@ -291,6 +291,7 @@ app.command("gpu-layers")(gpu_layers_command)
 app.command("gpu-networks")(gpu_networks_command)
 app.command("gpu-profile")(gpu_profile_command)
 app.command("volumes")(volumes_command)
+app.command("end-to-end")(end_to_end_command)
 app.command("kills")(kills_command)
 app.command("ledger")(ledger_command)
 

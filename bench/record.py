@@ -22,6 +22,7 @@ from znni.machine import detect_host
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[
+    "end-to-end",
     "gpu-exercise",
     "gpu-kernels",
     "gpu-layers",
