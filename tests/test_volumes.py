@@ -244,6 +244,7 @@ def test_an_abandoned_output_keeps_its_blocks_and_its_partial_name(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
     output = new_output(path)
     box = Box(Vec3(0, 0, 0), Vec3(3, 5, 9))
+    output.describe({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
     assert "out.h5.partial holds 1 finished block; the same command goes on" in output.abandon()
     left = sorted(found.name for found in tmp_path.iterdir())
@@ -256,6 +257,7 @@ def test_a_disk_that_fails_while_writing(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "out.h5"
     output = new_output(path)
     box = Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
+    output.describe({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
 
     def fail(*_: object) -> int:

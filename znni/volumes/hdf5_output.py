@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from znni.errors import InvalidInput, RunFailed, option
 from znni.shapes import Box, Vec3
 from znni.units import counted
 from znni.volume import Begun, NewOutput
+from znni.volumes.chunk_extents import chunk_extents
 from znni.volumes.hdf5_chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.ledger_file import LedgerFile
 from znni.volumes.partial_file import PartialFile, check_free, check_room
@@ -23,7 +23,6 @@ from znni.volumes.stored import reason
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"
-CHUNK = 64
 
 
 class Hdf5Output:
@@ -42,12 +41,14 @@ class Hdf5Output:
     """
 
     def __init__(self, path: Path, wanted: NewOutput) -> None:
-        shape = (wanted.features, *wanted.size)
+        self._wanted = wanted
         try:
             if path.is_dir():
                 raise InvalidInput(f"{path}: is a folder; name a file in it")
             check_free(path, overwrite=wanted.overwrite)
-            check_room(path, prod(shape) * np.dtype(wanted.dtype).itemsize)
+            check_room(
+                path, prod((wanted.features, *wanted.size)) * np.dtype(wanted.dtype).itemsize
+            )
             self._disk = PartialFile(path)
             left = self._disk.size > 0
             try:
@@ -63,9 +64,9 @@ class Hdf5Output:
         try:
             if self._ledger.resumed:
                 make_changes(self._disk.fileno(), self._ledger.ledger.changes)
+                self._open()
             else:
-                self._make(shape, wanted.dtype)
-            self._open()
+                self._disk.truncate(0)
         except BaseException:
             self.abandon()
             raise
@@ -75,23 +76,20 @@ class Hdf5Output:
         """What is there already; its history is sure once the output is described."""
         return self._ledger.ledger
 
-    def _make(self, shape: tuple[int, ...], dtype: str) -> None:
-        self._disk.truncate(0)
+    def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        wanted = self._wanted
         early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         with h5py.File(self._disk, "w") as file:
-            file.create_dataset(
+            dataset = file.create_dataset(
                 OUTPUT_DATASET,
-                shape,
-                dtype,
-                chunks=(1, *Vec3(*shape[1:]).minimum(Vec3.of(CHUNK))),
+                (wanted.features, *wanted.size),
+                wanted.dtype,
+                chunks=(1, *chunk_extents(patch, wanted.size)),
                 fill_time="never",
                 dcpl=early,
             )
-        if self._disk.failure:
-            raise InvalidInput(
-                f"{self._disk.path}: cannot be written there: {self._disk.failure.strerror}"
-            )
+            dataset.attrs.update(attributes)
 
     def _close(self) -> None:
         if self._file:
@@ -117,14 +115,12 @@ class Hdf5Output:
                 f"elsewhere"
             ) from error
 
-    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:  # noqa: ARG002
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Note how the output comes to be. From here on the file's structure stays as it is."""
         if self._ledger.resumed:
             self._ledger.check(self.read)
             return
-        self._close()
-        with h5py.File(self._disk, "r+") as file:
-            file[OUTPUT_DATASET].attrs.update(attributes)
+        self._make(attributes, patch)
         try:
             self._disk.settle()
         except OSError as error:

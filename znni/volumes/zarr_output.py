@@ -13,6 +13,7 @@ from znni.errors import InvalidInput, RunFailed, option
 from znni.shapes import Box, Vec3
 from znni.units import counted
 from znni.volume import Begun, NewOutput
+from znni.volumes.chunk_extents import chunk_extents
 from znni.volumes.formats import library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.ome_metadata import image_metadata
@@ -26,7 +27,6 @@ from znni.volumes.zarr_repair import mend
 
 LEVEL = "0"
 LEDGER = f"{LEVEL}/ledger"
-CHUNK = 64
 MOST_SHARD_VOXELS = 2**24
 MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Zarr
 
@@ -180,12 +180,10 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
 def chunk_and_shard(patch: Vec3, size: Vec3) -> tuple[Vec3, Vec3]:
     """Extents of chunks and of shards for output that is written in patches.
 
-    Where the patch's extent has a divisor near 64 it is the chunk's, so that no chunk is written
-    twice; a shard is as many chunks of a patch as make some million voxels, and up to a quarter of
-    it: while one is written, its chunks are in memory by themselves and joined.
+    A shard is as many chunks of a patch as make some million voxels, and up to a quarter of it:
+    while one is written, its chunks are in memory by themselves and joined.
     """
-    extents = [min(patch[axis], size[axis]) for axis in range(3)]
-    chunk = Vec3(*(_chunk_extent(extent) for extent in extents)).minimum(size)
+    extents, chunk = patch.minimum(size), chunk_extents(patch, size)
     counts = [
         extent // part if extent % part == 0 else 1
         for extent, part in zip(extents, chunk, strict=True)
@@ -195,9 +193,3 @@ def chunk_and_shard(patch: Vec3, size: Vec3) -> tuple[Vec3, Vec3]:
         axis = counts.index(max(counts))
         counts[axis] = max(n for n in range(1, counts[axis]) if counts[axis] % n == 0)
     return chunk, chunk * Vec3(*counts)
-
-
-def _chunk_extent(patch: int) -> int:
-    """The divisor of a patch's extent nearest to 64 by ratio, or 64 where none is within twice."""
-    near = [extent for extent in range(CHUNK // 2, 2 * CHUNK + 1) if patch % extent == 0]
-    return min(near, key=lambda extent: max(extent / CHUNK, CHUNK / extent), default=CHUNK)
