@@ -26,6 +26,7 @@ from bench.network_peers import check_peers
 from bench.networks import Rivals, compare_network
 from bench.planner_commands import (
     machine_command,
+    run_strategies_command,
     search_command,
     shares_command,
     strategies_command,
@@ -141,6 +142,7 @@ def micro_batches_command(
 
 app.command("machine-plans")(machine_command)
 app.command("strategies")(strategies_command)
+app.command("run-strategies")(run_strategies_command)
 app.command("search")(search_command)
 app.command("shares")(shares_command)
 

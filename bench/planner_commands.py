@@ -10,11 +10,12 @@ import typer
 
 from bench import options
 from bench.machine_plans import STRATEGIES, plan_on
-from bench.record import Row
+from bench.record import Row, load
 from bench.rounds import Effort
 from bench.searches import compare_shares, time_search
 from bench.session import progress, report_all
-from bench.strategies import compare_strategies
+from bench.strategies import STRATEGIES as PAPERS
+from bench.strategies import compare_strategies, run_planned
 from znni.errors import InvalidInput
 from znni.families import FAMILIES
 from znni.machine import Processors
@@ -97,19 +98,39 @@ def strategies_command(
         typer.Option(parser=memory_size, metavar="SIZE", help="Limit of the GPU; repeatable."),
     ] = None,
     size: options.Volume = 1024,
-    measure: Annotated[bool, typer.Option(help="Run some patches of each plan, too.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Of {', '.join(PAPERS)}; repeatable. Default: all."),
+    ] = None,
     costs: options.CostsChoice = "built-in",
     out: options.Out = None,
 ) -> None:
     """The best plan of each strategy of the paper (its Table V), beside what ZNNi reached."""
+    for name in only or []:
+        if name not in PAPERS:
+            raise InvalidInput(f"no strategy {name!r}; choose of {', '.join(PAPERS)}")
 
     def compared(limit: int | None, path: Path) -> list[Row]:
         network = load_network(path)
         progress(f"planning {network.name}")
-        return compare_strategies(network, size, machine, ram, limit, costs, measure=measure)
+        wanted = only or list(PAPERS)
+        return compare_strategies(network, size, machine, ram, limit, costs, wanted)
 
     limits: list[int | None] = [*gpu_memory] if gpu_memory else [None]
     report_all("strategies", (compared(*one) for one in product(limits, net)), [], out)
+
+
+def run_strategies_command(
+    planned: Annotated[list[Path], typer.Argument(help="JSON files of bench strategies.")],
+    each: Annotated[
+        float, typer.Option(min=0, help="Seconds of a plan; two patches are always run.")
+    ] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0, help="After which no plan is begun.")] = 3600.0,
+    out: options.Out = None,
+) -> None:
+    """Some patches of each plan that bench strategies made, for the machine at hand."""
+    rows = [row for path in planned for row in load(path, "strategies").rows]
+    report_all("strategies", ([row] for row in run_planned(rows, each, seconds, progress)), [], out)
 
 
 def shares_command(

@@ -74,7 +74,7 @@ def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> N
 def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
     there = MACHINES / "h200-node.yaml"
     paper = load_network(NETWORKS / "n337.yaml")
-    rows = compare_strategies(paper, 100, there, None, 4 * 10**9, "built-in", measure=False)
+    rows = compare_strategies(paper, 100, there, None, 4 * 10**9, "built-in")
     assert [row["strategy"] for row in rows] == list(STRATEGIES)
     assert [row["published_voxels_per_s"] for row in rows][:3] == [262_131, 671_782, 727_103]
     host, gpu, using, both = rows
@@ -85,9 +85,10 @@ def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
     for row in (gpu, using, both):
         assert row["gpu_declared_gib"] <= row["gpu_limit_gib"]
     assert both["on_gpu"] == "none"
+    assert "conv1" in using["on_gpu"]
     assert len(table("strategies", rows).splitlines()) == 6
     with pytest.raises(InvalidInput, match="strategies needs a GPU"):
-        compare_strategies(paper, 100, MACHINES / "e7.yaml", None, None, "built-in", measure=False)
+        compare_strategies(paper, 100, MACHINES / "e7.yaml", None, None, "built-in")
 
 
 def test_shares_are_predicted_and_measured() -> None:

@@ -96,6 +96,7 @@ def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
     assert 0 < spent.busy.reading < spent.running
     assert 0 < spent.busy.writing < spent.running
     assert workers.peak_memory > count * 2**20
+    assert workers.gpu_peak_memory == 0
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16"])

@@ -54,6 +54,10 @@ def test_two_workers_give_the_same_bytes(
     run_twice_there(monkeypatch)
     print(succeeds(*RUN, "two.h5", "--plan", "plan.json", *LIMITS))
     np.testing.assert_array_equal(read_main("two.h5"), whole)
+    with h5py.File("two.h5") as file:
+        told = file["main"].attrs
+        promised = told["predicted_gpu_memory_bytes"]
+        assert promised / 2 < told["gpu_peak_memory_bytes"] <= promised
 
 
 def test_a_worker_that_is_killed_ends_the_run(

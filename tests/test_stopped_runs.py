@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import zarr
 from command_line import one_line, read_main, voxels, write_case, znni
 from fakes import Fake, fake_catalogue
 from numpy.typing import NDArray
+from small_disk import small_disk
 
 from bench.same_output import difference
 from znni.network_file import load_network
@@ -151,24 +151,11 @@ def test_a_file_that_may_not_grow(
     check_it_goes_on(out, folder, monkeypatch)
 
 
-@contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    disk = folder / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", disk]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small disk")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_a_disk_that_fills_up(
     out: str, folder: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with small_disk(folder) as disk:
+    with small_disk(folder, "600k") as disk:
         with started("fill", folder, f"disk/{out}") as process:
             check_write_failure(process, out, "No space left on device")
         assert not (disk / out).exists()

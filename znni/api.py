@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 from znni.arrays import peak_memory
 from znni.calibration.record import StepTimes, refine
-from znni.device_arena import device_peak
 from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import Progress, no_progress
@@ -147,7 +146,7 @@ def infer(
         with peak_memory() as peak:
             spent = recheck(runner, blocks, job, output, dtype, choices.accuracy, smaller)
             spent += runner.run(blocks, job, output, dtype, progress, smaller, remaining)
-            gpu_peak = device_peak() if plan.gpu_memory else 0
+            gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
             taken = runner.workers_memory
         taken += peak.highest
         noted = output.begun.plan

@@ -29,7 +29,8 @@ class Report:
             course.
         finished_before: output voxels that earlier runs left, which this one went on from.
         skipped: blocks that needed no work.
-        gpu_peak_memory: bytes of the GPU that its arrays took at their highest.
+        gpu_peak_memory: bytes of a GPU that its arrays took at their highest, of the one where
+            they took the most.
     """
 
     plan: Plan

@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Callable
 
+from znni.device_arena import device_peak
 from znni.engine.pipeline import Progress, Runner, run_volume
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
@@ -94,6 +95,11 @@ class EnduringRunner:
     def workers_memory(self) -> int:
         """The peak resident bytes of the last plan's workers, if it has any."""
         return self._runner.peak_memory if isinstance(self._runner, Fleet) else 0
+
+    @property
+    def gpu_peak_memory(self) -> int:
+        """The most bytes that arrays of the last plan took of a GPU, if they took any."""
+        return self._runner.gpu_peak_memory if isinstance(self._runner, Fleet) else device_peak()
 
 
 def _tell(failed: Plan, found: Plan, short: DeviceKind, left: float) -> None:

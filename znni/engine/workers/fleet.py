@@ -130,6 +130,11 @@ class Fleet:
         """The most bytes that were resident in each, added up; what they share counts in each."""
         return sum(worker.account().peak_memory for worker in self._workers)
 
+    @property
+    def gpu_peak_memory(self) -> int:
+        """The most bytes that arrays took of one of the GPUs."""
+        return max(worker.account().gpu_peak_memory for worker in self._workers)
+
 
 def _end(workers: list[Worker]) -> None:
     while workers:

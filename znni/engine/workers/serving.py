@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.arrays import high_water_mark
+from znni.device_arena import device_peak
 from znni.engine.pipeline import Runner, convert
 from znni.engine.stages import Work, run_stages
 from znni.engine.stopwatch import Stopwatch
@@ -60,10 +61,12 @@ class Account:
     Attributes:
         seconds: that its stages have worked.
         peak_memory: the most bytes that were resident.
+        gpu_peak_memory: the most bytes of a GPU that its arrays took.
     """
 
     seconds: JobSeconds
     peak_memory: int
+    gpu_peak_memory: int
 
 
 class _Asked(NamedTuple):
@@ -111,7 +114,7 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
                 except EOFError:
                     return
                 if socket is control:
-                    control.send(Account(stopwatch.seconds, high_water_mark()))
+                    control.send(Account(stopwatch.seconds, high_water_mark(), device_peak()))
                 else:
                     yield _Asked(socket, slots[socket], slots[socket].block)
 
