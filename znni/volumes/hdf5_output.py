@@ -46,9 +46,8 @@ class Hdf5Output:
             if path.is_dir():
                 raise InvalidInput(f"{path}: is a folder; name a file in it")
             check_free(path, overwrite=wanted.overwrite)
-            check_room(
-                path, prod((wanted.features, *wanted.size)) * np.dtype(wanted.dtype).itemsize
-            )
+            values = wanted.features * wanted.size.volume
+            check_room(path, values * np.dtype(wanted.dtype).itemsize)
             self._disk = PartialFile(path)
             left = self._disk.size > 0
             try:
