@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from io import SEEK_CUR, SEEK_END, SEEK_SET, RawIOBase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -22,7 +22,8 @@ class ChunkWriter:
     """Puts values where HDF5 has placed the chunks of a dataset (f, z, y, x), uncompressed.
 
     Only those bytes of the file are written. So the structure of the file, by which HDF5 finds
-    them, is as it was whenever the process ends.
+    them, is as it was whenever the process ends. HDF5 tells all places beforehand: later it would
+    keep the writing waiting for what is read meanwhile, under its lock.
 
     Args:
         dataset: opened to be read; its chunks are of one map each, and have their places.
@@ -30,13 +31,16 @@ class ChunkWriter:
     """
 
     def __init__(self, dataset: h5py.Dataset, descriptor: int) -> None:
-        self._dataset = dataset
         self._descriptor = descriptor
+        self._dtype: np.dtype[Any] = dataset.dtype
         self._chunk = Vec3(*dataset.chunks[1:])
         self._whole = Box(Vec3(0, 0, 0), Vec3(*dataset.shape[1:]))
+        self._places = _places(dataset)
 
     def write(self, box: Box, values: NDArray[np.generic]) -> None:
         """Store the values (f, z, y, x) of a box, by threads that hold no more than a copy of it.
+
+        A thread takes a row of chunks along x at a time.
 
         Raises:
             OSError: they cannot be written.
@@ -45,26 +49,71 @@ class ChunkWriter:
         def write(place: tuple[int, Box]) -> None:
             feature, part = place
             inside = part.shifted(Vec3(0, 0, 0) - box.start)
-            self._write_to_chunk(feature, part, values[(feature, *inside.slices)])
+            self._write_row(feature, part, values[(feature, *inside.slices)])
 
-        parts = ((feature, part) for part in box.cut(self._chunk) for feature in range(len(values)))
-        chunk_bytes = self._chunk.volume * values.itemsize
-        finish(mapped(write, parts, at_once(values.nbytes, 2 * chunk_bytes)))
+        row = self._chunk._replace(x=self._whole.stop.x)
+        parts = ((feature, part) for part in box.cut(row) for feature in range(len(values)))
+        most = max(row.minimum(box.size).volume, self._chunk.volume) * values.itemsize
+        finish(mapped(write, parts, at_once(values.nbytes, 2 * most)))
+
+    def _write_row(self, feature: int, row: Box, values: NDArray[np.generic]) -> None:
+        """Store a part of a row of chunks: those that it covers at once, each of the others."""
+        step, first, last = self._chunk.x, row.start.x, row.stop.x
+        covers = row.size == self._chunk._replace(x=row.size.x)
+        begin, end = (-(-first // step) * step, last // step * step) if covers else (last, last)
+        if begin < end:
+            self._write_covered(feature, _along_x(row, begin, end), values[..., begin - first :])
+        for part in row.cut(self._chunk):
+            if not begin <= part.start.x < end:
+                start = part.start.x - first
+                self._write_to_chunk(feature, part, values[..., start : start + part.size.x])
+
+    def _write_covered(self, feature: int, run: Box, values: NDArray[np.generic]) -> None:
+        """Store chunks of a row: one after the other in the file, as HDF5 mostly has them, at once.
+
+        Args:
+            feature: their map.
+            run: what they cover.
+            values: its values, and maybe more along x.
+        """
+        chunk = self._chunk
+        count, z, y, x = run.size.x // chunk.x, *(run.start // chunk)
+        in_chunks = values[..., : run.size.x].reshape(chunk.z, chunk.y, count, chunk.x)
+        stored = np.ascontiguousarray(in_chunks.transpose(2, 0, 1, 3), self._dtype)
+        places = self._places[feature, z, y, x : x + count]
+        breaks = np.flatnonzero(np.diff(places) != stored[0].nbytes) + 1
+        for some, together in zip(np.split(places, breaks), np.split(stored, breaks), strict=True):
+            write_all(self._descriptor, together, int(some[0]))
 
     def _write_to_chunk(self, feature: int, part: Box, values: NDArray[np.generic]) -> None:
-        start = part.start // self._chunk * self._chunk
+        """Store a part of a chunk; the rest of it stays as it is, but for what lies outside."""
+        index = part.start // self._chunk
+        start = index * self._chunk
         chunk = Box(start, start + self._chunk)
-        place = self._dataset.id.get_chunk_info_by_coord((feature, *start)).byte_offset
-        if part == chunk:
-            stored = np.ascontiguousarray(values, self._dataset.dtype)
-            write_all(self._descriptor, stored, place)
-            return
-        stored = np.zeros(self._chunk, self._dataset.dtype)
+        place = int(self._places[(feature, *index)])
+        stored = np.zeros(self._chunk, self._dtype)
         if part != chunk.intersection(self._whole):
             there = os.pread(self._descriptor, stored.nbytes, place)
             stored.reshape(-1).view(np.uint8)[: len(there)] = np.frombuffer(there, np.uint8)
         stored[part.shifted(Vec3(0, 0, 0) - start).slices] = values
         write_all(self._descriptor, stored, place)
+
+
+def _places(dataset: h5py.Dataset) -> NDArray[np.int64]:
+    """Where in its file each chunk begins, by its place in the grid of chunks."""
+    grid = [-(-extent // step) for extent, step in zip(dataset.shape, dataset.chunks, strict=True)]
+    places = np.empty(grid, np.int64)
+
+    def note(chunk: h5py.h5d.StoreInfo) -> None:
+        index = (at // step for at, step in zip(chunk.chunk_offset, dataset.chunks, strict=True))
+        places[tuple(index)] = chunk.byte_offset
+
+    dataset.id.chunk_iter(note)
+    return places
+
+
+def _along_x(box: Box, start: int, stop: int) -> Box:
+    return Box(box.start._replace(x=start), box.stop._replace(x=stop))
 
 
 class HeldChanges(RawIOBase):
