@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,7 +17,7 @@ from znni.cuda import cupy
 from znni.engine.patch import PatchRunner
 from znni.engine.stages import run_stages
 from znni.engine.stopwatch import Stopwatch
-from znni.errors import DoesNotFit, InvalidInput, RunFailed
+from znni.errors import DoesNotFit, InvalidInput, ZnniError
 from znni.families import FAMILIES
 from znni.network import Network
 from znni.options import Costs
@@ -122,7 +123,7 @@ def _measured(plan: Plan, seconds: float, until: float) -> Row:
         return {"skipped": "no time was left"}
     try:
         return _run(plan, seconds)
-    except (RunFailed, MemoryError) as error:
+    except (ZnniError, MemoryError) as error:
         return {"skipped": str(error)}
 
 
@@ -149,6 +150,7 @@ def _predicted(plan: Plan) -> Row:
 
 def _run(plan: Plan, enough: float) -> Row:
     """Seconds of a patch when the stages are at work, and the bytes that the GPU has given."""
+    gc.collect()  # what the last plan's runner held
     free = _free() if plan.gpu_memory else 0
     runner = PatchRunner(plan, catalogue(plan.machine), random_weights(plan.network, 0))
     block, done = patch_input(plan.network, plan.patch), list[float]()

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.machine_plans import plan_on
+from bench.networks import plan_for
 from bench.published import published
 from bench.searches import SHARES, compare_shares, time_search
-from bench.strategies import STRATEGIES, compare_strategies
+from bench.strategies import STRATEGIES, compare_strategies, run_planned
 from bench.table import table
 from planner.layers import Slot, fastest_within
 from znni.errors import InvalidInput
@@ -89,6 +90,19 @@ def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
     assert len(table("strategies", rows).splitlines()) == 6
     with pytest.raises(InvalidInput, match="strategies needs a GPU"):
         compare_strategies(paper, 100, MACHINES / "e7.yaml", None, None, "built-in")
+
+
+def test_plans_of_strategies_are_run_where_there_is_time() -> None:
+    plan = plan_for(NETWORK, 0, 1 << 30, 1, 20)
+    planned = {"network": "tiny", "strategy": "CPU-only", "plan": plan.to_json()}
+    none = {"network": "tiny", "strategy": "GPU-only", "skipped": "no GPU"}
+    row, skipped = run_planned([planned, none], 0.0, 60.0, lambda _: None)
+    assert row["patches"] == 2
+    assert row["voxels_per_s"] == pytest.approx(plan.patch.volume / row["seconds"])
+    assert "plan" not in row
+    assert skipped == none
+    (late,) = run_planned([planned], 0.0, -1.0, lambda _: None)
+    assert late["skipped"] == "no time was left"
 
 
 def test_shares_are_predicted_and_measured() -> None:

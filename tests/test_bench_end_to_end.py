@@ -1,0 +1,73 @@
+"""Whole runs, timed from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from command_line import write_case
+
+from bench.end_to_end import Runs, time_run, time_runs, with_efficiency, write_noise
+from bench.table import table
+from znni.shapes import Vec3
+
+SIZE = Vec3(70, 20, 23)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_case(tmp_path)
+    return tmp_path
+
+
+def runs_of(net: str) -> Runs:
+    # so little memory that there are several patches
+    options = ("--ram=512.5MiB", "--costs=built-in")
+    return Runs([Path(net)], SIZE, [1], False, "cpu", None, options)
+
+
+def test_a_run_is_seen_while_it_goes_on(folder: Path) -> None:
+    ((row,),) = time_runs(runs_of("tiny.yaml"), folder, 60, lambda _: None)
+    assert row["network"] == "tiny"
+    assert row["patches"] > 2
+    assert 0 < row["building_seconds"] < row["first_seconds"] < row["seconds"]
+    assert row["later_seconds"] < row["running_seconds"] < row["seconds"]
+    assert row["later_voxels_per_s"] > row["voxels_per_s"]
+    assert row["bottleneck"] == "host layers"
+    assert row["busy"]["host_layers"] > row["busy"]["transfer"] == 0
+    assert "host layers" in row["busy_in_words"]
+    assert row["peak_gib"] <= row["declared_gib"]
+    assert "gpu_peak_gib" not in row
+    assert len(table("end-to-end", [row]).splitlines()) == 3
+    assert sorted(path.name for path in folder.iterdir()) == ["tiny.npz", "tiny.yaml", "volume.h5"]
+
+
+def test_runs_that_give_nothing_say_why(folder: Path) -> None:
+    rows = [row for (row,) in time_runs(runs_of("none.yaml"), folder, 60, lambda _: None)]
+    assert [row["skipped"] for row in rows] == ["the run failed"]
+    rows = [row for (row,) in time_runs(runs_of("tiny.yaml"), folder, 0.0, lambda _: None)]
+    assert [row["skipped"] for row in rows] == ["no time was left"]
+    row = time_run(["sleep", "60"], folder / "out.h5", 0.1)
+    assert row["skipped"] == "the run was ended after 0 s"
+
+
+def test_the_volume_is_noise(folder: Path) -> None:
+    write_noise(folder / "noise.h5", SIZE)
+    with h5py.File(folder / "noise.h5") as file:
+        values = file["raw"][()]
+    assert values.shape == SIZE
+    assert 100 < values.mean() < 155
+    assert len(np.unique(values)) == 256
+    assert (values[:6] != values[64:]).any()
+
+
+def test_what_each_gpu_gives_beside_the_fewest() -> None:
+    two = {"gpus": 2, "voxels_per_s": 30.0, "later_voxels_per_s": 40.0}
+    six = {"gpus": 6, "voxels_per_s": 45.0, "later_voxels_per_s": 120.0}
+    assert with_efficiency(dict(two), two) == two
+    found = with_efficiency(six, two)
+    assert found["efficiency"] == 0.5
+    assert found["later_efficiency"] == 1
