@@ -103,11 +103,10 @@ def write_noise(path: Path, size: Vec3) -> None:
 
 def _command(runs: Runs, net: Path, gpus: int, folder: Path) -> list[str]:
     plan = ["--plan", str(runs.plans / f"{net.stem}-{gpus}.json")] if runs.plans else []
-    several = ["--device", runs.device, "--gpus", str(gpus)] if gpus > 1 or not plan else []
     return [
         *(*ZNNI, "infer", str(folder / "volume.h5"), "--net", str(net)),
         *("--out", str(folder / "out.h5"), "--dtype", "uint8", "--random-weights", "0"),
-        *(*several, *plan, *runs.options),
+        *("--device", runs.device, "--gpus", str(gpus), *plan, *runs.options),
     ]
 
 
