@@ -130,6 +130,7 @@ def gpu_networks_command(
     patch: options.Patch = None,
     gpu_memory: GpuMemory = None,
     costs: options.CostsChoice = "auto",
+    accuracy: options.AccuracyClass = "float32",
     ours: Annotated[bool, typer.Option(help="Our own patches, too.")] = True,
     peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
     layout: Annotated[
@@ -156,7 +157,9 @@ def gpu_networks_command(
             return compare_gpu_network(network, None, settings, effort, progress)
         progress(f"planning {network.name}")
         volume = volume_for(network, size, patch)
-        plan = planning.plan(network, volume, device="gpu", gpu_memory=gpu_memory, costs=costs)
+        plan = planning.plan(
+            network, volume, device="gpu", gpu_memory=gpu_memory, costs=costs, accuracy=accuracy
+        )
         return compare_gpu_network(network, plan, settings, effort, progress)
 
     rows = ([row] for path in net for row in compared(path))

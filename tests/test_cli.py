@@ -274,7 +274,7 @@ def test_less_accuracy_than_there_is_to_have(monkeypatch: pytest.MonkeyPatch) ->
     shown = succeeds(*INFER, "--dry-run", "--plan", "plan.json", "--accuracy", "bfloat16")
     assert shown.endswith("float32: bfloat16 is allowed, and the plan makes no use of it\n")
     said = refused(*INFER, "--accuracy", "float16")
-    assert "'float16' is not one of 'float32', 'bfloat16'" in said
+    assert "'float16' is not one of 'float32', 'tf32', 'bfloat16'" in said
 
 
 def test_a_dry_run_writes_nothing(folder: Path) -> None:

@@ -120,7 +120,8 @@ def test_each_format_is_there_with_and_without_workspace() -> None:
     found = {primitive.name: primitive for primitive in cudnn.primitives(installed)}
     assert set(found) == {f"gpu_cudnn_{f.name}{w}" for f in FORMATS for w in ("", "_workspace")}
     assert found["gpu_cudnn_float32"].accuracy == ACCURACIES["float32"]
-    assert ACCURACIES["float32"] < found["gpu_cudnn_tf32"].accuracy <= ACCURACIES["bfloat16"]
+    for name in ("tf32", "float16"):
+        assert ACCURACIES["float32"] < found[f"gpu_cudnn_{name}"].accuracy <= ACCURACIES["tf32"]
     assert cudnn.primitives(DEVICE) == ()
 
 

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from layers import assert_accurate, random_case
 
+from znni.accuracy import class_of
 from znni.machine import Device
 from znni.network import Activation, Conv
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.gpu.fft_tiled import TILES, GpuFftTiled, primitives
+from znni.primitives.gpu import fft_tiled, fft_tiled_float16
+from znni.primitives.gpu.fft_tiled import TILES, GpuFftTiled
 from znni.primitives.gpu.tiled.codelet_source import device_function
+from znni.primitives.gpu.tiled.number_formats import FLOAT16, HALVES, NumberFormat
 from znni.primitives.gpu.tiled.product_source import SHARED_BYTES, product_shape
 from znni.primitives.gpu.tiled.tile_batches import TileBatches
 from znni.primitives.gpu.tiled.tile_extents import LENGTHS, tile_extents
@@ -23,6 +26,14 @@ from znni.primitives.gpu.tiled.tile_spectrum import frequencies
 from znni.shapes import Shape5, Vec3
 
 GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
+
+formats = pytest.mark.parametrize("numbers", [HALVES, FLOAT16], ids=lambda numbers: numbers.name)
+
+
+def with_numbers(tile: int, numbers: NumberFormat) -> GpuFftTiled:
+    """The primitive of the catalogue."""
+    module = fft_tiled_float16 if numbers is FLOAT16 else fft_tiled
+    return next(p for p in module.primitives(GPU) if p.tile == tile)
 
 
 def executed(codelet: Codelet, values: list[float]) -> list[float]:
@@ -67,9 +78,12 @@ def test_tiles_hold_the_kernel_and_waste_little() -> None:
     assert tile_extents(8, 0, Vec3(28, 24, 30), Vec3(3, 3, 8)) is None
 
 
+@formats
 @pytest.mark.parametrize(("maps_in", "maps_out"), [(1, 80), (80, 80), (80, 200), (200, 3), (7, 5)])
-def test_products_fit_shared_memory_and_cover_the_maps(maps_in: int, maps_out: int) -> None:
-    product = product_shape(maps_in, maps_out)
+def test_products_fit_shared_memory_and_cover_the_maps(
+    maps_in: int, maps_out: int, numbers: NumberFormat
+) -> None:
+    product = product_shape(maps_in, maps_out, numbers)
     assert product is not None
     assert product.shared_bytes <= SHARED_BYTES
     assert product.in_maps >= maps_in
@@ -82,15 +96,18 @@ def test_layers_of_too_many_maps_are_left_to_others() -> None:
     assert GpuFftTiled(GPU, 16).out_shape(layer, Shape5(1, 2000, 16, 16, 16)) is None
 
 
+@formats
 @pytest.mark.parametrize("maps", [(80, 80), (3, 17), (80, 200)])
-def test_workspace_holds_the_spectra_of_a_batch(maps: tuple[int, int]) -> None:
+def test_workspace_holds_the_spectra_of_a_batch(
+    maps: tuple[int, int], numbers: NumberFormat
+) -> None:
     layer = Conv("layer", *maps, Vec3(3, 4, 5), "relu")
     shape = Shape5(5, maps[0], 58, 55, 88)
-    primitive = GpuFftTiled(GPU, 16)
+    primitive = with_numbers(16, numbers)
     out = primitive.out_shape(layer, shape)
     assert out == Shape5(5, maps[1], 56, 52, 84)
     memory = primitive.cost(layer, shape).memory
-    product = product_shape(*maps)
+    product = product_shape(*maps, numbers)
     assert product is not None
     tile = Vec3(16, 16, 16)
     batches = TileBatches(layer, shape, out, tile, product)
@@ -99,15 +116,25 @@ def test_workspace_holds_the_spectra_of_a_batch(maps: tuple[int, int]) -> None:
     assert batches.batch * batches.batches >= batches.count
     whole = 16 * (7 * 16 + 2 * 9)
     assert frequencies(tile) == whole
-    padded = [-(-count // 4) * 4 for count in maps]
-    groups = max(padded) if batches.in_place else sum(padded)
-    assert memory.workspace == whole * batches.batch * groups * 8
+    together, number_bytes = (8, 4) if numbers is FLOAT16 else (4, 8)
+    padded = [-(-count // together) * together for count in maps]
+    kept = max(padded) if batches.in_place else sum(padded)
+    exponents = 16 if numbers is FLOAT16 else 0
+    assert memory.workspace == batches.batch * (whole * kept * number_bytes + exponents)
     assert memory.working == shape.nbytes + out.nbytes + memory.workspace
 
 
 def test_other_gpus_are_offered_nothing() -> None:
-    assert [primitive.tile for primitive in primitives(GPU)] == list(TILES)
-    assert not primitives(replace(GPU, capability=80))
+    for module in (fft_tiled, fft_tiled_float16):
+        assert [primitive.tile for primitive in module.primitives(GPU)] == list(TILES)
+        assert not module.primitives(replace(GPU, capability=80))
+
+
+def test_only_tf32_and_less_has_spectra_in_float16() -> None:
+    catalogue = {p.name: p for m in (fft_tiled, fft_tiled_float16) for p in m.primitives(GPU)}
+    assert len(catalogue) == 2 * len(TILES)
+    assert class_of(catalogue["gpu_fft_tiled_24"]) == "float32"
+    assert class_of(catalogue["gpu_fft_tiled_24_float16"]) == "tf32"
 
 
 def layers_of_all_kinds() -> list[tuple[int, Conv, Shape5]]:
@@ -121,6 +148,7 @@ def layers_of_all_kinds() -> list[tuple[int, Conv, Shape5]]:
         (24, 5, 200, Vec3(9, 1, 7), "sigmoid", Vec3(24, 13, 42), 1),
         (28, 80, 3, Vec3(7, 7, 7), "elu", Vec3(50, 29, 28), 1),
         (32, 2, 19, Vec3(9, 8, 7), "identity", Vec3(60, 27, 31), 1),
+        (24, 127, 81, Vec3(3, 3, 3), "relu", Vec3(46, 29, 28), 1),
     ]
     return [
         (tile, Conv("layer", maps_in, maps_out, kernel, activation), Shape5.of(n, maps_in, size))
@@ -129,8 +157,11 @@ def layers_of_all_kinds() -> list[tuple[int, Conv, Shape5]]:
 
 
 @pytest.mark.gpu
+@formats
 @pytest.mark.parametrize(("tile", "layer", "shape"), layers_of_all_kinds())
-def test_layers_of_all_kinds_are_the_reference(tile: int, layer: Conv, shape: Shape5) -> None:
-    primitive = GpuFftTiled(GPU, tile)
+def test_layers_of_all_kinds_are_the_reference(
+    tile: int, layer: Conv, shape: Shape5, numbers: NumberFormat
+) -> None:
+    primitive = with_numbers(tile, numbers)
     case = random_case(layer, shape)
     assert_accurate(primitive, case, case.run(primitive))

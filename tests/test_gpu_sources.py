@@ -14,6 +14,7 @@ from znni.cuda import compile_offline, resource_usage
 from znni.engine import device_recombine
 from znni.options import OutputType
 from znni.primitives.gpu.common import pooling
+from znni.primitives.gpu.tiled.number_formats import FLOAT16, HALVES, NumberFormat
 from znni.primitives.gpu.tiled.product_source import product_shape
 from znni.primitives.gpu.tiled.tile_extents import LENGTHS
 from znni.primitives.gpu.tiled.transform_source import transform_shape
@@ -24,6 +25,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 REGISTERS = 64 * 1024  # of a multiprocessor
+FEW_BYTES = 32  # that a thread may spill of its line: it costs less than a block of fewer threads
+
+formats = pytest.mark.parametrize("numbers", [HALVES, FLOAT16], ids=lambda numbers: numbers.name)
 
 
 @pytest.mark.parametrize("window", [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(4, 4, 4), Vec3(1, 2, 2)])
@@ -58,20 +62,26 @@ def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
     assert usage.spills == 0
 
 
+@formats
 @pytest.mark.parametrize("length", LENGTHS)
-def test_transforms_of_tiles_keep_their_lines_in_registers(length: int) -> None:
+def test_transforms_of_tiles_keep_their_lines_in_registers(
+    length: int, numbers: NumberFormat
+) -> None:
     tile, kernel = Vec3(length, length, length), Vec3(3, 3, 3)
-    shape = transform_shape(tile, kernel)
-    for source in (shape.forward_source(), shape.inverse_source("relu")):
-        (usage,) = resource_usage(source).values()
-        assert usage.spills == 0
+    for inverse in (False, True):
+        shape = transform_shape(tile, kernel, numbers, inverse=inverse)
+        (usage,) = resource_usage(shape.source("relu")).values()
+        assert usage.spills <= FEW_BYTES
         assert usage.registers * shape.threads * shape.blocks <= REGISTERS
     assert resource_usage(shape.kernel_spectra_source())["transform_kernels"].spills == 0
 
 
+@formats
 @pytest.mark.parametrize("maps", [(1, 80), (80, 80), (80, 3), (200, 80)])
-def test_products_of_spectra_keep_their_sums_in_registers(maps: tuple[int, int]) -> None:
-    shape = product_shape(*maps)
+def test_products_of_spectra_keep_their_sums_in_registers(
+    maps: tuple[int, int], numbers: NumberFormat
+) -> None:
+    shape = product_shape(*maps, numbers)
     assert shape is not None
     usage = resource_usage(shape.source())["multiply_spectra"]
     assert usage.spills == 0

@@ -47,7 +47,7 @@ def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
         return ""
     devices = {side.device for side in plan.sides}
     there = (found for found in primitives.values() if found.device.kind in devices)
-    if any(class_of(primitive) == allowed for primitive in there):
+    if any(ACCURACIES["float32"] < p.accuracy <= ACCURACIES[allowed] for p in there):
         return f"float32: {allowed} is allowed, and the plan makes no use of it"
     lacking = (
         "no primitive for the GPU rounds that far; cuDNN's would, were it installed"

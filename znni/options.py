@@ -11,7 +11,7 @@ from znni.errors import InvalidInput
 Border: TypeAlias = Literal["valid", "same"]
 Pad: TypeAlias = Literal["reflect", "edge", "constant"]
 OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
-Accuracy: TypeAlias = Literal["float32", "bfloat16"]
+Accuracy: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
 DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
 Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
@@ -20,8 +20,9 @@ Division: TypeAlias = Literal["none", "power-of-two", "all"]
 
 # The largest relative error that a primitive of each class may promise, best class first: of the
 # largest output, where products do not cancel. Only primitives of the class that a user allows, and
-# of those before it, are planned.
-ACCURACIES: dict[Accuracy, float] = {"float32": 2e-5, "bfloat16": 1e-2}
+# of those before it, are planned. That of tf32 is what its 11 significant bits allow where both
+# factors of every product are cut off, as tensor cores do: 2^-10 each.
+ACCURACIES: dict[Accuracy, float] = {"float32": 2e-5, "tf32": 2e-3, "bfloat16": 1e-2}
 
 NAMES = {
     "border": Border,
@@ -60,8 +61,8 @@ class Choices:
             the others on the GPU (``cpu+gpu``), or, with ``auto``, wherever that is fastest.
         gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
         gpus: how many GPUs compute patches at the same time, ``all``, or which, as ``0,2``.
-        accuracy: the class that primitives may have; ``bfloat16`` allows relative errors of up
-            to 1e-2 a layer, where that is faster.
+        accuracy: the class that primitives may have; ``tf32`` allows relative errors of up to 2e-3
+            a layer, and ``bfloat16`` up to 1e-2, where that is faster.
         costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
             ``built-in`` model, or, with ``auto``, the measured ones if there are any. Unless it is
             ``built-in``, the times of a run join those that were measured.

@@ -18,6 +18,7 @@ from znni.options import ACCURACIES
 from znni.primitive import Run, applying, convolved
 from znni.primitives.gpu.common.activation import with_softmax
 from znni.primitives.gpu.common.capability import HOPPER, capability_of
+from znni.primitives.gpu.tiled.number_formats import HALVES, NumberFormat
 from znni.primitives.gpu.tiled.product_source import SHARED_BYTES, product_shape
 from znni.primitives.gpu.tiled.tile_batches import TileBatches
 from znni.primitives.gpu.tiled.tile_extents import tile_extents
@@ -36,17 +37,20 @@ class GpuFftTiled:
     Attributes:
         device: where it runs: a GPU of compute capability 9.0 (Hopper).
         tile: the largest extent of a tile along an axis.
+        numbers: the format of the spectra.
+        accuracy: the relative error that comes with it.
     """
 
     device: Device
     tile: int
+    numbers: NumberFormat = HALVES
     accuracy: float = ACCURACIES["float32"]
-    version = 1
+    version = 2
 
     @property
     def name(self) -> str:
-        """``gpu_fft_tiled_16``, by its tile."""
-        return f"gpu_fft_tiled_{self.tile}"
+        """``gpu_fft_tiled_16`` or ``gpu_fft_tiled_16_float16``, by its tile."""
+        return f"gpu_fft_tiled_{self.tile}{self.numbers.suffix}"
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """None for a kernel that fills a tile, or where a smaller tile does as well.
@@ -77,7 +81,7 @@ class GpuFftTiled:
             return None
         smaller = max((tile for tile in TILES if tile < self.tile), default=0)
         tile = tile_extents(self.tile, smaller, out.size, layer.kernel)
-        product = product_shape(layer.in_features, layer.out_features)
+        product = product_shape(layer.in_features, layer.out_features, self.numbers)
         if tile is None or product is None:
             return None
         batches = TileBatches(layer, shape, out, tile, product)

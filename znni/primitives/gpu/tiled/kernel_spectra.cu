@@ -2,7 +2,7 @@
 //
 // A kernel has few taps along an axis, so that each sum over them is taken as it stands. Spectra
 // are conjugated, because the layer is a cross-correlation, and divided by the tile's voxels,
-// because the tiles' inverse transforms are not. Numbers are written as two halves, high and low.
+// because the tiles' inverse transforms are not.
 
 constexpr int TAPS = KERNEL_Z * KERNEL_Y * KERNEL_X;
 
@@ -14,16 +14,16 @@ __device__ __forceinline__ float2 times(float2 a, float2 b) {
   return make_float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
 }
 
-// A block: one output map, four input maps, a lane for each.
+// A block: one output map, a chunk of four input maps, a lane for each.
 extern "C" __global__ void __launch_bounds__(256)
     transform_kernels(const float* __restrict__ weights, int in_maps, int out_maps,
-                      const float2* __restrict__ roots, unsigned* __restrict__ spectra, int groups,
+                      const float2* __restrict__ roots, unsigned* __restrict__ spectra, int chunks,
                       int padded_out_maps) {
   extern __shared__ float taps[];  // (tap, lane)
-  const int group = blockIdx.x % groups;
-  const int out_map = blockIdx.x / groups;
+  const int chunk = blockIdx.x % chunks;
+  const int out_map = blockIdx.x / chunks;
   for (int i = threadIdx.x; i < 4 * TAPS; i += blockDim.x) {
-    const int in_map = 4 * group + i % 4;
+    const int in_map = in_map_of(chunk, i % 4);
     const bool inside = in_map < in_maps && out_map < out_maps;
     taps[i] = inside ? weights[((long long)out_map * in_maps + in_map) * TAPS + i / 4] : 0.0f;
   }
@@ -53,12 +53,8 @@ extern "C" __global__ void __launch_bounds__(256)
       }
       const float real = sum.x / (TILE_Z * TILE_Y * TILE_X);
       const float imaginary = sum.y / (TILE_Z * TILE_Y * TILE_X);
-      const Halves halves = halves_of(real, imaginary);
-      const long long frequency = (long long)number * TILE_X + fx;
-      const long long place =
-          ((frequency * 2 * groups + group) * padded_out_maps + out_map) * 4 + lane;
-      spectra[place] = halves.high;
-      spectra[place + (long long)groups * padded_out_maps * 4] = halves.low;
+      put_kernel_number(spectra, (long long)number * TILE_X + fx, chunk, chunks, out_map,
+                        padded_out_maps, lane, real, imaginary);
     }
   }
 }

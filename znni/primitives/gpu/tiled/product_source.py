@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.primitives.gpu.tiled.cuda_text import cuda_text, definitions
-from znni.primitives.gpu.tiled.tile_spectrum import GROUP
+from znni.primitives.gpu.tiled.number_formats import NumberFormat
 
 # Shared memory that a block may take, and warpgroups that fit the registers.
 SHARED_BYTES = 227 * 1024
 MOST_WARPGROUPS = 3
 
-# Of a warpgroup's product: tiles, and output maps at most.
-ROWS = 64
+# Output maps of a warpgroup's product at most.
 MOST_OUT_MAPS = 80
 
 WARPGROUP_THREADS = 128
@@ -23,11 +22,13 @@ class ProductShape:
     """How the products at one frequency are cut into blocks.
 
     Attributes:
-        in_maps: input maps, a multiple of GROUP.
-        out_maps: output maps of a block, a multiple of GROUP.
+        numbers: the format of the spectra.
+        in_maps: input maps, a multiple of those that go together.
+        out_maps: output maps of a block, a multiple of those that go together.
         warpgroups: that take turns.
     """
 
+    numbers: NumberFormat
     in_maps: int
     out_maps: int
     warpgroups: int
@@ -35,9 +36,8 @@ class ProductShape:
     @property
     def shared_bytes(self) -> int:
         """The kernels' spectra of one frequency, and 64 tiles' for each warpgroup."""
-        return _right_bytes(self.in_maps, self.out_maps) + self.warpgroups * _left_bytes(
-            self.in_maps
-        )
+        right = self.numbers.right_bytes(self.in_maps, self.out_maps)
+        return right + self.warpgroups * self.numbers.left_bytes(self.in_maps)
 
     @property
     def threads(self) -> int:
@@ -50,53 +50,29 @@ class ProductShape:
             "IN_MAPS": self.in_maps,
             "OUT_MAPS": self.out_maps,
             "WARPGROUPS": self.warpgroups,
+            **self.numbers.product_definitions(self.in_maps),
         }
         return "\n".join(
             (
                 definitions(values),
                 cuda_text("spectrum_layout.cuh"),
-                _multiply_add(2 * self.out_maps),
-                cuda_text("product.cu"),
+                cuda_text("product.cuh"),
+                cuda_text(f"{self.numbers.name}.cuh"),
+                self.numbers.multiply_add(2 * self.out_maps),
+                cuda_text(f"product_{self.numbers.name}.cu"),
             )
         )
 
 
-def product_shape(in_maps: int, out_maps: int) -> ProductShape | None:
+def product_shape(in_maps: int, out_maps: int, numbers: NumberFormat) -> ProductShape | None:
     """The largest share of the output maps that shared memory has room for; None for no room."""
-    inner = -(-in_maps // GROUP) * GROUP
-    outer = -(-out_maps // GROUP) * GROUP
+    inner, outer = numbers.product_maps(in_maps), numbers.product_maps(out_maps)
     passes = -(-outer // MOST_OUT_MAPS)
-    while passes * GROUP <= outer:
-        share = -(-outer // (GROUP * passes)) * GROUP
-        room = SHARED_BYTES - _right_bytes(inner, share)
-        warpgroups = min(MOST_WARPGROUPS, room // _left_bytes(inner))
+    while passes * numbers.maps_together <= outer:
+        share = numbers.product_maps(-(-outer // passes))
+        room = SHARED_BYTES - numbers.right_bytes(inner, share)
+        warpgroups = min(MOST_WARPGROUPS, room // numbers.left_bytes(inner))
         if warpgroups > 1:
-            return ProductShape(inner, share, warpgroups)
+            return ProductShape(numbers, inner, share, warpgroups)
         passes += 1
     return None
-
-
-def _right_bytes(in_maps: int, out_maps: int) -> int:
-    """High and low halves of the real matrix 2 in_maps x 2 out_maps."""
-    return 2 * (2 * in_maps) * (2 * out_maps) * 2
-
-
-def _left_bytes(in_maps: int) -> int:
-    """High and low halves of 64 rows of 2 in_maps."""
-    return 2 * ROWS * (2 * in_maps) * 2
-
-
-def _multiply_add(columns: int) -> str:
-    """A warpgroup's product of 64 x 16 and 16 x columns, added to a sum or in its place."""
-    count = columns // 2
-    sums = ", ".join(f"%{i}" for i in range(count))
-    operands = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
-    a, b, add = (f"%{count + i}" for i in range(3))
-    return (
-        f"__device__ __forceinline__ void multiply_add(float (&sum)[{count}], "
-        "unsigned long long a, unsigned long long b, bool add) {\n"
-        '  asm volatile("{.reg .pred p; setp.ne.b32 p, '
-        f"{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.bf16.bf16 "
-        f'{{{sums}}}, {a}, {b}, p, 1, 1, 0, 0;}}"\n'
-        f'      : {operands}\n      : "l"(a), "l"(b), "r"((int)add));\n}}\n'
-    )

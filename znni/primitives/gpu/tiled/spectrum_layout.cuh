@@ -3,9 +3,9 @@
 // A line is LINE frequencies. What a tile has there of a group of GROUP maps is contiguous: more
 // than a sector of memory for its transforms, and half of what a product at a frequency touches.
 
-constexpr int GROUP = 4;
 constexpr int LINE = 2;
 constexpr int SECTOR = 32;  // bytes: one frequency of a group
+constexpr int GROUP = SECTOR / NUMBER_BYTES;
 constexpr int GROUP_BYTES = LINE * SECTOR;
 constexpr int ROWS = 64;  // tiles of a block
 

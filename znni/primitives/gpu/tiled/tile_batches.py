@@ -8,14 +8,9 @@ from functools import cached_property
 
 from znni.network import Conv
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.gpu.tiled.product_source import ROWS, ProductShape
-from znni.primitives.gpu.tiled.tile_spectrum import (
-    GROUP,
-    NUMBER_BYTES,
-    columns,
-    frequencies,
-    half,
-)
+from znni.primitives.gpu.tiled.number_formats import CHUNK, ROWS, SECTOR, NumberFormat
+from znni.primitives.gpu.tiled.product_source import ProductShape
+from znni.primitives.gpu.tiled.tile_spectrum import columns, frequencies, half
 from znni.shapes import Shape5, Vec3
 
 # The spectra of a batch of tiles: enough tiles that the kernels' spectra, which each batch reads,
@@ -27,10 +22,8 @@ BATCH_SHARE = 1 / 8
 
 FLOAT_BYTES = 4
 
-# Operations of a multiply-add of complex numbers, and the shares of the nominal float32 rate that
-# transforms and products sustain, measured on an H200: products run on tensor cores.
+# Operations of a multiply-add of complex numbers.
 COMPLEX_FLOPS = 8
-EFFICIENCIES = (0.08, 4.1)
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class TileBatches:
         shape: of its input.
         out: shape of its output.
         tile: extents of a tile, none smaller than the kernel's.
-        product: how the products are cut.
+        product: how the products are cut, and the format of the spectra.
     """
 
     layer: Conv
@@ -53,6 +46,11 @@ class TileBatches:
     out: Shape5
     tile: Vec3
     product: ProductShape
+
+    @property
+    def numbers(self) -> NumberFormat:
+        """Of the spectra."""
+        return self.product.numbers
 
     @property
     def valid(self) -> Vec3:
@@ -89,17 +87,17 @@ class TileBatches:
     @property
     def in_groups(self) -> int:
         """Groups of input maps."""
-        return -(-self.layer.in_features // GROUP)
+        return -(-self.layer.in_features // self.numbers.group)
 
     @property
     def out_groups(self) -> int:
         """Groups of output maps."""
-        return -(-self.layer.out_features // GROUP)
+        return -(-self.layer.out_features // self.numbers.group)
 
     @property
     def in_place(self) -> bool:
         """Whether products replace what they are made of: where one block makes a row of them."""
-        return self.product.out_maps == GROUP * self.out_groups
+        return self.product.out_maps >= self.layer.out_features
 
     @property
     def left_groups(self) -> int:
@@ -122,34 +120,43 @@ class TileBatches:
         return 0 if self.in_place else self.batch * self._tile_bytes(self.out_groups)
 
     def _tile_bytes(self, groups: int) -> int:
-        return frequencies(self.tile) * groups * GROUP * NUMBER_BYTES
+        return frequencies(self.tile) * groups * SECTOR
+
+    @property
+    def exponents_shape(self) -> tuple[int, int]:
+        """Shape of what is kept of a batch's tiles beside their spectra: (tile, byte)."""
+        return self.batch, self.numbers.exponent_bytes(self.product.in_maps)
 
     @property
     def kernel_shape(self) -> tuple[int, int, int, int, int]:
-        """Shape of the kernels' spectra: (frequency, half, group, output map, number)."""
-        return frequencies(self.tile), 2, self.in_groups, self.out_groups * GROUP, GROUP
+        """Shape of the kernels' spectra: (frequency, part, chunk, output map, number)."""
+        chunks = self.product.in_maps // CHUNK
+        out_maps = self.numbers.product_maps(self.layer.out_features)
+        return frequencies(self.tile), self.numbers.kernel_parts, chunks, out_maps, CHUNK
 
     @property
     def kernel_bytes(self) -> int:
-        """Bytes of the kernels' spectra, a half number being 4."""
+        """Bytes of the kernels' spectra, a part of a number being 4."""
         return math.prod(self.kernel_shape) * FLOAT_BYTES
 
     @property
     def taps_bytes(self) -> int:
-        """Shared memory that the transforms of a group's kernels take."""
-        return GROUP * self.layer.kernel.volume * FLOAT_BYTES
+        """Shared memory that the transforms of a chunk's kernels take."""
+        return CHUNK * self.layer.kernel.volume * FLOAT_BYTES
 
     # Cost
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the spectra of a batch."""
-        return self.in_spectra_bytes + self.out_spectra_bytes
+        """Bytes of the spectra of a batch, and of their exponents."""
+        exponents = math.prod(self.exponents_shape)
+        return self.in_spectra_bytes + self.out_spectra_bytes + exponents
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes that are kept between calls: the kernels' spectra and the biases."""
-        return self.kernel_bytes + FLOAT_BYTES * self.layer.out_features
+        """Bytes that are kept between calls: the kernels' spectra, biases and scales."""
+        vectors = 2 if self.numbers.scaled else 1
+        return self.kernel_bytes + vectors * FLOAT_BYTES * self.layer.out_features
 
     @cached_property
     def _flops(self) -> tuple[float, float]:
@@ -161,9 +168,11 @@ class TileBatches:
         lines = columns(self.tile) * complex_dft(x, 1).first(2 * valid.x).flops
         lines += half(z) * valid.x * complex_dft(y, 1).first(2 * valid.y).flops
         inverse = lines + valid.y * valid.x * inverse_real_dft(z).first(valid.z).flops
-        maps = GROUP * self.in_groups, GROUP * self.out_groups  # blocks take whole groups
-        transforms = self.count * (maps[0] * forward + maps[1] * inverse)
-        products = COMPLEX_FLOPS * self.count * frequencies(self.tile) * maps[0] * maps[1]
+        # Clusters take whole groups, and products what goes together.
+        in_maps, out_maps = (self.numbers.group * n for n in (self.in_groups, self.out_groups))
+        transforms = self.count * (in_maps * forward + out_maps * inverse)
+        multiplied = self.product.in_maps * self.numbers.product_maps(self.layer.out_features)
+        products = COMPLEX_FLOPS * self.count * frequencies(self.tile) * multiplied
         return transforms, products
 
     @property
@@ -174,14 +183,12 @@ class TileBatches:
     @property
     def efficiency(self) -> float:
         """The share of the GPU's nominal float32 rate that they sustain, one with another."""
-        shares = zip(self._flops, EFFICIENCIES, strict=True)
+        shares = zip(self._flops, self.numbers.efficiencies, strict=True)
         return self.flops / sum(flops / share for flops, share in shares)
 
     @property
     def bytes_moved(self) -> int:
         """Bytes of all passes: each tile is read, and its spectra written and read twice."""
         spectra = 2 * frequencies(self.tile) * (self.in_groups + self.out_groups)
-        tile = (
-            self.layer.in_features * self.tile.volume * FLOAT_BYTES + spectra * GROUP * NUMBER_BYTES
-        )
+        tile = self.layer.in_features * self.tile.volume * FLOAT_BYTES + spectra * SECTOR
         return self.count * tile + self.out.nbytes + self.batches * self.kernel_bytes

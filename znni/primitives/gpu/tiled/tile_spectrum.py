@@ -12,10 +12,6 @@ from numpy.typing import NDArray
 
 from znni.shapes import Vec3
 
-# Maps whose numbers lie together: of each frequency the high halves, 16 bytes, then the low ones.
-GROUP = 4
-NUMBER_BYTES = 8
-
 
 def half(length: int) -> int:
     """Frequencies along z of a real tile of even length."""

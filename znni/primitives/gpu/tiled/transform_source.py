@@ -9,28 +9,35 @@ from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, r
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.tiled.codelet_source import device_function
 from znni.primitives.gpu.tiled.cuda_text import cuda_text, definitions
-from znni.primitives.gpu.tiled.tile_spectrum import GROUP, NUMBER_BYTES, half
+from znni.primitives.gpu.tiled.number_formats import NumberFormat
+from znni.primitives.gpu.tiled.tile_spectrum import columns, half
 from znni.shapes import Vec3
 
 # Neighbouring tiles whose blocks follow each other.
 FORWARD_STRIP = 16
 INVERSE_STRIP = 32
 
-# Banks of shared memory for numbers of 8 bytes.
+# In shared memory numbers are two floats, of which so many lie in different banks.
+NUMBER_BYTES = 8
 BANKS = 16
 
 # What a multiprocessor of a Hopper GPU has for its blocks, and what each of them takes beside.
 SHARED_BYTES = 228 * 1024
 BLOCK_SHARED_BYTES = 1024
-REGISTERS = 64 * 1024
+
+# Its registers: of each quarter, which has a quarter of the warps, and gives them by eights.
+QUARTERS = 4
+QUARTER_REGISTERS = 16 * 1024
+REGISTERS_TOGETHER = 8
 WARP = 32
 
 # Blocks of a multiprocessor: as many as keep it busy while each waits for its slowest threads.
 ENOUGH_BLOCKS = 2
 MOST_BLOCKS = 8
 
-# Registers of a thread beside its line of complex numbers.
-OTHER_REGISTERS = 24
+# Threads of a block, and registers of each beside its line of complex numbers.
+MOST_THREADS = 1024
+OTHER_REGISTERS = 16
 
 GEOMETRY = ("tile_geometry.cuh", "spectrum_layout.cuh", "cluster.cuh")
 
@@ -40,15 +47,19 @@ class TransformShape:
     """How a transform of tiles is cut into blocks of threads.
 
     Attributes:
+        numbers: the format of the spectra.
         tile: extents of a tile.
         kernel: extents of the layer's kernels.
-        maps: that a block takes of a group: 4, 2 or 1.
+        inverse: whether it is the one back.
+        maps: that a block takes of a group: all, a half, and so on.
         threads: of a block.
         blocks: that a multiprocessor is to hold.
     """
 
+    numbers: NumberFormat
     tile: Vec3
     kernel: Vec3
+    inverse: bool
     maps: int
     threads: int
     blocks: int
@@ -61,18 +72,38 @@ class TransformShape:
     @property
     def cluster(self) -> int:
         """Blocks that take a group of maps together."""
-        return GROUP // self.maps
+        return self.numbers.group // self.maps
 
-    def grid(self, tiles: int, groups: int, inverse: bool) -> int:
+    @property
+    def strip(self) -> int:
+        """Neighbouring tiles whose blocks follow each other."""
+        return INVERSE_STRIP if self.inverse else FORWARD_STRIP
+
+    def grid(self, tiles: int, groups: int) -> int:
         """Blocks for some tiles of so many groups of maps: whole strips of tiles."""
-        strip = _strip(inverse)
-        return -(-tiles // strip) * strip * groups * self.cluster
+        return -(-tiles // self.strip) * self.strip * groups * self.cluster
 
-    def shared_bytes(self, inverse: bool) -> int:
+    @property
+    def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return self.maps * self._strides(inverse)[2] * NUMBER_BYTES
+        return self.maps * self._strides[2] * NUMBER_BYTES
 
-    def _strides(self, inverse: bool) -> tuple[int, int, int]:
+    @property
+    def lines(self) -> tuple[int, int, int]:
+        """Of a block, in its passes along z, y and x: a thread each."""
+        extents = self.valid if self.inverse else self.tile
+        planes = half(self.tile.z)
+        lines = extents.y * extents.x, planes * extents.x, columns(self.tile)
+        return lines[0] * self.maps, lines[1] * self.maps, lines[2] * self.maps
+
+    @property
+    def lines_at_work(self) -> float:
+        """On a multiprocessor; turns that have few are as long as others."""
+        turns = sum(-(-lines // self.threads) for lines in self.lines)
+        return self.blocks * sum(self.lines) / turns
+
+    @property
+    def _strides(self) -> tuple[int, int, int]:
         """Numbers from one row, plane and map to the next.
 
         Lanes at work on neighbouring rows meet in different banks, since a row's distance is odd;
@@ -80,11 +111,12 @@ class TransformShape:
         or that write two maps at once.
         """
         row = self.tile.x + 1
-        plane = _congruent(self.tile.y * row, self.valid.x if inverse else self.tile.x)
-        return row, plane, _congruent(half(self.tile.z) * plane, BANKS // GROUP)
+        plane = _congruent(self.tile.y * row, self.valid.x if self.inverse else self.tile.x)
+        return row, plane, _congruent(half(self.tile.z) * plane, BANKS // self.numbers.group)
 
-    def _definitions(self, inverse: bool) -> str:
-        row, plane, image = self._strides(inverse)
+    @property
+    def _definitions(self) -> str:
+        row, plane, image = self._strides
         return definitions(
             {
                 "TILE_Z": self.tile.z,
@@ -96,47 +128,44 @@ class TransformShape:
                 "MAPS": self.maps,
                 "THREADS": self.threads,
                 "BLOCKS": self.blocks,
-                "STRIP": _strip(inverse),
+                "STRIP": self.strip,
                 "ROW_STRIDE": row,
                 "PLANE_STRIDE": plane,
                 "MAP_STRIDE": image,
+                **self.numbers.definitions(self.tile),
             }
         )
 
-    def forward_source(self) -> str:
-        """Of ``forward_transform``."""
+    def source(self, activation: Activation) -> str:
+        """Of ``forward_transform``, or of ``inverse_transform`` with an activation."""
         z, y, x = self.tile
-        codelets = (
-            device_function("real_dft_z", real_dft(z)),
-            device_function("dft_y", complex_dft(y, -1)),
-            device_function("dft_x", complex_dft(x, -1)),
-        )
-        texts = *map(cuda_text, (*GEOMETRY, "halves.cuh")), *codelets
-        return "\n".join((self._definitions(inverse=False), *texts, cuda_text("forward.cu")))
-
-    def inverse_source(self, activation: Activation) -> str:
-        """Of ``inverse_transform``."""
-        z, y, x = self.tile
-        codelets = (
-            device_function("inverse_real_dft_z", inverse_real_dft(z).first(self.valid.z)),
-            device_function("inverse_dft_y", complex_dft(y, 1).first(2 * self.valid.y)),
-            device_function("inverse_dft_x", complex_dft(x, 1).first(2 * self.valid.x)),
-        )
-        texts = *map(cuda_text, GEOMETRY), *codelets, activation_source(activation)
-        return "\n".join((self._definitions(inverse=True), *texts, cuda_text("inverse.cu")))
+        functions: tuple[str, ...]
+        if self.inverse:
+            name = "inverse"
+            functions = (
+                device_function("inverse_real_dft_z", inverse_real_dft(z).first(self.valid.z)),
+                device_function("inverse_dft_y", complex_dft(y, 1).first(2 * self.valid.y)),
+                device_function("inverse_dft_x", complex_dft(x, 1).first(2 * self.valid.x)),
+                activation_source(activation),
+            )
+        else:
+            name = "forward"
+            functions = (
+                device_function("real_dft_z", real_dft(z)),
+                device_function("dft_y", complex_dft(y, -1)),
+                device_function("dft_x", complex_dft(x, -1)),
+            )
+        before = *GEOMETRY, f"{self.numbers.name}.cuh"
+        after = f"{name}.cuh", f"{name}_{self.numbers.name}.cu"
+        texts = *map(cuda_text, before), *functions, *map(cuda_text, after)
+        return "\n".join((self._definitions, *texts))
 
     def kernel_spectra_source(self) -> str:
         """Of ``transform_kernels``."""
         z, y, x = self.kernel
         taps = definitions({"KERNEL_Z": z, "KERNEL_Y": y, "KERNEL_X": x})
-        texts = (cuda_text("tile_geometry.cuh"), cuda_text("halves.cuh"))
-        return "\n".join(
-            (self._definitions(inverse=False), taps, *texts, cuda_text("kernel_spectra.cu"))
-        )
-
-
-def _strip(inverse: bool) -> int:
-    return INVERSE_STRIP if inverse else FORWARD_STRIP
+        names = ("tile_geometry.cuh", f"{self.numbers.name}.cuh", "kernel_spectra.cu")
+        return "\n".join((self._definitions, taps, *map(cuda_text, names)))
 
 
 def _congruent(least: int, remainder: int) -> int:
@@ -144,17 +173,35 @@ def _congruent(least: int, remainder: int) -> int:
     return least + (remainder - least) % BANKS
 
 
-def transform_shape(tile: Vec3, kernel: Vec3) -> TransformShape:
-    """The most maps of which enough blocks fit a multiprocessor, and the threads for them.
+def transform_shape(
+    tile: Vec3, kernel: Vec3, numbers: NumberFormat, *, inverse: bool
+) -> TransformShape:
+    """The shape that has most lines at work on a multiprocessor, on average over its turns.
 
-    As many as there are registers for would do; as few as take no more turns at the longest pass.
+    Of those that are as good, the one with most maps in a block, and then with fewest threads.
     """
-    for maps in (4, 2, 1):
-        shape = TransformShape(tile, kernel, maps, WARP, 1)
-        shared = max(shape.shared_bytes(inverse) for inverse in (False, True))
-        blocks = min(MOST_BLOCKS, SHARED_BYTES // (shared + BLOCK_SHARED_BYTES))
-        if blocks >= ENOUGH_BLOCKS:
-            break
-    lines = maps * tile.y * tile.x
-    turns = -(-lines // (REGISTERS // blocks // (2 * max(tile) + OTHER_REGISTERS) // WARP * WARP))
-    return TransformShape(tile, kernel, maps, -(-lines // turns // WARP) * WARP, blocks)
+    shapes = _shapes(tile, kernel, numbers, inverse)
+    several = [shape for shape in shapes if shape.blocks >= ENOUGH_BLOCKS]
+    return max(several or shapes, key=lambda shape: shape.lines_at_work)
+
+
+def _shapes(tile: Vec3, kernel: Vec3, numbers: NumberFormat, inverse: bool) -> list[TransformShape]:
+    """All that shared memory and registers have room for."""
+    found = []
+    maps = numbers.group
+    while maps:
+        shared = TransformShape(numbers, tile, kernel, inverse, maps, WARP, 1).shared_bytes
+        for blocks in range(1, min(MOST_BLOCKS, SHARED_BYTES // (shared + BLOCK_SHARED_BYTES)) + 1):
+            found += [
+                TransformShape(numbers, tile, kernel, inverse, maps, threads, blocks)
+                for threads in range(-(-2 * tile.x // WARP) * WARP, MOST_THREADS + 1, WARP)
+                if _registers(threads * blocks) >= 2 * max(tile) + OTHER_REGISTERS
+            ]
+        maps //= 2
+    return found
+
+
+def _registers(threads: int) -> int:
+    """That each of a multiprocessor's threads can have."""
+    warps = -(-threads // (WARP * QUARTERS))
+    return QUARTER_REGISTERS // (warps * WARP * REGISTERS_TOGETHER) * REGISTERS_TOGETHER

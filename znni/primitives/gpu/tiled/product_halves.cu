@@ -1,35 +1,21 @@
 // Products of spectra: at each frequency, tiles x maps times maps x maps, complex, in float32.
 //
-// With real and imaginary parts side by side a complex product is a real one whose right side has,
-// for each complex number b, the square [[re b, im b], [-im b, re b]]. A number is the sum of two
-// bfloat16 halves, high and low. In a row of the left side the high halves of 4 numbers, 16 bytes,
-// are followed by their low halves. Two products of tensor cores, of both with the right side's
-// high halves and of both with its low ones, are all four terms of it, accumulated in float32.
+// A number is the sum of two bfloat16 halves, high and low. In a row of the left side the high
+// halves of 4 numbers, 16 bytes, are followed by their low halves. Two products of tensor cores, of
+// both with the right side's high halves and of both with its low ones, are all four terms of it,
+// accumulated in float32.
 //
-// A block takes one frequency after another. The right side stays in shared memory; each of its
-// WARPGROUPS warpgroups loads, multiplies and stores 64 tiles at a time, so that while one computes
-// others move data. Shared memory holds matrices as wgmma wants them: of the right side 8 rows of
-// 16 bytes, contiguous; of the left side rows of 32 bytes, of every second four the halves swapped.
+// Shared memory holds the left side as wgmma wants it: rows of 32 bytes, of every second four the
+// halves swapped.
 
-constexpr int CHUNK = 16;  // bytes: the high or the low halves of 4 complex numbers
 constexpr int GROUPS = IN_MAPS / GROUP;
-constexpr int COLUMNS = 2 * OUT_MAPS;
-constexpr int RIGHT_BYTES = GROUPS * COLUMNS * CHUNK;  // of high or of low halves
+constexpr int RIGHT_BYTES = GROUPS * CHUNK_COLUMNS_BYTES;  // of high or of low halves
 constexpr int LEFT_GROUP_BYTES = ROWS * 2 * CHUNK;
 constexpr int LEFT_BYTES = GROUPS * LEFT_GROUP_BYTES;
-
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return (unsigned)__cvta_generic_to_shared(pointer);
-}
 
 // The left side of a group: 8 rows of 32 bytes lie before the next 8; halves are swapped (mode 3).
 __device__ __forceinline__ unsigned long long left_descriptor(unsigned address) {
   return address >> 4 | (unsigned long long)(8 * 2 * CHUNK >> 4) << 32 | 3ull << 62;
-}
-
-// The right side of a group, for the high and, at no distance from it, for the low halves.
-__device__ __forceinline__ unsigned long long right_descriptor(unsigned address) {
-  return address >> 4 | (unsigned long long)(8 * CHUNK >> 4) << 32;
 }
 
 // Starts loading 64 rows; what lies beyond the matrix becomes zero.
@@ -44,29 +30,8 @@ __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int g
     if (GROUPS % 2 && group == GROUPS) continue;
     const bool inside = row < valid && group < used_groups;
     const int offset = inside ? (row * groups + group) * GROUP_BYTES + half * CHUNK : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     left + group * LEFT_GROUP_BYTES + (2 * row + (half ^ row / 4 % 2)) * CHUNK),
-                 "l"(rows + offset), "r"(inside ? 16 : 0)
-                 : "memory");
-  }
-}
-
-// Expands one frequency's right side, chunk by chunk: column 2m gets (re, -im), 2m + 1 (im, re).
-__device__ __forceinline__ void load_right(char* shared, const uint4* right, int out_maps,
-                                           int first_map) {
-#pragma unroll 3
-  for (int i = threadIdx.x; i < 2 * GROUPS * OUT_MAPS; i += 128 * WARPGROUPS) {
-    const int map = i % OUT_MAPS;
-    const int chunk = i / OUT_MAPS;
-    uint4 pairs = {};
-    if (first_map + map < out_maps) pairs = __ldcs(right + chunk * out_maps + first_map + map);
-    uint4* target = (uint4*)(shared + (chunk * COLUMNS + 2 * map) * CHUNK);
-    constexpr unsigned minus_imaginary = 0x80000000u;
-    target[0] = make_uint4(pairs.x ^ minus_imaginary, pairs.y ^ minus_imaginary,
-                           pairs.z ^ minus_imaginary, pairs.w ^ minus_imaginary);
-    constexpr unsigned swapped = 0x1032;
-    target[1] = make_uint4(__byte_perm(pairs.x, 0, swapped), __byte_perm(pairs.y, 0, swapped),
-                           __byte_perm(pairs.z, 0, swapped), __byte_perm(pairs.w, 0, swapped));
+    copy_chunk(left + group * LEFT_GROUP_BYTES + (2 * row + (half ^ row / 4 % 2)) * CHUNK,
+               rows + offset, inside);
   }
 }
 
@@ -95,18 +60,10 @@ __device__ __forceinline__ void store_rows(char* rows, int groups, const float* 
   }
 }
 
-__device__ __forceinline__ void warpgroup_barrier(int warpgroup) {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
-}
-
-__device__ __forceinline__ void publish_to_tensor_cores() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
     multiply_spectra(const char* left, int left_groups, int used_groups,
                      const uint4* __restrict__ right, int out_maps, char* product,
-                     int product_groups, int tiles, int frequencies) {
+                     int product_groups, int out_groups, int tiles, int frequencies) {
   extern __shared__ __align__(1024) char shared[];
   const int warpgroup = threadIdx.x / 128;
   const int thread = threadIdx.x % 128;
@@ -125,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
       load_rows(left_shared, left + first_row(warpgroup, left_groups), left_groups, used_groups,
                 tiles - warpgroup * ROWS, thread);
     __syncthreads();
-    load_right(shared, right + frequency * right_size, out_maps, first_map);
+    load_right(shared, right + frequency * right_size, 2 * GROUPS, out_maps, first_map);
     publish_to_tensor_cores();
     __syncthreads();
 
@@ -138,10 +95,11 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
       for (int group = 0; group < GROUPS; ++group) {
+        // Both halves of the left side are multiplied by the same of the right side.
         const auto a = left_descriptor(left_shared + group * LEFT_GROUP_BYTES);
-        const unsigned b_high = right_shared + group * COLUMNS * CHUNK;
-        multiply_add(sum, a, right_descriptor(b_high), group > 0);
-        multiply_add(sum, a, right_descriptor(b_high + RIGHT_BYTES), true);
+        const unsigned b_high = right_shared + group * CHUNK_COLUMNS_BYTES;
+        multiply_add(sum, a, right_descriptor(b_high, 0), group > 0);
+        multiply_add(sum, a, right_descriptor(b_high + RIGHT_BYTES, 0), true);
       }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -152,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
         load_rows(left_shared, left + first_row(next, left_groups), left_groups, used_groups,
                   tiles - next * ROWS, thread);
       store_rows(product + first_row(block, product_groups) + first_map / GROUP * GROUP_BYTES,
-                 product_groups, sum, tiles - block * ROWS, (out_maps - first_map) / GROUP, thread);
+                 product_groups, sum, tiles - block * ROWS, out_groups - first_map / GROUP, thread);
     }
   }
 }

@@ -1,0 +1,87 @@
+// Forward transforms to spectra in float16, and the exponents that the numbers of a group are of.
+
+constexpr int WARPS = THREADS / 32;
+
+struct Largest {
+  float value = 0.0f;
+  __device__ __forceinline__ void include(float voxel) { value = fmaxf(value, fabsf(voxel)); }
+};
+
+struct PutFloat16 {
+  float scale;
+  __device__ __forceinline__ void operator()(float2* line, const float* values) const {
+    unsigned* numbers = (unsigned*)line;
+#pragma unroll
+    for (int x = 0; x < TILE_X; ++x)
+      numbers[x] = rounded_pair(values[2 * x] * scale, values[2 * x + 1] * scale);
+  }
+};
+
+// The largest of what the warps of all blocks of the cluster have found.
+__device__ __forceinline__ unsigned largest_of(const unsigned* of_warps) {
+  unsigned largest = 0;
+  for (int i = threadIdx.x % 32; i < CLUSTER * WARPS; i += 32)
+    largest = max(largest, of_block(of_warps, i / WARPS)[i % WARPS]);
+  return __reduce_max_sync(~0u, largest);
+}
+
+// From the shared memory of all blocks of the cluster, each of which writes a share: a frequency of
+// half of the maps of the group at a time.
+__device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectra,
+                                                  long long line_bytes, int rank) {
+  const unsigned* maps[GROUP / 2];
+#pragma unroll
+  for (int i = 0; i < GROUP / 2; ++i)
+    maps[i] = (const unsigned*)shared_of(exchange, threadIdx.x % 2 * (GROUP / 2) + i);
+  const Piece piece = first_piece(rank);
+  spectra += offset_of(piece, line_bytes);
+#pragma unroll 4
+  for (int column = piece.column; column < COLUMNS; column += COLUMN_STEP) {
+    const int place = 2 * place_of(column_at(column)) + piece.number / 2;
+    *(uint4*)spectra =
+        make_uint4(maps[0][place], maps[1][place], maps[2][place], maps[3][place]);
+    spectra += COLUMN_STEP * (TILE_X / LINE) * line_bytes;
+  }
+}
+
+KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long image_stride,
+                                     long long map_stride, long long z_stride, long long y_stride,
+                                     int maps, int size_z, int size_y, int size_x, int tiles_z,
+                                     int tiles_y, int tiles_x, long long first_tile, int tiles,
+                                     char* __restrict__ spectra, int groups,
+                                     signed char* __restrict__ exponents, int exponents_stride) {
+  extern __shared__ float2 exchange[];
+  __shared__ unsigned of_warps[WARPS];
+  const Share share = share_of((maps + GROUP - 1) / GROUP);
+  if (share.tile >= tiles) return;
+  const int first_map = share.group * GROUP + share.rank * MAPS;
+  const Place place = place_of(first_tile + share.tile, tiles_z, tiles_y, tiles_x);
+  const float* origin = image + place.image * image_stride + first_map * map_stride +
+                        place.z * z_stride + place.y * y_stride + place.x;
+  Largest largest;
+  transform_along_z(exchange,
+                    {origin, map_stride, z_stride, y_stride, maps - first_map, size_z - place.z,
+                     size_y - place.y, size_x - place.x},
+                    largest);
+  const unsigned of_warp = __reduce_max_sync(~0u, __float_as_uint(largest.value));
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
+  cluster_arrive();
+  __syncthreads();
+  transform_along_y(exchange);
+  __syncthreads();
+  cluster_wait();
+  const int exponent = exponent_above(largest_of(of_warps));
+  if (share.rank == 0 && threadIdx.x == 0) {
+    const int used = (maps + GROUP - 1) / GROUP;
+    signed char* of_tile = exponents + (long long)share.tile * exponents_stride;
+    of_tile[share.group] = exponent;
+    for (int group = used + share.group; group < exponents_stride; group += used)
+      of_tile[group] = LEAST_EXPONENT;  // of groups that there are none of
+  }
+  spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
+  const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
+  transform_along_x(exchange, PutFloat16{power_of_two(LEFT_SHIFT - exponent)});
+  cluster_barrier();
+  gather_to_spectra(exchange, spectra, line_bytes, share.rank);
+  cluster_meet();  // Shared memory is there until all have read it.
+}

@@ -1,0 +1,85 @@
+// Inverse transforms of products in float16, of which each tile's and each map's are scaled.
+
+struct TakeFloat16 {
+  __device__ __forceinline__ void operator()(const float2* line, float* values) const {
+    const unsigned* numbers = (const unsigned*)line;
+#pragma unroll
+    for (int x = 0; x < TILE_X; ++x) {
+      const float2 value = number_of(numbers[x]);
+      values[2 * x] = value.x;
+      values[2 * x + 1] = value.y;
+    }
+  }
+};
+
+struct ScaledWithBias {
+  float scale, bias;
+  __device__ __forceinline__ float operator()(float voxel) const {
+    return fmaf(voxel, scale, bias);
+  }
+};
+
+struct ScalesAndBiases {
+  float scale_of_tile;
+  const float *scales, *biases;
+  __device__ __forceinline__ ScaledWithBias operator()(int map) const {
+    return {scale_of_tile * scales[map], biases[map]};
+  }
+};
+
+// A frequency of half of a group's maps at a time.
+struct PutFloat16 {
+  unsigned* maps[GROUP / 2];
+  __device__ __forceinline__ explicit PutFloat16(float2* exchange) {
+#pragma unroll
+    for (int i = 0; i < GROUP / 2; ++i)
+      maps[i] = (unsigned*)shared_of(exchange, threadIdx.x % 2 * (GROUP / 2) + i);
+  }
+  __device__ __forceinline__ void operator()(int place, int number, uint4 piece) const {
+    place = 2 * place + number / 2;
+    maps[0][place] = piece.x;
+    maps[1][place] = piece.y;
+    maps[2][place] = piece.z;
+    maps[3][place] = piece.w;
+  }
+};
+
+// What the products of a tile are scaled by, from the exponents of all its groups of input maps.
+__device__ __forceinline__ float scale_of(const signed char* exponents, int groups) {
+  int largest = LEAST_EXPONENT;
+  for (int group = threadIdx.x % 32; group < groups; group += 32)
+    largest = max(largest, exponents[group]);
+  return power_of_two(__reduce_max_sync(~0u, largest) - LEFT_SHIFT);
+}
+
+KERNEL_OF_CLUSTERS inverse_transform(const char* __restrict__ spectra, int groups,
+                                     float* __restrict__ image, int maps, int size_z, int size_y,
+                                     int size_x, int tiles_z, int tiles_y, int tiles_x,
+                                     long long first_tile, int tiles,
+                                     const float* __restrict__ biases,
+                                     const float* __restrict__ scales,
+                                     const signed char* __restrict__ exponents, int in_groups,
+                                     int exponents_stride) {
+  extern __shared__ float2 exchange[];
+  const Share share = share_of((maps + GROUP - 1) / GROUP);
+  if (share.tile >= tiles) return;
+  spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
+  const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
+  scatter_from_spectra(spectra, line_bytes, share.rank, PutFloat16(exchange));
+  cluster_barrier();
+  transform_along_x(exchange, TakeFloat16());
+  __syncthreads();
+  transform_along_y(exchange);
+  const float scale = scale_of(exponents + (long long)share.tile * exponents_stride, in_groups);
+  __syncthreads();
+  const Place place = place_of(first_tile + share.tile, tiles_z, tiles_y, tiles_x);
+  const int first_map = share.group * GROUP + share.rank * MAPS;
+  const long long z_stride = (long long)size_y * size_x;
+  const long long map_stride = size_z * z_stride;
+  float* origin = image + ((long long)place.image * maps + first_map) * map_stride +
+                  place.z * z_stride + (long long)place.y * size_x + place.x;
+  transform_along_z(exchange,
+                    {origin, map_stride, z_stride, size_x, maps - first_map, size_z - place.z,
+                     size_y - place.y, size_x - place.x},
+                    ScalesAndBiases{scale, scales + first_map, biases + first_map});
+}

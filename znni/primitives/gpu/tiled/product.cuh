@@ -1,0 +1,55 @@
+// What products of spectra have in common, whatever the format of their numbers.
+//
+// With real and imaginary parts side by side a complex product is a real one whose right side has,
+// for each complex number b, the square [[re b, im b], [-im b, re b]]. A block keeps the right side
+// of one frequency after another in shared memory; each of its WARPGROUPS warpgroups loads,
+// multiplies and stores 64 tiles at a time, so that while one computes others move data.
+
+constexpr int CHUNK = 16;  // bytes: 4 complex numbers in 16 bits, or in one of the halves
+constexpr int COLUMNS = 2 * OUT_MAPS;
+constexpr int CHUNK_COLUMNS_BYTES = COLUMNS * CHUNK;
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+  return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+// As wgmma wants a right side: 8 columns of 16 bytes, contiguous; the next chunk of the same
+// columns lies `next_chunk` bytes on.
+__device__ __forceinline__ unsigned long long right_descriptor(unsigned address, int next_chunk) {
+  return address >> 4 | (unsigned long long)(next_chunk >> 4) << 16 |
+         (unsigned long long)(8 * CHUNK >> 4) << 32;
+}
+
+// Expands one frequency's right side, chunk by chunk: column 2m gets (re, -im), 2m + 1 (im, re).
+__device__ __forceinline__ void load_right(char* shared, const uint4* right, int chunks,
+                                           int out_maps, int first_map) {
+#pragma unroll 3
+  for (int i = threadIdx.x; i < chunks * OUT_MAPS; i += 128 * WARPGROUPS) {
+    const int map = i % OUT_MAPS;
+    const int chunk = i / OUT_MAPS;
+    uint4 pairs = {};
+    if (first_map + map < out_maps) pairs = __ldcs(right + chunk * out_maps + first_map + map);
+    uint4* target = (uint4*)(shared + (chunk * COLUMNS + 2 * map) * CHUNK);
+    constexpr unsigned minus_imaginary = 0x80000000u;
+    target[0] = make_uint4(pairs.x ^ minus_imaginary, pairs.y ^ minus_imaginary,
+                           pairs.z ^ minus_imaginary, pairs.w ^ minus_imaginary);
+    constexpr unsigned swapped = 0x1032;
+    target[1] = make_uint4(__byte_perm(pairs.x, 0, swapped), __byte_perm(pairs.y, 0, swapped),
+                           __byte_perm(pairs.z, 0, swapped), __byte_perm(pairs.w, 0, swapped));
+  }
+}
+
+// Starts a copy of 16 bytes to shared memory; of zeros, where they are not `inside`.
+__device__ __forceinline__ void copy_chunk(unsigned target, const char* source, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+               "r"(inside ? 16 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void warpgroup_barrier(int warpgroup) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
+}
+
+__device__ __forceinline__ void publish_to_tensor_cores() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}

@@ -1,0 +1,139 @@
+// Products of spectra in float16: at each frequency, tiles x maps times maps x maps, complex, with
+// sums in float32.
+//
+// A warpgroup copies 64 rows of the left side to shared memory as they are, and from there to
+// registers, as tensor cores take them: of a row each of 4 lanes has every fourth chunk, which is 4
+// numbers, and multiplies it so that all groups of the row are of one exponent. Which input maps
+// that are multiplied at a time, and which output maps the lanes have sums of, does not matter as
+// long as the right side has the same order; so a lane's numbers are those of chunks on both sides.
+
+constexpr int CHUNKS = IN_MAPS / 4;
+constexpr int TURNS = CHUNKS / 4;                // chunks of a row that a lane has
+constexpr int ROW_BYTES = (TURNS | 1) * 64;      // two rows' chunks lie in different banks
+constexpr int RIGHT_BYTES = CHUNKS * CHUNK_COLUMNS_BYTES;
+constexpr int LEFT_BYTES = ROWS * (ROW_BYTES + EXPONENTS);
+
+// Starts loading 64 rows and their exponents; what lies beyond the matrix becomes zero.
+__device__ __forceinline__ void load_rows(unsigned left, const char* rows, int groups,
+                                          int used_groups, const signed char* exponents, int valid,
+                                          int thread) {
+#pragma unroll 5
+  for (int i = thread; i < ROWS * CHUNKS; i += 128) {
+    const int row = i / CHUNKS;
+    const int chunk = i % CHUNKS;
+    const bool inside = row < valid && chunk / 2 < used_groups;
+    const int offset = inside ? (row * groups + chunk / 2) * GROUP_BYTES + chunk % 2 * CHUNK : 0;
+    copy_chunk(left + row * ROW_BYTES + chunk * CHUNK, rows + offset, inside);
+  }
+  for (int i = thread; i < ROWS * EXPONENTS / CHUNK; i += 128) {
+    const bool inside = i * CHUNK / EXPONENTS < valid;
+    copy_chunk(left + ROWS * ROW_BYTES + i * CHUNK,
+               (const char*)exponents + (inside ? i * CHUNK : 0), inside);
+  }
+}
+
+// Both numbers of a pair multiplied by a power of two.
+__device__ __forceinline__ unsigned scaled(unsigned pair, unsigned factors) {
+  unsigned product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(factors));
+  return product;
+}
+
+// A lane's chunks of a row, of the exponent that is the largest of all groups.
+__device__ __forceinline__ void take_row(uint4* chunks, const char* left, int row, int lane) {
+  const signed char* exponents =
+      (const signed char*)left + ROWS * ROW_BYTES + row * EXPONENTS + lane / 2;
+  int of_turns[TURNS];
+  int largest = LEAST_EXPONENT;
+#pragma unroll
+  for (int turn = 0; turn < TURNS; ++turn) {
+    chunks[turn] = *(const uint4*)(left + row * ROW_BYTES + (4 * turn + lane) * CHUNK);
+    of_turns[turn] = exponents[2 * turn];
+    largest = max(largest, of_turns[turn]);
+  }
+  largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+#pragma unroll
+  for (int turn = 0; turn < TURNS; ++turn) {
+    const float factor = __int_as_float(max(127 + of_turns[turn] - largest, 0) << 23);
+    const unsigned factors = rounded_pair(factor, factor);
+    uint4& chunk = chunks[turn];
+    chunk = make_uint4(scaled(chunk.x, factors), scaled(chunk.y, factors),
+                       scaled(chunk.z, factors), scaled(chunk.w, factors));
+  }
+}
+
+// Stores a warpgroup's sums: of a row each of 4 lanes has 4 numbers of every second group.
+__device__ __forceinline__ void store_rows(char* rows, int groups, const float* sum, int valid,
+                                           int used_groups, int thread) {
+  const int lane = thread % 4;
+#pragma unroll
+  for (int eight = 0; eight < 2; ++eight) {
+    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * eight;
+#pragma unroll
+    for (int turn = 0; turn < OUT_MAPS / 16; ++turn) {
+      const float* first = sum + 16 * turn + 2 * eight;
+      const int group = 2 * turn + lane / 2;
+      if (row < valid && group < used_groups)
+        *(uint4*)(rows + (row * groups + group) * GROUP_BYTES + lane % 2 * CHUNK) =
+            make_uint4(rounded_pair(first[0], first[1]), rounded_pair(first[4], first[5]),
+                       rounded_pair(first[8], first[9]), rounded_pair(first[12], first[13]));
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
+    multiply_spectra(const char* left, int left_groups, int used_groups,
+                     const uint4* __restrict__ right, int out_maps, char* product,
+                     int product_groups, int out_groups, int tiles, int frequencies,
+                     const signed char* __restrict__ exponents) {
+  extern __shared__ __align__(1024) char shared[];
+  const int warpgroup = threadIdx.x / 128;
+  const int thread = threadIdx.x % 128;
+  const int first_map = blockIdx.y * OUT_MAPS;
+  const int blocks = (tiles + ROWS - 1) / ROWS;
+  const long long right_size = CHUNKS * out_maps;
+  const unsigned right_shared = shared_address(shared);
+  const char* left_rows = shared + RIGHT_BYTES + warpgroup * LEFT_BYTES;
+
+  for (int frequency = blockIdx.x; frequency < frequencies; frequency += gridDim.x) {
+    const auto first_row = [=](int block, int groups) {
+      return offset_of(block * ROWS, frequency / LINE, frequencies / LINE, groups) +
+             frequency % LINE * SECTOR;
+    };
+    const auto load_block = [=](int block) {
+      load_rows(shared_address(left_rows), left + first_row(block, left_groups), left_groups,
+                used_groups, exponents + block * ROWS * EXPONENTS, tiles - block * ROWS, thread);
+    };
+    if (warpgroup < blocks) load_block(warpgroup);
+    __syncthreads();
+    load_right(shared, right + frequency * right_size, CHUNKS, out_maps, first_map);
+    publish_to_tensor_cores();
+    __syncthreads();
+
+    for (int block = warpgroup; block < blocks; block += WARPGROUPS) {
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      warpgroup_barrier(warpgroup);
+      const int row = thread / 32 * 16 + thread % 32 / 4;
+      uint4 first[TURNS], second[TURNS];
+      take_row(first, left_rows, row, thread % 4);
+      take_row(second, left_rows, row + 8, thread % 4);
+      warpgroup_barrier(warpgroup);
+      if (block + WARPGROUPS < blocks) load_block(block + WARPGROUPS);
+
+      float sum[COLUMNS / 2];
+      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+      for (int turn = 0; turn < TURNS; ++turn) {
+        const unsigned b = right_shared + 4 * turn * CHUNK_COLUMNS_BYTES;
+        multiply_add(sum, first[turn].x, second[turn].x, first[turn].y, second[turn].y,
+                     right_descriptor(b, CHUNK_COLUMNS_BYTES), turn > 0);
+        multiply_add(sum, first[turn].z, second[turn].z, first[turn].w, second[turn].w,
+                     right_descriptor(b + 2 * CHUNK_COLUMNS_BYTES, CHUNK_COLUMNS_BYTES), true);
+      }
+      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+      store_rows(product + first_row(block, product_groups) + first_map / GROUP * GROUP_BYTES,
+                 product_groups, sum, tiles - block * ROWS, out_groups - first_map / GROUP, thread);
+    }
+  }
+}
