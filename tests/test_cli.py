@@ -233,6 +233,7 @@ def test_less_accuracy_is_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> 
     has_inexact(monkeypatch)
     plan = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
     assert "inexact" not in succeeds(*plan)
+    assert "inexact" not in succeeds(*plan, "--accuracy", "tf32")
     assert "accuracy" not in succeeds(*plan, "--accuracy", "float32")
     line = "accuracy      bfloat16 in conv1, conv2: relative errors of up to 0.01 a layer\n"
     table = succeeds(*plan, "--accuracy", "bfloat16", "--out", "inexact.json")
