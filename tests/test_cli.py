@@ -273,7 +273,7 @@ def test_less_accuracy_than_there_is_to_have(monkeypatch: pytest.MonkeyPatch) ->
     has_inexact(monkeypatch)
     succeeds("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
     shown = succeeds(*INFER, "--dry-run", "--plan", "plan.json", "--accuracy", "bfloat16")
-    assert shown.endswith("float32: bfloat16 is allowed, and the plan makes no use of it\n")
+    assert "float32: bfloat16 is allowed, and the plan makes no use of it\n" in shown
     said = refused(*INFER, "--accuracy", "float16")
     assert "'float16' is not one of 'float32', 'tf32', 'bfloat16'" in said
 
@@ -296,9 +296,18 @@ def test_a_dry_run_refuses_a_volume_of_other_maps() -> None:
     )
 
 
-def test_a_dry_run_needs_no_weights() -> None:
+def test_a_dry_run_says_what_would_stop_a_run() -> None:
+    assert "refused now" not in succeeds(*INFER, "--dry-run")
     Path("tiny.npz").unlink()
-    assert "conv1" in succeeds(*INFER, "--dry-run")
+    Path("out.h5").touch()
+    shown = succeeds(*INFER, "--dry-run")
+    assert "conv1" in shown
+    missing, there = shown.splitlines()[-2:]
+    assert missing.startswith("refused now   ")
+    assert "tiny.npz" in missing
+    assert there.startswith("refused now   out.h5: exists; give overwrite=True (--overwrite)")
+    ready = ("--dry-run", "--overwrite", "--random-weights", "1")
+    assert "refused now" not in succeeds(*INFER, *ready)
 
 
 def test_info() -> None:

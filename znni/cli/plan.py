@@ -1,0 +1,114 @@
+"""``znni plan``: the fastest plan, why it is, and what it will take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from znni.cli import options
+from znni.cli.values import parse_roi, three_extents
+from znni.options import Accuracy
+
+if TYPE_CHECKING:
+    from znni.plans import Plan
+
+
+def plan(
+    net: options.Net,
+    volume: Annotated[
+        str, typer.Option(help="Extents Z,Y,X, or a volume's file.", metavar="Z,Y,X|FILE")
+    ],
+    dataset: options.Dataset = None,
+    roi: options.Roi = None,
+    border: options.BorderChoice = "valid",
+    machine: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Plan for the machine of this file. Default: this one."),
+    ] = None,
+    ram: options.Ram = None,
+    threads: options.Threads = None,
+    device: options.Device = "auto",
+    gpu_memory: options.GpuMemory = None,
+    gpus: options.Gpus = "1",
+    dtype: options.Dtype = "float32",
+    accuracy: options.AccuracyChoice = "float32",
+    costs: options.CostsChoice = "auto",
+    micro_batches: options.MicroBatchesChoice = "power-of-two",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also print why each layer's primitive won.")
+    ] = False,
+    alternatives: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Also rank the N fastest plans, one a patch size."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw the plan among its neighbours (.png, .svg or .pdf), which takes some "
+            "20 seconds for a large volume."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also save the plan, for znni infer --plan; its alternatives beside it, "
+            "as plan-2.json and so on."
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a plan that is there.")
+    ] = False,
+) -> None:
+    """Print the fastest plan and what it will take, without running it."""
+    from znni import planning
+    from znni.plan_file import save_plans
+    from znni.plan_plot import check_drawable, plot_plan
+    from znni.ranking import ranking
+    from znni.volumes.locate import open_volume
+
+    if plot:
+        check_drawable(plot)
+    if all(part.strip().isdecimal() for part in volume.split(",")):
+        size, itemsize = three_extents(volume), 4
+    else:
+        source = open_volume(volume, dataset)
+        size, itemsize = source.size, source.itemsize
+    search = planning.search(
+        net,
+        size,
+        border=border,
+        roi=parse_roi(roi) if roi else None,
+        machine=machine,
+        ram=ram,
+        threads=threads,
+        device=device,
+        gpu_memory=gpu_memory,
+        gpus=gpus,
+        dtype=dtype,
+        accuracy=accuracy,
+        costs=costs,
+        micro_batches=micro_batches,
+        input_itemsize=itemsize,
+    )
+    plans = planning.fastest(search, alternatives or 1)
+    found = plans[0]
+    if out:
+        save_plans(out, plans, overwrite=overwrite)
+    typer.echo(found.to_json() if as_json else plan_text(found, accuracy))
+    if alternatives:
+        typer.echo(f"\n{ranking(plans)}", err=as_json)
+    if explain:
+        typer.echo(f"\n{planning.explain(search, found)}", err=as_json)
+    if plot:
+        plot_plan(planning.look_around(search, found), plot)
+
+
+def plan_text(plan: Plan, allowed: Accuracy) -> str:
+    """A plan as a table, with a line on its accuracy where there is something to say."""
+    from znni.planning import accuracy_note
+
+    note = accuracy_note(plan, allowed)
+    return str(plan) + f"\naccuracy      {note}" * bool(note)
