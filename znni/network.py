@@ -149,7 +149,7 @@ class Network:
                     )
                 features = layer.out_features
 
-    @property
+    @cached_property
     def convolutions(self) -> tuple[Conv, ...]:
         """The convolutions, first to last."""
         return tuple(layer for layer in self.layers if isinstance(layer, Conv))

@@ -45,7 +45,8 @@ class Vec3(NamedTuple):
 
     def ceil_div(self, other: int | Vec3) -> Vec3:
         """Division rounded up, per axis."""
-        return (self + other - 1) // other
+        z, y, x = _three(other)
+        return Vec3(-(-self.z // z), -(-self.y // y), -(-self.x // x))
 
     def minimum(self, other: int | Vec3) -> Vec3:
         """The smaller of the two, per axis."""

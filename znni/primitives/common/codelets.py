@@ -65,8 +65,14 @@ class Codelet:
     outputs: tuple[Real, ...]
 
     def first(self, outputs: int) -> Codelet:
-        """The same without the outputs from a number on, and what only they need."""
-        return Codelet(self.steps, self.outputs[:outputs])
+        """The same without the outputs from a number on, and what only they need; made once."""
+        if outputs not in self._first:
+            self._first[outputs] = Codelet(self.steps, self.outputs[:outputs])
+        return self._first[outputs]
+
+    @cached_property
+    def _first(self) -> dict[int, Codelet]:
+        return {}
 
     @cached_property
     def flops(self) -> int:

@@ -10,6 +10,7 @@ memory, made in each call.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from znni.cost import Cost, Memory
 from znni.machine import Device
@@ -81,12 +82,20 @@ class FftTiled:
         return TiledConvolution(batches, given, self.device.threads, self.resident)
 
     def _batches(self, layer: Operation, shape: Shape5) -> TileBatches | None:
-        out = convolved(layer, shape)
-        if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
-            return None
-        smaller = max((tile for tile in TILES if tile < self.tile), default=0)
-        tile = tile_extents(Vec3.of(self.tile), Vec3.of(smaller), shape.size, layer.kernel)
-        return tile and TileBatches(layer, shape, out, tile, self.numbers)
+        return _batches(layer, shape, self.tile, self.numbers)
+
+
+# A planner asks for the shape and the cost of each call, with spectra kept and made anew.
+@lru_cache(maxsize=1024)
+def _batches(
+    layer: Operation, shape: Shape5, largest: int, numbers: NumberFormat
+) -> TileBatches | None:
+    out = convolved(layer, shape)
+    if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
+        return None
+    smaller = max((tile for tile in TILES if tile < largest), default=0)
+    tile = tile_extents(Vec3.of(largest), Vec3.of(smaller), shape.size, layer.kernel)
+    return tile and TileBatches(layer, shape, out, tile, numbers)
 
 
 def primitives(device: Device) -> tuple[FftTiled, ...]:

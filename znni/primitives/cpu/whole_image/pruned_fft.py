@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import log2
 from threading import Lock
 from typing import Any, Literal, Protocol, TypeAlias
@@ -66,7 +66,7 @@ class PrunedShape:
     image: Vec3
     output: Vec3
 
-    @property
+    @cached_property
     def size(self) -> Vec3:
         """The transform's size N, per axis."""
         return Vec3(*map(fast_size, self.image))
@@ -76,7 +76,7 @@ class PrunedShape:
         """Complex numbers of one line along x."""
         return self.size.x // 2 + 1
 
-    @property
+    @cached_property
     def plane(self) -> int:
         """Complex numbers of one plane."""
         return self.size.y * self.columns

@@ -6,7 +6,7 @@ All of it is arithmetic on sizes: no device is needed to say what a layer takes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from znni.network import Conv
 from znni.shapes import Shape5, Vec3
@@ -169,6 +169,11 @@ class Tile:
 
     def instructions(self, conv: Conv, out: Shape5) -> float:
         """What a scheduler issues or waits for, of all tiles: a prediction, to choose by."""
+        blocks = out.n * self.tiles(out.size).volume
+        return blocks * self.instructions_of_block(conv) * WARPS / SCHEDULERS
+
+    def instructions_of_block(self, conv: Conv) -> float:
+        """Of these, what one warp of a block has."""
         voxels = self.rows * self.window.volume
         column = self.window.z * self.window.x * (self.rows * self.window.y + self.taps_y - 1)
         vectors = self.taps_y * self.maps_pitch // VECTOR
@@ -180,12 +185,10 @@ class Tile:
         stages = conv.in_features * self.kernel.z // self.taps_z
         brought = 1 if self.one_input_stage else groups * stages
         store = STORE_INSTRUCTIONS + STORE_WAIT / self.out.x
-        block = (
+        return (
             groups * (steps * step + store * self.rows * self.maps)
             + brought * BRING_INSTRUCTIONS * self.seen.volume / self.threads
         )
-        blocks = out.n * self.tiles(out.size).volume
-        return blocks * block * WARPS / SCHEDULERS
 
 
 def tile_for(conv: Conv, window: Vec3, out: Shape5) -> Tile | None:
@@ -194,8 +197,24 @@ def tile_for(conv: Conv, window: Vec3, out: Shape5) -> Tile | None:
     Returns:
         None where registers cannot hold the window, or shared memory what the kernel sees.
     """
-    found = _tiles(conv.kernel, window, conv.in_features, conv.out_features)
-    return min(found, key=lambda tile: tile.instructions(conv, out), default=None)
+    return _tile_for(conv, window, out.size)  # whatever the batch: all tiles' times grow with it
+
+
+@lru_cache(maxsize=2**16)
+def _tile_for(conv: Conv, window: Vec3, size: Vec3) -> Tile | None:
+    def instructions(choice: tuple[Tile, Vec3, float]) -> float:
+        _, voxels, block = choice
+        return size.ceil_div(voxels).volume * block
+
+    tile, _, _ = min(_blocks(conv, window), key=instructions, default=(None, size, 0.0))
+    return tile
+
+
+@cache
+def _blocks(conv: Conv, window: Vec3) -> list[tuple[Tile, Vec3, float]]:
+    """Each tile with the pooled voxels of a block, and a block's instructions."""
+    tiles = _tiles(conv.kernel, window, conv.in_features, conv.out_features)
+    return [(tile, tile.out, tile.instructions_of_block(conv)) for tile in tiles]
 
 
 @cache
