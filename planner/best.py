@@ -25,6 +25,10 @@ class Best:
         return self.plans[-1].seconds if len(self.plans) == self._count else inf
 
     def add(self, plan: Plan) -> None:
-        """Add a plan that takes less than the limit; the slowest of too many goes."""
+        """Add a plan that takes less than the limit; the slowest of too many goes.
+
+        One for the same patch is slower, and goes, too.
+        """
+        self.plans = [other for other in self.plans if other.patch != plan.patch]
         insort(self.plans, plan, key=lambda plan: plan.seconds)
         del self.plans[self._count :]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from planner.front import Front
 from znni.cost import Cost
@@ -76,6 +78,29 @@ class Listing:
 NOTHING = Listing(0.0, 0, 0, ())
 
 
+class Limit(NamedTuple):
+    """What lists of pieces are wanted below.
+
+    Attributes:
+        seconds: that a list must take less than.
+        memory: bytes of workspace and resident memory together that it may take.
+    """
+
+    seconds: float = inf
+    memory: float = inf
+
+    def covers(self, other: Limit) -> bool:
+        """Whether all that is within the other is within this."""
+        return self.seconds >= other.seconds and self.memory >= other.memory
+
+    def or_within(self, other: Limit) -> Limit:
+        """The least limit that covers both."""
+        return Limit(max(self.seconds, other.seconds), max(self.memory, other.memory))
+
+
+NO_LIMIT = Limit()
+
+
 def piece_sizes(batch: int, division: Division) -> list[int]:
     """Items that a piece of a batch may have, less than all of them, in rising order."""
     if division == "none":
@@ -85,27 +110,54 @@ def piece_sizes(batch: int, division: Division) -> list[int]:
     return [2**power for power in range(batch.bit_length()) if 2**power < batch]
 
 
-def listings(batch: int, whole: Sequence[Offer], parts: Iterable[Offer]) -> list[Listing]:
+def listings(
+    batch: int, whole: Sequence[Offer], parts: Iterable[Offer], limit: Limit = NO_LIMIT
+) -> list[Listing]:
     """Every list of pieces for a batch that none beats in seconds, workspace and resident memory.
 
     Args:
         batch: items.
         whole: offers for all of them at once; they are not listed, but what they beat is left out.
         parts: offers for fewer.
+        limit: of the lists that are wanted.
     """
-    offers = sorted(parts, key=lambda offer: offer.seconds / offer.items)
+    offers = _affordable(batch, parts, limit)
     # Of a list's pieces, the one that takes the least time for an item names the offer for all
     # that beats it.
     if all(any(one.is_as_good_for_all(part, batch) for one in whole) for part in offers):
         return []
+    least = offers[0].seconds / offers[0].items
+
+    def best(items: int, lists: Iterable[Listing]) -> list[Listing]:
+        """Of the lists for so many of the items, those that are to be gone on with."""
+        most = limit.seconds - (batch - items) * least
+        fitting = (
+            it for it in lists if it.seconds < most and it.workspace + it.resident <= limit.memory
+        )
+        return undominated(fitting)
+
     leading = _leading(offers)
     found: list[Listing] = []
     rests = {0: [NOTHING]}  # the best lists by the offers after one, for each number of items
     for one, wanted in zip(reversed(leading), reversed(_wanted(batch, leading)), strict=True):
-        found += one.lists(batch, rests)
-        more = {n: undominated([*rests.get(n, []), *one.lists(n, rests)]) for n in wanted}
+        found = best(batch, [*found, *one.lists(batch, rests)])
+        more = {n: best(n, [*rests.get(n, []), *one.lists(n, rests)]) for n in wanted}
         rests = {0: [NOTHING]} | more
-    return undominated(found)
+    return found
+
+
+def _affordable(batch: int, parts: Iterable[Offer], limit: Limit) -> list[Offer]:
+    """The offers that a list within the limit may have, those of the least time an item first.
+
+    With one of an offer's pieces, all other items take the least time that any offer has for one.
+    """
+    memories = ((offer, offer.cost.memory) for offer in parts)
+    fitting = [o for o, it in memories if it.workspace + it.resident <= limit.memory]
+    offers = sorted(fitting, key=lambda offer: offer.seconds / offer.items)
+    if not offers:
+        return []
+    least = offers[0].seconds / offers[0].items
+    return [o for o in offers if o.seconds + (batch - o.items) * least < limit.seconds]
 
 
 @dataclass(frozen=True)
@@ -164,7 +216,7 @@ def _wanted(batch: int, leading: Sequence[_Leading]) -> list[set[int]]:
     return wanted
 
 
-def undominated(found: list[Listing]) -> list[Listing]:
+def undominated(found: Iterable[Listing]) -> list[Listing]:
     """Those that no other equals or beats in all three, fastest first."""
     front = Front()
     return [

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from copy import copy
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from planner.best import Best
-from planner.bounds import BoundsUsingGpu
 from planner.costs import BUILT_IN, CostModel
-from planner.gpu_room import GpuRoom, room_for_host
 from planner.job import Job
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import Overhead
-from planner.side_search import Chooser, SideSearch, Way
-from planner.sizes import patch_sizes, patch_sizes_near
-from planner.strategy import Cut, Means, Place, places_to_cut, places_to_use_gpu
+from planner.side_search import Way
+from planner.sizes import patch_sizes_near
+from planner.space import Space
+from planner.strategy import Cut, Place
 from znni.errors import InvalidInput, option
-from znni.machine import Device, DeviceKind, Machine
-from znni.network import Conv, Network
+from znni.machine import Machine
+from znni.network import Network
 from znni.options import DeviceChoice, Division
 from znni.plans import Plan
-from znni.primitive import Catalogue, UsesGpu, on_device, without_gpu
+from znni.primitive import Catalogue
 from znni.shapes import Shape5, Vec3
 from znni.sides import sides_of
 
@@ -49,130 +46,8 @@ def fastest_plan(
     return search.fastest()[0]
 
 
-class Search:
-    """The plans for an output; what the layers take is worked out once, however often it is asked.
-
-    Args:
-        network: what to compute.
-        output: extents of the output wanted.
-        machine: its memory is the limit.
-        catalogue: the primitives to choose from.
-        overhead: what the run takes beside the layers, in memory and in time.
-        model: predicts the times of the primitives.
-        division: the sizes of the pieces that a layer's batch may be computed in.
-        device: where layers may run: on the ``cpu``, on the ``gpu``, some on each (``cpu+gpu``), or
-            wherever that is fastest.
-    """
-
-    def __init__(
-        self,
-        network: Network,
-        output: Vec3,
-        machine: Machine,
-        catalogue: Catalogue,
-        overhead: Overhead,
-        model: CostModel = BUILT_IN,
-        division: Division = "power-of-two",
-        device: DeviceChoice = "auto",
-    ) -> None:
-        self.network = replace(network, weights=None)
-        self.output = output
-        self.machine = machine
-        self.catalogue = catalogue
-        self.model = model
-        self._overhead = overhead
-        self._device: DeviceChoice = device
-        self._wanted: frozenset[Place] | None = None
-        alone = without_gpu(catalogue), on_device(catalogue, "gpu")
-        on_host, on_gpu = (
-            SideSearch(self.network, some.values(), model, division) for some in alone
-        )
-        self._sides: dict[Means, SideSearch] = {"cpu": on_host, "gpu": on_gpu}
-        if any(isinstance(primitive, UsesGpu) for primitive in catalogue.values()):
-            self._sides["host using gpu"] = self._using_gpu(division)
-
-    def _using_gpu(self, division: Division) -> SideSearch:
-        """The ways of layers on the host that may compute on the GPU."""
-        gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
-        search = SideSearch(self.network, on_host, self.model, division, self._gpu_room(gpu))
-        search.bounds = BoundsUsingGpu(self.network, lambda: self._sides["cpu"].bounds, gpu.link)
-        return search
-
-    def _gpu_room(self, gpu: Device) -> GpuRoom:
-        return room_for_host(gpu.memory, len(self.network.convolutions))
-
-    @property
-    def places(self) -> list[Place]:
-        """Where plans may pass from the host to the GPU, which the host's layers may use or not."""
-        places = [Place(n) for n in places_to_cut(self.network, self._device)]
-        if "host using gpu" in self._sides:
-            using = places_to_use_gpu(self.network, self._device)
-            places += [Place(n, host_uses_gpu=True) for n in using]
-        return [place for place in places if self._wanted is None or place in self._wanted]
-
-    def on(self, device: DeviceChoice) -> Search:
-        """The search with layers there, with what this one knows of them."""
-        other = copy(self)
-        other._device = device
-        return other
-
-    def through(self, places: Iterable[Place]) -> Search:
-        """The search among plans that pass from the host to the GPU at one of these places."""
-        other = copy(self)
-        other._wanted = frozenset(places)
-        return other
-
-    def within(self, memory: int, device: DeviceKind = "cpu") -> Search:
-        """The search under another limit, with what this one knows of the layers.
-
-        Args:
-            memory: bytes of a device.
-            device: the host, or the GPU.
-        """
-        other = copy(self)
-        if device == "cpu":
-            host = replace(self.machine.host, memory=memory)
-            other.machine = replace(self.machine, host=host)
-        else:
-            gpu = replace(self.machine.gpus[0], memory=memory)
-            other.machine = replace(self.machine, gpus=(gpu, *self.machine.gpus[1:]))
-            if "host using gpu" in self._sides:
-                within = self._sides["host using gpu"].within(self._gpu_room(gpu))
-                other._sides = {**self._sides, "host using gpu": within}
-        return other
-
-    def among(self, primitives: Collection[str]) -> Search:
-        """The search among some of the primitives, by their names."""
-        some = {name: found for name, found in self.catalogue.items() if name in primitives}
-        other = self._with_sides(lambda side: side.among(some.values()))
-        other.catalogue = some
-        return other
-
-    def choosing(self, choose: Chooser) -> Search:
-        """The search with another way to give the memory to the steps, with what this one knows."""
-        return self._with_sides(lambda side: side.choosing(choose))
-
-    def undivided(self) -> Search:
-        """The search among plans that compute each layer's batch whole; the quicker one."""
-        return self._with_sides(SideSearch.undivided)
-
-    def _with_sides(self, change: Callable[[SideSearch], SideSearch]) -> Search:
-        other = copy(self)
-        other._sides = {kind: change(side) for kind, side in self._sides.items()}
-        return other
-
-    @property
-    def calls(self) -> int:
-        """How many different calls were priced so far."""
-        return sum(map(len, self._sides.values()))
-
-    def patches(self) -> Iterator[Vec3]:
-        """The patches that are tried first: of those that differ by little a spread."""
-        isotropic = all(
-            len(set(layer.kernel if isinstance(layer, Conv) else layer.window)) == 1
-            for layer in self.network.layers
-        )
-        return patch_sizes(self.output, self.network.total_pooling, isotropic=isotropic)
+class Search(Space):
+    """The fastest of all plans for an output, or of some."""
 
     def fastest(self, count: int = 1) -> list[Plan]:
         """The plans with the least predicted time among all that fit, one for each patch size.
@@ -196,13 +71,22 @@ class Search:
         """
         if count < 1:
             raise InvalidInput(f"{count} plans are none; ask for 1 or more")
-        best, tried = Best(count), set[Vec3]()
-        self._try_all(self.patches(), tried, best)
+        best = Best(count)
+        if self._division == "all":  # most of the gain for little of the time
+            self.dividing("power-of-two")._add_fastest(best)
+        self._add_fastest(best)
         if not best.plans:
             raise does_not_fit(self.smallest())
-        pooling = self.network.total_pooling
-        self._try_all(patch_sizes_near(best.plans[0].patch, self.output, pooling), tried, best)
         return best.plans
+
+    def _add_fastest(self, best: Best) -> None:
+        """Add the fastest plans of all to the best so far."""
+        tried = set[Vec3]()
+        self._try_all(self.patches(), tried, best)
+        if best.plans:
+            pooling = self.network.total_pooling
+            near = patch_sizes_near(best.plans[0].patch, self.output, pooling)
+            self._try_all(near, tried, best)
 
     def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
         """The fastest plan with one of these patches, if one fits."""
@@ -218,7 +102,7 @@ class Search:
             seconds_limit: of the whole job.
         """
         best, limit = None, seconds_limit
-        job = self._job(patch)
+        job = self.job(patch)
         for bound, place in job.by_least_time(self.places):
             if bound >= limit:
                 break
@@ -228,7 +112,7 @@ class Search:
 
     def lower_bound(self, patch: Vec3) -> float:
         """Seconds of the whole job that no plan with this patch can beat."""
-        return min((bound for bound, _ in self._job(patch).by_least_time(self.places)), default=inf)
+        return next((bound for bound, _ in self.job(patch).by_least_time(self.places)), inf)
 
     def smallest(self) -> Plan:
         """The plan that takes the least memory, whatever the time and the limits.
@@ -239,8 +123,10 @@ class Search:
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.
         """
+        if self._division == "all":  # which is no smaller, and takes long where time is no limit
+            return self.dividing("power-of-two").smallest()
         patch = self.network.total_pooling
-        job = self._job(patch)
+        job = self.job(patch)
         candidates = [
             self._plan(job, ways)
             for where in map(job.cut, self.places)
@@ -266,10 +152,6 @@ class Search:
             tried.add(patch)
             if plan := self.fastest_for(patch, best.limit):
                 best.add(plan)
-
-    def _job(self, patch: Vec3) -> Job:
-        bounds = {kind: side.bounds.of_layers(patch) for kind, side in self._sides.items()}
-        return Job(self.network, self.machine, self.output, patch, self._overhead, bounds)
 
     def _fastest_with(self, job: Job, place: Place, limit: float) -> Plan | None:
         """The fastest plan that passes from the host to the GPU there, within the limit.

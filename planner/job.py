@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from math import isfinite
 
@@ -109,18 +109,19 @@ class Job:
 
         return of_gpu
 
-    def by_least_time(self, places: Iterable[Place]) -> list[tuple[float, Place]]:
+    def by_least_time(self, places: Iterable[Place]) -> Iterator[tuple[float, Place]]:
         """Bounds on the time of the job, and the places to pass to the GPU that they are of.
 
         The least comes first. Left out are places where a device is to compute a layer that none of
-        its primitives does, or has no room for what its layers take and hand on alone.
+        its primitives does, or has no room for what its layers take and hand on alone; that is
+        looked at when a place's turn comes, which it does for few.
         """
         bounds = []
         for place in places:
             loads = self.least_loads(place)
-            if all(isfinite(load.seconds) for load in loads.values()) and self._has_room(place):
+            if all(isfinite(load.seconds) for load in loads.values()):
                 bounds.append((self.time(place, loads).total(self._patches), place))
-        return sorted(bounds)
+        return ((seconds, place) for seconds, place in sorted(bounds) if self._has_room(place))
 
     def _has_room(self, place: Place) -> bool:
         """Whether each device holds a fragment that it is given, and what it hands on."""

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TypeAlias
 
 from planner.costs import CostModel
-from planner.divisions import Offer, listings, piece_sizes, undominated_offers
+from planner.divisions import (
+    NO_LIMIT,
+    Limit,
+    Offer,
+    listings,
+    piece_sizes,
+    undominated_offers,
+)
 from planner.front import Front
 from planner.gpu_room import NO_ROOM, GpuRoom
 from planner.sharing import shared_offer
@@ -15,11 +24,12 @@ from znni.cost import Cost, Memory
 from znni.micro_batches import cost_of_pieces
 from znni.network import Operation
 from znni.options import Division
-from znni.primitive import Primitive
+from znni.primitive import Primitive, UsesGpu
 from znni.segments import Step
 from znni.shapes import Shape5
 
 UNDECIDED = "undecided"
+NOTHING_WITHIN = Limit(-inf, -inf)
 
 # An operation, its shapes, and whether the output has its place already.
 Asked: TypeAlias = tuple[Operation, Shape5, Shape5, bool]
@@ -49,35 +59,56 @@ class Options:
         gpu_room: GpuRoom = NO_ROOM,
     ) -> None:
         self._primitives = tuple(primitives)
+        self._shares = any(isinstance(primitive, UsesGpu) for primitive in self._primitives)
         self._model = model
         self._gpu_room = gpu_room
         self._division: Division = division
         self.divides = division != "none"
-        self._known: dict[Asked, tuple[Step, ...]] = {}
+        self._known: dict[Asked, tuple[Limit, tuple[Step, ...]]] = {}
         self._known_whole: dict[Asked, tuple[Step, ...]] = {}
         self._offers: dict[tuple[Operation, Shape5, Shape5], list[Offer]] = {}
 
-    def __call__(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
+    def __call__(
+        self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
+    ) -> tuple[Step, ...]:
         """Steps on the Pareto front of seconds, resident and working memory, fastest first.
 
         Args:
             step: its operation and shapes are what is asked.
             in_place: its output has its place already, as of ``Step.taken``.
+            limit: of the steps that are wanted: their seconds, and their resident memory and
+                workspace. Others may be among those returned.
         """
         if not self.divides:
             return self.whole(step, in_place=in_place)
         key = (step.operation, step.shape_in, step.shape_out, in_place)
-        if key not in self._known:
-            steps = [*self.whole(step, in_place=in_place), *self._divided(step)]
-            self._known[key] = _pareto(steps, in_place)
-        return self._known[key]
+        within, known = self._known.get(key, (NOTHING_WITHIN, ()))
+        if not within.covers(limit):
+            both = limit.or_within(within)
+            steps = [*self.whole(step, in_place=in_place), *self._divided(step, both)]
+            known = _pareto(steps, in_place)
+            self._known[key] = both, known
+        return known
 
-    def whole(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
+    def dividing(self, division: Division) -> Options:
+        """The same in pieces of other sizes, with the calls that were priced."""
+        other = copy(self)
+        other._division, other.divides, other._known = division, division != "none", {}
+        return other
+
+    def whole(
+        self,
+        step: Step,
+        *,
+        in_place: bool = False,
+        limit: Limit = NO_LIMIT,  # noqa: ARG002 - they are few, and all asked for once
+    ) -> tuple[Step, ...]:
         """Of these, with the batch whole, the Pareto front.
 
         Args:
             step: its operation and shapes are what is asked.
             in_place: as of a call.
+            limit: as of a call.
         """
         key = (step.operation, step.shape_in, step.shape_out, in_place)
         if key not in self._known_whole:
@@ -96,8 +127,8 @@ class Options:
                 asked, primitive=name, cost=offer.cost, seconds=seconds, error=offer.error
             )
 
-    def _divided(self, asked: Step) -> Iterator[Step]:
-        """Steps in pieces."""
+    def _divided(self, asked: Step, limit: Limit) -> Iterator[Step]:
+        """Steps in pieces within a limit."""
         shape, out = asked.shape_in, asked.shape_out
         each = out.n // shape.n
         parts = [
@@ -109,7 +140,7 @@ class Options:
             if not offer.cost.memory.gpu_working  # what uses a GPU cuts the batch itself
         ]
         whole = self._offered(asked.operation, shape, out)
-        for found in listings(shape.n, whole, parts):
+        for found in listings(shape.n, whole, parts, limit):
             costs = ((times, offer.cost) for times, offer in found.taken)
             yield replace(
                 asked,
@@ -130,7 +161,7 @@ class Options:
                 return self._priced(primitive, operation, some, out._replace(n=items * each))
 
             offers = [o for p in self._primitives if (o := priced(p, shape.n))]
-            if shared := shared_offer(operation, shape, offers, priced):
+            if self._shares and (shared := shared_offer(operation, shape, offers, priced)):
                 offers.append(shared)
             self._offers[key] = undominated_offers(offers)
         return self._offers[key]

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from planner.bounds import Bounds, LeastSeconds
 from planner.costs import CostModel
+from planner.divisions import NO_LIMIT, Limit
 from planner.gpu_room import NO_ROOM, GpuRoom
 from planner.layers import Choice, Options, Slot, least_memory, undominated_within
 from planner.overhead import Load
@@ -37,7 +38,9 @@ Room: TypeAlias = Callable[[Shape5], float]
 class StepOptions(Protocol):
     """Gives the ways to do a step."""
 
-    def __call__(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
+    def __call__(
+        self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
+    ) -> tuple[Step, ...]:
         """As ``Options`` does."""
 
 
@@ -118,9 +121,13 @@ class SideSearch:
         some = [primitive for primitive in self._primitives if primitive in primitives]
         return self._restricted(some, self._division)
 
-    def undivided(self) -> SideSearch:
-        """The search among ways that compute each batch whole."""
-        return self._restricted(self._primitives, "none")
+    def dividing(self, division: Division) -> SideSearch:
+        """The search among ways with batches in pieces of other sizes."""
+        bounds = self.bounds  # of all calls that there may be
+        other = copy(self)
+        other._division, other._options = division, self._options.dividing(division)
+        other.bounds = bounds
+        return other
 
     def within(self, gpu_room: GpuRoom) -> SideSearch:
         """The search with other room on a GPU for layers on the host."""
@@ -241,14 +248,16 @@ class SideSearch:
         slots = []
         for (step, held), n in zip(side.held_beside(), runs, strict=True):
             in_place = side.writes_in_place(step)
+            seconds -= sum(islice(rest, len(step.layers)))
+            left = Limit((limit - seconds) / n, allowed - held - step.taken(in_place=in_place))
             fitting = tuple(
                 way
-                for way in options(step, in_place=in_place)
+                for way in options(step, in_place=in_place, limit=left)
                 if held + way.taken(in_place=in_place) + way.cost.memory.resident <= allowed
             )
             if not fitting:
                 return []
-            seconds += n * fitting[0].seconds - sum(islice(rest, len(step.layers)))
+            seconds += n * fitting[0].seconds
             if seconds >= limit:
                 return []
             slots.append(Slot(fitting, n, held, in_place))

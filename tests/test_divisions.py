@@ -10,7 +10,7 @@ from fakes import Fake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.divisions import Offer, listings, piece_sizes
+from planner.divisions import Limit, Offer, listings, piece_sizes
 from znni.cost import Cost, Memory
 from znni.options import Division
 from znni.primitive import convolved
@@ -85,6 +85,19 @@ def test_lists_are_the_best_of_all_there_are(
         known.append(figures(listing.taken))
     for taken in every_list(batch, parts):
         assert is_beaten(figures(taken), known)
+
+
+@given(data=st.data(), batch=st.integers(2, 13))
+def test_a_limit_leaves_out_only_what_is_beyond_it(data: st.DataObject, batch: int) -> None:
+    parts = data.draw(offers(piece_sizes(batch, "all"), 5))
+    whole = data.draw(offers([batch], 2) | st.just([]))
+    limit = Limit(data.draw(st.integers(1, 40)), data.draw(st.integers(0, 12)))
+    within = [
+        it
+        for it in listings(batch, whole, parts)
+        if it.seconds < limit.seconds and it.workspace + it.resident <= limit.memory
+    ]
+    assert listings(batch, whole, parts, limit) == within
 
 
 @given(data=st.data(), batch=st.sampled_from([6, 8, 12]))

@@ -9,6 +9,7 @@ import pytest
 from fakes import Fake, fake_catalogue, machine
 from layers import CONVOLUTION, POOLING, case_for, primitives_for
 
+from planner.divisions import listings
 from planner.exhaustive import fastest_plan
 from planner.overhead import Overhead
 from znni.arena import new_output, output_into
@@ -132,3 +133,38 @@ def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -
             y = PatchRunner(Plan.from_json(divided.to_json()), catalogue, weights)(volume)
             np.testing.assert_allclose(y, dense(network, weights, volume), rtol=1e-4, atol=1e-5)
     assert faster > 3
+
+
+class Uneven(Growing):
+    """Takes longest for batches that are no multiple of three."""
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        cost = super().cost(layer, shape)
+        return replace(cost, flops=cost.flops * (1 if shape.n % 3 == 0 else 1.5))
+
+
+def test_limits_of_pieces_change_no_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of all sizes, as found within what is left of time and memory, and without limits."""
+    network = Network("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
+    catalogue: dict[str, Primitive] = {
+        "quick": Uneven("quick", convolved, flops=1e5, workspace=2_000),
+        "resident": Growing("resident", convolved, flops=1.2e5, workspace=300, resident=5_000),
+        "slow": Fake("slow", convolved, flops=3e5),
+        "fragments": Fake("fragments", fragmented),
+    }
+
+    def seconds(memory: int, division: Division) -> float:
+        overhead = Overhead(0, 0, 0)
+        plan = fastest_plan(
+            network, Vec3(8, 8, 8), machine(memory), catalogue, overhead, division=division
+        )
+        assert plan.memory.total <= memory
+        return plan.seconds
+
+    memories = range(30_000, 60_000, 2_000)
+    within = [seconds(memory, "all") for memory in memories]
+    by_two = [seconds(memory, "power-of-two") for memory in memories]
+    monkeypatch.setattr("planner.layers.listings", lambda *asked: listings(*asked[:3]))
+    assert within == [seconds(memory, "all") for memory in memories]
+    assert all(a <= b for a, b in zip(within, by_two, strict=True))
+    assert within != by_two

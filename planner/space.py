@@ -1,0 +1,160 @@
+"""All the plans that there are for an output: what they are made of, and restrictions of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+from typing import Self
+
+from planner.bounds import BoundsUsingGpu
+from planner.costs import BUILT_IN, CostModel
+from planner.gpu_room import GpuRoom, room_for_host
+from planner.job import Job
+from planner.overhead import Overhead
+from planner.side_search import Chooser, SideSearch
+from planner.sizes import patch_sizes
+from planner.strategy import Means, Place, places_to_cut, places_to_use_gpu
+from znni.machine import Device, DeviceKind, Machine
+from znni.network import Conv, Network
+from znni.options import DeviceChoice, Division
+from znni.primitive import Catalogue, UsesGpu, on_device, without_gpu
+from znni.shapes import Vec3
+
+
+class Space:
+    """The plans for an output; what the layers take is worked out once, however often it is asked.
+
+    Args:
+        network: what to compute.
+        output: extents of the output wanted.
+        machine: its memory is the limit.
+        catalogue: the primitives to choose from.
+        overhead: what the run takes beside the layers, in memory and in time.
+        model: predicts the times of the primitives.
+        division: the sizes of the pieces that a layer's batch may be computed in.
+        device: where layers may run: on the ``cpu``, on the ``gpu``, some on each (``cpu+gpu``), or
+            wherever that is fastest.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        output: Vec3,
+        machine: Machine,
+        catalogue: Catalogue,
+        overhead: Overhead,
+        model: CostModel = BUILT_IN,
+        division: Division = "power-of-two",
+        device: DeviceChoice = "auto",
+    ) -> None:
+        self.network = replace(network, weights=None)
+        self.output = output
+        self.machine = machine
+        self.catalogue = catalogue
+        self.model = model
+        self._overhead = overhead
+        self._device: DeviceChoice = device
+        self._division: Division = division
+        self._wanted: frozenset[Place] | None = None
+        alone = without_gpu(catalogue), on_device(catalogue, "gpu")
+        on_host, on_gpu = (
+            SideSearch(self.network, some.values(), model, division) for some in alone
+        )
+        self._sides: dict[Means, SideSearch] = {"cpu": on_host, "gpu": on_gpu}
+        if any(isinstance(primitive, UsesGpu) for primitive in catalogue.values()):
+            self._sides["host using gpu"] = self._using_gpu(division)
+
+    def _using_gpu(self, division: Division) -> SideSearch:
+        """The ways of layers on the host that may compute on the GPU."""
+        gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
+        search = SideSearch(self.network, on_host, self.model, division, self._gpu_room(gpu))
+        search.bounds = BoundsUsingGpu(self.network, lambda: self._sides["cpu"].bounds, gpu.link)
+        return search
+
+    def _gpu_room(self, gpu: Device) -> GpuRoom:
+        return room_for_host(gpu.memory, len(self.network.convolutions))
+
+    @property
+    def places(self) -> list[Place]:
+        """Where plans may pass from the host to the GPU, which the host's layers may use or not."""
+        places = [Place(n) for n in places_to_cut(self.network, self._device)]
+        if "host using gpu" in self._sides:
+            using = places_to_use_gpu(self.network, self._device)
+            places += [Place(n, host_uses_gpu=True) for n in using]
+        return [place for place in places if self._wanted is None or place in self._wanted]
+
+    def on(self, device: DeviceChoice) -> Self:
+        """The search with layers there, with what this one knows of them."""
+        other = copy(self)
+        other._device = device
+        return other
+
+    def through(self, places: Iterable[Place]) -> Self:
+        """The search among plans that pass from the host to the GPU at one of these places."""
+        other = copy(self)
+        other._wanted = frozenset(places)
+        return other
+
+    def within(self, memory: int, device: DeviceKind = "cpu") -> Self:
+        """The search under another limit, with what this one knows of the layers.
+
+        Args:
+            memory: bytes of a device.
+            device: the host, or the GPU.
+        """
+        other = copy(self)
+        if device == "cpu":
+            host = replace(self.machine.host, memory=memory)
+            other.machine = replace(self.machine, host=host)
+        else:
+            gpu = replace(self.machine.gpus[0], memory=memory)
+            other.machine = replace(self.machine, gpus=(gpu, *self.machine.gpus[1:]))
+            if "host using gpu" in self._sides:
+                within = self._sides["host using gpu"].within(self._gpu_room(gpu))
+                other._sides = {**self._sides, "host using gpu": within}
+        return other
+
+    def among(self, primitives: Collection[str]) -> Self:
+        """The search among some of the primitives, by their names."""
+        some = {name: found for name, found in self.catalogue.items() if name in primitives}
+        other = self._with_sides(lambda side: side.among(some.values()))
+        other.catalogue = some
+        return other
+
+    def choosing(self, choose: Chooser) -> Self:
+        """The search with another way to give the memory to the steps, with what this one knows."""
+        return self._with_sides(lambda side: side.choosing(choose))
+
+    def undivided(self) -> Self:
+        """The search among plans that compute each layer's batch whole; the quicker one."""
+        return self.dividing("none")
+
+    def dividing(self, division: Division) -> Self:
+        """The search among plans with batches in pieces of these sizes."""
+        other = self._with_sides(lambda side: side.dividing(division))
+        other._division = division
+        return other
+
+    def _with_sides(self, change: Callable[[SideSearch], SideSearch]) -> Self:
+        other = copy(self)
+        other._sides = {kind: change(side) for kind, side in self._sides.items()}
+        return other
+
+    @property
+    def calls(self) -> int:
+        """How many different calls were priced so far."""
+        return sum(map(len, self._sides.values()))
+
+    def patches(self) -> Iterator[Vec3]:
+        """The patches that are tried first: of those that differ by little a spread."""
+        isotropic = all(
+            len(set(layer.kernel if isinstance(layer, Conv) else layer.window)) == 1
+            for layer in self.network.layers
+        )
+        return patch_sizes(self.output, self.network.total_pooling, isotropic=isotropic)
+
+    def job(self, patch: Vec3) -> Job:
+        """The job in patches of that many output voxels."""
+        bounds = {kind: side.bounds.of_layers(patch) for kind, side in self._sides.items()}
+        return Job(self.network, self.machine, self.output, patch, self._overhead, bounds)
