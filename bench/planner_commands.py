@@ -21,7 +21,7 @@ from znni.families import FAMILIES
 from znni.machine import Processors
 from znni.machine_file import machine_for
 from znni.network_file import load_network
-from znni.options import Division, memory_size
+from znni.options import DeviceChoice, Division, memory_size
 
 Families = Annotated[
     list[str] | None,
@@ -42,6 +42,7 @@ def search_command(
     ] = None,
     size: options.Volume = 2048,
     micro_batches: Annotated[Division, typer.Option("--micro-batches")] = "power-of-two",
+    device: Annotated[DeviceChoice, typer.Option(help="Where layers may run.")] = "cpu",
     costs: options.CostsChoice = "auto",
     out: options.Out = None,
 ) -> None:
@@ -53,7 +54,7 @@ def search_command(
         rows = []
         for network in networks:
             progress(f"planning {network.name} for {file or 'this machine'}")
-            rows.append(time_search(network, size, limit, file, micro_batches, costs))
+            rows.append(time_search(network, size, limit, file, micro_batches, costs, device))
         return rows
 
     report_all("search", (timed(*one) for one in asked), [], out)

@@ -15,7 +15,7 @@ from planner.layers import undominated_within
 from znni.errors import DoesNotFit
 from znni.families import FAMILIES
 from znni.network import Network
-from znni.options import Costs, Division
+from znni.options import Costs, DeviceChoice, Division
 from znni.planning import search
 from znni.plans import Plan
 
@@ -29,6 +29,7 @@ def time_search(
     machine: Path | None,
     division: Division,
     costs: Costs,
+    device: DeviceChoice = "cpu",
 ) -> Row:
     """How long the search for one plan takes, which starts afresh, and what it finds.
 
@@ -39,8 +40,9 @@ def time_search(
         machine: a machine's file; by default this one.
         division: the sizes of the pieces.
         costs: of the model that predicts times.
+        device: where layers may run.
     """
-    started = _search(network, size, ram, machine, division, costs)
+    started = _search(network, size, ram, machine, division, costs, device)
     host = started.machine.host
     start = time.perf_counter()
     row: Row = {
@@ -49,6 +51,7 @@ def time_search(
         "threads": host.threads,
         "limit_gib": host.memory / 2**30,
         "division": division,
+        "device": device,
     }
     try:
         plan = started.fastest()[0]
@@ -121,6 +124,7 @@ def _search(
     machine: Path | None,
     division: Division,
     costs: Costs,
+    device: DeviceChoice = "cpu",
 ) -> Search:
     return search(
         network,
@@ -128,7 +132,7 @@ def _search(
         ram=ram,
         machine=machine,
         micro_batches=division,
-        device="cpu",
+        device=device,
         costs=costs,
     )
 

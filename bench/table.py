@@ -207,6 +207,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
     "search": {
         "network": "{network}",
         "processor": "{processor}",
+        "layers on": "{device}",
         "threads": "{threads}",
         "limit GiB": "{limit_gib:.2f}",
         "pieces": "{division}",
