@@ -212,8 +212,9 @@ def top_plans_command(
 
     def compared(path: Path) -> list[Row]:
         plans = top_plans(load_network(path), size, ram, threads, patch, costs, accuracy, count)
+        rows = compare_plans(plans, effort, progress)
         ceilings_of(plans[0], ceilings)
-        return compare_plans(plans, effort, progress)
+        return rows
 
     report_all("top-plans", map(compared, net), ceilings, out)
 

@@ -201,7 +201,11 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "voxels/s": "{voxels_per_s:,.0f}",
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "time off": "{off:+.1%}",
+        "machine slower": "{drift:+.1%}",
+        "off beside it": "{off_now:+.1%}",
         "regret": "{regret:.1%}",
+        "held out": "{regret_held_out:+.1%}",
+        "+-": "{regret_error:.1%}",
         "declared GiB": "{declared_gib:.2f}",
     },
     "search": {

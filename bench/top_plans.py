@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from math import exp, log, sqrt
+from statistics import mean, stdev
 
 from bench.child import Child, ChildFailed
+from bench.drift import CalibratedCalls
 from bench.plan_patch import PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
 from znni.errors import InvalidInput
+from znni.handling import handling_times
 from znni.machine import detect_machine
+from znni.options import Costs
 from znni.plans import Plan
+from znni.run_overhead import run_overhead
 from znni.units import in_units
+
+CALIBRATION = "the calibration's calls"
+LEAST_ROUNDS = 3
 
 
 def compare_plans(
@@ -22,6 +31,8 @@ def compare_plans(
 
     All of them are kept ready, each in a process of its own, and take turns. Speeds are those of
     the whole output, in as many patches as it takes, without reading, writing and preparation.
+    Where costs are measured, some of the calls of the calibration take a turn, too: by how much the
+    machine is slower than it was then is ``drift``, and ``off_now`` is what is off beside it.
 
     Args:
         plans: for one output, the one chosen first.
@@ -41,6 +52,10 @@ def compare_plans(
     names = [f"plan {rank}" for rank, _ in enumerate(plans, 1)]
     with ExitStack() as children:
         contestants = {}
+        used = sorted({word for plan in plans for s in plan.steps for word in s.primitive.split()})
+        again = children.enter_context(Child(CalibratedCalls, plans[0].machine.host.threads, used))
+        if plans[0].costs.startswith("measured") and again.call("count"):
+            contestants[CALIBRATION] = again.stopwatch(failed, CALIBRATION, "slower")
         for name, plan in zip(names, plans, strict=True):
             progress(f"preparing {name}")
             try:
@@ -55,14 +70,40 @@ def compare_plans(
         {"rank": rank, **_about(plan), **_measured(plan, results.get(name), failed.get(name))}
         for rank, (name, plan) in enumerate(zip(names, plans, strict=True), 1)
     ]
+    drift = results[CALIBRATION].timing.median if CALIBRATION in results else None
     ran = [row for row in rows if "voxels_per_s" in row]
     fastest = max((row["voxels_per_s"] for row in ran), default=0.0)
     for row in ran:
         row["regret"] = fastest / row["voxels_per_s"] - 1
+        if drift:
+            row |= {"drift": drift - 1, "off_now": (1 + row["off"]) * drift - 1}
+    if ran and ran[0]["rank"] == 1:
+        ran[0] |= _held_out(ran)
     return rows
 
 
+def _held_out(rows: Sequence[Row]) -> Row:
+    """What is lost with the first plan, beside the one that is fastest in all rounds but one.
+
+    In that one: the fastest of several noisy times is partly so by luck, which it does not have in
+    a round that had no part in naming it. Of the logarithms of all rounds the mean, and its
+    standard error.
+    """
+    rounds = range(min(row["rounds"] for row in rows))
+    if len(rounds) < LEAST_ROUNDS:
+        return {}
+    # seconds of the whole output
+    times = [[log(s * row["patches"]) for s in row["all_seconds"]] for row in rows]
+    lost = []
+    for left_out in rounds:
+        others = [r for r in rounds if r != left_out]
+        best = min(times, key=lambda its: sum(its[r] for r in others))
+        lost.append(times[0][left_out] - best[left_out])
+    return {"regret_held_out": exp(mean(lost)) - 1, "regret_error": stdev(lost) / sqrt(len(lost))}
+
+
 def _about(plan: Plan) -> Row:
+    predicted = _patch_seconds(plan)
     return {
         "network": plan.network.name,
         "threads": plan.machine.host.threads,
@@ -71,17 +112,26 @@ def _about(plan: Plan) -> Row:
         "patch": str(plan.patch),
         "patches": plan.patches,
         "declared_gib": plan.memory.total / 2**30,
-        "predicted_seconds": plan.patch_seconds,
-        "predicted_voxels_per_s": _speed(plan, plan.patch_seconds),
+        "predicted_seconds": predicted,
+        "predicted_error": plan.error,
+        "predicted_voxels_per_s": _speed(plan, predicted),
         "steps": [step.primitive for step in plan.steps],
     }
+
+
+def _patch_seconds(plan: Plan) -> float:
+    """Predicted, of the layers and of bringing their output together."""
+    costs: Costs = "measured" if plan.costs.startswith("measured") else "built-in"
+    handling = run_overhead(plan.machine, measured=handling_times(plan.machine, costs)).handling
+    values_out = plan.patch.volume * plan.steps[-1].shape_out.f
+    return plan.patch_seconds + values_out * handling.placed
 
 
 def _measured(plan: Plan, result: Result | None, failure: str | None) -> Row:
     if failure or result is None:
         return {"skipped": failure}
     seconds = result.timing.median
-    speed = {"voxels_per_s": _speed(plan, seconds), "off": plan.patch_seconds / seconds - 1}
+    speed = {"voxels_per_s": _speed(plan, seconds), "off": _patch_seconds(plan) / seconds - 1}
     return {**result.record(), **speed}
 
 

@@ -27,6 +27,7 @@ from znni.errors import PLAN_AGAIN, InvalidInput, option
 from znni.explanation import explanation
 from znni.families import families
 from znni.gpu_choice import choose_gpus, seeing_only
+from znni.handling import handling_times
 from znni.machine import Machine, detect_for
 from znni.machine_file import machine_for
 from znni.network import Network
@@ -155,7 +156,8 @@ def search_for(
     if device == "auto" and costs == "measured":
         primitives = of_measured_devices(primitives) or primitives
     model = cost_model(primitives, costs, absent=machine.absent)
-    overhead, division = run_overhead(machine, stored), choices.micro_batches
+    overhead = run_overhead(machine, stored, handling_times(machine, costs))
+    division = choices.micro_batches
     return Search(network, job.output, machine, primitives, overhead, model, division, device)
 
 
@@ -197,7 +199,8 @@ def checked_plan(
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
-    overhead, sides = run_overhead(there, stored), given.sides
+    overhead = run_overhead(there, stored, handling_times(there, choices.costs))
+    sides = given.sides
     on_host, on_gpu = memory_of_run(network, given.patch, sides, overhead)
     time = time_of_run(network, given.patch, sides, overhead)
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)

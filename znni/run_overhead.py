@@ -2,11 +2,12 @@
 
 Seconds are stated as the bytes that a core, or all, would move in them at the nominal bandwidth of
 memory. They were measured on two cores of an AMD EPYC with AVX-512, of whose nominal bandwidth
-large copies reach it all.
+large copies reach it all. What a calibration measures on the machine at hand takes their place.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -22,6 +23,7 @@ from znni.engine.workers.slots import (
     slots_bytes_per_input_value,
     slots_bytes_per_output_value,
 )
+from znni.handling import HandlingTimes
 from znni.machine import BANDWIDTH_EXPONENT, Machine
 from znni.options import AS_COMPUTED, Stored
 
@@ -62,13 +64,19 @@ BROUGHT_TRAFFIC = 1.9
 RETURNED_TRAFFIC = 4.3
 
 
-def run_overhead(machine: Machine, stored: Stored = AS_COMPUTED) -> Overhead:
+def run_overhead(
+    machine: Machine, stored: Stored = AS_COMPUTED, measured: HandlingTimes | None = None
+) -> Overhead:
     """What a run takes beside its layers.
 
     Args:
         machine: that it runs on.
         stored: how the values at both ends are stored.
+        measured: what was measured of it on the machine, if it was.
     """
+    handling = _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize)
+    if measured:
+        handling = _as_measured(handling, measured, stored, machine.host.threads)
     return Overhead(
         PROCESS_BYTES + stored.output_array,
         bytes_per_input_voxel(stored.input_itemsize),
@@ -77,11 +85,27 @@ def run_overhead(machine: Machine, stored: Stored = AS_COMPUTED) -> Overhead:
         DEVICE_BYTES,
         device_bytes_per_input_value(),
         device_bytes_per_output_voxel(stored.dtype),
-        _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize),
+        handling,
         PROCESS_BYTES,
         machine.used_gpus,
         slots_bytes_per_input_value(),
         slots_bytes_per_output_value(stored.dtype),
+    )
+
+
+def _as_measured(
+    nominal: Handling, measured: HandlingTimes, stored: Stored, threads: int
+) -> Handling:
+    """The seconds, with those in the place of nominal ones that were measured."""
+    read, written = measured.read[stored.input_itemsize], measured.written[stored.dtype]
+    return replace(
+        nominal,
+        touched=measured.touched,
+        placed=measured.placed,
+        voxel_in=read.seconds,
+        voxel_out=written.seconds,
+        lost_in=read.working / threads,
+        lost_out=written.working / threads,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -53,6 +53,18 @@ CREATE TABLE measurements (
 _INDEX = """
 CREATE INDEX by_conditions ON measurements
     (device, caches, threads, libraries, primitive, version, operation, shape)
+"""
+# Seconds that a unit of what a run does beside its layers takes, by name.
+_RATES = """
+CREATE TABLE IF NOT EXISTS rates (
+    device TEXT NOT NULL,
+    caches TEXT NOT NULL,
+    threads INTEGER NOT NULL,
+    libraries TEXT NOT NULL,
+    name TEXT NOT NULL,
+    seconds REAL NOT NULL,
+    day TEXT NOT NULL
+)
 """
 _UNDER = "device = ? AND caches = ? AND threads = ? AND libraries = ?"
 _SAME = f"{_UNDER} AND primitive = ? AND version = ? AND operation = ? AND shape = ?"
@@ -130,20 +142,58 @@ class CostDatabase:
         columns = "primitive, version, operation, shape, seconds, day"
         query = f"SELECT {columns} FROM measurements WHERE {_UNDER} ORDER BY rowid"
         found: dict[tuple[object, ...], list[Measurement]] = {}
-        with self._errors("read"):
-            if not self.path.exists():
-                return []
-            # Files that cannot be written are only read; none is made.
-            address = f"{self.path.absolute().as_uri()}?mode=rw"
-            with closing(sqlite3.connect(address, timeout=WAIT_SECONDS, uri=True)) as connection:
-                if not _has_table(connection):
-                    return []
+        with self._reading() as connection:
+            if connection:
                 for row in connection.execute(query, conditions):
                     found.setdefault(row[:4], []).append(_measurement(*row))
         return [
             replace(same[-1], seconds=median(measured.seconds for measured in same))
             for same in found.values()
         ]
+
+    def add_rates(self, conditions: Conditions, rates: Mapping[str, float]) -> None:
+        """Keep how long units of what a run does beside its layers took, all of them or none.
+
+        Args:
+            conditions: under which.
+            rates: seconds of each, by name.
+
+        Raises:
+            InvalidInput: the file cannot be written, or is not such a database.
+        """
+        with self._writing() as connection:
+            for name, seconds in rates.items():
+                values = (*conditions, name, seconds, today().isoformat())
+                places = ", ".join("?" * len(values))
+                connection.execute(f"INSERT INTO rates VALUES ({places})", values)
+                connection.execute(
+                    f"DELETE FROM rates WHERE rowid IN (SELECT rowid FROM rates "
+                    f"WHERE {_UNDER} AND name = ? ORDER BY rowid DESC LIMIT -1 OFFSET {LATEST})",
+                    (*conditions, name),
+                )
+
+    def rates(self, conditions: Conditions) -> dict[str, float]:
+        """Seconds of each that was measured under these conditions, by name: the median.
+
+        Raises:
+            InvalidInput: the file cannot be read, or is not such a database.
+        """
+        found: dict[str, list[float]] = {}
+        with self._reading() as connection:
+            if connection and _has_rates(connection):
+                query = f"SELECT name, seconds FROM rates WHERE {_UNDER}"
+                for name, seconds in connection.execute(query, conditions):
+                    found.setdefault(name, []).append(_checked(name, seconds))
+        return {name: median(seconds) for name, seconds in found.items()}
+
+    def forget_rates(self, conditions: Conditions) -> None:
+        """Delete those that were measured under these conditions.
+
+        Raises:
+            InvalidInput: the file cannot be written, or is not such a database.
+        """
+        with self._writing() as connection:
+            connection.execute(f"DELETE FROM rates WHERE {_UNDER}", conditions)
 
     def forget(self, conditions: Conditions, primitives: Collection[str]) -> int:
         """Delete what was measured of some primitives under these conditions.
@@ -159,6 +209,18 @@ class CostDatabase:
             return sum(connection.execute(query, (*conditions, p)).rowcount for p in primitives)
 
     @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """The tables; None where there are none yet."""
+        with self._errors("read"):
+            if not self.path.exists():
+                yield None
+                return
+            # Files that cannot be written are only read; none is made.
+            address = f"{self.path.absolute().as_uri()}?mode=rw"
+            with closing(sqlite3.connect(address, timeout=WAIT_SECONDS, uri=True)) as connection:
+                yield connection if _has_table(connection) else None
+
+    @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction, on tables that are made if there are none."""
         with self._errors("written"):
@@ -171,6 +233,7 @@ class CostDatabase:
                     connection.execute(_TABLE)
                     connection.execute(_INDEX)
                     connection.execute(f"PRAGMA user_version = {LAYOUT}")
+                connection.execute(_RATES)  # which files had not from the start
                 yield connection
                 connection.execute("COMMIT")
 
@@ -199,11 +262,22 @@ def _has_table(connection: sqlite3.Connection) -> bool:
     return bool(layout)
 
 
+def _has_rates(connection: sqlite3.Connection) -> bool:
+    """Whether the file is of a version that keeps them."""
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'rates'"
+    return connection.execute(query).fetchone() is not None
+
+
+def _checked(what: str, seconds: float) -> float:
+    if not 0 < seconds < inf:
+        raise ValueError(f"{what} is said to have taken {seconds} s")
+    return seconds
+
+
 def _measurement(
     primitive: str, version: int, operation: str, shape: str, seconds: float, day: str
 ) -> Measurement:
-    if not 0 < seconds < inf:
-        raise ValueError(f"{primitive} is said to have taken {seconds} s")
+    _checked(primitive, seconds)
     done, size = _OPERATIONS.validate_json(operation), _SHAPES.validate_json(shape)
     return Measurement(primitive, version, done, size, seconds, date.fromisoformat(day))
 

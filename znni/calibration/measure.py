@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -39,6 +39,10 @@ class Workbench:
             call: one of those given.
             repeats: timed calls.
         """
+        return timed(self.ready(primitive, call), repeats)
+
+    def ready(self, primitive: Primitive, call: Call) -> Callable[[], None]:
+        """A call that is built, to be made any number of times, alone; as of ``measure``."""
         operation, shape = call
         run = primitive.build(operation, shape, some_weights(operation))
         x = self._noise[: shape.elements].reshape(shape)
@@ -47,7 +51,7 @@ class Workbench:
             with self._arena.in_use():
                 run(x)
 
-        return timed(run_once, repeats)
+        return run_once
 
 
 def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:

@@ -71,6 +71,8 @@ def calibrate(
     """Measure how fast this machine is, for plans to be made from."""
     from znni.calibration.campaign import calibrate_machine
     from znni.calibration.report import calibration_table
+    from znni.handling import calibrate_handling
+    from znni.machine import detect_for
     from znni.progress import show_progress
 
     with show_progress("measurements") as progress:
@@ -78,6 +80,8 @@ def calibrate(
             threads, only or [], progress, device=device, quick=quick, forget=forget
         )
     typer.echo(calibration_table(known))
+    if device != "gpu" and not only:
+        typer.echo(f"\n{calibrate_handling(detect_for('cpu', threads=threads), forget=forget)}")
 
 
 @app.command()
