@@ -230,6 +230,9 @@ def profile_command(
     threads: options.Threads = None,
     repeats: options.Repeats = 1,
     record: Annotated[bool, typer.Option("--record", help="Add to the measured costs.")] = False,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Time each layer alone, too, as a calibration does.")
+    ] = False,
     out: options.Out = None,
 ) -> None:
     """Where a plan's patch spends its time, layer by layer."""
@@ -241,7 +244,8 @@ def profile_command(
         def keep(step: Step, seconds: float) -> None:
             timings.append((step, seconds))
 
-        rows = profile(chosen, ceilings_of(chosen, ceilings), repeats, progress, keep)
+        limits = ceilings_of(chosen, ceilings)
+        rows = profile(chosen, limits, repeats, progress, keep, alone=alone)
         if record:
             record_steps(timings, chosen.machine.host.threads, CostDatabase())
         return rows

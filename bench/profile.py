@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, cast
@@ -12,12 +12,17 @@ from typing import Any, cast
 from bench.ceilings import Ceilings
 from bench.noise import patch_input
 from bench.record import Row
+from znni.calibration.measure import Workbench
+from znni.calibration.shapes import Call
 from znni.engine.patch import PatchRunner
+from znni.micro_batches import named
 from znni.network import Operation
 from znni.plans import Plan
 from znni.primitive import Primitive, Run, catalogue
 from znni.segments import Step
 from znni.shapes import Shape5
+from znni.timing import Timing
+from znni.timing import timed as timed_calls
 from znni.weights import ConvWeights, Float32, random_weights
 
 
@@ -58,6 +63,8 @@ def profile(
     repeats: int,
     progress: Callable[[str], None] = lambda _: None,
     measured: Callable[[Step, float], None] = lambda _step, _seconds: None,
+    *,
+    alone: bool = False,
 ) -> list[Row]:
     """A row for each step of a plan, summed over its runs in one warm patch, and for the rest.
 
@@ -67,6 +74,8 @@ def profile(
         repeats: patches that are timed; the medians are reported.
         progress: told what is being done.
         measured: told each step, and the seconds that one of its calls took.
+        alone: after each patch make the calls of each step alone, too, as a calibration does, as
+            many as the patch has: ``alone_seconds``. That takes as much memory again.
     """
     clocks: dict[str, _Clock] = defaultdict(_Clock)
     timed = {
@@ -78,7 +87,10 @@ def profile(
     x = patch_input(plan.network, plan.patch)
     progress("warm-up")
     runner(x)
+    steps = [(step, runs) for segment, runs in plan.runs() for step in segment.steps]
+    bench = _alone(plan, [step for step, _ in steps]) if alone else {}
     totals, seconds = [], defaultdict[str, list[float]](list)
+    seconds_alone = defaultdict[str, list[float]](list)
     for done in range(repeats):
         progress(f"patch {done + 1} of {repeats}")
         clocks.clear()
@@ -87,8 +99,11 @@ def profile(
         totals.append(time.perf_counter() - start)
         for name, clock in clocks.items():
             seconds[name].append(clock.seconds)
+        for step, runs in steps:
+            if call := bench.get(step.operation.name):
+                each = timed_calls(call, runs).seconds
+                seconds_alone[step.operation.name].append(sum(each))
     total = median(totals)
-    steps = [(step, runs) for segment, runs in plan.runs() for step in segment.steps]
     rows: list[Row] = []
     for step, runs in steps:
         taken = median(seconds[step.operation.name])
@@ -104,6 +119,7 @@ def profile(
                 "seconds": taken,
                 "share": taken / total,
                 "predicted_seconds": runs * step.seconds,
+                **_of_alone(seconds[step.operation.name], seconds_alone[step.operation.name]),
                 "gflops": runs * step.cost.flops / taken / 1e9,
                 "floor_seconds": floor.seconds,
                 "bound": floor.bound,
@@ -126,6 +142,11 @@ def profile(
             "seconds": total,
             "share": 1.0,
             "predicted_seconds": plan.patch_seconds,
+            **_of_alone(
+                [sum(each) for each in zip(*seconds.values(), strict=True)],
+                [sum(each) for each in zip(*seconds_alone.values(), strict=True)],
+            ),
+            "spread": Timing(tuple(totals)).spread,
             "floor_seconds": floor_seconds,
             "achieved": floor_seconds / total,
             "voxels_per_s": plan.patch.volume / total,
@@ -134,3 +155,21 @@ def profile(
     threads = plan.machine.host.threads
     about = {"network": plan.network.name, "patch": str(plan.patch), "threads": threads}
     return [{**about, **row} for row in rows]
+
+
+def _alone(plan: Plan, steps: Sequence[Step]) -> dict[str, Callable[[], None]]:
+    """A call of each step on a workbench, by the name of its layer."""
+    primitives = catalogue(plan.machine)
+    calls = [
+        (named(primitives, step.primitive), Call(step.operation, step.shape_in)) for step in steps
+    ]
+    workbench = Workbench(calls)
+    return {call.operation.name: workbench.ready(found, call) for found, call in calls}
+
+
+def _of_alone(in_patch: Sequence[float], alone: Sequence[float]) -> Row:
+    """Seconds of calls alone, and by how much they differ from those in a patch, as medians."""
+    if not alone:
+        return {}
+    ratios = [other / one for one, other in zip(in_patch, alone, strict=True)]
+    return {"alone_seconds": median(alone), "alone_off": median(ratios) - 1}

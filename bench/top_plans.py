@@ -20,6 +20,7 @@ from znni.plans import Plan
 from znni.run_overhead import run_overhead
 from znni.units import in_units
 
+MEASURED = "measured"  # how the source of such costs begins
 CALIBRATION = "the calibration's calls"
 LEAST_ROUNDS = 3
 
@@ -53,9 +54,11 @@ def compare_plans(
     with ExitStack() as children:
         contestants = {}
         used = sorted({word for plan in plans for s in plan.steps for word in s.primitive.split()})
-        again = children.enter_context(Child(CalibratedCalls, plans[0].machine.host.threads, used))
-        if plans[0].costs.startswith("measured") and again.call("count"):
-            contestants[CALIBRATION] = again.stopwatch(failed, CALIBRATION, "slower")
+        if plans[0].costs.startswith(MEASURED):
+            threads = plans[0].machine.host.threads
+            again = children.enter_context(Child(CalibratedCalls, threads, used))
+            if again.call("count"):
+                contestants[CALIBRATION] = again.stopwatch(failed, CALIBRATION, "slower")
         for name, plan in zip(names, plans, strict=True):
             progress(f"preparing {name}")
             try:
@@ -78,16 +81,21 @@ def compare_plans(
         if drift:
             row |= {"drift": drift - 1, "off_now": (1 + row["off"]) * drift - 1}
     if ran and ran[0]["rank"] == 1:
-        ran[0] |= _held_out(ran)
+        ran[0] |= held_out(ran)
     return rows
 
 
-def _held_out(rows: Sequence[Row]) -> Row:
-    """What is lost with the first plan, beside the one that is fastest in all rounds but one.
+def held_out(rows: Sequence[Row]) -> Row:
+    """What is lost with the first plan in each round, beside the fastest of all other rounds.
 
-    In that one: the fastest of several noisy times is partly so by luck, which it does not have in
-    a round that had no part in naming it. Of the logarithms of all rounds the mean, and its
-    standard error.
+    The fastest of several noisy times is so by luck in part, which it does not have in a round that
+    had no part in naming it. Of the logarithms of all rounds the mean, and its standard error.
+
+    Args:
+        rows: of the plans, the one chosen first.
+
+    Returns:
+        Columns with both; none of fewer than three rounds.
     """
     rounds = range(min(row["rounds"] for row in rows))
     if len(rounds) < LEAST_ROUNDS:
@@ -121,7 +129,7 @@ def _about(plan: Plan) -> Row:
 
 def _patch_seconds(plan: Plan) -> float:
     """Predicted, of the layers and of bringing their output together."""
-    costs: Costs = "measured" if plan.costs.startswith("measured") else "built-in"
+    costs: Costs = "measured" if plan.costs.startswith(MEASURED) else "built-in"
     handling = run_overhead(plan.machine, measured=handling_times(plan.machine, costs)).handling
     values_out = plan.patch.volume * plan.steps[-1].shape_out.f
     return plan.patch_seconds + values_out * handling.placed

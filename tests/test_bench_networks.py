@@ -217,3 +217,11 @@ def test_a_profile_accounts_for_all_time(plan: Plan, monkeypatch: pytest.MonkeyP
     assert [step for step, _ in timings] == [s for part in plan.segments for s in part.steps]
     for row, (_, seconds) in zip(steps, timings, strict=True):
         assert row["runs"] * seconds == pytest.approx(row["seconds"])
+
+
+def test_a_profile_has_each_layer_alone_too_if_asked(plan: Plan) -> None:
+    *steps, between, total = profile(plan, CEILINGS, repeats=2, alone=True)
+    assert "alone_seconds" not in between
+    for row in (*steps, total):
+        assert row["alone_seconds"] > 0
+        assert row["alone_off"] > -1

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from quick_benchmarks import NETWORK, QUICK
 
 import bench.top_plans
+from bench.drift import CalibratedCalls
 from bench.session import top_plans
 from bench.table import table
-from bench.top_plans import compare_plans
+from bench.top_plans import compare_plans, held_out
+from znni.calibration.database import VARIABLE, CostDatabase
+from znni.calibration.measure import Workbench
+from znni.calibration.record import record
+from znni.calibration.shapes import Call
 from znni.errors import InvalidInput
 from znni.machine import Machine
+from znni.network import Conv
 from znni.plans import Plan
+from znni.primitive import catalogue
+from znni.shapes import Shape5, Vec3
+
+
+class InProcess:
+    """A ``Child`` whose object is in this process, with what is patched here."""
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
+        self._made = make(*arguments)
+
+    def call(self, method: str) -> Any:
+        return getattr(self._made, method)()
+
+    def stopwatch(self, _failed: dict[str, str], _name: str, method: str) -> Any:
+        return getattr(self._made, method)
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +63,50 @@ def test_each_is_measured_and_compared_with_the_fastest(plans: list[Plan]) -> No
         assert row["regret"] == pytest.approx(fastest / row["voxels_per_s"] - 1)
         whole = row["seconds"] * plan.patches
         assert row["voxels_per_s"] == pytest.approx(plan.output.volume / whole)
-        assert row["off"] == pytest.approx(plan.patch_seconds / row["seconds"] - 1)
+        assert plan.patch_seconds < row["predicted_seconds"] < 1.5 * plan.patch_seconds
+        assert row["off"] == pytest.approx(row["predicted_seconds"] / row["seconds"] - 1)
+        assert "drift" not in row
     assert table("top-plans", rows).count("\n") == 4
+
+
+def test_the_calibrations_calls_tell_how_fast_the_machine_is_now(
+    plans: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times of half and a third of what they are now are those of a machine twice as fast or so."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "costs.sqlite"))
+    primitives = catalogue(plans[0].machine)
+    names = [name for name in primitives if name == "direct"]
+    assert CalibratedCalls(2, names).count() == 0
+    operation = Conv("conv", 8, 8, Vec3.of(3), "relu")
+    calls = [Call(operation, Shape5(1, 8, size, 64, 64)) for size in (60, 90)]
+    direct = primitives["direct"]
+    bench = Workbench([(direct, call) for call in calls])
+    then = [(direct, call, bench.measure(direct, call, 1).median) for call in calls]
+    monkeypatch.setattr("bench.drift.SHORTEST", 0.0)
+    record(((direct, call, seconds / 20) for direct, call, seconds in then), CostDatabase())
+    again = CalibratedCalls(2, names)
+    assert again.count() == len(calls)
+    assert again.slower() > 4
+    measured = [replace(plan, costs="measured on this machine") for plan in plans]
+    monkeypatch.setattr("bench.top_plans.Child", InProcess)
+    for row in compare_plans(measured, QUICK):
+        assert row["drift"] > 3
+        assert row["off_now"] == pytest.approx((1 + row["off"]) * (1 + row["drift"]) - 1)
+
+
+def test_luck_has_no_part_in_what_is_lost() -> None:
+    """Each of nine plans is fast once, by luck: the first loses nothing beside any of them."""
+    rounds = 9
+    rows = [{"patches": 1, "rounds": rounds, "all_seconds": [1.0] * rounds}]
+    for lucky in range(rounds):
+        seconds = [0.5 if lucky == number else 1.0 for number in range(rounds)]
+        rows.append({"patches": 1, "rounds": rounds, "all_seconds": seconds})
+    assert held_out(rows)["regret_held_out"] == pytest.approx(0)
+    rows.append({"patches": 1, "rounds": rounds, "all_seconds": [0.8] * rounds})
+    found = held_out(rows)
+    assert found["regret_held_out"] == pytest.approx(0.25)
+    assert found["regret_error"] == pytest.approx(0)
+    assert held_out([{"patches": 1, "rounds": 2, "all_seconds": [1.0, 1.0]}]) == {}
 
 
 def test_one_that_cannot_run_says_why(plans: list[Plan]) -> None:

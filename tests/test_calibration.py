@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import exp
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from command_line import refused, succeeds, write_case, znni
@@ -25,7 +26,9 @@ from znni.calibration.record import record
 from znni.calibration.regression import NOISE, PRIOR
 from znni.calibration.shapes import FULL, QUICK, Call, Effort, designed_calls
 from znni.errors import InvalidInput
+from znni.handling import READ, HandlingTimes, Taken
 from znni.network import Conv
+from znni.options import OutputType
 from znni.planning import plan
 from znni.primitive import Primitive, catalogue, convolved, pooled
 from znni.shapes import Shape5, Vec3
@@ -68,6 +71,9 @@ def twice_as_slow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Call]]:
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("planning", "calibration.campaign"):
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
+    few = {dtype: Taken(1e-9, 1e-9) for dtype in get_args(OutputType)}
+    times = HandlingTimes(1e-9, 1e-9, {size: Taken(1e-9, 1e-9) for size in READ}, few)
+    monkeypatch.setattr("znni.handling.measure_handling", lambda _threads: times)
 
 
 def no_progress(_done: int, _planned: int) -> None:
@@ -278,7 +284,9 @@ def test_calibrating_and_planning_from_it(tmp_path: Path) -> None:
     assert f"predicted ({NOT_MEASURED})\n" in succeeds(*show)
     assert NOT_MEASURED in succeeds(*infer)
     assert "run znni calibrate" in refused(*show, "--costs", "measured")
-    header, *rows = succeeds(*CALIBRATE).splitlines()
+    by_primitive, handling = succeeds(*CALIBRATE).split("\n\n")
+    header, *rows = by_primitive.splitlines()
+    assert handling.splitlines()[0].split() == ["memory", "touched", "first", "1,000", "MB/s"]
     assert header.split()[:3] == ["primitive", "measurements", "error"]
     assert [row.split()[:2] for row in rows] == [[name, f"{QUICK.calls}"] for name in CATALOGUE]
     assert all(float(row.split()[2].rstrip("%")) <= 5 for row in rows)

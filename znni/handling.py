@@ -103,17 +103,12 @@ class HandlingTimes:
         )
 
     def __str__(self) -> str:
-        rows = [
-            ("memory touched first", f"{1e-9 / self.touched:,.1f} GB/s"),
-            ("output brought together", f"{1e-6 / self.placed:,.0f} million values/s"),
-        ]
-        for size, it in self.read.items():
-            rows.append(
-                (f"{np.dtype(READ[size])} read", f"{1e-6 / it.seconds:,.0f} million values/s")
-            )
-        for dtype, it in self.written.items():
-            rows.append((f"{dtype} written", f"{1e-6 / it.seconds:,.0f} million values/s"))
-        return "\n".join(aligned(rows, left=1))
+        values = {"output brought together": self.placed}
+        values |= {f"{np.dtype(READ[size])} read": it.seconds for size, it in self.read.items()}
+        values |= {f"{dtype} written": it.seconds for dtype, it in self.written.items()}
+        rows = [(name, f"{1e-6 / each:,.0f}", "million values/s") for name, each in values.items()]
+        touched = ("memory touched first", f"{1e-6 / self.touched:,.0f}", "MB/s")
+        return "\n".join(aligned([touched, *rows], left=1))
 
 
 def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
