@@ -14,7 +14,6 @@ from bench.ceilings import Ceilings
 from bench.choices import judge_choices
 from bench.gpu_commands import (
     gpu_exercise_command,
-    gpu_kernels_command,
     gpu_layers_command,
     gpu_networks_command,
     gpu_profile_command,
@@ -293,7 +292,6 @@ def scaling_command(
 
 
 app.command("gpu-exercise")(gpu_exercise_command)
-app.command("gpu-kernels")(gpu_kernels_command)
 app.command("gpu-layers")(gpu_layers_command)
 app.command("gpu-networks")(gpu_networks_command)
 app.command("gpu-profile")(gpu_profile_command)

@@ -11,7 +11,6 @@ import typer
 from bench import options
 from bench.gpu_ceilings import measure_gpu_ceilings
 from bench.gpu_exercise import exercise, recombined
-from bench.gpu_kernels import compare_kernels
 from bench.gpu_layers import compare_gpu_layer, nanoseconds
 from bench.gpu_networks import Settings, compare_gpu_network
 from bench.gpu_profile import profile_on_gpu
@@ -114,14 +113,6 @@ def gpu_exercise_command(
     failed = [row["name"] for row in rows if not row["passed"]]
     if failed:
         raise RunFailed(f"not as the reference: {', '.join(failed)}; see the rows above")
-
-
-def gpu_kernels_command(out: options.Out = None) -> None:
-    """Each kernel's traffic, operations and floor by NVIDIA's profiler ncu, one call of each."""
-    machine_with_gpu()
-    ceilings = measure_gpu_ceilings()
-    typer.echo(ceilings)
-    report_all("gpu-kernels", [compare_kernels(ceilings)], [ceilings], out)
 
 
 def gpu_networks_command(

@@ -24,7 +24,6 @@ Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[
     "end-to-end",
     "gpu-exercise",
-    "gpu-kernels",
     "gpu-layers",
     "gpu-networks",
     "kills",
