@@ -331,7 +331,9 @@ def test_real_weights_and_volumes_in_any_order_and_precision(
 
 
 def test_misspelt_choices_are_refused(network: Network, weights: Weights) -> None:
-    with pytest.raises(InvalidInput, match="accuracy is 'half'; choose one of float32, tf32, bfloat16"):
+    with pytest.raises(
+        InvalidInput, match="accuracy is 'half'; choose one of float32, tf32, bfloat16"
+    ):
         znni.Inferer(network, weights, accuracy="half")  # type: ignore[arg-type]
     for wrong in (
         {"border": "sme"},
