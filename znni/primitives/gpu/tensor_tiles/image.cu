@@ -1,0 +1,56 @@
+// The image as products of tensor cores want it: float16, 8 maps of a voxel together.
+
+#include <cuda_fp16.h>
+
+constexpr int MAPS = 8;
+constexpr int THREADS = 256;
+
+__device__ __forceinline__ unsigned pair_of(__half low, __half high) {
+  return __half_as_ushort(low) | (unsigned)__half_as_ushort(high) << 16;
+}
+
+// Writes (item, 16 maps, part, 8 maps, z, y, x, map). The first time as it is, noting its largest
+// number; again only if that is out of range, scaled by it.
+extern "C" __global__ void __launch_bounds__(THREADS, 6)
+    lay_out(const float* x, long long stride_n, long long stride_f, long long stride_z,
+            long long stride_y, int items, int maps, int size_z, int size_y, int size_x,
+            unsigned* largest, int again, uint4* image) {
+  const float scale = again ? scale_for(*largest) : 1.0f;
+  if (again && scale == 1.0f) return;
+  const int voxels = size_z * size_y * size_x;
+  const int groups = (maps + 2 * MAPS - 1) / (2 * MAPS) * 2;
+  unsigned most = 0;
+  for (int i = blockIdx.y; i < items * groups; i += gridDim.y) {
+    const int item = i / groups, group = i % groups;
+    const float* of_group = x + item * stride_n + group * MAPS * stride_f;
+    uint4* target =
+        image + (((long long)item * groups / 2 + group / 2) * 2 * PARTS + group % 2) * voxels;
+#pragma unroll 1
+    for (int voxel = blockIdx.x * THREADS + threadIdx.x; voxel < voxels;
+         voxel += gridDim.x * THREADS) {
+      const int row = voxel / size_x;
+      const float* source =
+          of_group + row / size_y * stride_z + row % size_y * stride_y + voxel % size_x;
+      float value[MAPS];
+#pragma unroll
+      for (int map = 0; map < MAPS; ++map)
+        value[map] = group * MAPS + map < maps ? source[map * stride_f] : 0.0f;
+      __half high[MAPS], low[MAPS];
+#pragma unroll
+      for (int map = 0; map < MAPS; ++map) {
+        const unsigned bits = __float_as_uint(value[map]) & 0x7fffffffu;
+        if (bits < bits_of(128)) most = max(most, bits);
+        high[map] = __float2half_rn(value[map] * scale);
+        low[map] = __float2half_rn(value[map] * scale - __half2float(high[map]));
+      }
+      target[voxel] = make_uint4(pair_of(high[0], high[1]), pair_of(high[2], high[3]),
+                                 pair_of(high[4], high[5]), pair_of(high[6], high[7]));
+      if (PARTS == 2)
+        target[2ll * voxels + voxel] =
+            make_uint4(pair_of(low[0], low[1]), pair_of(low[2], low[3]),
+                       pair_of(low[4], low[5]), pair_of(low[6], low[7]));
+    }
+  }
+  most = __reduce_max_sync(0xffffffffu, most);
+  if (!again && threadIdx.x % 32 == 0) atomicMax(largest, most);
+}
