@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
-from znni.primitive import Run, convolved
+from znni.primitive import Run, applying, convolved
 from znni.primitives.gpu.common.activation import with_softmax
 from znni.primitives.gpu.common.capability import HOPPER, capability_of
 from znni.primitives.gpu.tensor_tiles.geometry import strips_for
@@ -55,7 +55,7 @@ class GpuDirectTensor:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Products of whole tiles, and the passes over input, output and image."""
-        pieces = self._applicable(layer, shape)
+        pieces = applying(self._pieces(layer, shape), self, layer, shape)
         memory = Memory.beside(
             shape.nbytes + pieces.out.nbytes, pieces.workspace_bytes, pieces.weights_bytes
         )
@@ -64,14 +64,8 @@ class GpuDirectTensor:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels; lay out the weights."""
-        pieces = self._applicable(layer, shape)
+        pieces = applying(self._pieces(layer, shape), self, layer, shape)
         return TensorConvolution(pieces, conv_weights(pieces.conv, weights))
-
-    def _applicable(self, layer: Operation, shape: Shape5) -> Pieces:
-        pieces = self._pieces(layer, shape)
-        if pieces is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return pieces
 
     def _pieces(self, layer: Operation, shape: Shape5) -> Pieces | None:
         out = convolved(layer, shape)
