@@ -122,6 +122,7 @@ def gpu_networks_command(
     gpu_memory: GpuMemory = None,
     costs: options.CostsChoice = "auto",
     accuracy: options.AccuracyClass = "float32",
+    dtype: options.Written = "float32",
     ours: Annotated[bool, typer.Option(help="Our own patches, too.")] = True,
     peer: Annotated[list[str] | None, typer.Option(help="Repeatable. Default: all.")] = None,
     layout: Annotated[
@@ -149,7 +150,13 @@ def gpu_networks_command(
         progress(f"planning {network.name}")
         volume = volume_for(network, size, patch)
         plan = planning.plan(
-            network, volume, device="gpu", gpu_memory=gpu_memory, costs=costs, accuracy=accuracy
+            network,
+            volume,
+            dtype=dtype,
+            device="gpu",
+            gpu_memory=gpu_memory,
+            costs=costs,
+            accuracy=accuracy,
         )
         return compare_gpu_network(network, plan, settings, effort, progress)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from znni.options import Accuracy, Costs, memory_size
+from znni.options import Accuracy, Costs, OutputType, memory_size
 
 LEAST_BUDGET = 1e-3  # seconds: more than none
 
@@ -39,6 +39,7 @@ Patch = Annotated[
 ]
 PlanFile = Annotated[Path | None, typer.Option(help="Run this plan, made by znni plan --out.")]
 AccuracyClass = Annotated[Accuracy, typer.Option("--accuracy", help="Of the primitives planned.")]
+Written = Annotated[OutputType, typer.Option("--dtype", help="Of the output that is planned for.")]
 CostsChoice = Annotated[Costs, typer.Option("--costs", help="Of the model that predicts times.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Worker threads. Default: all cores.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Counted rounds.")]
