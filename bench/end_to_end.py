@@ -135,7 +135,7 @@ def time_run(command: Sequence[str], out: Path, limit: float) -> Row:
             ended = f"was ended after {limit:.0f} s" if wall > limit else "failed"
             return {"skipped": f"the run {ended}", "seconds": wall}
         with h5py.File(out) as file:
-            return _row(dict(file["main"].attrs), wall, written)
+            return row_of_run(file["main"].attrs, wall, written)
     finally:
         for path in (out, partial_name(out), ledger):
             path.unlink(missing_ok=True)
@@ -149,7 +149,14 @@ def _blocks_in(ledger: Path) -> int:
     return len(found.checksums) if found else 0
 
 
-def _row(told: Mapping[str, Any], wall: float, written: Sequence[float]) -> Row:
+def row_of_run(told: Mapping[str, Any], wall: float, written: Sequence[float]) -> Row:
+    """What a run came to; of the time after the first blocks, if it was seen how long that was.
+
+    Args:
+        told: the attributes of its output.
+        wall: seconds of its process.
+        written: when each block was, in seconds from its start.
+    """
     plan = Plan.from_json(told["plan"])
     busy = StageSeconds(**{stage: told[f"{stage}_seconds"] for stage in StageSeconds().by_stage()})
     row: Row = {
@@ -169,8 +176,8 @@ def _row(told: Mapping[str, Any], wall: float, written: Sequence[float]) -> Row:
         row["gpu_peak_gib"] = told["gpu_peak_memory_bytes"] / 2**30
         row["gpu_declared_gib"] = plan.gpu_memory.total / 2**30
     later = plan.patches - plan.workers
-    if later > 0 and len(written) == plan.patches:
-        span = written[-1] - written[plan.workers - 1]
+    span = written[-1] - written[min(plan.workers, len(written)) - 1]
+    if span > 0 and len(written) == plan.patches:
         share = later / plan.patches
         row["later_seconds"] = span
         row["later_voxels_per_s"] = share * plan.output.volume / span
