@@ -98,7 +98,7 @@ def scaled(case: Case, factor: float) -> Case:
 def hard_cases() -> dict[str, Case]:
     """Inputs and kernels whose numbers are very large, very small, or both."""
     layer = Conv("layer", 19, 21, Vec3(3, 3, 3), "identity")
-    case = random_case(layer, Shape5(1, 19, 30, 30, 52))
+    case = random_case(layer, Shape5(1, 19, 24, 46, 46))
     assert case.weights is not None
     spot, half_dark = case.x.copy(), case.x.copy()
     spot[0, 3, 5, 6, 7] = 1e6
@@ -117,6 +117,12 @@ def hard_cases() -> dict[str, Case]:
         "all positive": Case(layer, ConvWeights(np.abs(weight), bias), np.abs(case.x)),
         "faint kernels": Case(layer, ConvWeights(weight * faint, bias), case.x),
     }
+
+
+def test_the_hard_cases_are_ones_for_tiles_of_24() -> None:
+    primitive, case = primitives(GPU)[4], hard_cases()["zero"]
+    assert primitive.tile == 24
+    assert primitive.out_shape(case.layer, Shape5(*case.x.shape)) is not None
 
 
 @pytest.mark.gpu
