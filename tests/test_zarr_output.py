@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -345,6 +346,9 @@ def test_places_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyP
     assert "there is no folder none" in refused(*INFER, "none/out.zarr")
     assert "cannot be written there: File name too long" in refused(*INFER, "x" * 260 + ".zarr")
     assert "Protocol not known: nonesuch; check the URL" in refused(*INFER, "nonesuch://out.zarr")
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    said = refused(*INFER, "s3://bucket/out.zarr")
+    assert said.endswith("Install s3fs to access S3; pip install it")
     Path("taken.zarr.partial").write_text("a file")
     assert "taken.zarr: cannot be written there: File exists" in refused(*INFER, "taken.zarr")
 
@@ -355,6 +359,16 @@ def test_places_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyP
     said = refused(*INFER, "out.zarr", "--compression", "none")
     assert "the output takes 11 KiB and the disk has 1 KiB free" in said
     assert not (folder / "out.zarr.partial").exists()
+
+
+def test_a_url_of_which_a_part_cannot_be_read() -> None:
+    group = zarr.create_group("memory://in.zarr")
+    group.create_array("raw", data=voxels())
+    fsspec.filesystem("memory").pipe_file("/in.zarr/raw/c/0/0/0", b"something else")
+    run = ("infer", "memory://in.zarr", "--net", "tiny.yaml", "--out", "out.h5")
+    said = refused(*run, code=4)
+    assert "memory://in.zarr:/raw: cannot be read at " in said
+    assert "; check the data, the network, and that the server gives parts of files" in said
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -51,6 +51,10 @@ class RemoteFolder:
                 f"{place}.partial: exists, so another run is writing {place}, or was stopped; wait "
                 f"for it, write elsewhere, or give {option('overwrite', True)} to delete both"
             ) from None
+        except ImportError as error:  # of what a URL's protocol needs
+            raise InvalidInput(
+                f"{place}: cannot be written there: {reason(error)}; pip install it"
+            ) from None
         except Exception as error:  # file systems and their libraries raise all kinds
             raise InvalidInput(
                 f"{place}: cannot be written there: {reason(error)}; check the URL, and that you "

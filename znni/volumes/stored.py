@@ -54,9 +54,11 @@ class StoredVolume(ArrayVolume):
         except MemoryError:
             raise
         except Exception as error:  # libraries and their codecs raise all kinds
+            remedy = "check or copy the file again"
+            if is_url(self.name):
+                remedy = "check the data, the network, and that the server gives parts of files"
             raise RunFailed(
-                f"{self.name}: cannot be read at {box}: {reason(error)}; check or copy the file "
-                f"again"
+                f"{self.name}: cannot be read at {box}: {reason(error)}; {remedy}"
             ) from error
 
 
