@@ -96,7 +96,8 @@ def test_each_device_is_measured_or_both(database: CostDatabase) -> None:
 
 def rows(*options: str) -> list[str]:
     """The primitives that a quick calibration tells of."""
-    return [row.split()[0] for row in succeeds("calibrate", "--quick", *options).splitlines()[1:]]
+    table, *_ = succeeds("calibrate", "--quick", *options).split("\n\n")
+    return [row.split()[0] for row in table.splitlines()[1:]]
 
 
 @pytest.mark.usefixtures("both_here")
