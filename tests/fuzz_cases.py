@@ -110,7 +110,7 @@ def zarr_output_case() -> None:
     assert made.code == 0, made.err
 
 
-def unfinished_case() -> None:
+def unfinished_case(out: str) -> None:
     """The first block of two, and the ledger that tells of it."""
     small_case()
 
@@ -118,8 +118,8 @@ def unfinished_case() -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        api.infer("volume.h5", "tiny.yaml", "out.h5", plan=two_blocks(), progress=stop)
-    assert Path("out.h5.partial.ledger").exists()
+        api.infer("volume.h5", "tiny.yaml", out, plan=two_blocks(), progress=stop)
+    assert Path(f"{out}.partial.ledger").exists()
 
 
 def two_blocks() -> Plan:

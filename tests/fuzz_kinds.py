@@ -78,6 +78,7 @@ class Kind:
 
 IMPORT = ("--out", "imported.yaml", "--overwrite")
 LIKE = ("--like", "tiny.yaml")
+GO_ON = tuple(part for part in INFER if part != "--overwrite")
 
 KINDS: dict[str, Kind] = {
     "network (YAML)": Kind(
@@ -216,12 +217,21 @@ KINDS: dict[str, Kind] = {
         ("zarr",),
     ),
     "unfinished output (HDF5, ledger)": Kind(
-        unfinished_case,
+        lambda: unfinished_case("out.h5"),
         ("out.h5.partial", "out.h5.partial.ledger"),
         fuzz_mutations.of_bytes,
-        tuple(part for part in INFER if part != "--overwrite"),
+        GO_ON,
         lambda _outcome: gives(volume()),
         500,
+    ),
+    "unfinished output (OME-Zarr)": Kind(
+        lambda: unfinished_case("out.zarr"),
+        ("out.zarr.partial/0/zarr.json",),
+        fuzz_mutations.of_json,
+        tuple("out.zarr" if part == "out.h5" else part for part in GO_ON),
+        lambda _outcome: gives(volume(), out="out.zarr"),
+        500,
+        ("zarr",),
     ),
     "volume (NumPy)": Kind(
         numpy_case,

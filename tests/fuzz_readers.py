@@ -29,17 +29,25 @@ def scaled(values: NDArray[Any]) -> NDArray[Any]:
         return np.float64(np.float32(values.reshape(-1, *values.shape[-3:]))) * 0.01 - 1
 
 
-def gives(values: NDArray[Any], weights: Weights | None = None) -> bool:
-    """Whether ``out.h5`` is what the network gives for the part of an array that is seen."""
+def gives(values: NDArray[Any], weights: Weights | None = None, out: str = "out.h5") -> bool:
+    """Whether an output is what the network gives for the part of an array that is seen."""
     network = load_network("tiny.yaml")
     with np.errstate(all="ignore"):
         used = weights or load_weights("tiny.npz", network)
         wanted = dense(network, used, scaled(values)).astype(np.float32)
-    with h5py.File("out.h5") as file:
-        found = file["main"][()]
+    found = read_output(out)
     return found.shape == wanted.shape and bool(
         np.allclose(found, wanted, rtol=1e-4, atol=1e-5, equal_nan=True)
     )
+
+
+def read_output(out: str) -> NDArray[Any]:
+    if out.endswith(".zarr"):
+        import zarr
+
+        return np.asarray(zarr.open_array(f"{out}/0", mode="r")[...])
+    with h5py.File(out) as file:
+        return np.asarray(file["main"][()])
 
 
 def read_by_h5py(name: str = "volume.h5") -> NDArray[Any]:

@@ -23,8 +23,10 @@ from bench.same_output import difference
 from znni import api
 from znni.errors import InvalidInput
 from znni.plan_file import save_plans
+from znni.volumes.hdf5_chunks import ChunkWriter
 from znni.volumes.ledger import checksum_of, parse, read_ledger
 from znni.volumes.locate import open_volume
+from znni.volumes.zarr_chunks import ZarrChunks
 
 SCRIPT = Path(__file__).with_name("killed_runs.py")
 SHAPE = (140, 20, 23)
@@ -319,6 +321,19 @@ def test_an_unfinished_file_whose_attributes_hdf5_cannot_read() -> None:
     assert "out.h5.partial: cannot be gone on with, as HDF5 cannot read it: " in said
     assert not Path("out.h5").exists()
     assert znni(*RUN, "--out", "out.h5", "--no-resume").code == 0
+
+
+@pytest.mark.parametrize(("out", "writer"), [("out.h5", ChunkWriter), ("out.zarr", ZarrChunks)])
+def test_blocks_that_go_astray(
+    out: str, writer: type[ChunkWriter | ZarrChunks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where what leads to the chunks of an unfinished output is damaged."""
+    interrupt(out)
+    monkeypatch.setattr(writer, "write", lambda *_: None)
+    said = refused(*RUN, "--out", out, code=4)
+    assert re.search(r"out\.\w+\.partial: \d+ blocks cannot be read again as written: ", said)
+    assert "resume=False (--no-resume) to start afresh" in said
+    assert not Path(out).exists()
 
 
 def test_an_unfinished_zarr_that_cannot_be_opened() -> None:

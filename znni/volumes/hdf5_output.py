@@ -144,6 +144,9 @@ class Hdf5Output:
     def finish(self, measured: dict[str, Any]) -> None:
         """Bring attributes up to date, and give the file its name."""
         self._close()
+        self._open()  # since HDF5 keeps what it read of chunks that were written later
+        self._ledger.check_written(self.read)
+        self._close()
         held = HeldChanges(self._disk.fileno())
         with self._readable(), h5py.File(held, "r+") as file:
             attributes = file[OUTPUT_DATASET].attrs

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, option
+from znni.errors import InvalidInput, RunFailed, option
 from znni.shapes import Box
 from znni.units import counted
 from znni.volume import NewOutput, Sink
@@ -62,6 +62,9 @@ class MemoryLedger:
         store.write(box, values)
         self._note(block_entry(box, checksum.result()))
 
+    def check_written(self, read: Callable[[Box], NDArray[Any]]) -> None:
+        """Nothing to do: what an earlier run left has no part in the output."""
+
     def close(self) -> None:
         """Let go of it."""
 
@@ -97,6 +100,7 @@ class LedgerFile(MemoryLedger):
         found, self._end = _to_go_on_with(partial, wanted, left=left)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         self._closed = False
+        self._checked = 0
         try:
             os.ftruncate(self._descriptor, self._end)
             if found:
@@ -127,11 +131,10 @@ class LedgerFile(MemoryLedger):
             self._partial,
             counted(len(self.ledger.checksums), "finished block"),
         )
-        damaged = [
-            box for box, known in self.ledger.checksums.items() if _checksum(read, box) != known
-        ]
+        damaged = self._damaged(read, self.ledger.checksums)
         for box in damaged:
             self._note(damage_entry(box))
+        self._checked = len(self.ledger.history)
         if damaged:
             log.warning(
                 "%s: %s damaged, to be computed again",
@@ -139,6 +142,31 @@ class LedgerFile(MemoryLedger):
                 counted(len(damaged), "finished block"),
             )
         return damaged
+
+    def check_written(self, read: Callable[[Box], NDArray[Any]]) -> None:
+        """Read the blocks again that were written since an output was gone on with.
+
+        They went to their places by what an earlier run left of it, beside its blocks, for which
+        there are no checksums.
+
+        Args:
+            read: as for ``check``.
+
+        Raises:
+            RunFailed: one is not as it was written.
+        """
+        if self.resumed:
+            written = (box for box, whole in self.ledger.history[self._checked :] if whole)
+            damaged = self._damaged(read, written)
+            if damaged:
+                raise RunFailed(
+                    f"{self._partial}: {counted(len(damaged), 'block')} cannot be read again as "
+                    f"written: what the earlier run left is damaged; give "
+                    f"{option('resume', False)} to start afresh, or write elsewhere"
+                )
+
+    def _damaged(self, read: Callable[[Box], NDArray[Any]], boxes: Iterable[Box]) -> list[Box]:
+        return [box for box in boxes if _checksum(read, box) != self.ledger.checksums[box]]
 
     def close(self) -> None:
         """Close the file; again is no more."""

@@ -132,6 +132,7 @@ class ZarrOutput:
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Bring attributes up to date, and make it an image."""
+        self._ledger.check_written(self.read)
         try:
             self._array.update_attributes(measured)
             name = PurePosixPath(self._folder.place).name
