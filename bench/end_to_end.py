@@ -163,7 +163,6 @@ def row_of_run(told: Mapping[str, Any], wall: float, written: Sequence[float]) -
         "patch": str(plan.patch),
         "patches": plan.patches,
         "seconds": wall,
-        "first_seconds": written[0],
         "building_seconds": told["building_seconds"],
         "running_seconds": told["running_seconds"],
         "bottleneck": in_words(busy.bottleneck),
@@ -175,6 +174,9 @@ def row_of_run(told: Mapping[str, Any], wall: float, written: Sequence[float]) -
     if plan.gpu_memory:
         row["gpu_peak_gib"] = told["gpu_peak_memory_bytes"] / 2**30
         row["gpu_declared_gib"] = plan.gpu_memory.total / 2**30
+    if not written:
+        return row
+    row["first_seconds"] = written[0]
     later = plan.patches - plan.workers
     span = written[-1] - written[min(plan.workers, len(written)) - 1]
     if span > 0 and len(written) == plan.patches:

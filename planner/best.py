@@ -27,8 +27,11 @@ class Best:
     def add(self, plan: Plan) -> None:
         """Add a plan that takes less than the limit; the slowest of too many goes.
 
-        One for the same patch is slower, and goes, too.
+        Of two for the same patch the slower one goes.
         """
+        same = (other for other in self.plans if other.patch == plan.patch)
+        if any(other.seconds <= plan.seconds for other in same):
+            return
         self.plans = [other for other in self.plans if other.patch != plan.patch]
         insort(self.plans, plan, key=lambda plan: plan.seconds)
         del self.plans[self._count :]

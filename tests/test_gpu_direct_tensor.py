@@ -79,6 +79,14 @@ def test_blocks_fit_shared_memory_and_the_registers(
         assert block.stages >= min(2, block.all_stages)
 
 
+def test_there_is_room_for_the_barriers_of_many_stages() -> None:
+    layer = layer_of((4096, 20), Vec3(1, 1, 1))
+    for strip in strips_for(layer, FLOAT16, Vec3(32, 32, 32)):
+        block = strip.block
+        assert block.all_stages > 100
+        assert block.shared_bytes + 8 * (4 + 2 * block.stages) <= 227 * 1024
+
+
 def test_kernels_without_room_are_left_to_others() -> None:
     primitive = GpuDirectTensor(GPU, FLOAT16)
     assert primitive.out_shape(layer_of((8, 8), Vec3(9, 9, 9)), Shape5(1, 8, 20, 20, 20)) is None

@@ -88,7 +88,7 @@ class HandlingTimes:
         """As ``rates`` named them.
 
         Raises:
-            KeyError: one is missing.
+            KeyError: one is missing, as of a version that knew less.
         """
 
         def taken(name: str) -> Taken:
@@ -126,7 +126,10 @@ def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
         if costs == "measured":
             raise
         return None
-    return HandlingTimes.of_rates(named) if named else None
+    try:
+        return HandlingTimes.of_rates(named)
+    except KeyError:
+        return None
 
 
 def calibrate_handling(machine: Machine, *, forget: bool) -> HandlingTimes:

@@ -17,6 +17,8 @@ from znni.volumes.positioned_write import write_all
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
+NOWHERE = -1  # the place of a chunk that a file does not name
+
 
 class ChunkWriter:
     """Puts values where HDF5 has placed the chunks of a dataset (f, z, y, x), uncompressed.
@@ -100,15 +102,21 @@ class ChunkWriter:
 
 
 def _places(dataset: h5py.Dataset) -> NDArray[np.int64]:
-    """Where in its file each chunk begins, by its place in the grid of chunks."""
+    """Where in its file each chunk begins, by its place in the grid of chunks.
+
+    Raises:
+        ValueError: one is nowhere: the file is damaged.
+    """
     grid = [-(-extent // step) for extent, step in zip(dataset.shape, dataset.chunks, strict=True)]
-    places = np.empty(grid, np.int64)
+    places = np.full(grid, NOWHERE, np.int64)
 
     def note(chunk: h5py.h5d.StoreInfo) -> None:
         index = (at // step for at, step in zip(chunk.chunk_offset, dataset.chunks, strict=True))
         places[tuple(index)] = chunk.byte_offset
 
     dataset.id.chunk_iter(note)
+    if (places == NOWHERE).any():
+        raise ValueError("some of its chunks have no place in the file")
     return places
 
 

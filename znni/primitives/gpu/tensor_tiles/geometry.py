@@ -44,6 +44,7 @@ SHARED_BYTES = 226 * 1024
 IMAGE_PLACES = 2
 MOST_STAGE_BYTES = 24 * 1024
 LEAST_STAGES, MOST_STAGES = 2, 8
+MOST_KEPT = 60  # each has two barriers of 8 bytes in shared memory, of which 1 KiB is left
 
 # Of a multiprocessor, measured on an H200: cycles of a product for each of its columns, or for its
 # two sides, which are read from shared memory, and the share of them that it sustains; and for a
@@ -106,7 +107,9 @@ class Block:
     def stages(self) -> int:
         """Places for them: for all, if there is room."""
         room = (SHARED_BYTES - IMAGE_PLACES * self.image_bytes) // self.stage_bytes
-        return self.all_stages if room >= self.all_stages else min(room, MOST_STAGES)
+        if self.all_stages <= min(room, MOST_KEPT):
+            return self.all_stages
+        return min(room, MOST_STAGES)
 
     @property
     def keeps_weights(self) -> bool:
