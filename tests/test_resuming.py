@@ -338,9 +338,13 @@ def test_blocks_that_go_astray(
 
 def test_an_unfinished_zarr_that_cannot_be_opened() -> None:
     partial = interrupt("out.zarr")
+    text = (partial / "0" / "zarr.json").read_text()
     (partial / "0" / "zarr.json").write_text("{")
     said = refused(*RUN, "--out", "out.zarr")
     assert said.startswith("out.zarr.partial: cannot be gone on with: ")
+    (partial / "0" / "zarr.json").write_text(text.replace("139,", "140,", 1))
+    said = refused(*RUN, "--out", "out.zarr")
+    assert "it has float32 of shape (2, 140, 15, 16), and the output is float32 of (2, 139," in said
     assert znni(*RUN, "--out", "out.zarr", "--no-resume").code == 0
 
 

@@ -77,6 +77,23 @@ class NewOutput:
             known = ", ".join(get_args(Compression))
             raise InvalidInput(f"compression is {self.compression!r}; choose one of {known}")
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of its array (f', z, y, x)."""
+        return (self.features, *self.size)
+
+    def check_array(self, array: Any) -> None:
+        """Check what an earlier run made for it, which has a shape and a dtype.
+
+        Raises:
+            ValueError: it has others than the output.
+        """
+        if (array.shape, array.dtype) != (self.shape, self.dtype):
+            raise ValueError(
+                f"it has {array.dtype} of shape {array.shape}, and the output is {self.dtype} of "
+                f"{self.shape}"
+            )
+
 
 @dataclass
 class Begun:

@@ -98,6 +98,7 @@ class Hdf5Output:
         with self._readable():
             self._file = h5py.File(self._disk, "r")
             self._dataset = self._file[OUTPUT_DATASET]
+            self._wanted.check_array(self._dataset)
             self._chunks = ChunkWriter(self._dataset, self._disk.fileno())
 
     @contextmanager

@@ -88,7 +88,7 @@ class ZarrOutput:
         try:
             array = self._zarr.create_array(
                 f"{self._folder.root}/{LEVEL}",
-                shape=(wanted.features, *wanted.size),
+                shape=wanted.shape,
                 dtype=wanted.dtype,
                 chunks=(1, *chunk),
                 shards=(1, *shard) if wanted.sharded else None,
@@ -105,6 +105,7 @@ class ZarrOutput:
     def _take_up(self, ledger: LedgerFile) -> Any:
         try:
             array = self._zarr.open_array(f"{self._folder.root}/{LEVEL}", mode="r+")
+            self._wanted.check_array(array)
         except Exception as error:  # as above
             raise InvalidInput(
                 f"{self._folder.root}: cannot be gone on with: {reason(error)}; give "
