@@ -124,14 +124,8 @@ class CostDatabase:
                     _OPERATIONS.dump_json(_unnamed(measured.operation)).decode(),
                     _SHAPES.dump_json(measured.shape).decode(),
                 )
-                values = (*key, measured.seconds, measured.day.isoformat())
-                places = ", ".join("?" * len(values))
-                connection.execute(f"INSERT INTO measurements VALUES ({places})", values)
-                connection.execute(
-                    f"DELETE FROM measurements WHERE rowid IN (SELECT rowid FROM measurements "
-                    f"WHERE {_SAME} ORDER BY rowid DESC LIMIT -1 OFFSET {LATEST})",
-                    key,
-                )
+                taken = measured.seconds, measured.day.isoformat()
+                _keep(connection, "measurements", _SAME, key, taken)
 
     def measured(self, conditions: Conditions) -> list[Measurement]:
         """What was measured under these conditions, one for each version, operation and shape.
@@ -163,14 +157,8 @@ class CostDatabase:
         """
         with self._writing() as connection:
             for name, seconds in rates.items():
-                values = (*conditions, name, seconds, today().isoformat())
-                places = ", ".join("?" * len(values))
-                connection.execute(f"INSERT INTO rates VALUES ({places})", values)
-                connection.execute(
-                    f"DELETE FROM rates WHERE rowid IN (SELECT rowid FROM rates "
-                    f"WHERE {_UNDER} AND name = ? ORDER BY rowid DESC LIMIT -1 OFFSET {LATEST})",
-                    (*conditions, name),
-                )
+                taken = seconds, today().isoformat()
+                _keep(connection, "rates", f"{_UNDER} AND name = ?", (*conditions, name), taken)
 
     def rates(self, conditions: Conditions) -> dict[str, float]:
         """Seconds of each that was measured under these conditions, by name: the median.
@@ -248,6 +236,24 @@ class CostDatabase:
                 f"{self.path}: measured costs cannot be {what}: {reason}; delete the file, or name "
                 f"another one with {VARIABLE}"
             ) from error
+
+
+def _keep(
+    connection: sqlite3.Connection,
+    table: str,
+    same: str,
+    key: tuple[object, ...],
+    taken: tuple[float, str],
+) -> None:
+    """Add a row, of a key with seconds and a day; of that key the latest ones stay."""
+    values = (*key, *taken)
+    places = ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO {table} VALUES ({places})", values)
+    connection.execute(
+        f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} "
+        f"WHERE {same} ORDER BY rowid DESC LIMIT -1 OFFSET {LATEST})",
+        key,
+    )
 
 
 def _has_table(connection: sqlite3.Connection) -> bool:

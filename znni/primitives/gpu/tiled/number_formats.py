@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+from znni.primitives.gpu.common.source import multiply_add_source
 from znni.primitives.gpu.tiled.ranges import LEAST_EXPONENT, MOST_EXPONENT, left_shift
 from znni.shapes import Vec3
 
@@ -103,7 +104,9 @@ class Halves(NumberFormat):
 
     def multiply_add(self, columns: int) -> str:
         """Both sides in shared memory."""
-        return _multiply_add(columns, "bf16", left=("unsigned long long a",), transposed="0, 0")
+        return multiply_add_source(
+            columns, "bf16", left=("unsigned long long a",), transposed="0, 0"
+        )
 
 
 class Float16(NumberFormat):
@@ -128,7 +131,7 @@ class Float16(NumberFormat):
     def multiply_add(self, columns: int) -> str:
         """The left side in registers."""
         left = tuple(f"unsigned a{i}" for i in range(4))
-        return _multiply_add(columns, "f16", left, transposed="0")
+        return multiply_add_source(columns, "f16", left, transposed="0")
 
     def definitions(self, tile: Vec3) -> Mapping[str, int]:
         """With the range of the exponents."""
@@ -151,22 +154,3 @@ class Float16(NumberFormat):
 
 HALVES = Halves()
 FLOAT16 = Float16()
-
-
-def _multiply_add(columns: int, number: str, left: tuple[str, ...], transposed: str) -> str:
-    """A function of the left side's descriptor, or its registers, and the right's descriptor."""
-    count = columns // 2
-    sums = ", ".join(f"%{i}" for i in range(count))
-    operands = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
-    *a, b, add = (f"%{count + i}" for i in range(len(left) + 2))
-    constraint = "r" if len(left) > 1 else "l"
-    names = ", ".join(f'"{constraint}"({declared.split()[-1]})' for declared in left)
-    taken = f"{{{', '.join(a)}}}" if len(left) > 1 else a[0]
-    return (
-        f"__device__ __forceinline__ void multiply_add(float (&sum)[{count}], "
-        f"{', '.join(left)}, unsigned long long b, bool add) {{\n"
-        '  asm volatile("{.reg .pred p; setp.ne.b32 p, '
-        f"{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{number}.{number} "
-        f'{{{sums}}}, {taken}, {b}, p, 1, 1, {transposed};}}"\n'
-        f'      : {operands}\n      : {names}, "l"(b), "r"((int)add));\n}}\n'
-    )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.primitives.gpu.tiled.cuda_text import cuda_text, definitions
+from znni.primitives.gpu.common.source import definitions
+from znni.primitives.gpu.tiled.cuda_text import cuda_text
 from znni.primitives.gpu.tiled.number_formats import NumberFormat
 
 # Shared memory that a block may take, and warpgroups that fit the registers.

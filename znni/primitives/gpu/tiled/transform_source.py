@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from znni.network import Activation
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.gpu.common.activation import activation_source
+from znni.primitives.gpu.common.source import definitions
 from znni.primitives.gpu.tiled.codelet_source import device_function
-from znni.primitives.gpu.tiled.cuda_text import cuda_text, definitions
+from znni.primitives.gpu.tiled.cuda_text import cuda_text
 from znni.primitives.gpu.tiled.number_formats import NumberFormat
 from znni.primitives.gpu.tiled.tile_spectrum import columns, half
 from znni.shapes import Vec3
