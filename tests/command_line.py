@@ -29,6 +29,7 @@ layers:
 """
 VOLUME = (7, 20, 23)
 OUTPUT = (2, 6, 15, 16)
+INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,19 @@ def refused(*arguments: object, code: int = 2) -> str:
     return one_line(outcome.err)
 
 
+def refused_without_trace(*arguments: object, code: int = 2) -> str:
+    """The same, of one that must leave every whole file here as it was."""
+    before = _whole_files()
+    message = refused(*arguments, code=code)
+    assert _whole_files() == before
+    return message
+
+
+def _whole_files() -> dict[Path, bytes]:
+    files = (path for path in Path().iterdir() if path.is_file())
+    return {path: path.read_bytes() for path in files if ".partial" not in path.name}
+
+
 def one_line(err: str) -> str:
     """What an error says, if it says it in one line and no traceback."""
     assert err.startswith("znni: error: ")
@@ -78,6 +92,19 @@ def one_line(err: str) -> str:
 
 def voxels(shape: tuple[int, ...] = VOLUME, dtype: str = "uint8") -> NDArray[Any]:
     return np.random.default_rng(1).integers(0, 200, shape).astype(dtype)
+
+
+def write_volume(values: object, name: str = "raw", **options: object) -> None:
+    """``volume.h5`` anew, with one dataset."""
+    with h5py.File("volume.h5", "w") as file:
+        file.create_dataset(name, data=values, **options)
+
+
+def rewrite(path: Path | str, old: str, new: str) -> None:
+    """Replace a text in a file, which has it."""
+    text = Path(path).read_text()
+    assert old in text
+    Path(path).write_text(text.replace(old, new, 1))
 
 
 def write_case(folder: Path) -> None:

@@ -1,16 +1,27 @@
-"""What all tests share: a small machine, examples, no measured costs, no GPU tests without one."""
+"""What tests share: folders, a small case and machine, no measured costs, no GPU without one."""
 
 from __future__ import annotations
 
 import gc
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from command_line import INFER, succeeds, write_case
+from fakes import fake_catalogue
 from hypothesis import settings
 
-from znni.calibration.database import VARIABLE
+from planner.costs import BUILT_IN
+from znni.calibration.database import VARIABLE, CostDatabase
+from znni.calibration.measure import Workbench
+from znni.calibration.shapes import Call
 from znni.machine import Machine, detect_machine
+from znni.network import Network
+from znni.network_file import load_network
+from znni.primitive import Primitive
+from znni.timing import Timing
+from znni.weights import Weights, load_weights
 
 # The same examples on every run: a failure on one machine is a failure on the next.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
@@ -33,6 +44,86 @@ def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 def machine() -> Machine:
     """This machine, held to two threads and 4 GiB."""
     return detect_machine(ram=4 << 30, threads=2)
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own folder, in which it runs: paths may be relative to it."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def small_case(own_folder: Path) -> Path:
+    """The test's own folder, with ``tiny.yaml``, its weights and ``volume.h5``."""
+    write_case(own_folder)
+    return own_folder
+
+
+@pytest.fixture
+def network(small_case: Path) -> Network:
+    """That of the small case."""
+    return load_network(small_case / "tiny.yaml")
+
+
+@pytest.fixture
+def weights(small_case: Path, network: Network) -> Weights:
+    """Those of the small case."""
+    return load_weights(small_case / "tiny.npz", network)
+
+
+@pytest.fixture
+def fake_primitives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans choose among primitives that cost no time to plan for, and give the reference."""
+    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+
+
+@pytest.fixture
+def small_output(small_case: Path) -> Path:
+    """``out.h5``, of the small case, from voxel (0, 2, 3) of its input on."""
+    succeeds(*INFER)
+    return small_case / "out.h5"
+
+
+@pytest.fixture
+def nothing_partial(own_folder: Path) -> Iterator[None]:
+    """The test leaves no unfinished output."""
+    yield
+    assert not list(own_folder.glob("*.partial"))
+
+
+@pytest.fixture
+def memory_files() -> Iterator[None]:
+    """Files that the test writes to ``memory://`` are gone after it."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    yield
+    MemoryFileSystem.store.clear()
+
+
+@pytest.fixture
+def database(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> CostDatabase:
+    """Measured costs, none yet: the default for all that plan."""
+    monkeypatch.setenv(VARIABLE, str(own_folder / "costs.sqlite"))
+    return CostDatabase()
+
+
+@pytest.fixture
+def twice_as_slow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Call]]:
+    """Measurements that only pretend to run, and give twice what the built-in model predicts.
+
+    Returns:
+        What was measured so far.
+    """
+    measured: list[tuple[str, Call]] = []
+
+    def pretend(_: Workbench, primitive: Primitive, call: Call, repeats: int) -> Timing:
+        measured.append((primitive.name, call))
+        predicted = BUILT_IN.estimate(primitive, *call, primitive.cost(*call))
+        return Timing((2 * predicted.seconds,) * repeats)
+
+    monkeypatch.setattr(Workbench, "measure", pretend)
+    return measured
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

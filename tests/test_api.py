@@ -1,4 +1,4 @@
-"""The library: plan, infer into an array, and an inferer that is called again and again."""
+"""The library: what it has, plans, and inference into files and arrays."""
 
 from __future__ import annotations
 
@@ -11,44 +11,19 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import VOLUME, read_main, voxels, write_case
-from fakes import Fake, fake_catalogue
-from numpy.typing import NDArray
+from command_line import VOLUME, read_main, voxels
+from tiny_network import close, whole
 
 import znni
 import znni.inferer
 from znni.errors import DoesNotFit, InvalidInput
 from znni.network import Network
 from znni.plans import Plan
-from znni.primitive import convolved
-from znni.primitives.reference import dense
 from znni.report import Report
 from znni.shapes import Box, Vec3
 from znni.weights import ConvWeights, Weights
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    if "real" not in request.node.name:
-        monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-    return tmp_path
-
-
-@pytest.fixture
-def network() -> Network:
-    return znni.load_network("tiny.yaml")
-
-
-@pytest.fixture
-def weights(network: Network) -> Weights:
-    return znni.load_weights("tiny.npz", network)
-
-
-def expected(network: Network, weights: Weights, volume: NDArray[Any]) -> NDArray[Any]:
-    scaled = volume.reshape(-1, *volume.shape[-3:]) * network.scaling.scale
-    return dense(network, weights, scaled + network.scaling.offset)
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
 
 def test_names() -> None:
@@ -57,16 +32,6 @@ def test_names() -> None:
         assert getattr(znni, name).__doc__
     with pytest.raises(AttributeError, match="nonesuch"):
         _ = znni.nonesuch
-
-
-def test_real_inferer_and_infer_agree(network: Network, weights: Weights) -> None:
-    volume = voxels()
-    out = np.empty((2, 6, 15, 16), np.float32)
-    report = znni.infer(volume, network, out, weights=weights, threads=2)
-    inferer = znni.Inferer(network, weights, threads=2)
-    np.testing.assert_array_equal(inferer(volume), out)
-    np.testing.assert_allclose(out, expected(network, weights, volume), atol=1e-5)
-    assert report.voxels == 6 * 15 * 16
 
 
 def test_infer_into_a_file_or_an_array(network: Network, weights: Weights) -> None:
@@ -83,7 +48,7 @@ def test_infer_into_a_file_or_an_array(network: Network, weights: Weights) -> No
         out = np.zeros((2, 6, 15, 16))
         znni.infer(file["raw"], network, out, weights="tiny.npz")
     np.testing.assert_array_equal(out.astype(np.float32), read_main("out.h5"))
-    np.testing.assert_allclose(out, expected(network, weights, voxels()), atol=1e-5)
+    assert close(out, whole())
 
 
 def test_infer_into_what_does_not_fit(network: Network) -> None:
@@ -127,11 +92,6 @@ def test_regions_are_of_whole_voxels(roi: Any) -> None:
         znni.plan("tiny.yaml", VOLUME, roi=roi)
 
 
-def test_padding_needs_a_border(network: Network) -> None:
-    with pytest.raises(InvalidInput, match=r"pad is 'edge', and border='valid' sees nothing bey.*"):
-        znni.Inferer(network, pad="edge")(voxels())
-
-
 def test_threads_that_no_core_is_for(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     out = np.empty((2, 6, 15, 16), np.float32)
     znni.infer(voxels(), network, out, threads=1)
@@ -158,116 +118,6 @@ def test_plan(network: Network) -> None:
             znni.plan(network, shape)
 
 
-def test_an_inferer_takes_arrays_of_any_kind_and_size(network: Network, weights: Weights) -> None:
-    inferer = znni.Inferer("tiny.yaml")
-    for shape, dtype in (
-        (VOLUME, "uint8"),
-        (VOLUME, ">f4"),
-        ((1, *VOLUME), "float64"),
-        ((2, 6, 8), "int16"),
-        ((9, 9, 30), "bool"),
-        (VOLUME, "uint8"),
-    ):
-        volume = voxels(shape, dtype)
-        before = volume.copy()
-        found = inferer(volume)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected(network, weights, volume), atol=1e-5)
-        np.testing.assert_array_equal(volume, before)
-    with h5py.File("volume.h5") as file:
-        np.testing.assert_array_equal(inferer(file["raw"]), inferer(voxels()))
-    turned = np.asfortranarray(voxels())[::-1, :, ::-1]
-    np.testing.assert_allclose(inferer(turned), expected(network, weights, turned), atol=1e-5)
-
-
-def test_an_inferer_prepares_a_size_once(
-    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
-) -> None:
-    planned: list[Any] = []
-    original = znni.planning.fastest
-    monkeypatch.setattr(znni.planning, "fastest", lambda *a: planned.append(a) or original(*a))
-    inferer = znni.Inferer(network, weights)
-    inferer(voxels())
-    inferer(voxels())
-    assert len(planned) == 1
-    inferer(voxels((9, 20, 23)))
-    assert len(planned) == 2
-    inferer(voxels((9, 20, 23), "float64"))  # blocks of it take more memory
-    assert len(planned) == 3
-
-
-def test_an_inferer_counts_its_output(network: Network, weights: Weights) -> None:
-    output = 4 * 2 * 6 * 15 * 16
-    with pytest.raises(DoesNotFit) as alone:
-        znni.plan(network, VOLUME, ram=1, input_itemsize=1)
-    with pytest.raises(DoesNotFit) as refused:
-        znni.Inferer(network, weights, ram=1)(voxels())
-    needed = refused.value.needed
-    assert needed == alone.value.needed + output
-    assert refused.value.__notes__ == ["11 KiB of that are for the output array"]
-    with pytest.raises(DoesNotFit):
-        znni.Inferer(network, weights, ram=needed - 1)(voxels())
-    found = znni.Inferer(network, weights, ram=needed)(voxels())
-    np.testing.assert_allclose(found, expected(network, weights, voxels()), atol=1e-5)
-
-
-def test_an_inferer_checks_a_plan_for_what_it_is_called_with(
-    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
-) -> None:
-    prepared: list[Any] = []
-    original = znni.inferer.prepare
-    monkeypatch.setattr(znni.inferer, "prepare", lambda *a: prepared.append(a) or original(*a))
-    plan = znni.plan(network, (4, 10, 12), input_itemsize=1)
-    small, output = voxels((4, 10, 12)), 4 * 2 * 3 * 5 * 5
-    inferer = znni.Inferer(network, weights, plan, ram=plan.memory.total + output)
-    inferer(small)
-    with pytest.raises(InvalidInput, match="11 KiB of it for the output array, and"):
-        inferer(voxels())
-    with pytest.raises(InvalidInput, match="are allowed"):
-        inferer(small.astype("float64"))
-    inferer(small)
-    assert len(prepared) == 1
-    with pytest.raises(InvalidInput, match="are allowed"):
-        znni.Inferer(network, weights, plan, ram=plan.memory.total + output - 1)(small)
-
-
-def test_an_inferer_with_a_plan_runs_it_on_any_size(network: Network, weights: Weights) -> None:
-    plan = znni.plan(network, (4, 10, 12))
-    inferer = znni.Inferer(network, weights, plan)
-    for shape in (VOLUME, (4, 10, 12), (2, 6, 8)):
-        volume = voxels(shape)
-        np.testing.assert_allclose(inferer(volume), expected(network, weights, volume), atol=1e-5)
-    other = Network("other", 1, network.layers, network.scaling)
-    with pytest.raises(InvalidInput, match="the plan is for network tiny"):
-        znni.Inferer(other, weights, plan)(voxels())
-
-
-def test_an_inferer_pads(network: Network, weights: Weights) -> None:
-    inferer = znni.Inferer(network, weights, border="same", pad="edge")
-    found = inferer(voxels())
-    assert found.shape == (2, *VOLUME)
-    np.testing.assert_allclose(
-        found[:, :6, 2:17, 3:19], expected(network, weights, voxels()), atol=1e-5
-    )
-
-
-def test_an_inferer_refuses(network: Network, weights: Weights) -> None:
-    inferer = znni.Inferer(network, weights)
-    for array, said in (
-        (voxels((2, *VOLUME)), "2 maps"),
-        (voxels((*VOLUME, 1)), r"the maps: move it to the front"),
-        (voxels((2, 2, 2)), "field of view"),
-        (np.full(VOLUME, np.nan), "holds nan at voxel z=0, y=0, x=0"),
-        (voxels().tolist(), "a list"),
-        (voxels(dtype="complex64"), "complex64"),
-    ):
-        with pytest.raises(InvalidInput, match=said):
-            inferer(array)
-    np.testing.assert_allclose(inferer(voxels()), expected(network, weights, voxels()), atol=1e-5)
-    with pytest.raises(InvalidInput, match=r"weights=znni\.random_weights\(network, 0\)"):
-        znni.Inferer(Network("none", 1, network.layers))
-
-
 def test_the_library_is_quiet_and_random_weights_are_repeatable(network: Network) -> None:
     code = """
 import numpy as np, znni
@@ -283,27 +133,6 @@ assert (out == again).all()
     assert network.name == "tiny"
 
 
-def test_less_accuracy_is_for_those_who_ask(
-    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
-) -> None:
-    inexact = Fake("inexact", convolved, flops=10.0, accuracy=5e-3)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue(inexact))
-    plan = znni.plan(network, VOLUME, accuracy="bfloat16")
-    assert "inexact" in plan.to_json()
-    assert "inexact" not in znni.plan(network, VOLUME).to_json()
-    out = np.empty((2, 6, 15, 16), np.float32)
-    report = znni.infer(voxels(), network, out, weights=weights, accuracy="bfloat16", plan=plan)
-    assert report.attributes["accuracy"] == "bfloat16"
-    assert "; accuracy bfloat16 in conv1, conv2" in str(report)
-    with pytest.raises(InvalidInput, match=r"conv1 by inexact.*--accuracy bfloat16"):
-        znni.infer(voxels(), network, out, weights=weights, plan=plan)
-    with pytest.raises(InvalidInput, match=r"conv1 by inexact.*--accuracy bfloat16"):
-        znni.Inferer(network, weights, plan)(voxels())
-    for given in (plan, None):
-        inferer = znni.Inferer(network, weights, given, accuracy="bfloat16")
-        np.testing.assert_array_equal(inferer(voxels()), out)
-
-
 def test_weights_that_a_program_made_are_checked(network: Network, weights: Weights) -> None:
     first = weights["conv1"]
     narrow = ConvWeights(first.weight[..., :2], first.bias)
@@ -313,21 +142,9 @@ def test_weights_that_a_program_made_are_checked(network: Network, weights: Weig
         znni.Inferer(network, wrong)
     with pytest.raises(InvalidInput, match=said):
         znni.infer(voxels(), network, "out.h5", weights=wrong)
-    with pytest.raises(InvalidInput, match=r"both random weights and the weights tiny\.npz"):
+    with pytest.raises(InvalidInput, match=r"both random weights and the weights .*tiny\.npz"):
         znni.infer(voxels(), network, "out.h5", weights=weights, random_seed=1)
     assert not Path("out.h5").exists()
-
-
-def test_real_weights_and_volumes_in_any_order_and_precision(
-    network: Network, weights: Weights
-) -> None:
-    turned = {
-        name: ConvWeights(np.asfortranarray(layer.weight, float), np.repeat(layer.bias, 2)[::2])
-        for name, layer in weights.layers.items()
-    }
-    volume = np.asfortranarray(voxels((7, 21, 23)))  # of whole patches: read as it is stored
-    found = znni.Inferer(network, Weights(turned, "mine"), threads=2)(volume)
-    np.testing.assert_allclose(found, expected(network, weights, volume), atol=1e-5)
 
 
 def test_misspelt_choices_are_refused(network: Network, weights: Weights) -> None:

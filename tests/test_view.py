@@ -1,82 +1,24 @@
-"""Pages to look at outputs, in a real browser where there is one, and lines for other viewers."""
+"""Pages to look at outputs: what they hold, and what cannot be shown."""
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
-import shutil
-import subprocess
-import sys
-from base64 import b64decode
-from io import BytesIO
 from pathlib import Path
-from types import ModuleType
-from typing import Any
-from unittest.mock import MagicMock
 
 import h5py
 import numpy as np
 import pytest
-from command_line import refused, succeeds, voxels, write_case
-from fakes import fake_catalogue
-from numpy.typing import NDArray
+from command_line import read_main, refused, succeeds, voxels
+from pages import picture, read_page
 
 import znni
 from znni.shapes import Box, Vec3
-from znni.viewing import LazyArray
 from znni.viewing.pictures import planes_in_grid, range_of, sampled
 from znni.viewing.png import grey_png
 from znni.viewing.region import shown
 from znni.volumes.array import ArrayVolume
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
-in_a_browser = pytest.mark.skipif(
-    not BROWSER, reason="needs Chromium or Chrome; there is none here"
-)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An output from voxel (0, 2, 3) of its input on."""
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-    succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
-    return tmp_path
-
-
-def main_values() -> NDArray[np.float32]:
-    with h5py.File("out.h5") as file:
-        values: NDArray[np.float32] = file["main"][()]
-    return values
-
-
-def picture(content: bytes) -> NDArray[Any]:
-    """A PNG as bytes (rows, columns) or (rows, columns, colours)."""
-    image = pytest.importorskip("matplotlib.image")
-    return np.rint(np.asarray(image.imread(BytesIO(content), "png")) * 255).astype(np.uint8)
-
-
-def read_page(path: str) -> tuple[dict[str, Any], list[NDArray[np.uint8]]]:
-    """What a page holds: its data, and its volumes in shades."""
-    text = Path(path).read_text()
-    found = re.search(r"const data = (\{.*\});", text)
-    assert found
-    data = json.loads(found[1])
-    depth, height, width = data["size"]
-    volumes = []
-    for encoded in re.findall(r'src="data:image/png;base64,([^"]*)"', text):
-        grid = picture(b64decode(encoded))
-        planes = [
-            grid[row : row + height, column : column + width]
-            for row in range(0, grid.shape[0], height)
-            for column in range(0, grid.shape[1], width)
-        ]
-        volumes.append(np.array(planes[:depth]))
-    return data, volumes
+pytestmark = pytest.mark.usefixtures("fake_primitives", "small_output")
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 7)])
@@ -94,7 +36,7 @@ def test_a_page_holds_input_and_output() -> None:
     low, high = data["input"]["low"], data["input"]["high"]
     wanted = voxels()[:6, 2:17, 3:19].clip(low, high)
     np.testing.assert_allclose(low + given / 255 * (high - low), wanted, rtol=0, atol=0.5)
-    for shades, values, limits in zip(maps, main_values(), data["maps"], strict=True):
+    for shades, values, limits in zip(maps, read_main("out.h5"), data["maps"], strict=True):
         assert (limits["low"], limits["high"]) == (0, 1)
         np.testing.assert_allclose(shades / 255, values, rtol=0, atol=0.51 / 255)
 
@@ -113,7 +55,7 @@ def test_part_of_it_at_a_stride() -> None:
     assert "p.html: 630 input voxels, 1:6,3:17,3:12, one in 2 along each axis" in said
     data, (_, first, _) = read_page("p.html")
     assert (data["start"], data["stride"], data["size"]) == ([1, 3, 3], 2, [3, 7, 5])
-    values = main_values()[0, 1:6:2, 1:15:2, 0:9:2]
+    values = read_main("out.h5")[0, 1:6:2, 1:15:2, 0:9:2]
     np.testing.assert_allclose(first / 255, values, rtol=0, atol=0.51 / 255)
 
 
@@ -189,126 +131,3 @@ def test_shades() -> None:
     grid = planes_in_grid(np.ones((5, 2, 3), np.uint8))
     assert grid.shape == (6, 6)
     assert grid.sum() == 5 * 2 * 3
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        np.s_[0],
-        np.s_[:, 2],
-        np.s_[..., 3],
-        np.s_[-1, ..., -1],
-        np.s_[0, 1:5:2, ::-1, -9:-2],
-        np.s_[:, 3:3],
-        np.s_[1, 2, 3, 4],
-        np.s_[:],
-        np.s_[::-1, ::-2],
-    ],
-)
-def test_volumes_are_indexed_as_arrays(key: Any) -> None:
-    values, lazy = main_values(), LazyArray("out.h5")
-    assert (lazy.shape, lazy.ndim, lazy.dtype) == (values.shape, 4, values.dtype)
-    found = lazy[key]
-    np.testing.assert_array_equal(found, values[key])
-    assert found.shape == values[key].shape
-    assert found.dtype == values.dtype
-    np.testing.assert_array_equal(np.asarray(lazy), values)
-
-
-def run_line(line: str, monkeypatch: pytest.MonkeyPatch, name: str) -> MagicMock:
-    """Run a line's program with a stand-in for the viewer."""
-    viewer = MagicMock(spec=ModuleType, name=name)
-    for attribute in (
-        "Viewer",
-        "run",
-        "CoordinateSpace",
-        "LocalVolume",
-        "ImageLayer",
-        "ViewerState",
-    ):
-        setattr(viewer, attribute, MagicMock(return_value=MagicMock()))
-    monkeypatch.setitem(sys.modules, name, viewer)
-    monkeypatch.setattr("builtins.input", lambda _prompt: "")
-    python, option, program = shlex.split(line)
-    assert (python, option) == ("python", "-c")
-    exec(program, {})
-    return viewer
-
-
-def test_the_line_for_napari(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = znni.view("volume.h5", "out.h5", dataset="raw").napari
-    viewer = run_line(line, monkeypatch, "napari")
-    given, made = viewer.Viewer.return_value.add_image.call_args_list
-    np.testing.assert_array_equal(given.args[0][0], voxels())
-    np.testing.assert_array_equal(made.args[0][:], main_values())
-    assert made.kwargs["translate"] == (0.0, 2.0, 3.0)
-    viewer.run.assert_called_once_with()
-
-
-def test_the_line_for_neuroglancer(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = znni.view("volume.h5", "out.h5").neuroglancer
-    viewer = run_line(line, monkeypatch, "neuroglancer")
-    given, made = viewer.LocalVolume.call_args_list
-    np.testing.assert_array_equal(given.args[0][0], voxels())
-    np.testing.assert_array_equal(made.args[0][:], main_values())
-    assert made.kwargs["voxel_offset"] == [0, 0, 2, 3]
-    state = viewer.ViewerState.return_value
-    assert [call.args[0] for call in state.layers.__setitem__.call_args_list] == ["input", "output"]
-    viewer.Viewer.return_value.set_state.assert_called_once_with(state)
-
-
-def browse(*options: str, at: str) -> str:
-    """Open a page in a browser without a window, and give the page as it is then."""
-    address = f"{Path('out.html').absolute().as_uri()}#{at}"
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=profile"]
-    size = ["--window-size=1200,900", "--force-device-scale-factor=1"]
-    done = subprocess.run(
-        [*command, *size, *options, address],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    assert "CONSOLE" not in done.stderr
-    return done.stdout
-
-
-@in_a_browser
-def test_a_browser_shows_the_values_at_a_place() -> None:
-    succeeds("view", "volume.h5", "out.h5")
-    for (z, y, x), feature in (((0, 2, 3), 0), ((4, 10, 18), 1)):
-        page = browse(
-            "--dump-dom", "--enable-logging=stderr", at=f"z={z}&y={y}&x={x}&map={feature}"
-        )
-        assert "<title>out over volume</title>" in page
-        assert re.findall("<output>([^<]*)</output>", page) == [str(z), str(y), str(x), "70 %"]
-        given = re.search('id="input-value">([^<]*)<', page)
-        made = re.search('id="output-value">([^<]*)<', page)
-        assert given
-        assert made
-        assert float(given[1]) == pytest.approx(voxels()[z, y, x].clip(1, 198), abs=1)
-        value = main_values()[feature, z, y - 2, x - 3]
-        assert float(made[1]) == pytest.approx(value, abs=0.005)
-
-
-@in_a_browser
-def test_a_browser_draws_sections() -> None:
-    succeeds("view", "volume.h5", "out.h5")
-    _, (given, made, _) = read_page("out.html")
-    shots = {}
-    for show in ("input", "output", "overlay"):
-        at = f"z=3&y=9&x=11&opacity=50&show={show}"
-        browse("--screenshot=shot.png", at=at)
-        shots[show] = picture(Path("shot.png").read_bytes()).astype(int)
-    top, left = np.argwhere((shots["input"] != shots["output"]).any(axis=2)).min(axis=0)
-    found = np.argwhere((shots["input"][top + 5, left:, :3] == (20, 23, 26)).all(axis=1))
-    scale = found.min() / given.shape[2]  # up to the ground beside the first section
-    assert scale > 10
-    for y, x in ((5, 3), (12, 14), (14, 0)):  # not below the caption, nor at the cross
-        row, column = int(top + (y + 0.5) * scale), int(left + (x + 0.5) * scale)
-        grey, value = int(given[3, y, x]), int(made[3, y, x])
-        assert shots["input"][row, column, 0] == pytest.approx(grey, abs=1)
-        assert shots["output"][row, column, 2] == pytest.approx(value, abs=1)
-        share = 0.5 * value / 255
-        wanted = [grey + share * (colour - grey) for colour in (240, 140, 60)]
-        assert shots["overlay"][row, column, :3] == pytest.approx(wanted, abs=1.5)

@@ -1,0 +1,77 @@
+"""Options, extents and arguments that mean nothing: one line that says so, and what to give."""
+
+from __future__ import annotations
+
+import pytest
+from command_line import INFER, succeeds
+from command_line import refused_without_trace as refused
+
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--roi", "0:4"), "--roi 0:4 is not a region; write it as z0:z1,y0:y1,x0:x1"),
+        (("--roi", "0:4,a:4,0:4"), "is not a region"),
+        (("--roi", "0:4:2,0:4,0:4"), "is not a region"),
+        (("--roi", "1:4,2:5,2:99"), "roi 1:4,2:5,2:99 is not within 0:6,2:17,3:19"),
+        (("--roi", "-3:4,2:5,3:9"), "is not within"),
+        (("--roi", "4:4,2:5,3:9"), "roi 4:4,2:5,3:9 is empty"),
+        (("--roi", "4:2,2:5,3:9", "--border", "same"), "roi 4:2,2:5,3:9 is empty"),
+        (("--ram", "lots"), "'lots' is not a size of memory; write it as 8GiB or 500MB"),
+        (("--ram", "-1GiB"), "'-1GiB' is not a size"),
+        (("--ram", "8GiB or so"), "'8GiB or so' is not a size"),
+        (("--ram", "8,5GiB"), "'8,5GiB' is not a size"),
+        (("--ram", "9" * 400 + "GiB"), "is not a size"),
+        (("--ram", "0"), "0 bytes of RAM hold nothing"),
+        (("--threads", "0"), "0 threads cannot compute; give at least 1"),
+        (("--threads", "two"), "'--threads': 'two' is not an integer; see znni infer --help"),
+        (("--dtype", "int8"), "'--dtype': 'int8' is not one of 'float32', "),
+        (("--border", "none"), "--border"),
+        (("--pad", "wrap"), "--pad"),
+        (("--unknown",), "No such option: --unknown; see znni infer --help"),
+        (("--random-weights", "-1"), "-1 is no seed"),
+        (("--plan", "none.json"), "none.json: cannot be read: No such file or directory; check"),
+        (("--net", "none.yaml"), "none.yaml: no such network file"),
+    ],
+)
+def test_options(options: tuple[str, ...], said: str) -> None:
+    assert said in refused(*INFER, *options)
+
+
+def test_commands_that_lack_something() -> None:
+    assert "Commands" in succeeds()
+    assert refused("nonesuch").endswith("; see znni --help")
+    for command in ("infer", "plan", "info"):
+        said = refused(command)
+        assert said.startswith("Missing ")
+        assert said.endswith(f"; see znni {command} --help")
+
+
+@pytest.mark.parametrize(
+    ("volume", "said"),
+    [
+        ("5,6", "has 2 extents; give three"),
+        ("5", "has 1 extent; give three"),
+        ("0,6,7", "(0, 6, 7)"),
+        ("²,3,4", "no such file"),
+        ("1e3,5,5", "no such file"),
+        ("5,5,5", "field of view"),
+        ("", "is a folder"),
+    ],
+)
+def test_extents_to_plan_for(volume: str, said: str) -> None:
+    assert said in refused("plan", "--net", "tiny.yaml", "--volume", volume)
+
+
+def test_info() -> None:
+    assert "no such file" in refused("info", "none.h5")
+    assert "no such network file" in refused("info", "none.yaml")
+    assert "cannot be read as HDF5" in refused("info", "tiny.npz")
+    assert "no dataset 'rat'" in refused("info", "volume.h5:rat")
+
+
+def test_a_size_without_its_unit_is_of_bytes() -> None:
+    assert "needs 512 MiB" in refused(*INFER, "--ram", "8", code=3)
+    assert "and 8 B are allowed" in refused(*INFER, "--ram", "8", code=3)

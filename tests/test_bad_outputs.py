@@ -1,0 +1,124 @@
+"""Outputs that cannot be made, or would destroy something: refused, with everything left alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import INFER, read_main, succeeds, write_volume
+from command_line import refused_without_trace as refused
+
+from znni.volumes.partial_file import PartialFile
+
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
+
+NOBODY = 65534  # the user that owns nothing
+
+
+def test_an_output_that_exists() -> None:
+    Path("out.h5").write_text("precious")
+    assert "out.h5: exists; give overwrite=True (--overwrite) to" in refused(*INFER)
+    assert Path("out.h5").read_text() == "precious"
+    succeeds(*INFER, "--overwrite")
+    assert read_main("out.h5").shape == (2, 6, 15, 16)
+    assert not list(Path().glob("*.partial"))
+
+
+def test_a_failure_leaves_the_output_that_it_should_replace() -> None:
+    Path("out.h5").write_text("precious")
+    write_volume(np.full((7, 20, 23), np.nan, np.float32))
+    assert "out.h5 was not made" in refused(*INFER, "--overwrite")
+    assert Path("out.h5").read_text() == "precious"
+    assert not list(Path().glob("*.partial"))
+
+
+def test_the_input_as_output(small_case: Path) -> None:
+    before = Path("volume.h5").read_bytes()
+    Path("link.h5").symlink_to("volume.h5")
+    Path("kept.h5.partial").write_bytes(before)
+    for source, out in (
+        ("volume.h5", "volume.h5"),
+        ("volume.h5:/raw", small_case / "volume.h5"),
+        ("link.h5", "volume.h5"),
+        ("volume.h5", "link.h5"),
+    ):
+        message = refused("infer", source, "--net", "tiny.yaml", "--out", out, "--overwrite")
+        assert f"{out}: is the input" in message
+    message = refused("infer", "kept.h5.partial", "--net", "tiny.yaml", "--out", "kept.h5")
+    assert "kept.h5.partial: is the input" in message
+    assert Path("volume.h5").read_bytes() == before
+    assert Path("kept.h5.partial").read_bytes() == before
+
+
+def test_places_that_cannot_be_written(small_case: Path) -> None:
+    infer = INFER[:-1]
+    assert "there is no folder none" in refused(*infer, "none/out.h5")
+    assert "there is no folder tiny.yaml" in refused(*infer, "tiny.yaml/out.h5")
+    assert "cannot be written there: File name too long" in refused(*infer, "x" * 999 + ".h5")
+    (small_case / "taken.h5").mkdir()
+    assert "taken.h5: is a folder" in refused(*infer, "taken.h5", "--overwrite")
+    for name in ("out", "out.npy", "out.tif"):
+        said = refused(*infer, name)
+        assert said == (
+            f"{name}: its ending names no format that znni writes; "
+            f"let it end in one of .h5, .hdf5, .zarr"
+        )
+    plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--out")
+    assert "none/plan.json: cannot be written" in refused(*plan, "none/plan.json")
+
+
+def test_a_plan_replaces_nothing_but_a_plan_and_that_only_if_asked() -> None:
+    plan = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out")
+    succeeds(*plan, "plan.json")
+    assert "plan.json: exists; write elsewhere, or give overwrite=True (--overwrite)" in refused(
+        *plan, "plan.json"
+    )
+    succeeds(*plan, "plan.json", "--overwrite")
+    for other in ("tiny.yaml", "volume.h5"):
+        before = Path(other).read_bytes()
+        assert f"{other}: exists" in refused(*plan, other)
+        assert f"{other}: not a plan" in refused(*plan, other, "--overwrite")
+        assert Path(other).read_bytes() == before
+
+
+def test_a_folder_without_permission(small_case: Path) -> None:
+    (small_case / "locked").mkdir(mode=0o555)
+    small_case.chmod(0o755)
+    refused(*INFER, "--ram", "1", code=3)  # loads what needs to be loaded
+    with without_privileges():
+        message = refused(*INFER[:-1], "locked/out.h5")
+    assert "locked/out.h5: cannot be written there: Permission denied" in message
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may write anywhere: be somebody else for a while."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_a_second_run_into_the_same_file() -> None:
+    with PartialFile(Path("out.h5")):
+        assert "out.h5.partial: is in use" in refused(*INFER)
+        assert Path("out.h5.partial").exists()
+    Path("out.h5.partial").unlink()
+
+
+def test_a_disk_too_small_for_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage:
+        free = 2**10
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: Usage)
+    message = refused(*INFER)
+    assert "the output takes 11 KiB and the disk has 1 KiB free" in message
+    assert not list(Path().glob("*.partial"))

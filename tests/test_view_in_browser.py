@@ -1,0 +1,76 @@
+"""Pages of outputs in a real browser, where there is one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import read_main, succeeds, voxels
+from pages import picture, read_page
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+pytestmark = [
+    pytest.mark.usefixtures("fake_primitives", "small_output"),
+    pytest.mark.skipif(not BROWSER, reason="needs Chromium or Chrome; there is none here"),
+]
+
+
+def browse(*options: str, at: str) -> str:
+    """Open a page in a browser without a window, and give the page as it is then."""
+    address = f"{Path('out.html').absolute().as_uri()}#{at}"
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=profile"]
+    size = ["--window-size=1200,900", "--force-device-scale-factor=1"]
+    done = subprocess.run(
+        [*command, *size, *options, address],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr
+    return done.stdout
+
+
+def test_a_browser_shows_the_values_at_a_place() -> None:
+    succeeds("view", "volume.h5", "out.h5")
+    for (z, y, x), feature in (((0, 2, 3), 0), ((4, 10, 18), 1)):
+        page = browse(
+            "--dump-dom", "--enable-logging=stderr", at=f"z={z}&y={y}&x={x}&map={feature}"
+        )
+        assert "<title>out over volume</title>" in page
+        assert re.findall("<output>([^<]*)</output>", page) == [str(z), str(y), str(x), "70 %"]
+        given = re.search('id="input-value">([^<]*)<', page)
+        made = re.search('id="output-value">([^<]*)<', page)
+        assert given
+        assert made
+        assert float(given[1]) == pytest.approx(voxels()[z, y, x].clip(1, 198), abs=1)
+        value = read_main("out.h5")[feature, z, y - 2, x - 3]
+        assert float(made[1]) == pytest.approx(value, abs=0.005)
+
+
+def test_a_browser_draws_sections() -> None:
+    succeeds("view", "volume.h5", "out.h5")
+    _, (given, made, _) = read_page("out.html")
+    shots = {}
+    for show in ("input", "output", "overlay"):
+        at = f"z=3&y=9&x=11&opacity=50&show={show}"
+        browse("--screenshot=shot.png", at=at)
+        shots[show] = picture(Path("shot.png").read_bytes()).astype(int)
+    top, left = np.argwhere((shots["input"] != shots["output"]).any(axis=2)).min(axis=0)
+    found = np.argwhere((shots["input"][top + 5, left:, :3] == (20, 23, 26)).all(axis=1))
+    scale = found.min() / given.shape[2]  # up to the ground beside the first section
+    assert scale > 10
+    for y, x in ((5, 3), (12, 14), (14, 0)):  # not below the caption, nor at the cross
+        row, column = int(top + (y + 0.5) * scale), int(left + (x + 0.5) * scale)
+        grey, value = int(given[3, y, x]), int(made[3, y, x])
+        assert shots["input"][row, column, 0] == pytest.approx(grey, abs=1)
+        assert shots["output"][row, column, 2] == pytest.approx(value, abs=1)
+        share = 0.5 * value / 255
+        wanted = [grey + share * (colour - grey) for colour in (240, 140, 60)]
+        assert shots["overlay"][row, column, :3] == pytest.approx(wanted, abs=1.5)
