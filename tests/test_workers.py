@@ -209,15 +209,31 @@ def test_a_worker_that_comes_when_all_is_done_is_not_waited_for() -> None:
     occupied.set()
 
 
+def blas_threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
 def test_blas_has_one_thread_inside_and_its_own_number_again_outside() -> None:
     np.ones((2, 2)) @ np.ones((2, 2))
-
-    def blas_threads() -> list[int]:
-        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
     before, inside = blas_threads(), list[int]()
     workers(2).for_each(lambda _worker, _item: inside.extend(blas_threads()), range(4))
     assert set(inside) == {1}
+    assert blas_threads() == before
+
+
+def test_rounds_that_overlap_leave_blas_as_it_was() -> None:
+    begun, first_ended = threading.Event(), threading.Event()
+
+    def outlast(_worker: int, _item: int) -> None:
+        assert set(blas_threads()) == {1}
+        begun.set()
+        assert first_ended.wait(10)
+
+    before = blas_threads()
+    last = threading.Thread(target=lambda: workers(1).for_each(outlast, range(1)))
+    workers(1).for_each(lambda _worker, _item: (last.start(), begun.wait(10)), range(1))
+    first_ended.set()
+    last.join()
     assert blas_threads() == before
 
 

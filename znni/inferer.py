@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Unpack
 
 import numpy as np
@@ -39,6 +40,9 @@ class Inferer:
     ``znni.options.Choices``.
     ``ram`` bounds what the process may take with its output, beside the array that it is given.
 
+    Inferers run side by side in threads of one process, each with its own share of ``ram``. Calls
+    of one take turns: its memory and its workspace are for one array at a time.
+
     Example:
         >>> inferer = znni.Inferer("networks/boundaries.yaml")
         >>> probability = inferer(volume)
@@ -69,9 +73,14 @@ class Inferer:
         self._allowed = self._choices
         self._runner: EnduringRunner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
+        self._turn = Lock()
 
     def __call__(self, array: ArrayLike) -> Float32:
         """The dense output of an array."""
+        with self._turn:
+            return self._infer(array)
+
+    def _infer(self, array: ArrayLike) -> Float32:
         volume = ArrayVolume(array)
         check_features(volume, self.network)
         job = make_job(self.network, volume.size, self._border, self._pad, None)

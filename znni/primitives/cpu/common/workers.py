@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import Generic, TypeVar
@@ -51,7 +52,7 @@ class Workers:
         scratch memory. The calling thread is worker 0. The first exception stops the others.
         """
         round_ = _Round(task, items, self.threads)
-        with _threadpools().limit(limits=1, user_api="blas"):
+        with _serial_blas():
             try:
                 try:
                     for worker in range(1, self.threads):
@@ -114,6 +115,26 @@ class _Round(Generic[Item]):
                 raise self._failure
             finally:
                 self._failure = None  # its frames refer to this round
+
+
+@contextmanager
+def _serial_blas() -> Iterator[None]:
+    """Hold BLAS to one thread, unless a round of another caller does so already.
+
+    Only who took the limit puts back what was before it, in the same thread: rounds that overlap
+    would put back each other's. One that outlasts the limit ends with BLAS as it was.
+    """
+    if not _limiting.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _threadpools().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limiting.release()
+
+
+_limiting = Lock()
 
 
 @cache
