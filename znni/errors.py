@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from math import ceil
 
+from znni.shapes import Vec3
 from znni.units import in_units
 
 # The remedy for a plan that cannot be used.
@@ -48,6 +49,18 @@ class InvalidInput(ZnniError):
     exit_code = 2
 
 
+class UnusableValues(InvalidInput):
+    """Values of a volume that no network can be run over.
+
+    Attributes:
+        voxel: where the first one is.
+    """
+
+    def __init__(self, message: str, voxel: Vec3) -> None:
+        self.voxel = voxel
+        super().__init__(message)
+
+
 class DoesNotFit(ZnniError):
     """No plan stays within the memory allowed.
 
@@ -83,6 +96,10 @@ class RunFailed(ZnniError):
     """A run that stopped part-way: disk full, output not writable, interrupted."""
 
     exit_code = 4
+
+
+class Unreadable(RunFailed):
+    """A part of a volume that cannot be read."""
 
 
 class OutOfDeviceMemory(RunFailed, MemoryError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.brute_force import at_voxel
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, Unreadable
 from znni.network import Network
 from znni.options import ACCURACIES, Accuracy, Pad
 from znni.origin import Origin, origin_of
@@ -37,41 +38,53 @@ class Verification:
     Attributes:
         out: the output.
         voxels: how many were looked at.
-        unneeded: how many of them are outside the mask and hold 0; the others were computed again.
+        unreadable: how many of them could not be, as they lie in damaged blocks.
+        unneeded: how many are outside the mask and hold 0; all others were computed again.
         seed: that they were chosen by.
-        wrong: how many of them differ by more than is allowed.
+        wrong: how many differ by more than is allowed.
         largest_error: the largest difference, in the units of what the network gives.
         allowed: at that voxel: the rounding of the primitives' accuracy class and of the type
             that values are stored as.
-        at: that voxel, in voxels of the output.
+        at: that voxel, in voxels of the output; None where none could be looked at.
         blocks: how its blocks compare with their checksums.
     """
 
     out: str
     voxels: int
+    unreadable: int
     unneeded: int
     seed: int
     wrong: int
     largest_error: float
     allowed: float
-    at: Vec3
+    at: Vec3 | None
     blocks: BlockChecks
 
     @property
     def agrees(self) -> bool:
         """Whether nothing is wrong."""
-        return self.wrong == 0 and not self.blocks.damaged
+        return not (self.wrong or self.unreadable or self.blocks.damaged)
 
     def __str__(self) -> str:
         """What was found, in a line."""
-        z, y, x = self.at
-        found = "agree" if not self.wrong else f"{counted(self.wrong, 'voxel')} differ"
-        again = f"{counted(self.voxels - self.unneeded, 'voxel')} computed again in float64"
+        if self.wrong:
+            found = f"{counted(self.wrong, 'voxel')} {'differs' if self.wrong == 1 else 'differ'}"
+        else:
+            found = "agree" if self.agrees else "is damaged"
+        computed = self.voxels - self.unneeded - self.unreadable
+        again = f"{counted(computed, 'voxel')} computed again in float64"
         masked = f", {self.unneeded:,} outside the mask hold 0" * bool(self.unneeded)
+        unread = f", {self.unreadable:,} cannot be read" * bool(self.unreadable)
+        largest = ""
+        if self.at:
+            z, y, x = self.at
+            largest = (
+                f", largest error {self.largest_error:.2g} at z={z}, y={y}, x={x} of the output, "
+                f"where {self.allowed:.2g} is allowed"
+            )
         return (
-            f"{self.out}: {found}; {again}{masked} (seed {self.seed}), largest error "
-            f"{self.largest_error:.2g} at z={z}, y={y}, x={x} of the output, where "
-            f"{self.allowed:.2g} is allowed; {self.blocks}"
+            f"{self.out}: {found}; {again}{masked}{unread} (seed {self.seed}){largest}; "
+            f"{self.blocks}"
         )
 
 
@@ -108,7 +121,7 @@ def verify(
     Raises:
         InvalidInput: the output has no such attributes, or input or weights are not there, or not
             those that it was computed from.
-        RunFailed: input or output cannot be read.
+        Unreadable: the input cannot be read; of the output, what cannot is counted.
 
     Example:
         >>> znni.verify("boundaries.h5", voxels=100).agrees
@@ -131,18 +144,18 @@ def verify(
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)
     checked = check_blocks(output, ledger, output.name, blocks, generator, progress)
-    wanted = [Vec3(*map(int, generator.integers(output.size))) for _ in range(voxels)]
-    stored = np.array([output.read(Box(at, at + 1))[:, 0, 0, 0] for at in wanted])
+    chosen = [Vec3(*map(int, generator.integers(output.size))) for _ in range(voxels)]
+    places, stored = _readable(output, chosen)
     computed = np.zeros(stored.shape)
     unneeded, largest_sum = 0, 0.0
-    for index, at in enumerate(wanted):
+    for index, at in enumerate(places):
         if masked and not stored[index].any() and not _mask_at(masked, origin, at):
             unneeded += 1
         else:
             window = seen_at(volume, origin, at)
             computed[index], seen = at_voxel(origin.network, parameters, window)
             largest_sum = max(largest_sum, seen)
-        progress(index + 1, voxels)
+        progress(index + 1, len(places))
     errors, allowed = compared(
         stored,
         computed,
@@ -150,19 +163,30 @@ def verify(
         tolerance(origin.network, origin.attributes.accuracy, largest_sum),
     )
     differ = ~(errors <= allowed)  # NaN is one that does
-    worst = int(np.argmax(np.nan_to_num(errors, nan=np.inf).max(axis=1)))
-    feature = int(np.argmax(np.nan_to_num(errors[worst], nan=np.inf)))
+    ranked = np.nan_to_num(errors, nan=np.inf)
+    worst = np.unravel_index(ranked.argmax(), ranked.shape) if places else None
     return Verification(
         out=str(out),
         voxels=voxels,
+        unreadable=voxels - len(places),
         unneeded=unneeded,
         seed=seed,
         wrong=int(differ.any(axis=1).sum()),
-        largest_error=float(errors[worst, feature]),
-        allowed=float(allowed[worst, feature]),
-        at=wanted[worst],
+        largest_error=float(errors[worst]) if worst else 0.0,
+        allowed=float(allowed[worst]) if worst else 0.0,
+        at=places[worst[0]] if worst else None,
         blocks=checked,
     )
+
+
+def _readable(output: StoredVolume, places: list[Vec3]) -> tuple[list[Vec3], NDArray[Any]]:
+    """Those of the voxels that can be read, and what they hold (voxels, f')."""
+    readable, values = [], []
+    for at in places:
+        with suppress(Unreadable):  # which the voxels that are left out tell
+            values.append(output.read(Box(at, at + 1))[:, 0, 0, 0])
+            readable.append(at)
+    return readable, np.array(values, output.dtype).reshape(-1, output.features)
 
 
 def tolerance(network: Network, accuracy: Accuracy, largest_sum: float) -> float:

@@ -32,10 +32,11 @@ def verify(
 ) -> None:
     """Compute random voxels of an output again, in float64, from input and network alone.
 
-    Its blocks are held to their checksums, too. Exits with 5 where anything differs.
+    Its blocks are held to their checksums, too. Exits with 5 where anything differs, or a block
+    cannot be read.
     """
     from znni import verification
-    from znni.errors import OutputDiffers
+    from znni.errors import OutputDiffers, option
     from znni.progress import show_progress
 
     with show_progress() as progress:
@@ -50,5 +51,8 @@ def verify(
             progress=progress,
         )
     if not found.agrees:
-        raise OutputDiffers(f"{found}; compute it again")
+        again = option("overwrite", True)
+        raise OutputDiffers(
+            f"{found}; compute it again by the command that znni info shows, with {again}"
+        )
     typer.echo(found)

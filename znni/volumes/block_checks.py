@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, Unreadable
 from znni.shapes import Box, Vec3
 from znni.units import counted
 from znni.volume import Volume
 from znni.volumes.ledger import Ledger, checksum_of
+from znni.volumes.stored import reason
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class BlockChecks:
     Attributes:
         blocks: how many there are.
         checked: how many of them were read.
-        damaged: those that are not as they were written.
+        damaged: those that are not as they were written, or cannot be read.
+        unreadable: why the first of those cannot that cannot; empty where all can.
     """
 
     blocks: int
     checked: int
     damaged: tuple[Box, ...]
+    unreadable: str = ""
 
     def __str__(self) -> str:
         """In words."""
@@ -35,7 +38,8 @@ class BlockChecks:
         of = f" of {self.blocks:,}" * (self.checked < self.blocks)
         if self.damaged:
             count = counted(len(self.damaged), "block")
-            return f"{count}{of} damaged, the first one at {self.damaged[0]}"
+            why = f" ({self.unreadable})" * bool(self.unreadable)
+            return f"{count}{of} damaged, the first one at {self.damaged[0]}{why}"
         are = "has its checksum" if self.checked == 1 else "have their checksums"
         return f"{counted(self.checked, 'block')}{of} {are}"
 
@@ -48,7 +52,7 @@ def check_blocks(
     generator: np.random.Generator,
     progress: Callable[[int, int], None],
 ) -> BlockChecks:
-    """Read blocks and compare their checksums.
+    """Read blocks and compare their checksums; one that cannot be read is damaged like others.
 
     Args:
         output: the whole output.
@@ -60,7 +64,6 @@ def check_blocks(
 
     Raises:
         InvalidInput: the ledger's blocks are not those of the output.
-        RunFailed: the output cannot be read.
     """
     boxes = sorted(ledger.checksums)
     whole = Box(Vec3(0, 0, 0), output.size)
@@ -75,9 +78,14 @@ def check_blocks(
         wanted = [boxes[index] for index in chosen]
     else:
         wanted = boxes
-    damaged = []
+    damaged: list[Box] = []
+    unreadable = ""
     for done, box in enumerate(wanted, start=1):
-        if checksum_of(output.read(box)) != ledger.checksums[box]:
+        try:
+            found = checksum_of(output.read(box))
+        except Unreadable as error:
+            found, unreadable = "", unreadable or reason(error.__cause__ or error)
+        if found != ledger.checksums[box]:
             damaged.append(box)
         progress(done, len(wanted))
-    return BlockChecks(len(boxes), len(wanted), tuple(damaged))
+    return BlockChecks(len(boxes), len(wanted), tuple(damaged), unreadable)

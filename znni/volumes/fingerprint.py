@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.errors import RunFailed
+from znni.errors import Unreadable
 from znni.shapes import Box, Vec3
 from znni.volume import Volume
 from znni.volumes.locate import split_dataset
@@ -69,7 +69,7 @@ def _some_values(volume: Volume, part: Box, count: int) -> str:
     digest = sha256()
     for offset in sorted(map(tuple, places.astype(int).tolist())):
         start = part.start + Vec3(*offset)
-        with suppress(RunFailed):  # where it is needed, the run will say so
+        with suppress(Unreadable):  # where it is needed, the run will say so
             values: Any = volume.read(Box(start, (start + SAMPLE).minimum(part.stop)))
             digest.update(values.dtype.str.encode() + values.tobytes())
     return digest.hexdigest()[:DIGITS]

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, RunFailed
+from znni.errors import InvalidInput, Unreadable
 from znni.shapes import Box
 from znni.volume import Grid
 from znni.volumes.array import ArrayLike, ArrayVolume
@@ -19,7 +19,7 @@ class StoredVolume(ArrayVolume):
     """A volume of an array that is read from a file or a store as it is sliced.
 
     Raises:
-        RunFailed: a part of it cannot be read, as of a truncated or damaged file, or from a server
+        Unreadable: a part of it cannot be read, as of a truncated or damaged file, or from a server
             that does not answer.
     """
 
@@ -57,7 +57,7 @@ class StoredVolume(ArrayVolume):
             remedy = "check or copy the file again"
             if is_url(self.name):
                 remedy = "check the data, the network, and that the server gives parts of files"
-            raise RunFailed(
+            raise Unreadable(
                 f"{self.name}: cannot be read at {box}: {reason(error)}; {remedy}"
             ) from error
 
