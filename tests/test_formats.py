@@ -145,7 +145,7 @@ def test_a_series_of_several() -> None:
     with tifffile.TiffWriter("v.tif") as file:
         file.write(VALUES[0], photometric="minisblack")
         file.write(VALUES[1, :, 1:], photometric="minisblack")
-    with pytest.raises(InvalidInput, match=r"0 QYX \(5, 6, 7\) uint8, 1 QYX .* as dataset='0'"):
+    with pytest.raises(InvalidInput, match=r"0 QYX \(5, 6, 7\) uint8, 1 QYX .* as v.tif:/0$"):
         open_volume("v.tif")
     check("v.tif", VALUES[:1], "0")
     check("v.tif:1", VALUES[1:2, :, 1:])

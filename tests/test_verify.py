@@ -133,7 +133,9 @@ def test_other_input_differs() -> None:
         file["raw"][...] = voxels()[::-1]
     message = refused("verify", "out.h5")
     assert re.match(
-        "the input's (values|bytes) are not those that out.h5:/main was computed from", message
+        r"out.h5:/main was computed from another input, or this one has changed since: the input's "
+        r"(values|bytes) \([0-9a-f]{16} then, [0-9a-f]{16} now\); give that one",
+        message,
     )
 
 
@@ -244,7 +246,10 @@ def test_what_no_run_has_made_is_refused() -> None:
         file["main"] = read = np.zeros((1, 4, 5, 6), np.float32)
     assert read.any() == 0
     message = refused("verify", "other.h5")
-    assert "attribute 'source' does not say how it was computed (Field required)" in message
+    assert message == (
+        "other.h5:/main: has no attribute 'source', so that nothing tells how it was computed; "
+        "give an output of znni infer"
+    )
     assert "no such file" in refused("verify", "absent.h5")
     np.save("a.npy", read)
     assert "attribute 'source'" in refused("verify", "a.npy")
@@ -254,11 +259,11 @@ def test_what_no_run_has_made_is_refused() -> None:
     ("name", "value", "said"),
     [
         ("network_file", "{", "attribute network_file, line 1: not valid YAML"),
-        ("network_file", 3, "attribute 'network_file' does not say"),
-        ("voxel_offset", [1, 2], "attribute 'voxel_offset' does not say"),
+        ("network_file", 3, "attribute 'network_file' is 3, which no run has written"),
+        ("voxel_offset", [1, 2], "attribute 'voxel_offset' is [1, 2], which no run"),
         ("voxel_offset", [90, 2, 3], "from voxel 90x2x3 of a volume of 7x20x23"),
-        ("pad", "mirror", "attribute 'pad' does not say"),
-        ("scale", h5py.Empty("f8"), "attribute 'scale' does not say"),
+        ("pad", "mirror", "attribute 'pad' is 'mirror', which"),
+        ("scale", h5py.Empty("f8"), "attribute 'scale' is Empty(dtype="),
     ],
 )
 def test_damaged_attributes_are_refused(name: str, value: Any, said: str) -> None:

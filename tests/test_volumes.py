@@ -69,7 +69,9 @@ def test_one_of_several_datasets(tmp_path: Path) -> None:
     for source, dataset in (("v.h5:/b/c", None), ("v.h5", "b/c"), ("v.h5:/b/c", "b/c")):
         volume = open_volume(f"{tmp_path}/{source}", dataset)
         assert (volume.read(BOX) == 7).all()
-    said = r": /a \(5, 6, 7\) uint8, /b/c .*dataset='/a' \(--dataset /a\)"
+    with pytest.raises(InvalidInput, match=r"v\.h5 is no folder; .*, give .*v\.h5:/b/c$"):
+        open_volume(tmp_path / "v.h5" / "b" / "c")
+    said = r": /a \(5, 6, 7\) uint8, /b/c .*name one, as .*v\.h5:/a$"
     with pytest.raises(InvalidInput, match=said):
         open_volume(tmp_path / "v.h5")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -114,10 +115,11 @@ def origin_of(output: StoredVolume) -> Origin:
     try:
         attributes = Attributes.model_validate(found)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidInput(
-            f"{output.name}: its attribute {first['loc'][0]!r} does not say how it was computed "
-            f"({first['msg']}); give an output of znni infer"
-        ) from None
+        key = str(error.errors()[0]["loc"][0])
+        if key in found:
+            wrong = f"its attribute {key!r} is {shortened(found[key])}, which no run has written"
+        else:
+            wrong = f"has no attribute {key!r}, so that nothing tells how it was computed"
+        raise InvalidInput(f"{output.name}: {wrong}; give an output of znni infer") from None
     where = f"{output.name}, attribute network_file"
     return Origin(attributes, network_from_text(attributes.network_file, where))

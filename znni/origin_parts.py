@@ -71,8 +71,9 @@ def _check_marks(
     for name, mark in marks.items():
         if ledger.identity[name] != mark and not name.endswith("time of change"):
             raise InvalidInput(
-                f"{name} are not those that {output.name} was computed from: it is another input, "
-                f"or has changed; give that one, as {option('source', 'FILE')}"
+                f"{output.name} was computed from another input, or this one has changed since: "
+                f"{name} ({ledger.identity[name]} then, {mark} now); give that one, as "
+                f"{option('source', 'FILE')}"
             )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import h5py
 
-from znni.errors import InvalidInput, ZnniError, option
+from znni.errors import InvalidInput, ZnniError
 from znni.volume import NewOutput
 from znni.volumes.formats import Format, check_plain
 from znni.volumes.hdf5_compressed import decoded_by_threads
@@ -25,7 +25,7 @@ def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
     Raises:
         InvalidInput: no such file or dataset, not HDF5, or several volumes to choose from.
     """
-    path = local_file(place, NAME)
+    path = _file(place)
     with _told_in_one_line(path):
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path)
@@ -35,7 +35,7 @@ def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
 
 def describe_hdf5(place: str, dataset: str | None) -> str:
     """The datasets of a file with shape, type and chunks, and how an output came to be."""
-    path = local_file(place, NAME)
+    path = _file(place)
     lines = [str(path)]
     with _told_in_one_line(path), h5py.File(path, "r") as file:
         for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
@@ -44,6 +44,21 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
                 f"    {name}: {value}" for name, value in found.attrs.items() if name != "plan"
             )
     return "\n".join(lines)
+
+
+def _file(place: str) -> Path:
+    """The path of a file.
+
+    Raises:
+        InvalidInput: there is none; where the path goes on behind a file, a dataset may be meant.
+    """
+    for parent in Path(place).parents:
+        if parent.is_file():
+            raise InvalidInput(
+                f"{place}: no such file, and {parent} is no folder; if a dataset of it is "
+                f"meant, give {parent}:/{Path(place).relative_to(parent)}"
+            )
+    return local_file(place, NAME)
 
 
 @contextmanager
@@ -91,7 +106,7 @@ def _only_volume(file: h5py.File, path: Path) -> h5py.Dataset:
     if len(volumes) > 1:
         raise InvalidInput(
             f"{path}: has several volumes: {_listing(volumes)}; name one, as "
-            f"{option('dataset', volumes[0].name)}"
+            f"{path}:{volumes[0].name}"
         )
     return volumes[0]
 
@@ -116,7 +131,7 @@ def ledger_text(place: str) -> bytes:
     Raises:
         InvalidInput: there is no such output.
     """
-    path = local_file(place, NAME)
+    path = _file(place)
     beside = ledger_name(path)
     if beside.exists():
         return beside.read_bytes()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from znni.errors import InvalidInput, ZnniError, option
+from znni.errors import InvalidInput, ZnniError
 from znni.volume import NewOutput, Output
 from znni.volumes.formats import Format, library
 from znni.volumes.ledger_file import ledger_name
@@ -164,8 +164,7 @@ def _only_volume(node: Any, root: str, inside: str) -> _Found:
     if len(volumes) > 1:
         listed = ", ".join(map(str, volumes))
         raise InvalidInput(
-            f"{root}: has several volumes: {listed}; name one, as "
-            f"{option('dataset', '/' + volumes[0].path)}"
+            f"{root}: has several volumes: {listed}; name one, as {root}:/{volumes[0].path}"
         )
     return volumes[0] if volumes else found[0]
 
@@ -184,12 +183,12 @@ def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Ite
         except KeyError:
             raise InvalidInput(
                 f"{where}: its OME metadata has a resolution {level.path!r} that is not there; "
-                f"copy it again, or give another {option('dataset', '/PATH')}"
+                f"copy it again, or give another, as {root}:/PATH"
             ) from None
         if hasattr(array, "members"):
             raise InvalidInput(
                 f"{where}: its OME metadata has a resolution {level.path!r} that is a group and no "
-                f"array; write it again, or give another {option('dataset', '/PATH')}"
+                f"array; write it again, or give another, as {root}:/PATH"
             )
         yield _Found(f"{path}/{level.path}".strip("/"), array, level)
     if not image:

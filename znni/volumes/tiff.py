@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
-from znni.errors import InvalidInput, option
+from znni.errors import InvalidInput
 from znni.volume import Grid
 from znni.volumes.formats import Format, library
 from znni.volumes.named_axes import NamedAxes
@@ -98,9 +98,7 @@ def _complaints(found: list[str]) -> Iterator[None]:
 def _series(file: Any, place: str, dataset: str | None) -> Any:
     told = ", ".join(_told(file, series) for series in file.series)
     if dataset is None and len(file.series) > 1:
-        raise InvalidInput(
-            f"{place}: has several series of pages: {told}; name one, as {option('dataset', '0')}"
-        )
+        raise InvalidInput(f"{place}: has several series of pages: {told}; name one, as {place}:/0")
     number = (dataset or "0").strip("/")
     if not number.isdecimal() or int(number) >= len(file.series):
         raise InvalidInput(f"{place}: has no dataset {dataset!r}; it has {told}")
