@@ -150,6 +150,21 @@ def test_a_mask_is_of_input_voxels_whatever_the_region() -> None:
     assert report.skipped == Skipped(outside_mask=15)
 
 
+def test_what_a_mask_leaves_out_may_still_be_seen() -> None:
+    values = np.ones(SIZE, np.float32)
+    values[1, 12, 20] = np.nan
+    write(values)
+    mask = np.zeros(SIZE, np.uint8)
+    mask[1, 14, 23] = 1
+    write(mask, "mask.h5")
+    message = refused(*INFER, "--mask", "mask.h5")
+    assert "the volume holds nan at voxel z=1, y=12, x=20; replace" in message
+    assert "; the mask is 0 there, but this voxel is seen by others; out.h5 was not" in message
+    mask[1, 12, 20] = 1
+    write(mask, "wider.h5")
+    assert "the mask is 0" not in refused(*INFER, "--mask", "wider.h5")
+
+
 @pytest.mark.parametrize("shape", [(3, 35, 38), (2, *SIZE)])
 def test_masks_that_do_not_fit(shape: tuple[int, ...]) -> None:
     write(np.zeros(shape, np.uint8), "mask.h5")

@@ -25,7 +25,7 @@ from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
 from znni.report import Report
-from znni.resuming import identity, plan_of_rest, remaining_of
+from znni.resuming import identity, plan_of_rest, remaining_of, way_on
 from znni.shapes import Box, Vec3
 from znni.smaller_plan import smaller_plan
 from znni.volume import NewOutput, Volume
@@ -153,7 +153,7 @@ def infer(
         measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak, earlier, noted)
         output.finish(measured)
     except BaseException as error:
-        error.add_note(output.abandon())
+        error.add_note(output.abandon(way_on(error)))
         raise
     if choices.costs != "built-in":
         for side in plan.sides:

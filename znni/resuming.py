@@ -9,13 +9,13 @@ from hashlib import sha256
 from znni.engine.pipeline import Progress
 from znni.engine.remaining import Remaining
 from znni.engine.tiles import Job
-from znni.errors import InvalidInput, option
+from znni.errors import InvalidInput, Unreadable, UnusableValues, option
 from znni.network import Network
 from znni.options import Choices, Stored
 from znni.plan_of_run import given_or_found
 from znni.plans import Plan
 from znni.shapes import Box, Vec3
-from znni.volume import NewOutput, Output, Volume
+from znni.volume import SAME_COMMAND, NewOutput, Output, Volume
 from znni.volumes.fingerprint import DIGITS, fingerprint
 from znni.weights import Weights
 
@@ -125,6 +125,18 @@ def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
         )
         progress(finished, job.output.volume)
     return remaining
+
+
+def way_on(error: BaseException) -> str:
+    """What to do with the finished blocks that a run leaves which an error has stopped."""
+    if isinstance(error, UnusableValues):
+        return f"with the input mended, start afresh by {option('resume', False)}"
+    if isinstance(error, Unreadable):
+        return (
+            f"{SAME_COMMAND}, if the input is as it was when that began, its time of change "
+            f"included (cp -p keeps it)"
+        )
+    return SAME_COMMAND
 
 
 def _with_memory_of(plan: Plan, choices: Choices) -> Choices:

@@ -12,6 +12,8 @@ from znni.errors import InvalidInput
 from znni.options import Compression, OutputType
 from znni.shapes import Box, Vec3
 
+SAME_COMMAND = "the same command goes on from there"
+
 Point: TypeAlias = tuple[float, float, float]
 
 
@@ -175,8 +177,11 @@ class Output(Sink, Protocol):
     def finish(self, measured: dict[str, Any]) -> None:
         """All boxes are written: bring attributes up to date, and make the output a whole one."""
 
-    def abandon(self) -> str:
+    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """The run stops part-way: keep what is written, but never as a whole output.
+
+        Args:
+            way_on: what to do with blocks that are finished, where they can be gone on with.
 
         Returns:
             What is left of it.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from znni.engine.tiles import Job, Tile, read_input
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, UnusableValues
 from znni.network import Network
 from znni.primitives.reference import activation
 from znni.shapes import Box, Vec3
@@ -77,7 +77,7 @@ class Blocks:
         """What the network sees for a tile, or what it gives where that is known.
 
         Raises:
-            InvalidInput: as ``read_input``.
+            UnusableValues: as ``read_input``.
         """
         if self.is_outside(tile.written):
             with self._noting:
@@ -85,7 +85,12 @@ class Blocks:
             nothing = np.zeros(self._network.out_features, np.float32)
             return _finished(nothing, tile)
         view, scaling = self._network.field_of_view, self._network.scaling
-        seen = read_input(self._volume, self._job, tile, view, scaling)
+        try:
+            seen = read_input(self._volume, self._job, tile, view, scaling)
+        except UnusableValues as error:
+            if self._mask and not self._mask.read(Box(error.voxel, error.voxel + 1)).any():
+                error.add_note("the mask is 0 there, but this voxel is seen by others")
+            raise
         if not is_constant(seen):
             return Block(seen, finished=False)
         with self._noting:

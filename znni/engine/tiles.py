@@ -10,7 +10,7 @@ from typing import SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, option
+from znni.errors import InvalidInput, UnusableValues, option
 from znni.network import InputScaling, Network
 from znni.options import Border, Pad, check_names
 from znni.shapes import Box, Vec3
@@ -147,8 +147,7 @@ def read_input(volume: Volume, job: Job, tile: Tile, view: Vec3, scaling: InputS
     """What the network sees for a tile: float32 (f, z, y, x), scaled, padded beyond the edges.
 
     Raises:
-        InvalidInput: a value that is NaN, or infinite as float32: it would spread over its
-            neighbours.
+        UnusableValues: one is NaN, or infinite as float32: it would spread over its neighbours.
     """
     box = Box(tile.computed.start, tile.computed.stop + view - 1).shifted(job.origin)
     sources = [
@@ -198,7 +197,8 @@ def _check_finite(
         return
     first = tuple(np.argwhere(~np.isfinite(values))[0])
     z, y, x = (source[index] for source, index in zip(sources, first[1:], strict=True))
-    raise InvalidInput(
+    raise UnusableValues(
         f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}; replace what is NaN, "
-        f"or infinite as float32, before running a network over it"
+        f"or infinite as float32, before running a network over it",
+        Vec3(int(z), int(y), int(x)),
     )

@@ -142,6 +142,6 @@ class ArrayOutput:
     def finish(self, measured: dict[str, Any]) -> None:
         """Nothing to do: the array is the caller's."""
 
-    def abandon(self) -> str:
+    def abandon(self, _way_on: str = "", /) -> str:
         """Nothing to do: the array is the caller's."""
         return "the output array is incomplete"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from znni.errors import InvalidInput, RunFailed, option
 from znni.shapes import Box, Vec3
 from znni.units import counted
-from znni.volume import Begun, NewOutput
+from znni.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.chunk_extents import chunk_extents
 from znni.volumes.hdf5_chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.ledger_file import LedgerFile
@@ -103,12 +103,17 @@ class Hdf5Output:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """What HDF5 cannot read of a file that an earlier run began is one error."""
+        """What HDF5 cannot read of an unfinished file is one error."""
         try:
             yield
         except MemoryError:
             raise
         except Exception as error:  # h5py tells of damage in all ways
+            if not self._ledger.resumed:
+                raise RunFailed(
+                    f"{self._disk.partial}: HDF5 cannot read what was just written: "
+                    f"{reason(error)}; check the disk, or write elsewhere"
+                ) from error
             raise InvalidInput(
                 f"{self._disk.partial}: cannot be gone on with, as HDF5 cannot read it: "
                 f"{reason(error)}; give {option('resume', False)} to start afresh, or write "
@@ -165,7 +170,7 @@ class Hdf5Output:
             raise self._failed(error) from None
         self._ledger.discard()
 
-    def abandon(self) -> str:
+    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Close the unfinished file; it stays if it holds a block."""
         self._close()
         blocks = len(self._ledger.ledger.checksums)
@@ -178,7 +183,7 @@ class Hdf5Output:
         self._disk.close()
         return (
             f"{self._disk.path} was not made; {self._disk.partial} holds "
-            f"{counted(blocks, 'finished block')}; the same command goes on from there"
+            f"{counted(blocks, 'finished block')}; {way_on}"
         )
 
     def _failed(self, error: OSError) -> RunFailed:

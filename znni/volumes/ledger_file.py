@@ -31,6 +31,12 @@ from znni.volumes.positioned_write import write_all
 
 log = logging.getLogger("znni")
 
+# What differs where something else does: values are sampled where the input is read.
+FOLLOWING = {
+    "the input's values": {"the region", "the network"},
+    "its place in space": {"the region"},
+}
+
 
 class MemoryLedger:
     """A ledger that is gone with the process: of an output that cannot be gone on with.
@@ -224,15 +230,16 @@ def _to_go_on_with(partial: Path, wanted: NewOutput, *, left: bool) -> tuple[Led
     raise InvalidInput(
         f"{partial}: holds {counted(len(found.checksums), 'finished block')} of another run, which "
         f"differs in {'; in '.join(differing)}; give what that run was given to go on with it, "
-        f"{again} to start afresh, or write elsewhere"
+        f"{again} or {option('overwrite', True)} to start afresh, or write elsewhere"
     )
 
 
 def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    differing = [name for name in {**now, **then} if then.get(name) != now.get(name)]
     return [
         f"{name} ({then.get(name, 'none')} then, {now.get(name, 'none')} now)"
-        for name in {**now, **then}
-        if then.get(name) != now.get(name)
+        for name in differing
+        if FOLLOWING.get(name, set()).isdisjoint(differing)
     ]
 
 

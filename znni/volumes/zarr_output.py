@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from znni.errors import InvalidInput, RunFailed, option
 from znni.shapes import Box, Vec3
 from znni.units import counted
-from znni.volume import Begun, NewOutput
+from znni.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.chunk_extents import chunk_extents
 from znni.volumes.formats import library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
@@ -146,7 +146,7 @@ class ZarrOutput:
             raise self._failed(error) from error
         self._ledger.discard()
 
-    def abandon(self) -> str:
+    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Let go of the unfinished array; it stays if it holds a block."""
         place, blocks = self._folder.place, len(self._ledger.ledger.checksums)
         if not blocks:
@@ -156,8 +156,8 @@ class ZarrOutput:
         self._folder.keep()
         self._ledger.close()
         finished = counted(blocks, "finished block")
-        again = "; the same command goes on from there" * isinstance(self._ledger, LedgerFile)
-        return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}{again}"
+        then = f"; {way_on}" * isinstance(self._ledger, LedgerFile)
+        return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}{then}"
 
     def _failed(self, error: Exception) -> RunFailed:
         return RunFailed(
