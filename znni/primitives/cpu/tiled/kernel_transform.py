@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from znni.arrays import empty_aligned
-from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel, run_phases
 from znni.primitives.cpu.common.simd import (
     FLOAT_BYTES,
     LANES,
@@ -74,34 +74,39 @@ def transform_kernels(
     out_features, in_features = weight.shape[:2]
     kernel = Vec3(*weight.shape[2:])
     groups = spectra.shape[1]
-    run = _transform(numbers)
     scratch = empty_aligned((workers.threads, scratch_floats(kernel)), np.float32)
     tables = [
         _roots(taps, length, count)
         for taps, length, count in zip(kernel, tile, (tile.z, tile.y, half(tile.x)), strict=True)
     ]
     tables[2] /= tile.volume
-
-    def task(worker: int, item: tuple[int, int]) -> None:
-        group, c = item
-        first = group * LANES
-        run(
-            weight[first, c].ctypes.data,
-            in_features * kernel.volume,
-            min(LANES, out_features - first),
-            *kernel,
-            tile.z,
-            tile.y,
-            half(tile.x),
-            whole_rows(tile),
-            own_columns(tile),
-            *(table.ctypes.data for table in tables),
-            spectra[0, group, c].ctypes.data,
-            spectra.strides[0] // FLOAT_BYTES,
-            scratch[worker].ctypes.data,
-        )
-
-    workers.for_each(task, [(group, c) for c in range(in_features) for group in range(groups)])
+    roots_z, roots_y, roots_x = (table.ctypes.data for table in tables)
+    frequency_stride, group_stride, map_stride, _ = (
+        stride // FLOAT_BYTES for stride in spectra.strides
+    )
+    phase = _transform(numbers).phase(
+        in_features * groups,
+        weight=weight.ctypes.data,
+        in_features=in_features,
+        out_features=out_features,
+        groups=groups,
+        taps_z=kernel.z,
+        taps_y=kernel.y,
+        taps_x=kernel.x,
+        tile_z=tile.z,
+        tile_y=tile.y,
+        half_x=half(tile.x),
+        whole_rows=whole_rows(tile),
+        own_columns=own_columns(tile),
+        roots_z=roots_z,
+        roots_y=roots_y,
+        roots_x=roots_x,
+        spectra=spectra.ctypes.data,
+        frequency_stride=frequency_stride,
+        group_stride=group_stride,
+        map_stride=map_stride,
+    )
+    run_phases([phase], [part.ctypes.data for part in scratch], workers)
 
 
 def _roots(taps: int, length: int, count: int) -> Float32:
@@ -111,13 +116,14 @@ def _roots(taps: int, length: int, count: int) -> Float32:
 
 
 @cache
-def _transform(numbers: NumberFormat) -> Kernel:
+def _transform(numbers: NumberFormat) -> PhaseKernel:
     """All frequencies of the kernels between one input map and up to 16 output maps."""
-    emit = Emitter(
+    emit = PhaseEmitter(
         f"transform_kernels{numbers.suffix}",
         weight=FLOATS,
-        map_stride=INDEX,
-        maps=INDEX,
+        in_features=INDEX,
+        out_features=INDEX,
+        groups=INDEX,
         taps_z=INDEX,
         taps_y=INDEX,
         taps_x=INDEX,
@@ -131,7 +137,8 @@ def _transform(numbers: NumberFormat) -> Kernel:
         roots_x=FLOATS,
         spectra=FLOATS,
         frequency_stride=INDEX,
-        scratch=FLOATS,
+        group_stride=INDEX,
+        map_stride=INDEX,
     )
     taps_z, taps_y, taps_x = emit["taps_z"], emit["taps_y"], emit["taps_x"]
     tile_z, tile_y = emit["tile_z"], emit["tile_y"]
@@ -141,12 +148,21 @@ def _transform(numbers: NumberFormat) -> Kernel:
     along_x = emit.at(taps, emit.times(volume, LANES))
     along_y = emit.at(along_x, emit.times(rows, NUMBER))
 
-    last = emit.minus(emit["maps"], 1)
-    offsets = [emit.times(emit.smaller(i, last), emit["map_stride"]) for i in range(LANES)]
+    in_map = emit.quotient(emit["share"], emit["groups"])
+    group = emit.minus(emit["share"], emit.times(in_map, emit["groups"]))
+    first_map = emit.times(group, LANES)
+    kernels = emit.plus(emit.times(first_map, emit["in_features"]), in_map)
+    weight = emit.at(emit["weight"], emit.times(kernels, volume))
+    spectra = emit.at(emit["spectra"], emit.times(group, emit["group_stride"]))
+    spectra = emit.at(spectra, emit.times(in_map, emit["map_stride"]))
+
+    maps = emit.smaller(emit.minus(emit["out_features"], first_map), LANES)
+    last, apart_by = emit.minus(maps, 1), emit.times(emit["in_features"], volume)
+    offsets = [emit.times(emit.smaller(i, last), apart_by) for i in range(LANES)]
     with emit.loop(volume) as tap:
-        source = emit.at(emit["weight"], tap)
+        source = emit.at(weight, tap)
         values = emit.gather([emit.at(source, offset) for offset in offsets])
-        emit.store(emit.first(values, emit["maps"]), emit.at(taps, emit.times(tap, LANES)))
+        emit.store(emit.first(values, maps), emit.at(taps, emit.times(tap, LANES)))
 
     with emit.loop(emit["half_x"]) as fx:
         roots = _row(emit, emit["roots_x"], fx, taps_x)
@@ -170,8 +186,8 @@ def _transform(numbers: NumberFormat) -> Kernel:
                 roots = _row(emit, emit["roots_z"], fz, taps_z)
                 total = _product(emit, along_y, roots, taps_z)
                 offset = emit.times(emit.plus(first, fz), emit["frequency_stride"])
-                _put(emit, total, emit.at(emit["spectra"], offset), numbers, streaming=True)
-    return emit.compile()
+                _put(emit, total, emit.at(spectra, offset), numbers, streaming=True)
+    return emit.compile_phase()
 
 
 def _column(emit: Emitter, fy: Value, fx: Value) -> Value:
