@@ -52,7 +52,7 @@ from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record_steps
 from znni.cli.usage import usage_error
-from znni.errors import ZnniError
+from znni.errors import InvalidInput, ZnniError
 from znni.machine import detect_host
 from znni.network_file import load_network
 from znni.options import memory_size
@@ -198,6 +198,10 @@ def top_plans_command(
     ram: options.Ram = 16 << 30,
     patch: options.Patch = None,
     count: Annotated[int, typer.Option(min=1, help="How many plans.")] = 10,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="Of these plans beside the one chosen; repeatable. Default: all."),
+    ] = None,
     costs: options.CostsChoice = "auto",
     accuracy: options.AccuracyClass = "float32",
     threads: options.Threads = None,
@@ -210,9 +214,14 @@ def top_plans_command(
     effort = Effort(repeats, budget)
 
     def compared(path: Path) -> list[Row]:
-        plans = top_plans(load_network(path), size, ram, threads, patch, costs, accuracy, count)
+        found = top_plans(load_network(path), size, ram, threads, patch, costs, accuracy, count)
+        plans = dict(enumerate(found, 1))
+        if rank:
+            if missing := set(rank) - set(plans):
+                raise InvalidInput(f"--rank {min(missing)}: there are {len(plans)} plans")
+            plans = {number: plans[number] for number in sorted({1, *rank})}
         rows = compare_plans(plans, effort, progress)
-        ceilings_of(plans[0], ceilings)
+        ceilings_of(plans[1], ceilings)
         return rows
 
     report_all("top-plans", map(compared, net), ceilings, out)

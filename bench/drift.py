@@ -7,6 +7,7 @@ predictions from measured costs are of the time of the calibration.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from random import Random
 
 from znni.calibration.choice import measurements_of
@@ -14,12 +15,14 @@ from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
 from znni.machine import detect_for
-from znni.primitive import catalogue, on_device
+from znni.primitive import Catalogue, catalogue, on_device
 
-# The calls took so many seconds, take so many bytes at most, and keep so few that all are ready.
+# The calls took so many seconds, take so many bytes at most, and keep so few together.
 SHORTEST, LONGEST = 0.02, 0.2
-MOST_WORKING, MOST_RESIDENT = 2**28, 2**22
+MOST_WORKING, MOST_RESIDENT = 2**28, 2**29
 CALLS = 40
+
+LEAST_SECONDS = 2.0  # a processor that others share is slow or fast for tenths of a second
 
 
 class CalibratedCalls:
@@ -27,20 +30,14 @@ class CalibratedCalls:
 
     Args:
         threads: worker threads of the host.
-        names: of the primitives that count.
+        names: of the primitives that count, with all others of their kinds.
     """
 
     def __init__(self, threads: int, names: list[str]) -> None:
         primitives = on_device(catalogue(detect_for("cpu", threads=threads)), "cpu")
-        known = {name: primitives[name] for name in names if name in primitives}
-
-        def suits(measured: Measurement) -> bool:
-            memory = known[measured.primitive].cost(measured.operation, measured.shape).memory
-            few = memory.working <= MOST_WORKING and memory.resident <= MOST_RESIDENT
-            return few and SHORTEST <= measured.seconds <= LONGEST
-
-        found = [one for one in measurements_of(known, CostDatabase()) if suits(one)]
-        chosen = Random(0).sample(found, min(CALLS, len(found)))
+        kinds = {type(primitives[name]) for name in names if name in primitives}
+        known = {name: found for name, found in primitives.items() if type(found) in kinds}
+        chosen = _some_of(measurements_of(known, CostDatabase()), known)
         calls = [(known[one.primitive], Call(one.operation, one.shape)) for one in chosen]
         workbench = Workbench(calls)
         self._ready = [workbench.ready(*call) for call in calls]
@@ -52,7 +49,23 @@ class CalibratedCalls:
 
     def slower(self) -> float:
         """How many times as long they take, one after another, as in the calibration."""
-        start = time.perf_counter()
-        for run in self._ready:
-            run()
-        return (time.perf_counter() - start) / self._then
+        start, passes = time.perf_counter(), 0
+        while not passes or time.perf_counter() - start < LEAST_SECONDS:
+            for run in self._ready:
+                run()
+            passes += 1
+        return (time.perf_counter() - start) / (passes * self._then)
+
+
+def _some_of(measurements: Iterable[Measurement], primitives: Catalogue) -> list[Measurement]:
+    """Ones that suit, at random, and ever the same."""
+    found, left = list(measurements), MOST_RESIDENT
+    Random(0).shuffle(found)
+    chosen: list[Measurement] = []
+    for one in found:
+        memory = primitives[one.primitive].cost(one.operation, one.shape).memory
+        few = memory.working <= MOST_WORKING and memory.resident <= left
+        if few and SHORTEST <= one.seconds <= LONGEST and len(chosen) < CALLS:
+            chosen.append(one)
+            left -= memory.resident
+    return chosen

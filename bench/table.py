@@ -192,6 +192,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "time off": "{off:+.1%}",
         "machine slower": "{drift:+.1%}",
         "off beside it": "{off_now:+.1%}",
+        "beside the first": "{beside_first:+.1%}",
         "regret": "{regret:.1%}",
         "held out": "{regret_held_out:+.1%}",
         "+-": "{regret_error:.1%}",

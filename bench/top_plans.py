@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from math import exp, log, sqrt
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
 from bench.child import Child, ChildFailed
 from bench.drift import CalibratedCalls
@@ -21,59 +21,76 @@ from znni.run_overhead import run_overhead
 from znni.units import in_units
 
 MEASURED = "measured"  # how the source of such costs begins
-CALIBRATION = "the calibration's calls"
+CALIBRATION = ("the calibration's calls", "the calibration's calls, again")
 LEAST_ROUNDS = 3
+
+# Seconds of a patch that need not be warm: its first time takes one or two more.
+LONG = 30.0
 
 
 def compare_plans(
-    plans: Sequence[Plan], effort: Effort, progress: Callable[[str], None] = lambda _: None
+    plans: Mapping[int, Plan], effort: Effort, progress: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
     """A row for each plan: a warm patch as predicted and as measured, and what is lost with it.
 
     All of them are kept ready, each in a process of its own, and take turns. Speeds are those of
     the whole output, in as many patches as it takes, without reading, writing and preparation.
-    Where costs are measured, some of the calls of the calibration take a turn, too: by how much the
-    machine is slower than it was then is ``drift``, and ``off_now`` is what is off beside it.
+    ``beside_first`` is by how much more time that takes than with the plan chosen, in the same
+    rounds. Patches of many seconds are not warmed up. Where costs are measured, some of the calls
+    of the calibration take a turn before the plans and one after them, too: by how much the machine
+    is slower than it was then is ``drift``, and ``off_now`` is what is off beside it.
 
     Args:
-        plans: for one output, the one chosen first.
+        plans: for one output, by rank; the one chosen is 1.
         effort: of which the budget is per plan.
         progress: told what is being done.
 
     Raises:
         InvalidInput: together they take more memory than there is.
     """
-    needed, available = sum(plan.memory.total for plan in plans), detect_machine().host.memory
+    needed, available = (
+        sum(plan.memory.total for plan in plans.values()),
+        detect_machine().host.memory,
+    )
     if needed > available:
         raise InvalidInput(
             f"{len(plans)} plans take {in_units(needed)} together and {in_units(available)} are "
-            "available; give a lower --ram or --count"
+            "available; give a lower --ram or --count, or some of them by --rank"
         )
     failed: dict[str, str] = {}
-    names = [f"plan {rank}" for rank, _ in enumerate(plans, 1)]
+    names = {rank: f"plan {rank}" for rank in plans}
+    some = next(iter(plans.values()))
     with ExitStack() as children:
-        contestants = {}
-        used = sorted({word for plan in plans for s in plan.steps for word in s.primitive.split()})
-        if plans[0].costs.startswith(MEASURED):
-            threads = plans[0].machine.host.threads
-            again = children.enter_context(Child(CalibratedCalls, threads, used))
+        contestants, again = {}, None
+        used = {word for plan in plans.values() for s in plan.steps for word in s.primitive.split()}
+        if some.costs.startswith(MEASURED):
+            threads = some.machine.host.threads
+            again = children.enter_context(Child(CalibratedCalls, threads, sorted(used)))
             if again.call("count"):
-                contestants[CALIBRATION] = again.stopwatch(failed, CALIBRATION, "slower")
-        for name, plan in zip(names, plans, strict=True):
-            progress(f"preparing {name}")
+                contestants[CALIBRATION[0]] = again.stopwatch(failed, CALIBRATION[0], "slower")
+        for rank, plan in plans.items():
+            progress(f"preparing {names[rank]}")
             try:
                 child = children.enter_context(Child(PlanPatch, plan.to_json()))
-                contestants[name] = child.stopwatch(failed, name, "seconds")
+                contestants[names[rank]] = child.stopwatch(failed, names[rank], "seconds")
             except ChildFailed as error:
-                failed[name] = str(error)
+                failed[names[rank]] = str(error)
+        if again and CALIBRATION[0] in contestants:
+            contestants[CALIBRATION[1]] = again.stopwatch(failed, CALIBRATION[1], "slower")
         results = run_rounds(
-            contestants, repeats=effort.repeats, budget=effort.budget, progress=progress
+            contestants,
+            repeats=effort.repeats,
+            budget=effort.budget,
+            warm=[names[rank] for rank, plan in plans.items() if plan.patch_seconds > LONG],
+            progress=progress,
         )
-    rows = [
-        {"rank": rank, **_about(plan), **_measured(plan, results.get(name), failed.get(name))}
-        for rank, (name, plan) in enumerate(zip(names, plans, strict=True), 1)
-    ]
-    drift = results[CALIBRATION].timing.median if CALIBRATION in results else None
+    rows = []
+    for rank, plan in plans.items():
+        name = names[rank]
+        measured = _measured(plan, results.get(name), failed.get(name))
+        rows.append({"rank": rank, **_about(plan), **measured})
+    slower = [it for name in CALIBRATION if name in results for it in results[name].timing.seconds]
+    drift = median(slower) if slower else None
     ran = [row for row in rows if "voxels_per_s" in row]
     fastest = max((row["voxels_per_s"] for row in ran), default=0.0)
     for row in ran:
@@ -81,8 +98,18 @@ def compare_plans(
         if drift:
             row |= {"drift": drift - 1, "off_now": (1 + row["off"]) * drift - 1}
     if ran and ran[0]["rank"] == 1:
+        for row in ran[1:]:
+            its, first = results[names[row["rank"]]], results[names[1]]
+            patches = row["patches"] / ran[0]["patches"]
+            row["beside_first"] = patches * _ratio(its, first) - 1
         ran[0] |= held_out(ran)
     return rows
+
+
+def _ratio(result: Result, other: Result) -> float:
+    """How many times as long it takes, in the rounds of both; the first is of all."""
+    pairs = zip(result.by_round, other.by_round, strict=True)
+    return median(its / others for its, others in pairs if its and others)
 
 
 def held_out(rows: Sequence[Row]) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -47,16 +48,22 @@ class InProcess:
 
 
 @pytest.fixture(scope="module")
-def plans() -> list[Plan]:
-    return top_plans(NETWORK, 0, 2 << 30, 2, 16, "built-in", "float32", count=3)
+def plans() -> dict[int, Plan]:
+    found = top_plans(NETWORK, 0, 2 << 30, 2, 16, "built-in", "float32", count=3)
+    return dict(enumerate(found, 1))
 
 
-def test_each_is_measured_and_compared_with_the_fastest(plans: list[Plan]) -> None:
+def test_each_is_measured_and_compared_with_the_fastest(plans: dict[int, Plan]) -> None:
     assert len(plans) == 3
     rows = compare_plans(plans, QUICK)
     assert [row["rank"] for row in rows] == [1, 2, 3]
     fastest = max(row["voxels_per_s"] for row in rows)
-    for plan, row in zip(plans, rows, strict=True):
+    assert "beside_first" not in rows[0]
+    for row in rows[1:]:
+        ratios = zip(row["all_seconds"], rows[0]["all_seconds"], strict=True)
+        beside = median(its / first for its, first in ratios) * row["patches"] / rows[0]["patches"]
+        assert row["beside_first"] == pytest.approx(beside - 1)
+    for plan, row in zip(plans.values(), rows, strict=True):
         assert row["patch"] == str(plan.patch)
         assert row["costs"] == "a model of flops and bytes"
         assert row["rounds"] == QUICK.repeats
@@ -70,11 +77,11 @@ def test_each_is_measured_and_compared_with_the_fastest(plans: list[Plan]) -> No
 
 
 def test_the_calibrations_calls_tell_how_fast_the_machine_is_now(
-    plans: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plans: dict[int, Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Times of half and a third of what they are now are those of a machine twice as fast or so."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "costs.sqlite"))
-    primitives = catalogue(plans[0].machine)
+    primitives = catalogue(plans[1].machine)
     names = [name for name in primitives if name == "direct"]
     assert CalibratedCalls(2, names).count() == 0
     operation = Conv("conv", 8, 8, Vec3.of(3), "relu")
@@ -83,11 +90,14 @@ def test_the_calibrations_calls_tell_how_fast_the_machine_is_now(
     bench = Workbench([(direct, call) for call in calls])
     then = [(direct, call, bench.measure(direct, call, 1).median) for call in calls]
     monkeypatch.setattr("bench.drift.SHORTEST", 0.0)
+    monkeypatch.setattr("bench.drift.LEAST_SECONDS", 0.0)
     record(((direct, call, seconds / 20) for direct, call, seconds in then), CostDatabase())
     again = CalibratedCalls(2, names)
     assert again.count() == len(calls)
     assert again.slower() > 4
-    measured = [replace(plan, costs="measured on this machine") for plan in plans]
+    measured = {
+        rank: replace(plan, costs="measured on this machine") for rank, plan in plans.items()
+    }
     monkeypatch.setattr("bench.top_plans.Child", InProcess)
     for row in compare_plans(measured, QUICK):
         assert row["drift"] > 3
@@ -109,22 +119,35 @@ def test_luck_has_no_part_in_what_is_lost() -> None:
     assert held_out([{"patches": 1, "rounds": 2, "all_seconds": [1.0, 1.0]}]) == {}
 
 
-def test_one_that_cannot_run_says_why(plans: list[Plan]) -> None:
-    first, second, *_ = plans
+def test_patches_of_many_seconds_are_not_warmed_up(
+    plans: dict[int, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    compare_plans({1: plans[1]}, QUICK, told.append)
+    assert "plan 1, warm-up" in told
+    monkeypatch.setattr(bench.top_plans, "LONG", 0.0)
+    told.clear()
+    (row,) = compare_plans({1: plans[1]}, QUICK, told.append)
+    assert "plan 1, warm-up" not in told
+    assert row["rounds"] == QUICK.repeats
+
+
+def test_one_that_cannot_run_says_why(plans: dict[int, Plan]) -> None:
+    first, second = plans[1], plans[2]
     segment, *segments = second.segments
     step, *steps = segment.steps
     unknown = replace(segment, steps=(replace(step, primitive="none"), *steps))
-    rows = compare_plans([first, replace(second, segments=(unknown, *segments))], QUICK)
+    rows = compare_plans({1: first, 2: replace(second, segments=(unknown, *segments))}, QUICK)
     assert rows[0]["regret"] == 0
     assert "none" in rows[1]["skipped"]
     assert "regret" not in rows[1]
 
 
 def test_plans_that_do_not_fit_together_are_refused(
-    plans: list[Plan], machine: Machine, monkeypatch: pytest.MonkeyPatch
+    plans: dict[int, Plan], machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = replace(machine, host=replace(machine.host, memory=plans[0].memory.total))
+    small = replace(machine, host=replace(machine.host, memory=plans[1].memory.total))
     monkeypatch.setattr(bench.top_plans, "detect_machine", lambda: small)
     with pytest.raises(InvalidInput, match=r"3 plans take .* give a lower --ram or --count"):
         compare_plans(plans, QUICK)
-    assert len(compare_plans(plans[:1], QUICK)) == 1
+    assert len(compare_plans({1: plans[1]}, QUICK)) == 1
