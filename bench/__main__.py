@@ -18,6 +18,7 @@ from bench.gpu_commands import (
     gpu_networks_command,
     gpu_profile_command,
 )
+from bench.joining import join
 from bench.layers import Layer, check_primitives, compare_layer, convolution_of
 from bench.ledger_commands import kills_command, ledger_command
 from bench.micro_batches import compare_divisions
@@ -29,10 +30,11 @@ from bench.planner_commands import (
     search_command,
     shares_command,
     strategies_command,
+    top_plans_command,
 )
 from bench.plot import plot
 from bench.profile import profile
-from bench.record import Row, load, revision
+from bench.record import Row, load, revision, write
 from bench.report import report
 from bench.rounds import Effort
 from bench.session import (
@@ -43,16 +45,14 @@ from bench.session import (
     progress,
     report_all,
     save_to,
-    top_plans,
 )
 from bench.table import table
-from bench.top_plans import compare_plans
 from bench.volume_commands import end_to_end_command, volumes_command
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record_steps
 from znni.cli.usage import usage_error
-from znni.errors import InvalidInput, ZnniError
+from znni.errors import ZnniError
 from znni.machine import detect_host
 from znni.network_file import load_network
 from znni.options import memory_size
@@ -191,40 +191,7 @@ def network_command(
     report_all("network", map(compared, plans), ceilings, out)
 
 
-@app.command("top-plans")
-def top_plans_command(
-    net: options.Nets,
-    size: options.Volume = 512,
-    ram: options.Ram = 16 << 30,
-    patch: options.Patch = None,
-    count: Annotated[int, typer.Option(min=1, help="How many plans.")] = 10,
-    rank: Annotated[
-        list[int] | None,
-        typer.Option(min=2, help="Of these plans beside the one chosen; repeatable. Default: all."),
-    ] = None,
-    costs: options.CostsChoice = "auto",
-    accuracy: options.AccuracyClass = "float32",
-    threads: options.Threads = None,
-    repeats: options.Repeats = 3,
-    budget: options.Budget = 120.0,
-    out: options.Out = None,
-) -> None:
-    """The best plans side by side: whether the one chosen is the fastest of them."""
-    ceilings: list[Ceilings] = []
-    effort = Effort(repeats, budget)
-
-    def compared(path: Path) -> list[Row]:
-        found = top_plans(load_network(path), size, ram, threads, patch, costs, accuracy, count)
-        plans = dict(enumerate(found, 1))
-        if rank:
-            if missing := set(rank) - set(plans):
-                raise InvalidInput(f"--rank {min(missing)}: there are {len(plans)} plans")
-            plans = {number: plans[number] for number in sorted({1, *rank})}
-        rows = compare_plans(plans, effort, progress)
-        ceilings_of(plans[1], ceilings)
-        return rows
-
-    report_all("top-plans", map(compared, net), ceilings, out)
+app.command("top-plans")(top_plans_command)
 
 
 @app.command("profile")
@@ -308,6 +275,15 @@ app.command("volumes")(volumes_command)
 app.command("end-to-end")(end_to_end_command)
 app.command("kills")(kills_command)
 app.command("ledger")(ledger_command)
+
+
+@app.command("join")
+def join_command(
+    results: Annotated[list[Path], typer.Argument(help="Saved JSON files of one kind, in order.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="Save the JSON here.")],
+) -> None:
+    """Save results of several commands as one."""
+    write(out, join([load(path) for path in results]))
 
 
 @app.command("table")

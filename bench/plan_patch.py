@@ -10,6 +10,9 @@ from znni.planning import prepare_alone
 from znni.plans import Plan
 from znni.weights import random_weights
 
+# Seconds of a patch that need not be warm: its first time takes one more, or two.
+LONG = 30.0
+
 
 class PlanPatch:
     """A plan with random weights, one patch at a time.

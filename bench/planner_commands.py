@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 
 from bench import options
+from bench.ceilings import Ceilings
 from bench.machine_plans import STRATEGIES, plan_on
 from bench.record import Row, load
 from bench.rounds import Effort
 from bench.searches import compare_shares, time_search
-from bench.session import progress, report_all
+from bench.session import ceilings_of, progress, report_all, top_plans
 from bench.strategies import STRATEGIES as PAPERS
 from bench.strategies import compare_strategies, run_planned
+from bench.top_plans import compare_plans
 from znni.errors import InvalidInput
 from znni.families import FAMILIES
 from znni.machine import Processors
@@ -58,6 +60,41 @@ def search_command(
         return rows
 
     report_all("search", (timed(*one) for one in asked), [], out)
+
+
+def top_plans_command(
+    net: options.Nets,
+    size: options.Volume = 512,
+    ram: options.Ram = 16 << 30,
+    patch: options.Patch = None,
+    count: Annotated[int, typer.Option(min=1, help="How many plans.")] = 10,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="Of these plans beside the one chosen; repeatable. Default: all."),
+    ] = None,
+    costs: options.CostsChoice = "auto",
+    accuracy: options.AccuracyClass = "float32",
+    threads: options.Threads = None,
+    repeats: options.Repeats = 3,
+    budget: options.Budget = 120.0,
+    out: options.Out = None,
+) -> None:
+    """The best plans side by side: whether the one chosen is the fastest of them."""
+    ceilings: list[Ceilings] = []
+    effort = Effort(repeats, budget)
+
+    def compared(path: Path) -> list[Row]:
+        found = top_plans(load_network(path), size, ram, threads, patch, costs, accuracy, count)
+        plans = dict(enumerate(found, 1))
+        if rank:
+            if missing := set(rank) - set(plans):
+                raise InvalidInput(f"--rank {min(missing)}: there are {len(plans)} plans")
+            plans = {number: plans[number] for number in sorted({1, *rank})}
+        rows = compare_plans(plans, effort, progress)
+        ceilings_of(plans[1], ceilings)
+        return rows
+
+    report_all("top-plans", map(compared, net), ceilings, out)
 
 
 def machine_command(

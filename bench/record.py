@@ -71,12 +71,16 @@ class Record:
 
 def save(path: Path, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) -> None:
     """Write rows of results with what is needed to judge and repeat them."""
-    record = {
-        "kind": kind,
+    about = {
         **circumstances("-m", "bench"),
         "ceilings": [measured.record() for measured in ceilings],
-        "rows": rows,
     }
+    write(path, Record(kind, rows, about))
+
+
+def write(path: Path, results: Record) -> None:
+    """Write results as they are."""
+    record = {"kind": results.kind, **results.about, "rows": results.rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".partial")
     part.write_text(json.dumps(record, indent=1) + "\n")

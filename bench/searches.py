@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench.plan_patch import PlanPatch
+from bench.plan_patch import LONG, PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, run_rounds
 from bench.shares import equal_share, first_come
@@ -158,13 +158,14 @@ def _outcome(plan: Plan, joint: Plan) -> Row:
 def _measured(
     plans: dict[str, Plan], effort: Effort, progress: Callable[[str], None]
 ) -> dict[str, Row]:
-    """A patch of each plan, in turns; plans that are the same are run once."""
+    """A patch of each plan, in turns, warm unless it is long; those that are the same run once."""
     contestants = {plan: PlanPatch(plan.to_json()) for plan in dict.fromkeys(plans.values())}
     names = {plan: name for name, plan in reversed(plans.items())}
     results = run_rounds(
         {names[plan]: patch.seconds for plan, patch in contestants.items()},
         repeats=effort.repeats,
         budget=effort.budget,
+        warm=[names[plan] for plan in contestants if plan.patch_seconds > LONG],
         progress=progress,
     )
     rows = {}

@@ -9,7 +9,7 @@ from statistics import mean, median, stdev
 
 from bench.child import Child, ChildFailed
 from bench.drift import CalibratedCalls
-from bench.plan_patch import PlanPatch
+from bench.plan_patch import LONG, PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
 from znni.errors import InvalidInput
@@ -23,9 +23,6 @@ from znni.units import in_units
 MEASURED = "measured"  # how the source of such costs begins
 CALIBRATION = ("the calibration's calls", "the calibration's calls, again")
 LEAST_ROUNDS = 3
-
-# Seconds of a patch that need not be warm: its first time takes one or two more.
-LONG = 30.0
 
 
 def compare_plans(

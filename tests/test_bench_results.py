@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 import bench.record
 from bench.__main__ import app
 from bench.ceilings import Ceilings
+from bench.joining import join
 from bench.layers import compare_layer, layer
 from bench.plot import colours_of, plot
 from bench.published import published_rows
@@ -123,6 +125,26 @@ def test_a_record_tells_the_revision_that_was_measured(
     assert revision() == f"{commit}-dirty"
     monkeypatch.setenv("PATH", "")
     assert revision() is None
+
+
+def test_records_of_several_commands_are_joined(tmp_path: Path) -> None:
+    made = []
+    for number in (1, 2, 3):
+        save(tmp_path / f"{number}.json", "search", [{"network": number}], [CEILINGS])
+        found = load(tmp_path / f"{number}.json")
+        about = {"command": f"command {number}", "date": f"day {number}", "revision": None}
+        made.append(replace(found, about=found.about | about))
+    made[1].about["revision"] = "abc"
+    joined = join(made)
+    assert [row["network"] for row in joined.rows] == [1, 2, 3]
+    assert joined.about["command"] == "command 1\ncommand 2\ncommand 3"
+    assert (joined.about["revision"], joined.about["date"]) == ("abc", "day 1 to day 3")
+    assert len(joined.about["ceilings"]) == 3
+    assert "command 1\ncommand 2" in report({"joined.json": joined})
+    other = replace(made[0], about=made[0].about | {"machine": {"processor": "another"}})
+    for wrong, said in [(other, "different machine"), (replace(made[0], kind="shares"), "shares")]:
+        with pytest.raises(InvalidInput, match=said):
+            join([made[0], wrong])
 
 
 def test_a_kernel_larger_than_its_input_is_refused() -> None:
