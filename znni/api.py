@@ -25,12 +25,10 @@ from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
 from znni.report import Report
-from znni.resuming import identity, plan_of_rest, remaining_of, way_on
-from znni.shapes import Box, Vec3
+from znni.resuming import identity, note_plan, plan_of_rest, remaining_of, way_on
 from znni.smaller_plan import smaller_plan
 from znni.volume import NewOutput, Volume
 from znni.volumes.array import ArrayLike
-from znni.volumes.fingerprint import fingerprint
 from znni.volumes.locate import open_output, open_volume
 from znni.weights import Weights, load_weights, random_weights, weights_for
 
@@ -122,15 +120,14 @@ def infer(
         network.out_features, job.output, dtype, grid, overwrite, compression, sharded
     )
     if isinstance(out, str | Path):
-        known = identity(source, volume, network, weights, job, wanted)
-        if masked:
-            known |= fingerprint(mask, masked, Box(Vec3(0, 0, 0), masked.size), "the mask")
+        known = identity(source, volume, network, weights, job, wanted, mask, masked)
         wanted = replace(wanted, identity=known, resume=resume)
     output = open_output(out, source, wanted)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan, earlier = plan_of_rest(output, plan, network, job, choices, stored)
+        plan, earlier = plan_of_rest(output.begun, plan, network, job, choices, stored)
+        note_plan(output, plan, earlier)
         attributes = provenance(plan, weights, job, source, dataset, mask, border, command, dtype)
         attributes |= placed(grid)
         output.describe(attributes, plan.patch)

@@ -15,7 +15,7 @@ from znni.options import Choices, Stored
 from znni.plan_of_run import given_or_found
 from znni.plans import Plan
 from znni.shapes import Box, Vec3
-from znni.volume import SAME_COMMAND, NewOutput, Output, Volume
+from znni.volume import SAME_COMMAND, Begun, NewOutput, Output, Volume
 from znni.volumes.fingerprint import DIGITS, fingerprint
 from znni.weights import Weights
 
@@ -29,6 +29,8 @@ def identity(
     weights: Weights,
     job: Job,
     wanted: NewOutput,
+    mask: object,
+    masked: Volume | None,
 ) -> dict[str, str]:
     """All that an output's bytes depend on beside the plan, by the names that people are told.
 
@@ -39,12 +41,14 @@ def identity(
         weights: its parameters.
         job: which output is wanted.
         wanted: how it is stored.
+        mask: what the mask was opened from.
+        masked: the mask, if there is one.
     """
     whole = Box(Vec3(0, 0, 0), job.volume)
     seen = Box(job.origin, job.origin + job.output + network.field_of_view - 1)
     scaling = network.scaling
     layers = repr((network.in_features, network.layers)).encode()
-    return {
+    known = {
         "the weights": weights.sha256[:DIGITS],
         "the network": sha256(layers).hexdigest()[:DIGITS],
         "the scaling of the input": f"value * {scaling.scale!r} + {scaling.offset!r}",
@@ -56,24 +60,27 @@ def identity(
         "its compression": wanted.compression or "as usual",
         "its shards": "some" if wanted.sharded else "none",
     }
+    if masked:
+        known |= fingerprint(mask, masked, Box(Vec3(0, 0, 0), masked.size), "the mask")
+    return known
 
 
 def plan_of_rest(
-    output: Output,
+    begun: Begun,
     given: Plan | None,
     network: Network,
     job: Job,
     choices: Choices,
     stored: Stored,
 ) -> tuple[Plan, list[Plan]]:
-    """The plan of what is left of an output, which is told of it where it is new.
+    """The plan of what is left of an output.
 
     An unfinished one goes on with the plan that it has, whose patches lie where they would have
     lain, and whose primitives add up in the same order. Without limits given, that has as much
     memory as it had.
 
     Args:
-        output: opened.
+        begun: what there is of it.
         given: a plan made earlier, if there is one.
         network: what is to be run.
         job: which output is wanted.
@@ -87,15 +94,13 @@ def plan_of_rest(
         InvalidInput: the plan that the output has, or the one given, cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    if not output.begun.history:
-        found = given_or_found(given, network, job, choices, stored)
-        output.go_on_with(found.to_json())
-        return found, []
+    if not begun.history:
+        return given_or_found(given, network, job, choices, stored), []
     try:
-        begun = Plan.from_json(output.begun.plan)
-        if given is None or _compute_alike(given, begun):
-            again = _with_memory_of(begun, choices)
-            return given_or_found(begun, network, job, again, stored), [begun]
+        earlier = Plan.from_json(begun.plan)
+        if given is None or _compute_alike(given, earlier):
+            again = _with_memory_of(earlier, choices)
+            return given_or_found(earlier, network, job, again, stored), [earlier]
     except InvalidInput as error:
         error.add_note(
             f"that is the plan of the unfinished output: give another one to go on with, as "
@@ -106,9 +111,13 @@ def plan_of_rest(
         "the unfinished output goes on with another plan than it has: its values are within the "
         "primitives' accuracy of one run's, and not the same to the last bit"
     )
-    checked = given_or_found(given, network, job, choices, stored)
-    output.go_on_with(checked.to_json())
-    return checked, [begun]
+    return given_or_found(given, network, job, choices, stored), [earlier]
+
+
+def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
+    """Note the plan of the rest in an output, but for one that computes like the one it has."""
+    if not earlier or not _compute_alike(plan, earlier[0]):
+        output.go_on_with(plan.to_json())
 
 
 def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from znni.cli import options
 from znni.cli.plan import plan_text
 from znni.cli.values import parse_roi
-from znni.errors import ZnniError
-from znni.options import Choices, Pad, PlanOptions, Stored
-
-if TYPE_CHECKING:
-    from znni.network import Network
+from znni.options import Pad, PlanOptions
 
 
 def infer(
@@ -71,19 +66,20 @@ def infer(
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the plan and what would keep it from being run."),
+        typer.Option(
+            "--dry-run",
+            help="Print the plan, what an earlier run has finished, and what is in the way.",
+        ),
     ] = False,
 ) -> None:
     """Run a network over a volume and write its dense output."""
-    from znni import api, planning
-    from znni.engine.checks import check_features
+    from znni import api
+    from znni.dry_run import rehearse
     from znni.plan_file import load_plan
     from znni.progress import show_progress
-    from znni.volumes.locate import open_volume, stem
+    from znni.volumes.locate import stem
 
     network = api.load_network(net)
-    source = open_volume(volume, dataset)
-    check_features(source, network)
     limits = PlanOptions(
         ram=ram,
         threads=threads,
@@ -94,66 +90,34 @@ def infer(
         costs=costs,
         micro_batches=micro_batches,
     )
-    region = parse_roi(roi) if roi else None
-    given = load_plan(plan) if plan else None
     out = out or f"{stem(volume)}-{network.name}.h5"
+    wanted: dict[str, Any] = {
+        "weights": weights,
+        "random_seed": random_weights,
+        "dataset": dataset,
+        "border": border,
+        "pad": pad,
+        "roi": parse_roi(roi) if roi else None,
+        "mask": mask,
+        "dtype": dtype,
+        "plan": load_plan(plan) if plan else None,
+        "overwrite": overwrite,
+        "resume": resume,
+        "compression": compression,
+        "sharded": sharded,
+    }
     if dry_run:
-        if given:
-            stored = Stored(dtype, source.itemsize)
-            found = planning.checked_plan(given, network, Choices(**limits), stored)
-        else:
-            found = planning.plan(
-                network,
-                source.size,
-                border=border,
-                roi=region,
-                dtype=dtype,
-                input_itemsize=source.itemsize,
-                **limits,
-            )
-        typer.echo(plan_text(found, accuracy))
-        for obstacle in _obstacles(network, weights, random_weights, out, overwrite=overwrite):
-            typer.echo(f"refused now   {obstacle}")
+        found = rehearse(volume, network, out, **wanted, **limits)
+        typer.echo("\n".join([plan_text(found.plan, accuracy), *found.lines]))
         return
     with show_progress() as progress:
         report = api.infer(
             volume,
             network,
             out,
-            weights=weights,
-            random_seed=random_weights,
-            dataset=dataset,
-            border=border,
-            pad=pad,
-            roi=region,
-            mask=mask,
-            dtype=dtype,
-            plan=given,
-            overwrite=overwrite,
-            resume=resume,
-            compression=compression,
-            sharded=sharded,
             command=shlex.join(["znni", *sys.argv[1:]]),
             progress=progress,
+            **wanted,
             **limits,
         )
     typer.echo(f"{out}: {report}")
-
-
-def _obstacles(
-    network: Network, weights: Path | None, random_seed: int | None, out: str, *, overwrite: bool
-) -> Iterator[ZnniError]:
-    """What would stop a run with this plan before it begins: its weights, its output's place."""
-    from znni.volumes.partial_file import check_free
-    from znni.volumes.stored import is_url
-    from znni.weights import weights_for
-
-    try:
-        weights_for(network, weights, random_seed)
-    except ZnniError as error:
-        yield error
-    try:
-        if not is_url(out):
-            check_free(Path(out), overwrite=overwrite)
-    except ZnniError as error:
-        yield error

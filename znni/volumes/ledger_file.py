@@ -206,6 +206,20 @@ def ledger_name(partial: Path) -> Path:
     return partial.with_name(partial.name + ".ledger")
 
 
+def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:
+    """The ledger of what earlier runs left of an output, if that can be gone on with.
+
+    Args:
+        partial: the unfinished output, a file or a folder, if there is one.
+        wanted: the output.
+
+    Raises:
+        InvalidInput: it is of something else, or has no ledger.
+    """
+    left = any(partial.iterdir()) if partial.is_dir() else partial.exists()
+    return _to_go_on_with(partial, wanted, left=left)[0]
+
+
 def _to_go_on_with(partial: Path, wanted: NewOutput, *, left: bool) -> tuple[Ledger | None, int]:
     """The ledger of an output to go on with, if there is one, and the length of its entries."""
     if not wanted.resume or not left:

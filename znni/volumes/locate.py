@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from znni.errors import InvalidInput, option
-from znni.volume import NewOutput, Output, Volume
+from znni.volume import Begun, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.formats import Format, check_plain, formats
+from znni.volumes.ledger_file import unfinished
 from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
 
@@ -72,6 +73,17 @@ def open_output(out: str | Path | Any, source: str | Path | ArrayLike, wanted: N
     raise InvalidInput(
         f"{out}: its ending names no format that znni writes; let it end in one of {endings}"
     )
+
+
+def begun_output(out: str, wanted: NewOutput) -> Begun:
+    """What earlier runs left of an output, which is not opened for it.
+
+    Raises:
+        InvalidInput: there is an unfinished output of something else.
+    """
+    place = _bare(out)
+    left = None if is_url(place) else unfinished(partial_name(Path(place)), wanted)
+    return left or Begun()
 
 
 def split_dataset(source: str) -> tuple[str, str | None]:
