@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import runpy
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fakes import fake_catalogue
 from numpy.typing import NDArray
 
 import znni
+from znni.drop_in import OF_MONAI
 from znni.errors import InvalidInput
 from znni.importing import network_of
 from znni.primitives.reference import dense
@@ -130,6 +132,40 @@ def test_which_network() -> None:
         znni.SlidingWindowInferer(network)(np.zeros((1, 2, 7, 20, 23)))
     inferer = znni.SlidingWindowInferer(network, border="valid")
     np.testing.assert_array_equal(inferer(images, network), inferer(images))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        (
+            (),
+            {"roi_size": (96, 96, 96)},
+            "no roi_size, as MONAI's does: windows and batches are ch",
+        ),
+        (((96, 96, 96),), {}, "no roi_size, as"),
+        (
+            (96,),
+            {"overlap": 0.5},
+            r"no roi_size, overlap, .* by the plan, .*; each voxel is .* out$",
+        ),
+        (
+            (),
+            {"mode": "gaussian", "overlap": 0.5},
+            "no mode, overlap, .* does: each voxel is comput",
+        ),
+        (("tiny.yaml",), {"padding_mode": "reflect"}, "border and pad say .*; leave it out$"),
+    ],
+)
+def test_what_only_monai_is_told(arguments: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        znni.SlidingWindowInferer(*arguments, **options)
+
+
+def test_all_that_monai_takes_is_answered() -> None:
+    monai = pytest.importorskip("monai.inferers")
+    named = set(inspect.signature(monai.SlidingWindowInferer.__init__).parameters) - {"self"}
+    ours = set(inspect.signature(znni.SlidingWindowInferer.__init__).parameters)
+    assert named - set(OF_MONAI) - ours - {"args", "kwargs"} <= {"device"}
 
 
 def test_a_network_of_torch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,14 +17,39 @@ from znni.network import Network
 from znni.options import Border, Pad, PlanOptions
 from znni.weights import Float32, Weights
 
+PLANNED = "windows and batches are chosen by the plan, within ram='8GiB' or so"
+BLENDED = "each voxel is computed once, from its whole field of view: nothing is blended"
+BEYOND = "border and pad say what is seen beyond the edges"
+PLACED = "device='cpu' or 'gpu' says where the layers run, and outputs are where the inputs are"
+NEEDLESS = "there is nothing to do for it here"
+
+# What MONAI's inferer is told, and why ours is not.
+OF_MONAI = {
+    "roi_size": PLANNED,
+    "sw_batch_size": PLANNED,
+    "overlap": BLENDED,
+    "mode": BLENDED,
+    "sigma_scale": BLENDED,
+    "padding_mode": BEYOND,
+    "cval": BEYOND,
+    "sw_device": PLACED,
+    "cpu_thresh": PLACED,
+    "progress": NEEDLESS,
+    "cache_roi_weight_map": NEEDLESS,
+    "buffer_steps": NEEDLESS,
+    "buffer_dim": NEEDLESS,
+    "with_coord": NEEDLESS,
+}
+
 
 class SlidingWindowInferer:
     """Runs a network over batches (n, f, z, y, x), as MONAI's inferers of that name are called.
 
     ``inferer(inputs, network)`` gives the dense output (n, f', z', y', x'), of the extents of
     the inputs, as a float32 tensor on their device, or as an array where they are one. What MONAI
-    is told of windows, overlap and batches is left to the plan. The network is given once, here,
-    or with each call, by what has its layers: a ``torch.nn.Sequential`` is imported (see
+    is told of windows, overlap and batches is left to the plan, and refused: dense output is that
+    of no windows, to which MONAI's comes near away from their seams. The network is given once,
+    here, or with each call, by what has its layers: a ``torch.nn.Sequential`` is imported (see
     ``znni.import_network``) at the first call, and again where its parameters have changed.
     An inferer with a network is a predictor, too: it is called with inputs alone.
 
@@ -40,7 +66,7 @@ class SlidingWindowInferer:
         >>> probability = inferer(images, model)
 
     Raises:
-        InvalidInput: the network cannot be used as given, or imported.
+        InvalidInput: the network cannot be used as given, or imported, or an argument is MONAI's.
     """
 
     def __init__(
@@ -52,6 +78,7 @@ class SlidingWindowInferer:
         pad: Pad | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
+        _check_ours(network, options)
         self._given = network
         self._weights = weights
         self._border: Border = border
@@ -100,6 +127,18 @@ class SlidingWindowInferer:
             )
             self._made_of = state
         return self._inferer
+
+
+def _check_ours(network: object, options: Mapping[str, object]) -> None:
+    """Refuse what MONAI's inferer takes, of which some would change the output there."""
+    windows = isinstance(network, int | tuple | list)  # extents, which come first there
+    given = ["roi_size"] * windows + [name for name in options if name in OF_MONAI]
+    if given:
+        reasons = dict.fromkeys(OF_MONAI[name] for name in given)
+        raise InvalidInput(
+            f"SlidingWindowInferer takes no {', '.join(given)}, as MONAI's does: "
+            f"{'; '.join(reasons)}; leave {'it' if len(given) == 1 else 'them'} out"
+        )
 
 
 def _is_of_znni(network: object) -> bool:
