@@ -1,0 +1,134 @@
+"""The commands about single layers: primitives beside PyTorch, batches in pieces, more threads."""
+
+from __future__ import annotations
+
+from itertools import chain, starmap
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import options, scaling
+from bench.layers import Layer, check_primitives, compare_layer, convolution_of
+from bench.micro_batches import compare_divisions
+from bench.record import Row
+from bench.rounds import Effort
+from bench.session import (
+    ceilings_with,
+    layers_of,
+    progress,
+    report_all,
+    save_to,
+)
+from bench.table import table
+from znni.calibration.choice import cost_model
+from znni.machine import detect_host
+from znni.network_file import load_network
+from znni.options import memory_size
+from znni.primitive import catalogue
+from znni.shapes import Shape5
+
+
+def layer_command(
+    kernel: options.Kernels,
+    batch: options.Batches = [1],  # noqa: B006
+    size: options.Sizes = [64],  # noqa: B006
+    features: options.Features = 80,
+    out_features: options.OutFeatures = 80,
+    pool: Annotated[
+        int | None, typer.Option(min=1, help="Pool by so many voxels per axis.")
+    ] = None,
+    only: options.Only = None,
+    peers: Annotated[bool, typer.Option(help="PyTorch, too.")] = True,
+    costs: options.CostsChoice = "auto",
+    threads: options.Threads = None,
+    repeats: options.Repeats = 5,
+    budget: options.Budget = 60.0,
+    out: options.Out = None,
+) -> None:
+    """Every primitive on one convolution, beside PyTorch's."""
+    machine = detect_host(threads=threads)
+    check_primitives(only or [], machine)
+    model = cost_model(catalogue(machine), costs)
+    typer.echo(f"predicted times: {model.source}")
+    ceilings = ceilings_with(machine.host.threads)
+    effort = Effort(repeats, budget)
+
+    def compared(operation: Layer, shape: Shape5) -> list[Row]:
+        progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
+        return compare_layer(
+            machine, operation, shape, only or [], effort, ceilings, peers=peers, model=model
+        )
+
+    layers = layers_of(kernel, batch, size, features, out_features, pool)
+    report_all("layer", starmap(compared, layers), [ceilings], out)
+
+
+def micro_batches_command(
+    kernel: options.Kernels,
+    workspace: Annotated[
+        list[int],
+        typer.Option(parser=memory_size, metavar="SIZE", help="Limit; repeatable."),
+    ],
+    batch: options.Batches = [64],  # noqa: B006
+    size: options.Sizes = [32],  # noqa: B006
+    features: options.Features = 80,
+    out_features: options.OutFeatures = 80,
+    only: options.Only = None,
+    costs: options.CostsChoice = "auto",
+    threads: options.Threads = None,
+    repeats: options.Repeats = 5,
+    budget: options.Budget = 60.0,
+    out: options.Out = None,
+) -> None:
+    """What cutting a layer's batch gains within limits of workspace."""
+    machine = detect_host(threads=threads)
+    check_primitives(only or [], machine)
+    model = cost_model(catalogue(machine), costs)
+    typer.echo(f"predicted times: {model.source}")
+    ceilings = ceilings_with(machine.host.threads)
+    effort = Effort(repeats, budget)
+
+    def compared(operation: Layer, shape: Shape5) -> list[Row]:
+        progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
+        return compare_divisions(machine, operation, shape, workspace, only or [], model, effort)
+
+    layers = layers_of(kernel, batch, size, features, out_features)
+    report_all("micro-batches", starmap(compared, layers), [ceilings], out)
+
+
+def scaling_command(
+    threads: Annotated[list[int], typer.Option(min=1, help="Worker threads; repeatable.")],
+    kernel: options.Kernels = [],  # noqa: B006
+    batch: options.Batches = [8],  # noqa: B006
+    size: options.Sizes = [48],  # noqa: B006
+    features: options.Features = 80,
+    out_features: options.OutFeatures = 80,
+    only: options.Only = None,
+    net: Annotated[list[Path] | None, typer.Option(help="Network file; repeatable.")] = None,
+    patch: Annotated[
+        int, typer.Option(min=1, help="Output voxels per axis of a network's patch.")
+    ] = 64,
+    ram: options.Ram = 16 << 30,
+    repeats: options.Repeats = 5,
+    budget: options.Budget = 60.0,
+    out: options.Out = None,
+) -> None:
+    """Layers and networks with more and more threads."""
+    check_primitives(only or [], detect_host())
+    effort = Effort(repeats, budget)
+    layers = list(layers_of(kernel, batch, size, features, out_features))
+    networks = [load_network(path) for path in net or []]
+    ceilings = [ceilings_with(count) for count in threads]
+    found = chain(
+        scaling.layer_rows(ceilings, layers, only or [], effort, progress),
+        *(
+            scaling.network_rows(threads, network, patch, ram, effort, progress)
+            for network in networks
+        ),
+    )
+    rows: list[Row] = []
+    for row in found:
+        rows.append(row)
+        save_to(out, "scaling", scaling.with_efficiency(rows), ceilings)
+    typer.echo(table("scaling", rows))
