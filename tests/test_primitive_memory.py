@@ -6,7 +6,7 @@ import ctypes
 import ctypes.util
 import gc
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import psutil
 import pytest
@@ -24,6 +24,11 @@ from znni.shapes import Shape5, Vec3
 
 # What the allocator, the interpreter and huge pages (2 MiB each) may add or hide, once.
 SLACK = 3 * 2**20
+
+# While this process waits for others, the system may drop pages of its code, which come back within
+# what is measured; or the only worker that is not late does all the work, and the others' scratch
+# is never touched. What is wrong with a primitive is wrong each time.
+TRIES = 3
 
 # Extents and map numbers are different primes, so that no term of a formula hides behind another.
 CONVOLUTIONS = [
@@ -67,13 +72,19 @@ def give_back_freed_memory() -> None:
         trim(0)
 
 
+def anonymous_memory() -> int:
+    """Resident bytes that are of no file: pages of files come and go as the system likes."""
+    memory = psutil.Process().memory_info()
+    return int(memory.rss - getattr(memory, "shared", 0))
+
+
 def measure(primitive: Primitive, case: Case) -> Memory:
     """What building and running really take."""
     give_back_freed_memory()
-    before = psutil.Process().memory_info().rss
+    before = anonymous_memory()
     run = primitive.build(case.layer, case.shape, case.weights)
     give_back_freed_memory()
-    resident = psutil.Process().memory_info().rss - before
+    resident = anonymous_memory() - before
     with peak_memory() as peak:
         y = run(case.x)
     assert y.shape == primitive.out_shape(case.layer, case.shape)
@@ -119,22 +130,28 @@ def measure_on_both(primitive: Primitive, case: Case) -> Memory:
 MEASURES = {"cpu": measure, "gpu": measure_on_gpu}
 
 
-def assert_kept(declared: int, measured: int) -> None:
-    assert measured <= declared + SLACK
-    assert declared <= 1.15 * measured + SLACK
+def broken(declared: Memory, measured: Memory) -> dict[str, tuple[int, int]]:
+    """The promises that are not kept, as bytes declared and measured."""
+    pairs = zip(asdict(declared).items(), asdict(measured).values(), strict=True)
+    return {
+        kind: (promised, taken)
+        for (kind, promised), taken in pairs
+        if taken > promised + SLACK or promised > 1.15 * taken + SLACK
+    }
 
 
 def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
     case = case_for(primitive, layer, shape)
     case.run(primitive)  # compile, start threads, let libraries make their buffers
     uses_gpu = isinstance(primitive, UsesGpu)
-    measured = (measure_on_both if uses_gpu else MEASURES[primitive.device.kind])(primitive, case)
+    measured_by = measure_on_both if uses_gpu else MEASURES[primitive.device.kind]
     declared = primitive.cost(layer, case.shape).memory
-    assert_kept(declared.resident, measured.resident)
-    assert_kept(declared.working, measured.working)
-    assert_kept(declared.workspace, measured.workspace)
-    assert_kept(declared.gpu_resident, measured.gpu_resident)
-    assert_kept(declared.gpu_working, measured.gpu_working)
+    found = {}
+    for _ in range(TRIES):
+        found = broken(declared, measured_by(primitive, case))
+        if not found:
+            return
+    pytest.fail(f"bytes declared and measured: {found}")
 
 
 @cases(CONVOLUTIONS)
