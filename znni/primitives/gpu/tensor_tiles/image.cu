@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 6)
             unsigned* largest, int again, uint4* image) {
   const float scale = again ? scale_for(*largest) : 1.0f;
   if (again && scale == 1.0f) return;
-  const int voxels = size_z * size_y * size_x;
+  const unsigned voxels = (unsigned)size_z * size_y * size_x;  // below 2^31: a step more fits
   const int groups = (maps + 2 * MAPS - 1) / (2 * MAPS) * 2;
   unsigned most = 0;
   for (int i = blockIdx.y; i < items * groups; i += gridDim.y) {
@@ -26,9 +26,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 6)
     uint4* target =
         image + (((long long)item * groups / 2 + group / 2) * 2 * PARTS + group % 2) * voxels;
 #pragma unroll 1
-    for (int voxel = blockIdx.x * THREADS + threadIdx.x; voxel < voxels;
+    for (unsigned voxel = blockIdx.x * THREADS + threadIdx.x; voxel < voxels;
          voxel += gridDim.x * THREADS) {
-      const int row = voxel / size_x;
+      const unsigned row = voxel / size_x;
       const float* source =
           of_group + row / size_y * stride_z + row % size_y * stride_y + voxel % size_x;
       float value[MAPS];
