@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
-from znni.engine.stages import Work, run_stages
+from znni.engine.stages import Work, of_values, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Tile
 from znni.options import OutputType
@@ -95,15 +95,15 @@ def run_volume(
         remaining.take_off(tile.written)
         progress(job.output.volume - remaining.voxels, job.output.volume)
 
-    computing = map(_of_values, runner.stages(stopwatch))
+    computing = map(_unless_finished, map(of_values, runner.stages(stopwatch)))
     tiles = list(remaining.tiles(runner.plan.patch))
     with stopwatch.during("running"):
         run_stages(tiles, [read, *computing, write], here=1)
 
 
-def _of_values(work: Work) -> Callable[[Patch], Patch]:
-    """What is done with a patch's values, if anything is to be done."""
-    return lambda patch: patch if patch.finished else patch._replace(values=work(patch.values))
+def _unless_finished(compute: Work) -> Work:
+    """What is done with a patch, if anything is to be done."""
+    return lambda patch: patch if patch.finished else compute(patch)
 
 
 def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:

@@ -15,6 +15,11 @@ from typing import Any, TypeAlias
 Work: TypeAlias = Callable[[Any], Any]
 
 
+def of_values(work: Work) -> Work:
+    """The stage that does with the ``values`` of an item, a ``NamedTuple``, what ``work`` does."""
+    return lambda item: item._replace(values=work(item.values))
+
+
 class Over(Exception):
     """No more items come, or nobody takes any."""
 

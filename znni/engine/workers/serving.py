@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from znni.arrays import high_water_mark
 from znni.device_arena import device_peak
 from znni.engine.pipeline import Runner, convert
-from znni.engine.stages import Work, run_stages
+from znni.engine.stages import of_values, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.errors import RunFailed
@@ -134,12 +134,8 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
 
         return done
 
-    stages = *map(_of_values, runner.stages(stopwatch)), answer
+    stages = *map(of_values, runner.stages(stopwatch)), answer
     run_stages(asked(), list(map(watched, stages)), here=0)
-
-
-def _of_values(work: Work) -> Callable[[_Asked], _Asked]:
-    return lambda patch: patch._replace(values=work(patch.values))
 
 
 def _picklable(error: BaseException) -> BaseException:
