@@ -15,7 +15,7 @@ import pytest
 from command_line import read_main, refused, succeeds, write_case
 from doomed_runner import Doomed
 from numpy.typing import NDArray
-from worker_runners import NETWORK, Sums, SumsPlan, not_made, sums
+from worker_runners import NETWORK, Sums, SumsPlan, made_when, not_made, sums
 
 import znni
 from znni.engine.remaining import Remaining
@@ -55,13 +55,14 @@ class Case:
         self.remaining = Remaining(self.job.output)
         self.stopwatch = Stopwatch()
         self.told: list[int] = []
+        self.volume = ArrayVolume(self.x)
         self.mask: ArrayVolume | None = None
 
     def run(self, workers: Fleet, output: Any = None) -> None:
         features, dtype = len(self.found), self.found.dtype
         weights = random_weights(NETWORK, 0)
         workers.run_volume(
-            Blocks(ArrayVolume(self.x), self.job, NETWORK, weights, self.mask),
+            Blocks(self.volume, self.job, NETWORK, weights, self.mask),
             self.job,
             output or ArrayOutput(self.found, features, self.job.output, dtype),
             dtype.name,  # type: ignore[arg-type]
@@ -153,9 +154,26 @@ def test_after_a_failure_a_run_goes_on_with_others() -> None:
 
 
 def test_a_worker_that_cannot_be_made() -> None:
+    case = Case()
     with pytest.raises(RunFailed, match=r"^no such device; give another$") as raised:
-        fleet_of(not_made)
+        case.run(fleet_of(not_made))
     assert "in not_made" in str(raised.value.__cause__)
+    assert case.remaining.voxels == case.job.output.volume
+
+
+def test_the_first_blocks_are_read_while_workers_get_ready(tmp_path: Path) -> None:
+    """Here they get ready when the first block was read, and not before."""
+
+    class Seen(ArrayVolume):
+        def read(self, box: Box) -> NDArray[Any]:
+            (tmp_path / "seen").touch()
+            return super().read(box)
+
+    case = Case()
+    case.volume = Seen(case.x)
+    case.run(fleet_of(partial(made_when, tmp_path / "seen", PLAN)))
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    assert case.stopwatch.seconds.building > 0
 
 
 def test_what_fails_in_writing_is_raised_as_itself() -> None:

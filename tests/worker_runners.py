@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,15 @@ class Odd(Exception):
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
+
+
+def made_when(file: Path, plan: SumsPlan) -> Sums:
+    """Made once a file is there."""
+    until = time.monotonic() + 20
+    while not file.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return Sums(plan)
 
 
 def not_made() -> Sums:

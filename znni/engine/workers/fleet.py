@@ -40,7 +40,8 @@ class Member:
 class Fleet:
     """Processes that compute patches of a plan, until nobody refers to them.
 
-    Where a run fails they are ended, and started afresh for the next.
+    While they get ready, the first blocks of a run are read. Where a run fails they are ended, and
+    started afresh for the next.
 
     Args:
         plan: what they run.
@@ -50,9 +51,6 @@ class Fleet:
     Attributes:
         plan: what they run.
 
-    Raises:
-        BaseException: what was raised in one of them.
-        RunFailed: one is gone.
     """
 
     def __init__(
@@ -68,16 +66,16 @@ class Fleet:
             (network.in_features, *plan.input_patch), (network.out_features, *plan.patch), dtype
         )
         self._workers: list[Worker] = []
+        self._accounted: Mapping[Stage, float] = {}
         weakref.finalize(self, _end, self._workers)
         self._start()
 
     def _start(self) -> None:
+        self._accounted = {}
         try:
             for made in self._members:
                 worker = Worker(made.name, made.prepare, self._shape, made.environment)
                 self._workers.append(worker)
-            for worker in self._workers:
-                worker.wait_until_ready()
         except BaseException:
             _end(self._workers)
             raise
@@ -101,24 +99,27 @@ class Fleet:
             dtype: of the values written.
             progress: called after each patch with the output voxels written and those wanted.
             remaining: the output not written yet.
-            stopwatch: learns how long blocks were written, and how long a worker was at each of the
-                other stages, on average.
+            stopwatch: learns how long the workers took to get ready, how long blocks were written,
+                and how long a worker was at each of the other stages, on average.
+
+        Raises:
+            BaseException: what was raised in one of them.
+            RunFailed: one is gone.
         """
         if not self._workers:  # an earlier run failed
             self._start()
-        before = self._busy()
         lanes = Lanes(self.plan, blocks, job, output, dtype, progress, remaining)
         try:
-            with stopwatch.during("running"):
-                lanes.run(self._workers)
+            lanes.run(self._workers, stopwatch)
         except BaseException:
             _end(self._workers)
             raise
         finally:
             stopwatch.add("reading", lanes.reading / len(self._members))
             stopwatch.add("writing", lanes.writing)
-        for stage, seconds in self._busy().items():
-            stopwatch.add(stage, (seconds - before[stage]) / len(self._members))
+        before, self._accounted = self._accounted, self._busy()
+        for stage, seconds in self._accounted.items():
+            stopwatch.add(stage, (seconds - before.get(stage, 0.0)) / len(self._members))
 
     def _busy(self) -> dict[Stage, float]:
         """Seconds that all workers together have been at each stage."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from znni.engine.pipeline import Progress, convert
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
+from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Tile
 from znni.engine.workers.worker import Worker
 from znni.options import OutputType
@@ -66,11 +67,15 @@ class Lanes:
         self.reading = 0.0
         self.writing = 0.0
 
-    def run(self, workers: Sequence[Worker]) -> None:
-        """Take all patches through.
+    def run(self, workers: Sequence[Worker], stopwatch: Stopwatch) -> None:
+        """Take all patches through; the first are read while workers still get ready.
 
         What fails ends the run: patches that others are at are computed and written, and then it
         is raised here. Of several errors the first is.
+
+        Args:
+            workers: which compute them.
+            stopwatch: learns how long they got ready, and how long they ran.
         """
         threads = [
             Thread(target=self._go, args=(worker, slot, reading))
@@ -81,8 +86,12 @@ class Lanes:
         for thread in threads:
             thread.start()
         try:
-            _wait_for(threads)
-        except BaseException:  # a signal
+            with stopwatch.during("building"):
+                for worker in workers:
+                    worker.wait_until_ready()
+            with stopwatch.during("running"):
+                _wait_for(threads)
+        except BaseException:  # a signal, or what keeps a worker from getting ready
             for worker in workers:
                 worker.end()
             _wait_for(threads)

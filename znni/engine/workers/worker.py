@@ -61,16 +61,19 @@ class Worker:
         for slot in self.slots:
             slot.close()
         self.process_id = self._process.pid
+        self._ready = False
         self._send(self._control, Task(prepare, shape, tuple(zip(memory, theirs[1:], strict=True))))
 
     def wait_until_ready(self) -> None:
-        """Wait until it can compute.
+        """Wait until it can compute; what it is asked for before that it does then.
 
         Raises:
             BaseException: what was raised in it.
             RunFailed: it is gone.
         """
-        self._receive(self._control)
+        if not self._ready:
+            self._receive(self._control)
+            self._ready = True
 
     def compute(self, slot: int) -> None:
         """Compute a slot's block, and wait until its dense output is there.
@@ -83,12 +86,13 @@ class Worker:
         self._receive(self._sockets[slot])
 
     def account(self) -> Account:
-        """What it has done so far.
+        """What it has done so far, once it is ready.
 
         Raises:
             BaseException: what was raised in it.
             RunFailed: it is gone.
         """
+        self.wait_until_ready()
         self._send(self._control, None)
         answer: Account = self._receive(self._control)
         return answer
