@@ -73,8 +73,12 @@ class Blocks:
         self._constants: dict[bytes, Float32] = {}
         self._noting = Lock()
 
-    def read(self, tile: Tile) -> Block:
+    def read(self, tile: Tile, into: Float32 | None = None) -> Block:
         """What the network sees for a tile, or what it gives where that is known.
+
+        Args:
+            tile: a patch of the job.
+            into: an array that takes what the network sees, if there is one.
 
         Raises:
             UnusableValues: as ``read_input``.
@@ -86,7 +90,7 @@ class Blocks:
             return _finished(nothing, tile)
         view, scaling = self._network.field_of_view, self._network.scaling
         try:
-            seen = read_input(self._volume, self._job, tile, view, scaling)
+            seen = read_input(self._volume, self._job, tile, view, scaling, into)
         except UnusableValues as error:
             if self._mask and not self._mask.read(Box(error.voxel, error.voxel + 1)).any():
                 error.add_note("the mask is 0 there, but this voxel is seen by others")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from znni.options import Border, Pad, check_names
 from znni.shapes import Box, Vec3
 from znni.volume import Volume
 from znni.weights import Float32
+
+# Of float32 that are scaled at a time: a mebibyte.
+CACHED_VALUES = 2**18
 
 Region: TypeAlias = Box | tuple[slice, slice, slice]
 
@@ -143,8 +146,23 @@ def tiles(output: Vec3, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
         )
 
 
-def read_input(volume: Volume, job: Job, tile: Tile, view: Vec3, scaling: InputScaling) -> Float32:
+def read_input(
+    volume: Volume,
+    job: Job,
+    tile: Tile,
+    view: Vec3,
+    scaling: InputScaling,
+    into: Float32 | None = None,
+) -> Float32:
     """What the network sees for a tile: float32 (f, z, y, x), scaled, padded beyond the edges.
+
+    Args:
+        volume: the input.
+        job: which output is wanted.
+        tile: a patch of it.
+        view: the network's field of view.
+        scaling: of the values.
+        into: an array that takes the result, if there is one.
 
     Raises:
         UnusableValues: one is NaN, or infinite as float32: it would spread over its neighbours.
@@ -160,11 +178,9 @@ def read_input(volume: Volume, job: Job, tile: Tile, view: Vec3, scaling: InputS
     for axis, source in enumerate(sources):
         if source.size != stop[axis] - start[axis] or np.any(np.diff(source) != 1):
             raw = raw.take(source - start[axis], axis=axis + 1)
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
-        values = raw.astype(np.float32, order="C")  # whatever the axes' order in the volume
-        values *= np.float32(scaling.scale)
-        values += np.float32(scaling.offset)
-    _check_finite(values, raw, sources)
+    values = np.empty(raw.shape, np.float32) if into is None else into
+    if not _scale(raw, scaling, values):
+        raise _not_finite(values, raw, sources)
     if job.pad == "constant":
         _blank_outside(values, box, job.volume)
     return values
@@ -190,14 +206,31 @@ def _blank_outside(values: Float32, box: Box, volume: Vec3) -> None:
         along[kept.stop :] = 0
 
 
-def _check_finite(
-    values: Float32, raw: NDArray[np.generic], sources: list[NDArray[np.int64]]
-) -> None:
-    if np.isfinite(values.min()) and np.isfinite(values.max()):  # NaN is both
-        return
+def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
+    """Make values of those stored, whatever their axes' order; whether all are finite.
+
+    Some planes at a time, which are in a core's cache from the first pass over them to the last.
+    """
+    depth = max(1, CACHED_VALUES // (raw.shape[2] * raw.shape[3]))
+    finite = True
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found here
+        for stored, made in zip(raw, values, strict=True):
+            for z in range(0, len(made), depth):
+                planes = made[z : z + depth]
+                np.copyto(planes, stored[z : z + depth], casting="unsafe")
+                planes *= np.float32(scaling.scale)
+                planes += np.float32(scaling.offset)
+                finite &= bool(np.isfinite(planes.min()) and np.isfinite(planes.max()))  # NaN: both
+    return finite
+
+
+def _not_finite(
+    values: Float32, raw: NDArray[Any], sources: list[NDArray[np.int64]]
+) -> UnusableValues:
+    """The error that names the first of the values that are not finite."""
     first = tuple(np.argwhere(~np.isfinite(values))[0])
     z, y, x = (source[index] for source, index in zip(sources, first[1:], strict=True))
-    raise UnusableValues(
+    return UnusableValues(
         f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}; replace what is NaN, "
         f"or infinite as float32, before running a network over it",
         Vec3(int(z), int(y), int(x)),

@@ -11,7 +11,6 @@ from threading import Lock, Thread
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from znni.engine.pipeline import Progress, convert
@@ -117,9 +116,7 @@ class Lanes:
     def _read(self, tile: Tile, block: Float32) -> Float32 | None:
         """Bring what is to be computed, or return the output where that is known."""
         begun = perf_counter()
-        found = self._blocks.read(tile)
-        if not found.finished:
-            np.copyto(block, found.values)
+        found = self._blocks.read(tile, block)
         with self._taking:
             self.reading += perf_counter() - begun
         return found.values if found.finished else None
