@@ -128,12 +128,14 @@ class Overhead:
         )
         if device == "cpu" or self.workers == 1:
             return alone
-        slots = values_in * self.slot_value_in + values_out * self.slot_value_out
+        # Blocks are read into slots: of the others who reads has only what is stored.
+        slots = values_in * (self.voxel_in - FLOAT_BYTES + self.slot_value_in)
+        slots += values_out * (self.voxel_out + self.slot_value_out)
         return replace(
             alone,
             process=alone.process + self.workers * (self.worker + self.cuda),
             weights=(1 + self.workers) * alone.weights,
-            blocks=self.workers * (alone.blocks + slots),
+            blocks=self.workers * slots,
         )
 
     def of_gpu(

@@ -122,8 +122,9 @@ def test_what_several_take_of_the_host() -> None:
     cuda = one.memory.process - PROCESS_BYTES
     assert same.process == one.memory.process + 3 * (PROCESS_BYTES + cuda)
     assert same.weights == 4 * one.memory.weights
-    slots = 3 * 4 * (one.input_patch.volume + 3 * one.patch.volume)  # float32, both ways
-    assert same.blocks == 3 * (one.memory.blocks + slots)
+    slots = 3 * 3 * 4 * (one.input_patch.volume + 3 * one.patch.volume)  # float32, both ways
+    read = 2 * 4 * one.input_patch.volume  # which goes into slots: no block of float32 beside them
+    assert same.blocks == 3 * (one.memory.blocks - read) + slots
 
 
 def test_patches_are_shared_out() -> None:
