@@ -230,6 +230,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "voxels/s": "{voxels_per_s:,.0f}",
         "ZNNi": "{published_voxels_per_s:,.0f}",
+        "peak GiB": "{peak_gib:.2f}",
         "declared GiB": "{declared_gib:.2f}",
         "of the GPU": "{gpu_declared_gib:.2f}",
         "allowed": "{gpu_limit_gib:.2f}",

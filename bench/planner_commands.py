@@ -166,8 +166,15 @@ def run_strategies_command(
     seconds: Annotated[float, typer.Option(min=0, help="After which no plan is begun.")] = 3600.0,
     out: options.Out = None,
 ) -> None:
-    """Some patches of each plan that bench strategies made, for the machine at hand."""
-    rows = [row for path in planned for row in load(path, "strategies").rows]
+    """Some patches of each plan that bench strategies made, for the machine at hand.
+
+    The rows say which command made the plans, of which revision, to make them again.
+    """
+    rows = [
+        row | {"planned_by": made.about["command"], "planned_at": made.about["revision"]}
+        for made in (load(path, "strategies") for path in planned)
+        for row in made.rows
+    ]
     report_all("strategies", ([row] for row in run_planned(rows, each, seconds, progress)), [], out)
 
 

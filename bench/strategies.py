@@ -13,6 +13,7 @@ from bench.published import published
 from bench.record import Row
 from planner.exhaustive import Search
 from planner.strategy import Place
+from znni.arrays import peak_memory
 from znni.cuda import cupy
 from znni.engine.patch import PatchRunner
 from znni.engine.stages import run_stages
@@ -149,25 +150,29 @@ def _predicted(plan: Plan) -> Row:
 
 
 def _run(plan: Plan, enough: float) -> Row:
-    """Seconds of a patch when the stages are at work, and the bytes that the GPU has given."""
+    """Seconds of a patch when the stages are at work, and the bytes that host and GPU have given."""
     gc.collect()  # what the last plan's runner held
     free = _free() if plan.gpu_memory else 0
-    runner = PatchRunner(plan, catalogue(plan.machine), random_weights(plan.network, 0))
-    block, done = patch_input(plan.network, plan.patch), list[float]()
-    stages = [*runner.stages(Stopwatch()), lambda _: done.append(perf_counter())]
-    begun = perf_counter()
+    with peak_memory() as peak:
+        building = perf_counter()
+        runner = PatchRunner(plan, catalogue(plan.machine), random_weights(plan.network, 0))
+        block, done = patch_input(plan.network, plan.patch), list[float]()
+        stages = [*runner.stages(Stopwatch()), lambda _: done.append(perf_counter())]
+        begun = perf_counter()
 
-    def blocks() -> Iterator[Float32]:
-        for index in range(PATCHES):
-            if index < LEAST_PATCHES or perf_counter() - begun < enough:
-                yield block
+        def blocks() -> Iterator[Float32]:
+            for index in range(PATCHES):
+                if index < LEAST_PATCHES or perf_counter() - begun < enough:
+                    yield block
 
-    run_stages(blocks(), stages, here=0)
+        run_stages(blocks(), stages, here=0)
     seconds = (done[-1] - done[0]) / (len(done) - 1)
     row: Row = {
+        "building_seconds": begun - building,
         "patches": len(done),
         "seconds": seconds,
         "voxels_per_s": plan.patch.volume / seconds,
+        "peak_gib": peak.highest / 2**30,
     }
     if plan.gpu_memory:
         row["gpu_peak_gib"] = (free - _free()) / 2**30

@@ -16,6 +16,7 @@ from bench.__main__ import app
 from bench.machine_plans import plan_on
 from bench.networks import plan_for
 from bench.published import published
+from bench.record import load, save
 from bench.searches import SHARES, compare_shares, time_search
 from bench.strategies import STRATEGIES, compare_strategies, run_planned
 from bench.table import table
@@ -99,10 +100,21 @@ def test_plans_of_strategies_are_run_where_there_is_time() -> None:
     row, skipped = run_planned([planned, none], 0.0, 60.0, lambda _: None)
     assert row["patches"] == 2
     assert row["voxels_per_s"] == pytest.approx(plan.patch.volume / row["seconds"])
+    assert 0 < row["peak_gib"] < 8
     assert "plan" not in row
     assert skipped == none
     (late,) = run_planned([planned], 0.0, -1.0, lambda _: None)
     assert late["skipped"] == "no time was left"
+
+
+def test_rows_of_strategies_say_how_their_plans_are_made_again(tmp_path: Path) -> None:
+    made, out = tmp_path / "planned.json", tmp_path / "run.json"
+    save(made, "strategies", [{"network": "net", "strategy": "CPU-only", "skipped": "no plan"}], [])
+    outcome = CliRunner().invoke(app, ["run-strategies", str(made), "--out", str(out)])
+    assert outcome.exit_code == 0, outcome.output
+    about = load(made).about
+    (row,) = load(out, "strategies").rows
+    assert (row["planned_by"], row["planned_at"]) == (about["command"], about["revision"])
 
 
 def test_shares_are_predicted_and_measured() -> None:
