@@ -150,7 +150,7 @@ def _predicted(plan: Plan) -> Row:
 
 
 def _run(plan: Plan, enough: float) -> Row:
-    """Seconds of a patch when the stages are at work, and the bytes that host and GPU have given."""
+    """Seconds of a patch when the stages are at work, and what host and GPU have given at most."""
     gc.collect()  # what the last plan's runner held
     free = _free() if plan.gpu_memory else 0
     with peak_memory() as peak:
