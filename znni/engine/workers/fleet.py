@@ -14,7 +14,7 @@ from znni.engine.tiles import Job
 from znni.engine.workers.lanes import Lanes
 from znni.engine.workers.serving import Prepare
 from znni.engine.workers.slots import SlotShape
-from znni.engine.workers.worker import Worker
+from znni.engine.workers.worker import Worker, end_all
 from znni.job_seconds import Stage
 from znni.options import OutputType
 from znni.plans import Plan
@@ -138,5 +138,5 @@ class Fleet:
 
 
 def _end(workers: list[Worker]) -> None:
-    while workers:
-        workers.pop().end()
+    end_all(workers)
+    workers.clear()

@@ -18,7 +18,7 @@ from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Tile
-from znni.engine.workers.worker import Worker
+from znni.engine.workers.worker import Worker, end_all
 from znni.options import OutputType
 from znni.plans import Plan
 from znni.volume import Sink
@@ -91,8 +91,7 @@ class Lanes:
             with stopwatch.during("running"):
                 _wait_for(threads)
         except BaseException:  # a signal, or what keeps a worker from getting ready
-            for worker in workers:
-                worker.end()
+            end_all(workers)
             _wait_for(threads)
             raise
         if self._errors:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from socket import socketpair
@@ -97,9 +97,12 @@ class Worker:
         answer: Account = self._receive(self._control)
         return answer
 
-    def end(self) -> None:
-        """End it, whatever it is at; who waits for it is told."""
+    def kill(self) -> None:
+        """Begin to end it, whatever it is at; who waits for it is told."""
         self._process.kill()
+
+    def wait_until_gone(self) -> None:
+        """Wait until the system has back what it had."""
         self._process.wait()
 
     def _send(self, connection: Connection, what: Any) -> None:
@@ -124,6 +127,14 @@ class Worker:
             f"{self.name} was killed by {name}, as systems do where memory runs out; run again, "
             f"with less memory allowed or fewer GPUs"
         )
+
+
+def end_all(workers: Sequence[Worker]) -> None:
+    """End workers, at the same time: it takes a second until the memory of a GPU is given back."""
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.wait_until_gone()
 
 
 def _socket(descriptor: int) -> Connection[Any, Any]:
