@@ -94,7 +94,9 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
         run(PatchRunner(plan, CATALOGUE, weights), weights, volume)
     if side := plan.side("cpu"):
         beside = side.first_input.nbytes + (side.output_shape.nbytes if side.hands_on else 0)
-        (capacity,) = mapped  # the arena, and no more
+        *handed, capacity = mapped  # what is handed on, the arena, and no more
+        assert len(handed) == 2 * side.hands_on
+        assert all(one <= side.output_shape.nbytes + 2 * mmap.PAGESIZE for one in handed)
         assert capacity <= plan.memory.working - beside + 2 * mmap.PAGESIZE
     if plan.gpu_memory and (side := plan.side("gpu")):
         (kept,) = arenas

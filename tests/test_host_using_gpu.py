@@ -133,9 +133,11 @@ def test_patches_are_the_reference_in_the_memory_promised(on_host: int) -> None:
     volume = random_volume(NETWORK, OUTPUT, 3)
     expected = reference.dense(NETWORK, weights, volume)
     locked = CUPY.cuda.runtime.locked
+    before = set(locked)  # by what earlier tests made, until that is collected
     with fake_gpu(), mock.patch.object(cuda_lanes, "_adding", adding):
         runner = PatchRunner(plan, CATALOGUE, weights)
-        assert len(locked) == 1
+        handed = 2 * (on_host < len(NETWORK.layers))
+        assert len(set(locked) - before) == 1 + handed
         np.testing.assert_allclose(run(runner, weights, volume), expected, rtol=1e-4, atol=1e-5)
         arena = runner._sides[0]._on_gpu
         declared = max(step.cost.memory.gpu_working for step in plan.steps)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
@@ -22,10 +23,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.arrays import ALIGNMENT, empty_aligned
 from znni.cuda import cupy
+from znni.machine import usable_cores
 from znni.units import in_units
 from znni.weights import Float32
 
 SMALL = 64 * 1024  # bytes below which malloc serves as well
+TOUCHED = 64 * 2**20  # bytes that a thread touches at a time
 
 _current: ContextVar[Arena | None] = ContextVar("_current", default=None)
 _given: ContextVar[Float32 | None] = ContextVar("_given", default=None)
@@ -125,7 +128,7 @@ class Arena:
         self.capacity = (-(-capacity // mmap.PAGESIZE) + 1) * mmap.PAGESIZE
         self._pages = map_pages(self.capacity)
         self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
-        self._lock = PageLock(self._pages, self._address) if page_locked else None
+        self._lock = PageLock(self._pages) if page_locked else None
         self._free = [(0, self.capacity)]  # ascending, never adjacent
         self._freed: deque[tuple[int, int]] = deque()  # by blocks that ended, in any thread
         self._outside = 0
@@ -205,22 +208,31 @@ class Arena:
 class PageLock:
     """Pages that stay where they are, so that a GPU copies to and from them on its own.
 
-    Locked until this object and all arrays in the pages are gone.
+    Locked until this object and all arrays in the pages are gone. Before, all cores touch them: to
+    lock pages that the system has yet to find and clear takes four times as long, as one does that.
 
     Args:
         pages: all of a mapping.
-        address: where it begins.
 
     Raises:
         cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many.
     """
 
-    def __init__(self, pages: mmap.mmap, address: int) -> None:
+    def __init__(self, pages: mmap.mmap) -> None:
         self._pages = pages
-        runtime = cupy().cuda.runtime
+        values = np.frombuffer(pages, np.uint8)
+        touch(values)
+        address, runtime = values.ctypes.data, cupy().cuda.runtime
         runtime.hostRegister(address, len(pages), 0)  # for the current device, not mapped there
         self._unlock = finalize(self, runtime.hostUnregister, address)
         self._unlock.atexit = False  # the process takes its locks with it
+
+
+def touch(values: NDArray[np.uint8]) -> None:
+    """Have the system find and clear all pages of a mapping, which hold zeros yet."""
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for start in range(0, len(values), TOUCHED):
+            pool.submit(values[start : start + TOUCHED : mmap.PAGESIZE].fill, 0)
 
 
 class _Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -47,8 +47,8 @@ def detect_gpus() -> list[Gpu]:
     """
     if why_no_gpu():
         return []
-    with device_errors("the GPU"):
-        return list(_gpus())
+    with device_errors("the GPU"), ThreadPoolExecutor() as pool:
+        return list(pool.map(_look_at, range(cupy().cuda.runtime.getDeviceCount())))
 
 
 @cache
@@ -71,25 +71,24 @@ def why_no_gpu() -> str:
     return "" if count else "CUDA finds no GPU"
 
 
-def _gpus() -> Iterator[Gpu]:
-    """All of them; beginning to use each, if this is the first time."""
+def _look_at(number: int) -> Gpu:
+    """One of them; beginning to use it, if this is the first time, takes half a second."""
     cuda = cupy().cuda
-    for number in range(cuda.runtime.getDeviceCount()):
-        with cuda.Device(number) as device:
-            cupy().get_default_memory_pool().free_all_blocks()  # what nobody uses is free
-            capability = int(device.compute_capability)
-            attributes = device.attributes
-            yield Gpu(
-                name=cuda.runtime.getDeviceProperties(number)["name"].decode(),
-                free=device.mem_info[0],
-                flops=nominal_flops(
-                    capability, attributes["MultiProcessorCount"], attributes["ClockRate"]
-                ),
-                bandwidth=nominal_bandwidth(
-                    attributes["GlobalMemoryBusWidth"], attributes["MemoryClockRate"]
-                ),
-                capability=capability,
-            )
+    with cuda.Device(number) as device:
+        cupy().get_default_memory_pool().free_all_blocks()  # what nobody uses is free
+        capability = int(device.compute_capability)
+        attributes = device.attributes
+        return Gpu(
+            name=cuda.runtime.getDeviceProperties(number)["name"].decode(),
+            free=device.mem_info[0],
+            flops=nominal_flops(
+                capability, attributes["MultiProcessorCount"], attributes["ClockRate"]
+            ),
+            bandwidth=nominal_bandwidth(
+                attributes["GlobalMemoryBusWidth"], attributes["MemoryClockRate"]
+            ),
+            capability=capability,
+        )
 
 
 def nominal_flops(capability: int, multiprocessors: int, kilohertz: int) -> float:

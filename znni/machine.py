@@ -178,7 +178,7 @@ def detect_host(ram: int | str | None = None, threads: int | None = None) -> Mac
     Raises:
         InvalidInput: as ``detect_machine``.
     """
-    cores, features = _usable_cores(), _processor_features()
+    cores, features = usable_cores(), _processor_features()
     host = Device(
         kind="cpu",
         name=_processor_name(),
@@ -259,7 +259,7 @@ def nominal_link(capability: int) -> float:
     return next(link for least, link in LINKS if capability >= least)
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Cores that the process may use, within the time that a container gives it."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -253,7 +253,7 @@ def prepare(
     members = []
     for gpu in plan.machine.gpus[: plan.workers]:
         alone = replace(plan, machine=replace(plan.machine, gpus=(gpu,), used_gpus=1))
-        made = partial(prepare_alone, alone, weights, dtype=dtype)
+        made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
         members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu)))
     return Fleet(plan, members, dtype)
 
@@ -266,3 +266,11 @@ def prepare_alone(
 ) -> PatchRunner:
     """A plan made ready to run in this process; takes and raises what ``prepare`` does."""
     return PatchRunner(plan, catalogue(plan.machine), weights, measured, dtype)
+
+
+def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
+    """A plan all of whose layers are on a GPU, made ready in a process that does nothing else.
+
+    Takes and raises what ``prepare`` does.
+    """
+    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)

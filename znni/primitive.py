@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from znni.cost import Cost
-from znni.machine import Device, DeviceKind, Machine
+from znni.machine import Device, DeviceKind, Machine, Processors
 from znni.network import Conv, Operation, Pool, PooledConv
 from znni.shapes import Shape5, fragments, max_pooling, valid_convolution
 
@@ -72,15 +72,23 @@ class UsesGpu(Protocol):
 Catalogue: TypeAlias = Mapping[str, Primitive]
 
 
-def catalogue(machine: Machine) -> dict[str, Primitive]:
+def catalogue(machine: Machine, processors: Processors = "cpu+gpu") -> dict[str, Primitive]:
     """All primitives that the machine's devices can run, by name; of its GPUs, the first.
 
     Those of the host that use a GPU do so by the GPU's own.
+
+    Args:
+        machine: whose.
+        processors: what computes; others' primitives are not loaded.
     """
-    found = _by_name(_primitives_of("cpu", machine.host))
-    for gpu in machine.gpus[:1]:
+    found: dict[str, Primitive] = {}
+    if processors != "gpu":
+        found |= _by_name(_primitives_of("cpu", machine.host))
+    for gpu in machine.gpus[:1] if processors != "cpu" else ():
         on_gpu = _by_name(_primitives_of("gpu", gpu))
-        found |= on_gpu | _by_name(_primitives_of("host_and_gpu", machine.host, gpu, on_gpu))
+        found |= on_gpu
+        if processors == "cpu+gpu":
+            found |= _by_name(_primitives_of("host_and_gpu", machine.host, gpu, on_gpu))
     return found
 
 

@@ -57,9 +57,9 @@ PLACED_TRAFFIC = 16
 COPIED_TRAFFIC = 4  # per byte
 
 # Of one core, per byte, beside the link to a GPU. With an H200, where a core moves 14 GB/s, common
-# memory was copied there at 6.5 GB/s and new memory filled from there at 3.1; the system pinned 2.7
-# GB/s, and pinned memory went either way at 55.
-PINNED_TRAFFIC = 5.2
+# memory was copied there at 6.5 GB/s and new memory filled from there at 3.1; the system locked
+# pages that were touched before at 40 GB/s, and copies from and to them went at 55.
+LOCKED_TRAFFIC = 0.35
 BROUGHT_TRAFFIC = 1.9
 RETURNED_TRAFFIC = 4.3
 
@@ -135,7 +135,7 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ha
         lost_in=(converted + input_itemsize * copied) / host.threads,
         lost_out=(stored + output_itemsize * copied) / host.threads,
         placed=PLACED_TRAFFIC / core,
-        pinned=PINNED_TRAFFIC / core,
+        pinned=TOUCHED_TRAFFIC / host.bandwidth + LOCKED_TRAFFIC / core,
         handed=1 / link,
         brought=1 / link + BROUGHT_TRAFFIC / core,
         returned=output_itemsize * (1 / link + RETURNED_TRAFFIC / core),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from znni.arena import Arena
 from znni.cuda import cupy
 from znni.shapes import Shape5
 from znni.weights import Float32
@@ -114,8 +115,7 @@ def pinned(shape: Shape5) -> Float32:
     Raises:
         cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many pages.
     """
-    cuda = cupy().cuda
-    memory = cuda.PinnedMemoryPointer(cuda.PinnedMemory(shape.nbytes), 0)
+    memory: Any = Arena(shape.nbytes, page_locked=True).take(shape.nbytes)
     return np.frombuffer(memory, np.float32, shape.elements).reshape(shape)
 
 
