@@ -74,8 +74,9 @@ class Fleet:
         self._accounted = {}
         try:
             for made in self._members:
-                worker = Worker(made.name, made.prepare, self._shape, made.environment)
-                self._workers.append(worker)
+                self._workers.append(Worker(made.name, self._shape, made.environment))
+            for worker, made in zip(self._workers, self._members, strict=True):
+                worker.prepare(made.prepare)
         except BaseException:
             _end(self._workers)
             raise

@@ -32,7 +32,6 @@ class Worker:
 
     Args:
         name: for messages.
-        prepare: makes what computes patches, in that process.
         shape: of its slots.
         environment: variables that it has beside those of this process.
 
@@ -41,14 +40,14 @@ class Worker:
         slots: where patches come and go; each is used by one thread at a time.
     """
 
-    def __init__(
-        self, name: str, prepare: Prepare, shape: SlotShape, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, name: str, shape: SlotShape, environment: Mapping[str, str]) -> None:
         self.name = name
         self.slots = [Slot(shape) for _ in range(SLOTS)]
         ours, theirs = zip(*(_connection() for _ in range(1 + SLOTS)), strict=True)
         self._control, *self._sockets = (_socket(descriptor) for descriptor in ours)
         memory = [slot.descriptor for slot in self.slots]
+        self._shape = shape
+        self._descriptors = tuple(zip(memory, theirs[1:], strict=True))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "znni.engine.workers", str(theirs[0])],
             stdin=subprocess.DEVNULL,
@@ -62,7 +61,14 @@ class Worker:
             slot.close()
         self.process_id = self._process.pid
         self._ready = False
-        self._send(self._control, Task(prepare, shape, tuple(zip(memory, theirs[1:], strict=True))))
+
+    def prepare(self, prepare: Prepare) -> None:
+        """Have it get ready; returns when it has begun, and taken the network's weights.
+
+        Args:
+            prepare: makes what computes patches, in that process.
+        """
+        self._send(self._control, Task(prepare, self._shape, self._descriptors))
 
     def wait_until_ready(self) -> None:
         """Wait until it can compute; what it is asked for before that it does then.
