@@ -11,7 +11,7 @@ from bench.record import Row
 from bench.rounds import Effort, run_rounds
 from bench.shares import equal_share, first_come
 from planner.exhaustive import Search
-from planner.layers import undominated_within
+from planner.choices import undominated_within
 from znni.errors import DoesNotFit
 from znni.families import FAMILIES
 from znni.network import Network

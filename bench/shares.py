@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.front import Front
-from planner.layers import Choice, Slot
+from planner.choices import Choice, Slot
 from znni.segments import Step
 
 Pairs = list[tuple[int, int]]

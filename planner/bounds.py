@@ -11,7 +11,8 @@ from planner.layers import Options
 from planner.samples import sample_steps
 from planner.strategy import tensors
 from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
-from znni.shapes import Vec3
+from znni.segments import Step
+from znni.shapes import Shape5, Vec3
 
 # The bound on a layer's speed comes from a sample of shapes; a shape outside it may be a little
 # faster per voxel, so the bound is relaxed by this much before it rules a patch out. In the
@@ -24,6 +25,9 @@ class LeastSeconds(Protocol):
 
     def of_layers(self, patch: Vec3) -> list[float]:
         """Seconds of each layer for one patch of the output."""
+
+    def of_step(self, step: Step) -> float:
+        """Seconds of one call that does what a step asks."""
 
 
 class BoundsUsingGpu:
@@ -45,10 +49,17 @@ class BoundsUsingGpu:
 
     def of_layers(self, patch: Vec3) -> list[float]:
         """Seconds of each layer for one patch of the output."""
-        between = tensors(self._network, patch)
-        on_the_way = (max(it.nbytes for it in pair) / self._link for pair in pairwise(between))
+        between = pairwise(tensors(self._network, patch))
         alone = self._alone().of_layers(patch)
-        return [1 / (1 / a + 1 / b) for a, b in zip(alone, on_the_way, strict=True)]
+        return [self._shared(a, *pair) for a, pair in zip(alone, between, strict=True)]
+
+    def of_step(self, step: Step) -> float:
+        """Seconds of one call that does what a step asks."""
+        return self._shared(self._alone().of_step(step), step.shape_in, step.shape_out)
+
+    def _shared(self, alone: float, given: Shape5, made: Shape5) -> float:
+        on_the_way = max(given.nbytes, made.nbytes) / self._link
+        return 1 / (1 / alone + 1 / on_the_way)
 
 
 class Bounds:
@@ -62,13 +73,11 @@ class Bounds:
 
     def __init__(self, network: Network, options: Options, fusible: Collection[PooledConv]) -> None:
         self._network = network
-        self._rates = [
-            _least_seconds_per_voxel(layer, features, options)
-            for layer, features in _features_in(network)
-        ]
-        self._fused_rates = {
-            pair.pool: _least_seconds_per_voxel(pair, pair.conv.in_features, options)
-            for pair in fusible
+        self._fused = {pair.pool: pair for pair in fusible}
+        asked = [*_features_in(network), *((pair, pair.conv.in_features) for pair in fusible)]
+        self._rates = {
+            operation: _least_seconds_per_voxel(operation, features, options)
+            for operation, features in asked
         }
 
     def of_layers(self, patch: Vec3) -> list[float]:
@@ -80,19 +89,24 @@ class Bounds:
         """
         bounds: list[float] = []
         size, batch = patch + self._network.field_of_view - 1, 1
-        for layer, rate in zip(self._network.layers, self._rates, strict=True):
+        for layer in self._network.layers:
             if isinstance(layer, Conv):
                 size = size - layer.kernel + 1
             else:
                 size //= layer.window
                 batch *= layer.window.volume
-            bounds.append(batch * size.volume * rate)
-            if isinstance(layer, Pool) and layer in self._fused_rates:
+            bounds.append(batch * size.volume * self._rates[layer])
+            if isinstance(layer, Pool) and layer in self._fused:
                 conv, pool = bounds[-2:]
-                both = batch * size.volume * self._fused_rates[layer]
+                both = batch * size.volume * self._rates[self._fused[layer]]
                 conv = min(conv, both)
                 bounds[-2:] = conv, min(pool, both - conv)
         return bounds
+
+    def of_step(self, step: Step) -> float:
+        """Seconds of one call that does what a step asks."""
+        out = step.shape_out
+        return out.n * out.size.volume * self._rates[step.operation]
 
 
 def _least_seconds_per_voxel(operation: Operation, features: int, options: Options) -> float:

@@ -7,10 +7,10 @@ other beats in time, workspace and resident memory together.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
 
 from planner.front import Front
 from znni.cost import Cost
@@ -28,6 +28,11 @@ class Offer:
     cost: Cost
     seconds: float
     error: float
+
+    @property
+    def kept(self) -> int:
+        """Bytes of workspace and resident memory."""
+        return self.cost.memory.workspace + self.cost.memory.resident
 
     def is_as_good_for_all(self, other: Offer, batch: int) -> bool:
         """Whether doing a batch of ``batch`` items is no worse than any list of the other's pieces.
@@ -78,27 +83,47 @@ class Listing:
 NOTHING = Listing(0.0, 0, 0, ())
 
 
-class Limit(NamedTuple):
-    """What lists of pieces are wanted below.
+class Limit:
+    """What is wanted of lists of pieces: less than some seconds within some bytes of memory.
 
-    Attributes:
-        seconds: that a list must take less than.
-        memory: bytes of workspace and resident memory together that it may take.
+    Args:
+        pairs: of seconds, and bytes of workspace and resident memory together; what is within any
+            of them is wanted.
     """
 
-    seconds: float = inf
-    memory: float = inf
+    def __init__(self, pairs: Iterable[tuple[float, float]]) -> None:
+        self._seconds: list[float] = []  # rising
+        self._memory: list[float] = []  # of the same pairs: falling
+        for seconds, memory in sorted(pairs):
+            while self._memory and self._memory[-1] <= memory:
+                self._seconds.pop()
+                self._memory.pop()
+            self._seconds.append(seconds)
+            self._memory.append(memory)
+
+    def holds(self, seconds: float, memory: float) -> bool:
+        """Whether so much is within it."""
+        index = bisect_right(self._seconds, seconds)
+        return index < len(self._seconds) and memory <= self._memory[index]
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """Those that no other one covers."""
+        return list(zip(self._seconds, self._memory, strict=True))
 
     def covers(self, other: Limit) -> bool:
         """Whether all that is within the other is within this."""
-        return self.seconds >= other.seconds and self.memory >= other.memory
+        return all(
+            any(seconds <= s and memory <= m for s, m in self.pairs)
+            for seconds, memory in other.pairs
+        )
 
     def or_within(self, other: Limit) -> Limit:
         """The least limit that covers both."""
-        return Limit(max(self.seconds, other.seconds), max(self.memory, other.memory))
+        return Limit([*self.pairs, *other.pairs])
 
 
-NO_LIMIT = Limit()
+NO_LIMIT = Limit([(inf, inf)])
 
 
 def piece_sizes(batch: int, division: Division) -> list[int]:
@@ -128,20 +153,18 @@ def listings(
         return []
     least = offers[0].seconds / offers[0].items
 
-    def best(items: int, lists: Iterable[Listing]) -> list[Listing]:
+    def best(items: int, known: list[Listing], more: Iterable[Listing]) -> list[Listing]:
         """Of the lists for so many of the items, those that are to be gone on with."""
-        most = limit.seconds - (batch - items) * least
-        fitting = (
-            it for it in lists if it.seconds < most and it.workspace + it.resident <= limit.memory
-        )
-        return undominated(fitting)
+        others = (batch - items) * least
+        added = [it for it in more if limit.holds(it.seconds + others, it.workspace + it.resident)]
+        return undominated([*known, *added]) if added else known
 
     leading = _leading(offers)
     found: list[Listing] = []
     rests = {0: [NOTHING]}  # the best lists by the offers after one, for each number of items
     for one, wanted in zip(reversed(leading), reversed(_wanted(batch, leading)), strict=True):
-        found = best(batch, [*found, *one.lists(batch, rests)])
-        more = {n: best(n, [*rests.get(n, []), *one.lists(n, rests)]) for n in wanted}
+        found = best(batch, found, one.lists(batch, rests))
+        more = {n: best(n, rests.get(n, []), one.lists(n, rests)) for n in wanted}
         rests = {0: [NOTHING]} | more
     return found
 
@@ -151,13 +174,12 @@ def _affordable(batch: int, parts: Iterable[Offer], limit: Limit) -> list[Offer]
 
     With one of an offer's pieces, all other items take the least time that any offer has for one.
     """
-    memories = ((offer, offer.cost.memory) for offer in parts)
-    fitting = [o for o, it in memories if it.workspace + it.resident <= limit.memory]
+    fitting = [offer for offer in parts if limit.holds(offer.seconds, offer.kept)]
     offers = sorted(fitting, key=lambda offer: offer.seconds / offer.items)
     if not offers:
         return []
     least = offers[0].seconds / offers[0].items
-    return [o for o in offers if o.seconds + (batch - o.items) * least < limit.seconds]
+    return [o for o in offers if limit.holds(o.seconds + (batch - o.items) * least, o.kept)]
 
 
 @dataclass(frozen=True)

@@ -165,8 +165,8 @@ class Search(Space):
         for stretch in reversed(where.stretches):
             device = stretch.device
             price = job.price(place, loads, device)
-            bounds, room = job.bounds_of(stretch), job.room(where, device)
-            way = self._sides[stretch.means].fastest(stretch, bounds, room, price, limit)
+            room = job.room(where, device)
+            way = self._sides[stretch.means].fastest(stretch, room, price, limit)
             if way is None:
                 return None
             loads[device] = way.load

@@ -9,7 +9,7 @@ from math import isfinite
 from planner.gpu_room import left_for_gpu
 from planner.overhead import Load, Overhead
 from planner.side_search import Price, Room
-from planner.strategy import Cut, Means, Place, Stretch, cut, tensors
+from planner.strategy import Cut, Means, Place, cut, tensors
 from znni.job_seconds import Stage
 from znni.machine import DeviceKind, Machine
 from znni.network import Network
@@ -44,7 +44,6 @@ class Job:
         bounds: Mapping[Means, list[float]],
     ) -> None:
         self.patch = patch
-        self._bounds = bounds
         self._network = network
         self._machine = machine
         self._overhead = overhead
@@ -62,10 +61,6 @@ class Job:
         """The layers on each device."""
         on_host, host_uses_gpu = place
         return cut(self._network, self._tensors, on_host, host_uses_gpu=host_uses_gpu)
-
-    def bounds_of(self, stretch: Stretch) -> list[float]:
-        """The least seconds of each of its layers."""
-        return self._bounds[stretch.means][stretch.first : stretch.first + len(stretch.layers)]
 
     def least_loads(self, place: Place) -> dict[DeviceKind, Load]:
         """What layers take at the least: the seconds of their bounds, and no memory."""

@@ -1,11 +1,10 @@
-"""The ways to compute each step, and the best choice of them under a memory limit."""
+"""The ways to compute each step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from copy import copy
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 from typing import TypeAlias
 
 from planner.costs import CostModel
@@ -29,10 +28,13 @@ from znni.segments import Step
 from znni.shapes import Shape5
 
 UNDECIDED = "undecided"
-NOTHING_WITHIN = Limit(-inf, -inf)
+NOTHING_WITHIN = Limit([])
 
 # An operation, its shapes, and whether the output has its place already.
 Asked: TypeAlias = tuple[Operation, Shape5, Shape5, bool]
+
+# An operation and its shapes.
+Call: TypeAlias = tuple[Operation, Shape5, Shape5]
 
 
 def bare_step(operation: Operation, shape: Shape5, shape_out: Shape5) -> Step:
@@ -66,7 +68,9 @@ class Options:
         self.divides = division != "none"
         self._known: dict[Asked, tuple[Limit, tuple[Step, ...]]] = {}
         self._known_whole: dict[Asked, tuple[Step, ...]] = {}
-        self._offers: dict[tuple[Operation, Shape5, Shape5], list[Offer]] = {}
+        self._parts: dict[Call, list[Offer]] = {}
+        self._relaxed: dict[Asked, tuple[Step, ...]] = {}
+        self._offers: dict[Call, list[Offer]] = {}
 
     def __call__(
         self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
@@ -76,8 +80,7 @@ class Options:
         Args:
             step: its operation and shapes are what is asked.
             in_place: its output has its place already, as of ``Step.taken``.
-            limit: of the steps that are wanted: their seconds, and their resident memory and
-                workspace. Others may be among those returned.
+            limit: of the steps that are wanted. Others may be among those returned.
         """
         if not self.divides:
             return self.whole(step, in_place=in_place)
@@ -93,22 +96,44 @@ class Options:
     def dividing(self, division: Division) -> Options:
         """The same in pieces of other sizes, with the calls that were priced."""
         other = copy(self)
-        other._division, other.divides, other._known = division, division != "none", {}
+        other._division, other.divides = division, division != "none"
+        other._known, other._parts, other._relaxed = {}, {}, {}
         return other
 
-    def whole(
-        self,
-        step: Step,
-        *,
-        in_place: bool = False,
-        limit: Limit = NO_LIMIT,  # noqa: ARG002 - they are few, and all asked for once
-    ) -> tuple[Step, ...]:
+    def relaxed(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
+        """Steps, not all of which there are, one of which equals or beats each that there is.
+
+        Each list of pieces has one that takes the least time for an item. If the whole batch took
+        that, it would take no more than the list, in time, workspace or resident memory. These are
+        few, and known without any list.
+
+        Args:
+            step: its operation and shapes are what is asked.
+            in_place: as of a call.
+        """
+        if not self.divides:
+            return self.whole(step, in_place=in_place)
+        key = (step.operation, step.shape_in, step.shape_out, in_place)
+        if key not in self._relaxed:
+            batch, arrays = step.shape_in.n, step.shape_in.nbytes + step.shape_out.nbytes
+            pieces = [
+                replace(
+                    step,
+                    cost=Cost(0, 0, Memory.beside(arrays, memory.workspace, memory.resident), 1),
+                    seconds=batch * (offer.seconds / offer.items),
+                )
+                for offer in self._pieces(step)
+                for memory in (offer.cost.memory,)
+            ]
+            self._relaxed[key] = _pareto([*self.whole(step, in_place=in_place), *pieces], in_place)
+        return self._relaxed[key]
+
+    def whole(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
         """Of these, with the batch whole, the Pareto front.
 
         Args:
             step: its operation and shapes are what is asked.
             in_place: as of a call.
-            limit: as of a call.
         """
         key = (step.operation, step.shape_in, step.shape_out, in_place)
         if key not in self._known_whole:
@@ -130,17 +155,8 @@ class Options:
     def _divided(self, asked: Step, limit: Limit) -> Iterator[Step]:
         """Steps in pieces within a limit."""
         shape, out = asked.shape_in, asked.shape_out
-        each = out.n // shape.n
-        parts = [
-            offer
-            for items in piece_sizes(shape.n, self._division)
-            for offer in self._offered(
-                asked.operation, shape._replace(n=items), out._replace(n=items * each)
-            )
-            if not offer.cost.memory.gpu_working  # what uses a GPU cuts the batch itself
-        ]
         whole = self._offered(asked.operation, shape, out)
-        for found in listings(shape.n, whole, parts, limit):
+        for found in listings(shape.n, whole, self._pieces(asked), limit):
             costs = ((times, offer.cost) for times, offer in found.taken)
             yield replace(
                 asked,
@@ -149,6 +165,21 @@ class Options:
                 seconds=found.seconds,
                 error=found.error,
             )
+
+    def _pieces(self, asked: Step) -> list[Offer]:
+        """What the primitives ask for fewer items."""
+        operation, shape, out = key = (asked.operation, asked.shape_in, asked.shape_out)
+        if key not in self._parts:
+            each = out.n // shape.n
+            self._parts[key] = [
+                offer
+                for items in piece_sizes(shape.n, self._division)
+                for offer in self._offered(
+                    operation, shape._replace(n=items), out._replace(n=items * each)
+                )
+                if not offer.cost.memory.gpu_working  # what uses a GPU cuts the batch itself
+            ]
+        return self._parts[key]
 
     def _offered(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
         """What the primitives ask for one call; those that another beats in all are left out."""
@@ -184,96 +215,3 @@ def _pareto(steps: list[Step], in_place: bool) -> tuple[Step, ...]:
     taken = ((step, step.taken(in_place=in_place)) for step in steps)
     by_time = sorted(taken, key=lambda it: (it[0].seconds, it[1]))
     return tuple(s for s, working in by_time if front.admits(working, s.cost.memory.resident))
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A step's place in a plan.
-
-    Attributes:
-        options: steps to choose from.
-        runs: how often the chosen one runs for a patch.
-        held: bytes alive beside what the step itself takes.
-        in_place: its output has its place among them already.
-    """
-
-    options: tuple[Step, ...]
-    runs: int
-    held: int
-    in_place: bool = False
-
-    def peak(self, step: Step) -> int:
-        """Bytes alive at the most while a step is run here."""
-        return self.held + step.taken(in_place=self.in_place)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Steps for a run of slots, and what they take together for one patch."""
-
-    seconds: float
-    resident: int
-    peak: int
-    steps: tuple[Step, ...]
-
-
-def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> Choice | None:
-    """The fastest of ``undominated_within``."""
-    return next(iter(undominated_within(slots, allowed, seconds_limit)), None)
-
-
-def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> list[Choice]:
-    """One step per slot: all choices whose resident bytes and highest working bytes fit together.
-
-    Exact: partial choices are dropped only when another is no worse in time, resident bytes and
-    peak, or when they cannot fit, or cannot beat ``seconds_limit``.
-
-    Returns:
-        Those left, the fastest first.
-    """
-    fastest_rest = [0.0]
-    for slot in reversed(slots):
-        fastest_rest.append(fastest_rest[-1] + slot.runs * slot.options[0].seconds)
-    fastest_rest.reverse()
-    if fastest_rest[0] >= seconds_limit:
-        return []
-
-    partial = [Choice(0.0, 0, 0, ())]
-    for index, slot in enumerate(slots):
-        grown = []
-        for choice in partial:
-            for step in slot.options:
-                seconds = choice.seconds + slot.runs * step.seconds
-                resident = choice.resident + step.cost.memory.resident
-                peak = max(choice.peak, slot.peak(step))
-                if resident + peak <= allowed and seconds + fastest_rest[index + 1] < seconds_limit:
-                    grown.append(Choice(seconds, resident, peak, (*choice.steps, step)))
-        partial = _undominated(grown)
-    return partial
-
-
-def _undominated(choices: list[Choice]) -> list[Choice]:
-    front = Front()
-    by_time = sorted(choices, key=lambda c: (c.seconds, c.resident, c.peak))
-    return [choice for choice in by_time if front.admits(choice.resident, choice.peak)]
-
-
-def least_memory(slots: Sequence[Slot]) -> Choice:
-    """One step per slot: the smallest peak, whatever the time."""
-    bounds = sorted({slot.peak(step) for slot in slots for step in slot.options})
-    best: Choice | None = None
-    for peak in bounds:
-        steps = []
-        for slot in slots:
-            fitting = [s for s in slot.options if slot.peak(s) <= peak]
-            if not fitting:
-                break
-            steps.append(min(fitting, key=lambda s: s.cost.memory.resident))
-        else:
-            resident = sum(s.cost.memory.resident for s in steps)
-            if best is None or resident + peak < best.resident + best.peak:
-                seconds = sum(slot.runs * s.seconds for slot, s in zip(slots, steps, strict=True))
-                best = Choice(seconds, resident, peak, tuple(steps))
-    if best is None:
-        raise ValueError("a slot without options has no least memory")
-    return best

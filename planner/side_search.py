@@ -8,13 +8,14 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice, product
 from math import inf
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from planner.bounds import Bounds, LeastSeconds
+from planner.choices import Choice, Slot, least_memory, undominated_within
 from planner.costs import CostModel
-from planner.divisions import NO_LIMIT, Limit
+from planner.divisions import Limit
 from planner.gpu_room import NO_ROOM, GpuRoom
-from planner.layers import Choice, Options, Slot, least_memory, undominated_within
+from planner.layers import Options
 from planner.overhead import Load
 from planner.split import fusible_convolutions, splits
 from planner.strategy import Stretch
@@ -23,7 +24,7 @@ from znni.network import Network, PooledConv
 from znni.options import Division
 from znni.plan_time import PlanTime
 from znni.primitive import Primitive
-from znni.segments import Segment, Step
+from znni.segments import Segment
 from znni.shapes import Shape5
 from znni.sides import Side
 
@@ -33,15 +34,6 @@ Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
 
 # Bytes for the layers of a device, where the first segment takes so much of the input at a time.
 Room: TypeAlias = Callable[[Shape5], float]
-
-
-class StepOptions(Protocol):
-    """Gives the ways to do a step."""
-
-    def __call__(
-        self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
-    ) -> tuple[Step, ...]:
-        """As ``Options`` does."""
 
 
 class Way(NamedTuple):
@@ -161,19 +153,16 @@ class SideSearch:
         return fusible_convolutions(self._network, self._options)
 
     @property
-    def _option_sets(self) -> tuple[StepOptions, ...]:
+    def _option_sets(self) -> tuple[Options, ...]:
         """Whole batches first: their time bounds the search among pieces, which looks at few."""
-        whole = self._options.whole
+        whole = self._options.dividing("none")
         return (whole, self._options) if self._options.divides else (whole,)
 
-    def fastest(
-        self, stretch: Stretch, bounds: list[float], room: Room, price: Price, limit: float
-    ) -> Way | None:
+    def fastest(self, stretch: Stretch, room: Room, price: Price, limit: float) -> Way | None:
         """The way with which a job takes the least time, if one fits and beats the limit.
 
         Args:
             stretch: the layers.
-            bounds: the least seconds of each.
             room: bytes that they may take.
             price: of the job.
             limit: its seconds.
@@ -182,7 +171,7 @@ class SideSearch:
         divided = list(self._divisions(stretch, room))
         for options, (segments, allowed) in product(self._option_sets, divided):
             layers_limit = price.layers_within(limit)
-            slots = self._slots(segments, stretch, options, bounds, allowed, layers_limit)
+            slots = self._slots(segments, stretch, options, allowed, layers_limit)
             for choice in self._choose(slots, allowed, layers_limit) if slots else []:
                 way = Way(segments, choice)
                 if (seconds := price.seconds(way.load)) < limit:
@@ -197,9 +186,12 @@ class SideSearch:
             room: bytes that they may take.
         """
         best, most = None, -inf
-        bounds = [0.0] * len(stretch.layers)
         for segments, _ in self._divisions(stretch, lambda _: inf):
-            if slots := self._slots(segments, stretch, self._options, bounds, inf, inf):
+            slots = [
+                replace(slot, options=self._options(slot.options[0], in_place=slot.in_place))
+                for slot in self._asked(segments, stretch)
+            ]
+            if all(slot.options for slot in slots):
                 choice = least_memory(slots)
                 first_input = stretch.given._replace(n=segments[0].sub_batch)
                 left = room(first_input) - choice.resident - choice.peak
@@ -231,34 +223,76 @@ class SideSearch:
         self,
         segments: Segments,
         stretch: Stretch,
-        options: StepOptions,
-        bounds: list[float],
+        options: Options,
         allowed: float,
         limit: float,
     ) -> list[Slot]:
-        """Each step's options that fit, runs and company.
+        """Each step's options that fit, runs and company; empty where no choice of them does.
 
-        Empty where a step has none, or as soon as the fastest options of the steps so far and the
-        bounds of the rest together reach the limit.
+        That is looked at more closely step by step: by the bounds, which cost nothing; by relaxed
+        options, which are few; and by lists of pieces, which are listed only where the best
+        choices for the other steps leave them time and memory.
         """
+        asked = self._asked(segments, stretch)
+        least = [slot.runs * self.bounds.of_step(slot.options[0]) for slot in asked]
+        slots: list[Slot] = []
+        for index, slot in enumerate(asked):
+            if sum(least) >= limit:
+                return []
+            found = slot.fitting(options.relaxed(slot.options[0], in_place=slot.in_place), allowed)
+            if not found.options:
+                return []
+            least[index] = found.runs * found.options[0].seconds
+            slots.append(found)
+        if not options.divides:
+            return slots
+        for index, slot in enumerate(asked):
+            if slot.options[0].shape_in.n > 1:
+                others = [*slots[:index], *slots[index + 1 :]]
+                found = self._listed(slot, slots[index], others, options, allowed, limit)
+                if not found.options:
+                    return []
+                slots[index] = found
+        return slots
+
+    def _listed(
+        self,
+        asked: Slot,
+        relaxed: Slot,
+        others: list[Slot],
+        options: Options,
+        allowed: float,
+        limit: float,
+    ) -> Slot:
+        """A step's options with lists of pieces that fit beside some choice for the other steps.
+
+        Args:
+            asked: the step.
+            relaxed: its relaxed options.
+            others: the other steps, with options that are relaxed or not.
+            options: for the step.
+            allowed: bytes for all steps.
+            limit: seconds of all steps.
+        """
+        (step,) = asked.options
+        arrays = asked.peak(step)
+        beside = undominated_within(
+            others, allowed, limit - asked.runs * relaxed.options[0].seconds
+        )
+        within = Limit(
+            ((limit - it.seconds) / asked.runs, allowed - it.resident - arrays) for it in beside
+        )
+        if not any(
+            within.holds(way.seconds, relaxed.kept(way) - arrays) for way in relaxed.options
+        ):
+            return replace(asked, options=())
+        return asked.fitting(options(step, in_place=asked.in_place, limit=within), allowed)
+
+    def _asked(self, segments: Segments, stretch: Stretch) -> list[Slot]:
+        """The places of the steps, with what is asked of each as its only option."""
         side = Side(segments, stretch.given, hands_on=stretch.handed is not None)
         runs = [n for segment, n in side.runs() for _ in segment.steps]
-        seconds = sum(bounds)
-        rest = iter(bounds)
-        slots = []
-        for (step, held), n in zip(side.held_beside(), runs, strict=True):
-            in_place = side.writes_in_place(step)
-            seconds -= sum(islice(rest, len(step.layers)))
-            left = Limit((limit - seconds) / n, allowed - held - step.taken(in_place=in_place))
-            fitting = tuple(
-                way
-                for way in options(step, in_place=in_place, limit=left)
-                if held + way.taken(in_place=in_place) + way.cost.memory.resident <= allowed
-            )
-            if not fitting:
-                return []
-            seconds += n * fitting[0].seconds
-            if seconds >= limit:
-                return []
-            slots.append(Slot(fitting, n, held, in_place))
-        return slots
+        return [
+            Slot((step,), n, held, side.writes_in_place(step))
+            for (step, held), n in zip(side.held_beside(), runs, strict=True)
+        ]

@@ -21,7 +21,6 @@ class Stretch:
 
     Attributes:
         device: which.
-        first: how many layers of the network come before.
         layers: first to last.
         given: the tensor that they take of a patch.
         handed: the tensor that they hand on to a GPU, if they do.
@@ -29,7 +28,6 @@ class Stretch:
     """
 
     device: DeviceKind
-    first: int
     layers: tuple[Layer, ...]
     given: Shape5
     handed: Shape5 | None
@@ -121,8 +119,8 @@ def cut(
     """
     first, others = network.layers[:place], network.layers[place:]
     handed = between[place] if others else None
-    on_host = Stretch("cpu", 0, first, between[0], handed, host_uses_gpu)
-    on_gpu = Stretch("gpu", place, others, between[place], None)
+    on_host = Stretch("cpu", first, between[0], handed, host_uses_gpu)
+    on_gpu = Stretch("gpu", others, between[place], None)
     return Cut(tuple(stretch for stretch in (on_host, on_gpu) if stretch.layers))
 
 

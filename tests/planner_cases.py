@@ -8,7 +8,7 @@ from math import inf
 
 from fakes import Fake, fake_catalogue
 
-from planner.layers import Slot
+from planner.choices import Slot
 from planner.overhead import Handling, Overhead
 from znni.network import Conv, Network, Pool
 from znni.primitive import convolved, convolved_and_pooled

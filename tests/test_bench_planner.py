@@ -20,7 +20,7 @@ from bench.record import load, save
 from bench.searches import SHARES, compare_shares, time_search
 from bench.strategies import STRATEGIES, compare_strategies, run_planned
 from bench.table import table
-from planner.layers import Slot, fastest_within
+from planner.choices import Slot, fastest_within
 from znni.errors import InvalidInput
 from znni.machine import DeviceKind
 from znni.network_file import load_network

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planner_cases import CONV, by_brute_force
 
-from planner.layers import Slot, fastest_within, least_memory
+from planner.choices import Slot, fastest_within, least_memory
 from znni.cost import Cost, Memory
 from znni.segments import Step
 from znni.shapes import Shape5

@@ -91,11 +91,15 @@ def test_lists_are_the_best_of_all_there_are(
 def test_a_limit_leaves_out_only_what_is_beyond_it(data: st.DataObject, batch: int) -> None:
     parts = data.draw(offers(piece_sizes(batch, "all"), 5))
     whole = data.draw(offers([batch], 2) | st.just([]))
-    limit = Limit(data.draw(st.integers(1, 40)), data.draw(st.integers(0, 12)))
+    pairs = st.tuples(st.integers(1, 40), st.integers(0, 12))
+    limit = Limit(data.draw(st.lists(pairs, max_size=3)))
     within = [
         it
         for it in listings(batch, whole, parts)
-        if it.seconds < limit.seconds and it.workspace + it.resident <= limit.memory
+        if any(
+            it.seconds < seconds and it.workspace + it.resident <= memory
+            for seconds, memory in limit.pairs
+        )
     ]
     assert listings(batch, whole, parts, limit) == within
 

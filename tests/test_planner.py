@@ -19,9 +19,10 @@ from planner_cases import (
     by_brute_force,
 )
 
+from planner.choices import Slot
 from planner.costs import BUILT_IN
 from planner.exhaustive import Search, fastest_plan
-from planner.layers import Options, Slot
+from planner.layers import Options
 from planner.overhead import Overhead
 from planner.sizes import patch_sizes
 from planner.split import pooled_convolutions, splits

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from planner.layers import Slot, fastest_within
+from planner.choices import Slot, fastest_within
 from znni.cost import Cost, Memory
 from znni.network import Conv
 from znni.segments import Step
