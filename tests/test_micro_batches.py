@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
 from fakes import Fake, fake_catalogue, machine
 from layers import CONVOLUTION, POOLING, case_for, primitives_for
+from planner_cases import by_brute_force
 
+from planner.choices import Slot
+from planner.costs import BUILT_IN
 from planner.divisions import listings
 from planner.exhaustive import fastest_plan
+from planner.layers import Options, bare_step
 from planner.overhead import Overhead
+from planner.sizes import patch_sizes
+from planner.split import splits
 from znni.arena import new_output, output_into
 from znni.cost import Cost, Memory
 from znni.engine.patch import PatchRunner
@@ -22,6 +29,7 @@ from znni.plans import Plan
 from znni.primitive import Primitive, convolved, fragmented
 from znni.primitives.reference import dense
 from znni.shapes import Shape5, Vec3
+from znni.sides import Side
 from znni.weights import random_weights
 
 CONV_OF_ONE = Conv("conv1", 1, 2, Vec3(2, 2, 2), "relu")
@@ -143,24 +151,62 @@ class Uneven(Growing):
         return replace(cost, flops=cost.flops * (1 if shape.n % 3 == 0 else 1.5))
 
 
+POOLED = Network("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
+UNEVEN: dict[str, Primitive] = {
+    "quick": Uneven("quick", convolved, flops=1e5, workspace=2_000),
+    "resident": Growing("resident", convolved, flops=1.2e5, workspace=300, resident=5_000),
+    "slow": Fake("slow", convolved, flops=3e5),
+    "fragments": Fake("fragments", fragmented),
+}
+
+
+def seconds(memory: int, division: Division) -> float:
+    plan = fastest_plan(
+        POOLED, Vec3(8, 8, 8), machine(memory), UNEVEN, Overhead(0, 0, 0), division=division
+    )
+    assert plan.memory.total <= memory
+    return plan.seconds
+
+
+@pytest.mark.parametrize("division", ["power-of-two", "all"])
+def test_the_plan_in_pieces_is_the_optimum(division: Division) -> None:
+    """Of all patches and segments, with every combination of all lists of pieces."""
+    options, output = Options(UNEVEN.values(), BUILT_IN, division), Vec3(8, 8, 8)
+    for memory in range(30_000, 60_000, 6_000):
+        best = inf
+        for patch in patch_sizes(output, POOLED.total_pooling, isotropic=True):
+            given = Shape5.of(1, 1, patch + POOLED.field_of_view - 1)
+            for segments in splits(POOLED.layers, given):
+                side = Side(segments, given)
+                runs = [n for segment, n in side.runs() for _ in segment.steps]
+                slots = [
+                    Slot(options(step), n, held)
+                    for (step, held), n in zip(side.held_beside(), runs, strict=True)
+                ]
+                layers = by_brute_force(slots, memory - 4 * POOLED.parameters)
+                best = min(best, output.ceil_div(patch).volume * layers)
+        assert seconds(memory, division) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("division", ["power-of-two", "all"])
+def test_a_relaxed_option_equals_or_beats_each_that_there_is(division: Division) -> None:
+    options = Options(UNEVEN.values(), BUILT_IN, division)
+    for batch in (1, 3, 8, 13):
+        shape = Shape5(batch, 1, 6, 6, 6)
+        out = Shape5.of(batch, 2, shape.size - CONV_OF_ONE.kernel + 1)
+        asked = bare_step(CONV_OF_ONE, shape, out)
+        relaxed = options.relaxed(asked)
+        for step in options(asked):
+            assert any(
+                one.seconds <= step.seconds * (1 + 1e-12)
+                and one.taken() <= step.taken()
+                and one.cost.memory.resident <= step.cost.memory.resident
+                for one in relaxed
+            )
+
+
 def test_limits_of_pieces_change_no_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of all sizes, as found within what is left of time and memory, and without limits."""
-    network = Network("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
-    catalogue: dict[str, Primitive] = {
-        "quick": Uneven("quick", convolved, flops=1e5, workspace=2_000),
-        "resident": Growing("resident", convolved, flops=1.2e5, workspace=300, resident=5_000),
-        "slow": Fake("slow", convolved, flops=3e5),
-        "fragments": Fake("fragments", fragmented),
-    }
-
-    def seconds(memory: int, division: Division) -> float:
-        overhead = Overhead(0, 0, 0)
-        plan = fastest_plan(
-            network, Vec3(8, 8, 8), machine(memory), catalogue, overhead, division=division
-        )
-        assert plan.memory.total <= memory
-        return plan.seconds
-
     memories = range(30_000, 60_000, 2_000)
     within = [seconds(memory, "all") for memory in memories]
     by_two = [seconds(memory, "power-of-two") for memory in memories]
