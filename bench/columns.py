@@ -38,6 +38,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "patches": "{patches}",
         "s": "{seconds:.1f}",
         "first s": "{first_seconds:.1f}",
+        "after the last s": "{ending_seconds:.1f}",
         "voxels/s": "{voxels_per_s:,.0f}",
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "of a GPU": "{efficiency:.0%}",

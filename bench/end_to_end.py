@@ -177,6 +177,7 @@ def row_of_run(told: Mapping[str, Any], wall: float, written: Sequence[float]) -
     if not written:
         return row
     row["first_seconds"] = written[0]
+    row["ending_seconds"] = wall - written[-1]
     later = plan.patches - plan.workers
     span = written[-1] - written[min(plan.workers, len(written)) - 1]
     if span > 0 and len(written) == plan.patches:
