@@ -146,7 +146,7 @@ def gpu_networks_command(
     def compared(path: Path) -> Iterator[Row]:
         network = load_network(path)
         if not ours:
-            return compare_gpu_network(network, None, settings, effort, progress)
+            return compare_gpu_network(network, None, settings, effort, dtype, progress)
         progress(f"planning {network.name}")
         volume = volume_for(network, size, patch)
         plan = planning.plan(
@@ -158,7 +158,7 @@ def gpu_networks_command(
             costs=costs,
             accuracy=accuracy,
         )
-        return compare_gpu_network(network, plan, settings, effort, progress)
+        return compare_gpu_network(network, plan, settings, effort, dtype, progress)
 
     rows = ([row] for path in net for row in compared(path))
     report_all("gpu-networks", rows, [ceilings], out)
@@ -170,6 +170,8 @@ def gpu_profile_command(
     patch: options.Patch = None,
     gpu_memory: GpuMemory = None,
     costs: options.CostsChoice = "auto",
+    accuracy: options.AccuracyClass = "float32",
+    dtype: options.Written = "float32",
     repeats: options.Repeats = 3,
     out: options.Out = None,
 ) -> None:
@@ -182,9 +184,17 @@ def gpu_profile_command(
         network = load_network(path)
         progress(f"planning {network.name}")
         volume = volume_for(network, size, patch)
-        plan = planning.plan(network, volume, device="gpu", gpu_memory=gpu_memory, costs=costs)
+        plan = planning.plan(
+            network,
+            volume,
+            dtype=dtype,
+            device="gpu",
+            gpu_memory=gpu_memory,
+            costs=costs,
+            accuracy=accuracy,
+        )
         progress(f"{network.name}, by times {plan.costs}")
-        return profile_on_gpu(plan, ceilings, repeats)
+        return profile_on_gpu(plan, ceilings, repeats, dtype)
 
     report_all("profile", map(profiled, net), [ceilings], out)
 

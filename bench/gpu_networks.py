@@ -22,6 +22,7 @@ from bench.rounds import Effort, Result
 from bench.torch_settings import WHOLE
 from znni.cuda import cupy
 from znni.network import Network
+from znni.options import OutputType
 from znni.plans import Plan
 from znni.shapes import Vec3
 from znni.weights import Float32
@@ -82,6 +83,7 @@ def compare_gpu_network(
     plan: Plan | None,
     peers: Settings,
     effort: Effort,
+    dtype: OutputType = "float32",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
     """Rows for a plan's patches, and for each peer's best patch, as they are measured.
@@ -91,6 +93,8 @@ def compare_gpu_network(
         plan: ours, if it takes part.
         peers: PyTorch's.
         effort: of which the budget is each peer's.
+        dtype: of our output, that the plan is for. The error of uint8, which holds 0 to 1 in 255
+            steps, is not told.
         progress: told what is being done.
     """
     from bench.gpu_torch_network import reference_on_gpu
@@ -99,7 +103,7 @@ def compare_gpu_network(
     ours = None
     if plan is not None:
         progress(f"{network.name}, ours")
-        ours = _ours(plan, effort.repeats, reference)
+        ours = _ours(plan, dtype, effort.repeats, reference)
         yield {"network": network.name} | ours
     noise = cache(partial(patch_input, network))
     for name in peers.names:
@@ -150,9 +154,9 @@ def places(patch: Vec3, network: Network) -> Iterator[Vec3]:
         yield Vec3(*(int(generator.integers(extent + 1)) for extent in last))
 
 
-def _ours(plan: Plan, repeats: int, reference: CornerReference) -> Row:
+def _ours(plan: Plan, dtype: OutputType, repeats: int, reference: CornerReference) -> Row:
     start = perf_counter()
-    patches = GpuPlanPatches(plan)
+    patches = GpuPlanPatches(plan, dtype)
     prepared = perf_counter() - start
     result = Result(patches.seconds(repeats))
     y = patches.output
@@ -164,6 +168,7 @@ def _ours(plan: Plan, repeats: int, reference: CornerReference) -> Row:
     row = {
         "name": OURS,
         "patch": str(plan.patch),
+        "output": dtype,
         **result.record(),
         # Of few patches, the time between two may be short where the one before was late.
         "voxels_per_s": volume / max(result.timing.median, layers),
@@ -176,7 +181,7 @@ def _ours(plan: Plan, repeats: int, reference: CornerReference) -> Row:
     }
     del patches
     give_back_ours()
-    return row | {"error": reference.error_of(judged)}
+    return row if dtype == "uint8" else row | {"error": reference.error_of(judged)}
 
 
 def give_back_ours() -> None:

@@ -14,6 +14,7 @@ from bench.noise import patch_input
 from znni.cuda import cupy
 from znni.engine.stages import run_stages
 from znni.engine.stopwatch import Stopwatch
+from znni.options import OutputType
 from znni.planning import prepare_alone
 from znni.plans import Plan
 from znni.segments import Step
@@ -25,17 +26,19 @@ class GpuPlanPatches:
 
     Args:
         plan: whose layers are on the GPU.
+        dtype: of its output, that it was planned for.
 
     Attributes:
         output: of the last patch (f', Z, Y, X).
         peak: bytes of the GPU that preparing and running took.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, dtype: OutputType) -> None:
         self._plan = plan
         self._layer_seconds: dict[str, list[float]] = defaultdict(list)
         self._free = free_bytes()
-        self._runner = prepare_alone(plan, random_weights(plan.network, 0), self._measured)
+        weights = random_weights(plan.network, 0)
+        self._runner = prepare_alone(plan, weights, self._measured, dtype)
         self._x = patch_input(plan.network, plan.patch)
         self.output: NDArray[Any] | None = None
         self.peak = 0

@@ -8,19 +8,23 @@ from bench.record import Row
 from bench.rounds import Result
 from planner.costs import BUILT_IN
 from znni.micro_batches import named
+from znni.options import OutputType
 from znni.plans import Plan
 from znni.primitive import catalogue
 
 
-def profile_on_gpu(plan: Plan, ceilings: GpuCeilings, repeats: int) -> list[Row]:
+def profile_on_gpu(
+    plan: Plan, ceilings: GpuCeilings, repeats: int, dtype: OutputType = "float32"
+) -> list[Row]:
     """A row for each step of a plan, summed over its runs in a patch, and one for the patch.
 
     Args:
         plan: whose layers are on the GPU; run with random weights.
         ceilings: of the GPU, for the floor under each step.
         repeats: patches that are timed after the first.
+        dtype: of their output, that the plan is for.
     """
-    patches = GpuPlanPatches(plan)
+    patches = GpuPlanPatches(plan, dtype)
     result = Result(patches.seconds(repeats))
     taken = patches.layer_seconds()
     # Of few patches, the time between two may be short where the one before was late.

@@ -122,6 +122,20 @@ def test_rows_hold_ours_and_what_each_peer_tried(
     assert "gain" not in short
 
 
+@needs_torch
+def test_no_error_is_told_of_output_in_steps(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench import gpu_torch_network
+
+    monkeypatch.setattr(gpu_plan_patches, "free_bytes", lambda: 0)
+    monkeypatch.setattr(gpu_networks, "give_back_ours", lambda: None)
+    here = partial(gpu_torch_network.reference_on_gpu, device="cpu")
+    monkeypatch.setattr(gpu_torch_network, "reference_on_gpu", here)
+    settings = Settings((), LAYOUTS, (8,))
+    (row,) = compare_gpu_network(NETWORK, plan, settings, Effort(1, 60.0), "uint8")
+    assert row["output"] == "uint8"
+    assert "error" not in row
+
+
 def test_a_profile_has_each_layer_beside_what_was_predicted(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
