@@ -95,6 +95,10 @@ def scaled(case: Case, factor: float) -> Case:
     )
 
 
+def without_bias(case: Case) -> Case:
+    return case._replace(weights=ConvWeights(case.weights.weight, np.zeros_like(case.weights.bias)))
+
+
 def hard_cases() -> dict[str, Case]:
     """Inputs and kernels whose numbers are very large, very small, or both."""
     layer = Conv("layer", 19, 21, Vec3(3, 3, 3), "identity")
@@ -140,10 +144,10 @@ def test_ranges_suit_whatever_comes(name: str) -> None:
 @pytest.mark.gpu
 def test_each_tile_and_each_output_map_is_as_exact_as_any() -> None:
     primitive, cases = primitives(GPU)[4], hard_cases()
-    dark = cases["a dark half"]
+    dark = without_bias(cases["a dark half"])  # beside which float32 would round the products
     error, products = error_and_products(dark, dark.run(primitive))
     assert np.abs(error[..., :22]).max() <= 1e-3 * np.abs(products[..., :22]).max()
-    faint = cases["faint kernels"]
+    faint = without_bias(cases["faint kernels"])
     error, products = error_and_products(faint, faint.run(primitive))
     by_map = (0, 2, 3, 4)
     assert (np.abs(error).max(by_map) <= 1e-3 * np.abs(products).max(by_map)).all()
