@@ -142,6 +142,22 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> Any:
     return _loaded(source, _architecture(), options, cupy().cuda.Device().id)
 
 
+def kernel_with_shared(
+    source: str, name: str, shared_bytes: int, options: tuple[str, ...] = ()
+) -> Any:
+    """A kernel of a module that may take that much shared memory for a block.
+
+    Args:
+        source: as of ``compiled``.
+        name: of the kernel.
+        shared_bytes: that it is launched with.
+        options: as of ``compiled``.
+    """
+    kernel = compiled(source, options).get_function(name)
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    return kernel
+
+
 def compile_together(sources: Iterable[str]) -> None:
     """Compile modules for the current device at the same time, for ``compiled`` to find them.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from znni.cost import Cost, Memory
-from znni.cuda import compiled, cupy, source_beside
+from znni.cuda import cupy, kernel_with_shared, source_beside
 from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Activation, Conv
@@ -58,8 +58,9 @@ def cost_of(conv: Conv, tile: Tile, shape: Shape5, out: Shape5) -> Cost:
 
 def build(conv: Conv, tile: Tile, shape: Shape5, out: Shape5, weights: ConvWeights) -> Run:
     """Compile the kernel, and order the weights as it reads them."""
-    kernel = compiled(source(conv.activation), tile.options).get_function("convolve")
-    kernel.max_dynamic_shared_size_bytes = tile.shared_bytes
+    kernel = kernel_with_shared(
+        source(conv.activation), "convolve", tile.shared_bytes, tile.options
+    )
     ordered = cupy().asarray(weights_by_group(weights.weight, tile))
     bias = cupy().asarray(bias_by_group(weights.bias, tile))
     groups, together = tile.groups(conv.out_features), tile.groups_together(conv.out_features)

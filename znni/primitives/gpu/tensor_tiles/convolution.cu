@@ -80,8 +80,8 @@ __device__ __forceinline__ void wait(unsigned barrier, unsigned phase) {
 __device__ __forceinline__ void copy(unsigned target, const void* source, int bytes,
                                      unsigned barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          target),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1], %2, [%3];" ::"r"(target),
       "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 }
@@ -200,8 +200,8 @@ __device__ __forceinline__ void store_if(unsigned wanted, float* target, float v
                : "memory");
 }
 
-// Exchanges a's with what the lane DISTANCE further has as b: then neighbours along x, which were in
-// two registers of a lane, are in two lanes.
+// Exchanges a's with what the lane DISTANCE further has as b: then neighbours along x, which were
+// in two registers of a lane, are in two lanes.
 template <int DISTANCE>
 __device__ __forceinline__ void exchange(float& a, float& b) {
   const bool second = threadIdx.x & DISTANCE;
@@ -249,7 +249,8 @@ __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y
 #pragma unroll
   for (int eight = 0; eight < COLUMNS / ROWS; ++eight) {
 #pragma unroll
-    for (int i = 0; i < 4 * TILES / TILES_X; ++i) exchange_tiles(sum, i / 4 * TILES_X, eight * 4 + i % 4);
+    for (int i = 0; i < 4 * TILES / TILES_X; ++i)
+      exchange_tiles(sum, i / 4 * TILES_X, eight * 4 + i % 4);
 #pragma unroll
     for (int map = 0; map < 2 * TILES_X; ++map) {
       const int of_all = first_map + eight * ROWS + map;
@@ -270,8 +271,9 @@ __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y
 extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
     convolve(const uint4* image, int in_z, int in_y, int in_x, const char* weights,
              const float* factors, const float* bias, const unsigned* largest, float* y,
-             long long item_stride, long long map_stride, int maps, int out_z, int out_y, int out_x, int passes, int tiles_z, int tiles_y, int tiles_x,
-             int first_x, long long count) {
+             long long item_stride, long long map_stride, int maps, int out_z, int out_y,
+             int out_x, int passes, int tiles_z, int tiles_y, int tiles_x, int first_x,
+             long long count) {
   extern __shared__ __align__(128) char shared[];
   __shared__ __align__(8) unsigned long long barriers[4 + 2 * STAGES];
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
@@ -324,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
       if (elected) arrive(images.freed());
       images.next();
     }
-    store(sum, y, item_stride, map_stride, maps, {out_z, out_y, out_x}, place_of(index, passes, tiles, first_x), warpgroup, factors,
-          bias, scale);
+    store(sum, y, item_stride, map_stride, maps, {out_z, out_y, out_x},
+          place_of(index, passes, tiles, first_x), warpgroup, factors, bias, scale);
   }
 }

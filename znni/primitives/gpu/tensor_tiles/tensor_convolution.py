@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from znni.cuda import compiled, cupy
+from znni.cuda import compiled, cupy, kernel_with_shared
 from znni.device_arena import device_workspace, new_device_output
-from znni.network import Activation
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.strides import strides_in_elements
-from znni.primitives.gpu.tensor_tiles.geometry import THREADS, Block
+from znni.primitives.gpu.tensor_tiles.geometry import THREADS
 from znni.primitives.gpu.tensor_tiles.pieces import Pieces
 from znni.primitives.gpu.tensor_tiles.sources import convolution_source, image_source
 from znni.primitives.gpu.tensor_tiles.weights import scales_of, weights_by_stage
@@ -38,7 +37,14 @@ class TensorConvolution:
         block = pieces.block
         self._pieces = pieces
         self._lay_out = compiled(image_source(block.numbers)).get_function("lay_out")
-        self._kernels = [_kernel(strip.block, pieces.conv.activation) for strip in pieces.strips]
+        self._kernels = [
+            kernel_with_shared(
+                convolution_source(strip.block, pieces.conv.activation),
+                "convolve",
+                strip.block.shared_bytes,
+            )
+            for strip in pieces.strips
+        ]
         scales = scales_of(weights.weight)
         scaled = weights.weight * scales[:, None, None, None, None]
         self._weights = cupy().asarray(weights_by_stage(scaled, block))
@@ -101,9 +107,3 @@ class TensorConvolution:
                 ),
                 shared_mem=block.shared_bytes,
             )
-
-
-def _kernel(block: Block, activation: Activation) -> Any:
-    kernel = compiled(convolution_source(block, activation)).get_function("convolve")
-    kernel.max_dynamic_shared_size_bytes = block.shared_bytes
-    return kernel

@@ -37,27 +37,6 @@ __device__ __forceinline__ void transform_along_z(float2* exchange, const Image&
   }
 }
 
-__device__ __forceinline__ void transform_along_y(float2* exchange) {
-#pragma unroll 1
-  for (int i = threadIdx.x; i < MAPS * HALF_Z * TILE_X; i += THREADS) {
-    const int x = i % TILE_X;
-    const int fz = i / TILE_X % HALF_Z;
-    const int map = i / (TILE_X * HALF_Z);
-    float2* line = exchange + map * MAP_STRIDE + fz * PLANE_STRIDE + x;
-    float values[2 * TILE_Y];
-#pragma unroll
-    for (int y = 0; y < TILE_Y; ++y) {
-      const float2 value = line[y * ROW_STRIDE];
-      values[2 * y] = value.x;
-      values[2 * y + 1] = value.y;
-    }
-    dft_y(values, values);
-#pragma unroll
-    for (int y = 0; y < TILE_Y; ++y)
-      line[y * ROW_STRIDE] = make_float2(values[2 * y], values[2 * y + 1]);
-  }
-}
-
 // Along x: `put(line, values)` leaves the numbers in the place of the line, as the format has them.
 template <typename Put>
 __device__ __forceinline__ void transform_along_x(float2* exchange, Put put) {

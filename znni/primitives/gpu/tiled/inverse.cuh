@@ -51,27 +51,6 @@ __device__ __forceinline__ void transform_along_x(float2* exchange, Take take) {
   }
 }
 
-__device__ __forceinline__ void transform_along_y(float2* exchange) {
-#pragma unroll 1
-  for (int i = threadIdx.x; i < MAPS * HALF_Z * VALID_X; i += THREADS) {
-    const int x = i % VALID_X;
-    const int fz = i / VALID_X % HALF_Z;
-    const int map = i / (VALID_X * HALF_Z);
-    float2* line = exchange + map * MAP_STRIDE + fz * PLANE_STRIDE + x;
-    float values[2 * TILE_Y];
-#pragma unroll
-    for (int y = 0; y < TILE_Y; ++y) {
-      const float2 value = line[y * ROW_STRIDE];
-      values[2 * y] = value.x;
-      values[2 * y + 1] = value.y;
-    }
-    inverse_dft_y(values, values);
-#pragma unroll
-    for (int y = 0; y < VALID_Y; ++y)
-      line[y * ROW_STRIDE] = make_float2(values[2 * y], values[2 * y + 1]);
-  }
-}
-
 // Where in the output a cluster's first map of its tile begins, and how much of it is there.
 struct Image {
   float* origin;

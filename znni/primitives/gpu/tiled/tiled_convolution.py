@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.cuda import compile_together, compiled, cupy
+from znni.cuda import compile_together, cupy, kernel_with_shared
 from znni.device_arena import device_workspace, new_device_output
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.strides import strides_in_elements
@@ -43,13 +43,15 @@ class TiledConvolution:
                 product.source(),
             )
         )
-        self._forward = _kernel(
+        self._forward = kernel_with_shared(
             forward.source(layer.activation), "forward_transform", forward.shared_bytes
         )
-        self._inverse = _kernel(
+        self._inverse = kernel_with_shared(
             inverse.source(layer.activation), "inverse_transform", inverse.shared_bytes
         )
-        self._multiply = _kernel(product.source(), "multiply_spectra", product.shared_bytes)
+        self._multiply = kernel_with_shared(
+            product.source(), "multiply_spectra", product.shared_bytes
+        )
         self._bias = cupy().asarray(weights.bias, np.float32)
         weight = np.asarray(weights.weight, np.float32)
         if batches.numbers.scaled:
@@ -165,7 +167,9 @@ class TiledConvolution:
         spectra = cupy().empty(batches.kernel_shape, np.uint32)
         chunks, out_maps = batches.kernel_shape[2:4]
         taps_bytes = batches.taps_bytes
-        transform = _kernel(self._there.kernel_spectra_source(), "transform_kernels", taps_bytes)
+        transform = kernel_with_shared(
+            self._there.kernel_spectra_source(), "transform_kernels", taps_bytes
+        )
         transform(
             (chunks * out_maps,),
             (TRANSFORM_KERNELS_THREADS,),
@@ -181,10 +185,3 @@ class TiledConvolution:
             shared_mem=taps_bytes,
         )
         return spectra
-
-
-def _kernel(source: str, name: str, shared_bytes: int) -> Any:
-    """A kernel that may take that much shared memory."""
-    kernel = compiled(source).get_function(name)
-    kernel.max_dynamic_shared_size_bytes = shared_bytes
-    return kernel

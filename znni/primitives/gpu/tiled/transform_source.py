@@ -71,6 +71,11 @@ class TransformShape:
         return self.tile - self.kernel + 1
 
     @property
+    def extents(self) -> Vec3:
+        """Voxels along each axis: all of the image, or what there is of the output."""
+        return self.valid if self.inverse else self.tile
+
+    @property
     def cluster(self) -> int:
         """Blocks that take a group of maps together."""
         return self.numbers.group // self.maps
@@ -92,8 +97,7 @@ class TransformShape:
     @property
     def lines(self) -> tuple[int, int, int]:
         """Of a block, in its passes along z, y and x: a thread each."""
-        extents = self.valid if self.inverse else self.tile
-        planes = half(self.tile.z)
+        extents, planes = self.extents, half(self.tile.z)
         lines = extents.y * extents.x, planes * extents.x, columns(self.tile)
         return lines[0] * self.maps, lines[1] * self.maps, lines[2] * self.maps
 
@@ -130,6 +134,8 @@ class TransformShape:
                 "THREADS": self.threads,
                 "BLOCKS": self.blocks,
                 "STRIP": self.strip,
+                "LINES_Y": self.extents.y,
+                "LINES_X": self.extents.x,
                 "ROW_STRIDE": row,
                 "PLANE_STRIDE": plane,
                 "MAP_STRIDE": image,
@@ -145,7 +151,7 @@ class TransformShape:
             name = "inverse"
             functions = (
                 device_function("inverse_real_dft_z", inverse_real_dft(z).first(self.valid.z)),
-                device_function("inverse_dft_y", complex_dft(y, 1).first(2 * self.valid.y)),
+                device_function("dft_y", complex_dft(y, 1).first(2 * self.valid.y)),
                 device_function("inverse_dft_x", complex_dft(x, 1).first(2 * self.valid.x)),
                 activation_source(activation),
             )
@@ -157,7 +163,7 @@ class TransformShape:
                 device_function("dft_x", complex_dft(x, -1)),
             )
         before = *GEOMETRY, f"{self.numbers.name}.cuh"
-        after = f"{name}.cuh", f"{name}_{self.numbers.name}.cu"
+        after = "along_y.cuh", f"{name}.cuh", f"{name}_{self.numbers.name}.cu"
         texts = *map(cuda_text, before), *functions, *map(cuda_text, after)
         return "\n".join((self._definitions, *texts))
 
