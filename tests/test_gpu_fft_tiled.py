@@ -17,6 +17,7 @@ from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.gpu import fft_tiled, fft_tiled_float16
 from znni.primitives.gpu.fft_tiled import TILES, GpuFftTiled
+from znni.primitives.gpu.fft_tiled_float16 import FASTEST
 from znni.primitives.gpu.tiled.codelet_source import device_function
 from znni.primitives.gpu.tiled.number_formats import FLOAT16, HALVES, NumberFormat
 from znni.primitives.gpu.tiled.product_source import SHARED_BYTES, product_shape
@@ -125,14 +126,15 @@ def test_workspace_holds_the_spectra_of_a_batch(
 
 
 def test_other_gpus_are_offered_nothing() -> None:
-    for module in (fft_tiled, fft_tiled_float16):
-        assert [primitive.tile for primitive in module.primitives(GPU)] == list(TILES)
+    for module, others in ((fft_tiled, []), (fft_tiled_float16, [FASTEST])):
+        tiles = [primitive.tile for primitive in module.primitives(GPU)]
+        assert tiles == [*TILES, *others]
         assert not module.primitives(replace(GPU, capability=80))
 
 
 def test_only_tf32_and_less_has_spectra_in_float16() -> None:
     catalogue = {p.name: p for m in (fft_tiled, fft_tiled_float16) for p in m.primitives(GPU)}
-    assert len(catalogue) == 2 * len(TILES)
+    assert len(catalogue) == 2 * len(TILES) + 1
     assert class_of(catalogue["gpu_fft_tiled_24"]) == "float32"
     assert class_of(catalogue["gpu_fft_tiled_24_float16"]) == "tf32"
 
@@ -164,4 +166,25 @@ def test_layers_of_all_kinds_are_the_reference(
 ) -> None:
     primitive = with_numbers(tile, numbers)
     case = random_case(layer, shape)
+    assert_accurate(primitive, case, case.run(primitive))
+
+
+def test_tiles_of_given_extents_are_cut_whatever_the_size() -> None:
+    primitive = GpuFftTiled(GPU, FASTEST, FLOAT16)
+    assert primitive.name == "gpu_fft_tiled_16x20x32_float16"
+    layer = Conv("layer", 80, 80, Vec3(3, 3, 3), "relu")
+    small, large = (
+        primitive.cost(layer, Shape5.of(64, 80, Vec3.of(extent) + 2)) for extent in (6, 12)
+    )
+    assert large.flops == small.flops  # one tile of 14 x 18 x 30
+    for kernel in (Vec3(15, 19, 31), Vec3(16, 3, 3)):
+        out = primitive.out_shape(replace(layer, kernel=kernel), Shape5.of(1, 80, Vec3.of(40)))
+        assert (out is None) == (kernel.z == 16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("maps", [(80, 80), (3, 17)])
+def test_tiles_of_given_extents_are_the_reference(maps: tuple[int, int]) -> None:
+    primitive = GpuFftTiled(GPU, FASTEST, FLOAT16)
+    case = random_case(Conv("layer", *maps, Vec3(3, 4, 2), "relu"), Shape5(2, maps[0], 31, 40, 67))
     assert_accurate(primitive, case, case.run(primitive))

@@ -14,6 +14,7 @@ from znni.cuda import compile_offline, resource_usage
 from znni.engine import device_recombine
 from znni.options import OutputType
 from znni.primitives.gpu.common import pooling
+from znni.primitives.gpu.fft_tiled_float16 import FASTEST
 from znni.primitives.gpu.tiled.number_formats import FLOAT16, HALVES, NumberFormat
 from znni.primitives.gpu.tiled.product_source import product_shape
 from znni.primitives.gpu.tiled.tile_extents import LENGTHS
@@ -63,11 +64,11 @@ def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
 
 
 @formats
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("tile", [*map(Vec3.of, LENGTHS), FASTEST], ids=str)
 def test_transforms_of_tiles_keep_their_lines_in_registers(
-    length: int, numbers: NumberFormat
+    tile: Vec3, numbers: NumberFormat
 ) -> None:
-    tile, kernel = Vec3(length, length, length), Vec3(3, 3, 3)
+    kernel = Vec3(3, 3, 3)
     for inverse in (False, True):
         shape = transform_shape(tile, kernel, numbers, inverse=inverse)
         (usage,) = resource_usage(shape.source("relu")).values()

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
-from znni.options import ACCURACIES
 from znni.primitive import Run, applying, convolved
 from znni.primitives.gpu.common.activation import with_softmax
 from znni.primitives.gpu.common.capability import HOPPER, capability_of
@@ -23,7 +22,7 @@ from znni.primitives.gpu.tiled.product_source import SHARED_BYTES, product_shape
 from znni.primitives.gpu.tiled.tile_batches import TileBatches
 from znni.primitives.gpu.tiled.tile_extents import tile_extents
 from znni.primitives.gpu.tiled.tiled_convolution import TiledConvolution
-from znni.shapes import Shape5
+from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, conv_weights
 
 # The largest extents of tiles that are offered. Extents between them are used too.
@@ -32,25 +31,28 @@ TILES = (8, 12, 16, 20, 24, 28, 32)
 
 @dataclass(frozen=True)
 class GpuFftTiled:
-    """Overlap-save convolution with tiles of up to ``tile`` voxels along each axis.
+    """Overlap-save convolution.
 
     Attributes:
         device: where it runs: a GPU of compute capability 9.0 (Hopper).
-        tile: the largest extent of a tile along an axis.
+        tile: the largest extent of a tile along an axis, or the extents of all tiles.
         numbers: the format of the spectra.
-        accuracy: the relative error that comes with it.
     """
 
     device: Device
-    tile: int
+    tile: int | Vec3
     numbers: NumberFormat = HALVES
-    accuracy: float = ACCURACIES["float32"]
     version = 2
 
     @property
     def name(self) -> str:
         """``gpu_fft_tiled_16`` or ``gpu_fft_tiled_16_float16``, by its tile."""
         return f"gpu_fft_tiled_{self.tile}{self.numbers.suffix}"
+
+    @property
+    def accuracy(self) -> float:
+        """Of the format."""
+        return self.numbers.accuracy
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """None for a kernel that fills a tile, or where a smaller tile does as well.
@@ -79,13 +81,18 @@ class GpuFftTiled:
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
             return None
-        smaller = max((tile for tile in TILES if tile < self.tile), default=0)
-        tile = tile_extents(self.tile, smaller, out.size, layer.kernel)
+        tile = self._extents(out.size, layer.kernel)
         product = product_shape(layer.in_features, layer.out_features, self.numbers)
         if tile is None or product is None:
             return None
         batches = TileBatches(layer, shape, out, tile, product)
         return batches if batches.taps_bytes <= SHARED_BYTES else None
+
+    def _extents(self, out: Vec3, kernel: Vec3) -> Vec3 | None:
+        if isinstance(self.tile, Vec3):
+            return self.tile if (kernel + 1).within(self.tile) else None
+        smaller = max((tile for tile in TILES if tile < self.tile), default=0)
+        return tile_extents(self.tile, smaller, out, kernel)
 
 
 def primitives(device: Device) -> tuple[GpuFftTiled, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.options import ACCURACIES
+from znni.primitives.gpu.common.rounding import ERROR_OF_11_BITS
 
 # float16 holds numbers below 2**16; one bit is for rounding up.
 MOST_EXPONENT = 15
@@ -36,5 +37,5 @@ class NumberFormat:
         return 2 * self.parts - 1
 
 
-FLOAT16 = NumberFormat("_float16", 1, -8, 1e-3, 16384)
+FLOAT16 = NumberFormat("_float16", 1, -8, ERROR_OF_11_BITS, 16384)
 HALVES = NumberFormat("", 2, -2, ACCURACIES["float32"], 512)

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+from znni.options import ACCURACIES
+from znni.primitives.gpu.common.rounding import ERROR_OF_11_BITS
 from znni.primitives.gpu.common.source import multiply_add_source
 from znni.primitives.gpu.tiled.ranges import LEAST_EXPONENT, MOST_EXPONENT, left_shift
 from znni.shapes import Vec3
@@ -37,8 +39,11 @@ class NumberFormat(ABC):
         maps_together: products take a multiple of these, input and output maps.
         kernel_parts: 16-bit numbers that sum to one of a kernel's spectrum.
         scaled: whether tiles and kernels have ranges of their own.
+        accuracy: the relative error that comes with it.
         efficiencies: shares of the nominal float32 rate that transforms and products sustain,
             measured on an H200: products run on tensor cores.
+        row_speeds: beside that share, of the transforms of tiles by their extent along x.
+        tile_speeds: in its place, of some tiles.
     """
 
     name: ClassVar[str]
@@ -47,7 +52,15 @@ class NumberFormat(ABC):
     maps_together: ClassVar[int]
     kernel_parts: ClassVar[int]
     scaled: ClassVar[bool]
+    accuracy: ClassVar[float]
     efficiencies: ClassVar[tuple[float, float]]
+    row_speeds: ClassVar[Mapping[int, float]] = {}
+    tile_speeds: ClassVar[Mapping[Vec3, float]] = {}
+
+    def transform_efficiency(self, tile: Vec3) -> float:
+        """The share that transforms of such tiles sustain."""
+        speed = self.tile_speeds.get(tile, self.row_speeds.get(tile.x, 1.0))
+        return self.efficiencies[0] * speed
 
     @property
     def group(self) -> int:
@@ -92,6 +105,7 @@ class Halves(NumberFormat):
     maps_together = 4
     kernel_parts = 2
     scaled = False
+    accuracy = ACCURACIES["float32"]
     efficiencies = (0.086, 4.1)
 
     def left_bytes(self, in_maps: int) -> int:
@@ -118,7 +132,10 @@ class Float16(NumberFormat):
     maps_together = 16
     kernel_parts = 1
     scaled = True
+    accuracy = ERROR_OF_11_BITS
     efficiencies = (0.103, 10.0)
+    row_speeds: ClassVar[Mapping[int, float]] = {8: 0.64, 12: 0.8, 16: 0.82, 20: 0.96, 28: 1.18}
+    tile_speeds: ClassVar[Mapping[Vec3, float]] = {Vec3(16, 20, 32): 1.17}
 
     def left_bytes(self, in_maps: int) -> int:
         """64 rows, an odd number of half lines apart, and their exponents."""

@@ -183,8 +183,10 @@ class TileBatches:
     @property
     def efficiency(self) -> float:
         """The share of the GPU's nominal float32 rate that they sustain, one with another."""
-        shares = zip(self._flops, self.numbers.efficiencies, strict=True)
-        return self.flops / sum(flops / share for flops, share in shares)
+        transforms, products = self._flops
+        at_nominal_rate = transforms / self.numbers.transform_efficiency(self.tile)
+        at_nominal_rate += products / self.numbers.efficiencies[1]
+        return self.flops / at_nominal_rate
 
     @property
     def bytes_moved(self) -> int:
