@@ -24,9 +24,6 @@ from znni.primitives.gpu.tensor_tiles.tensor_convolution import TensorConvolutio
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, conv_weights
 
-# Of input and output. Larger ones have been compared with a reference on no GPU yet.
-MOST_ELEMENTS = 2**31 - 1
-
 
 @dataclass(frozen=True)
 class GpuDirectTensor:
@@ -52,10 +49,7 @@ class GpuDirectTensor:
         return self.numbers.accuracy
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """None where shared memory has no room for what a block sees, or sums would be inexact.
-
-        Nor for arrays of 2^31 elements and more.
-        """
+        """None where shared memory has no room for what a block sees, or sums would be inexact."""
         pieces = self._pieces(layer, shape)
         return None if pieces is None else pieces.out
 
@@ -76,8 +70,6 @@ class GpuDirectTensor:
     def _pieces(self, layer: Operation, shape: Shape5) -> Pieces | None:
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv):
-            return None
-        if max(shape.elements, out.elements) > MOST_ELEMENTS:
             return None
         strips = strips_for(layer, self.numbers, out.size)
         return Pieces(layer, shape, out, strips) if strips else None

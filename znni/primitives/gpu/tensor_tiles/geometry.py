@@ -51,7 +51,7 @@ MOST_KEPT = 60  # each has two barriers of 8 bytes in shared memory, of which 1 
 # sector of memory that is written, whole or in part: these are read before they are written.
 COLUMN_CYCLES = 0.5
 SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
-SUSTAINED = 0.7
+SUSTAINED = 0.8
 SECTOR_VOXELS = 8
 SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 

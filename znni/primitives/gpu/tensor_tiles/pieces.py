@@ -18,8 +18,9 @@ from znni.primitives.gpu.tensor_tiles.geometry import (
 from znni.shapes import Shape5, Vec3
 
 # Output voxels of a piece: many times what the multiprocessors of a GPU compute at a time, as some
-# of them wait at its end; few beside what its memory holds.
+# of them wait at its end; few beside what its memory holds, or a small part of all.
 PIECE_VOXELS = 2**21
+PIECE_SHARE = 1 / 16
 
 # Of a multiprocessor of an H200, operations at its nominal float32 rate in a cycle; and cycles to
 # read 8 maps of a voxel of the input, and to write them in float16, measured.
@@ -62,16 +63,20 @@ class Pieces:
         return self.strips[0].block
 
     @property
+    def _most_voxels(self) -> int:
+        return max(PIECE_VOXELS, int(PIECE_SHARE * self.out.n * self.out.size.volume))
+
+    @property
     def items(self) -> int:
         """Of a piece, at most."""
-        return _even_share(self.out.n, max(1, PIECE_VOXELS // self.out.size.volume))
+        return _even_share(self.out.n, max(1, self._most_voxels // self.out.size.volume))
 
     @property
     def planes(self) -> int:
         """Of the output, of a piece, at most: whole blocks, unless it has all."""
         whole = max(strip.block.out.z for strip in self.strips)
         layers = -(-self.out.z // whole)
-        most = PIECE_VOXELS // (whole * self.out.y * self.out.x)
+        most = self._most_voxels // (whole * self.out.y * self.out.x)
         return min(_even_share(layers, max(1, most)) * whole, self.out.z)
 
     def __iter__(self) -> Iterator[Piece]:
