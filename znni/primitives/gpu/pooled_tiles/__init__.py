@@ -1,0 +1,1 @@
+"""Convolution and pooling in one, as products of tensor cores."""
