@@ -10,8 +10,8 @@ from bench.plan_patch import LONG, PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, run_rounds
 from bench.shares import equal_share, first_come
-from planner.exhaustive import Search
 from planner.choices import undominated_within
+from planner.exhaustive import Search
 from znni.errors import DoesNotFit
 from znni.families import FAMILIES
 from znni.network import Network

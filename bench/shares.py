@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.front import Front
 from planner.choices import Choice, Slot
+from planner.front import Front
 from znni.segments import Step
 
 Pairs = list[tuple[int, int]]
