@@ -11,8 +11,7 @@ from typing import Any
 import command_line
 import h5py
 import pytest
-from command_line import succeeds, voxels, write_case
-from fakes import fake_catalogue
+from command_line import succeeds, voxels
 
 from znni.plans import Plan
 
@@ -20,12 +19,7 @@ INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json", "--o
 MAKE = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A good case, run by primitives that cost no time to plan for."""
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
 
 def refused(*arguments: object) -> str:

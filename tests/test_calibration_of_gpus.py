@@ -14,7 +14,7 @@ from planner.costs import BUILT_IN
 from znni.calibration.campaign import Campaign
 from znni.calibration.choice import cost_model
 from znni.calibration.conditions import Conditions
-from znni.calibration.database import VARIABLE, CostDatabase
+from znni.calibration.database import CostDatabase
 from znni.calibration.device_measure import DeviceWorkbench
 from znni.calibration.measure import Workbench, memory_for
 from znni.calibration.record import record, refine
@@ -32,12 +32,7 @@ ON_GPU = on_device(catalogue(Machine(detect_host().host, (H200,))), "gpu")
 BOTH = fake_catalogue() | fake_gpu_catalogue()
 CONVOLUTION = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, 90, 90, 90))
 
-
-@pytest.fixture(autouse=True)
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostDatabase:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "costs.sqlite"))
-    monkeypatch.chdir(tmp_path)
-    return CostDatabase()
+pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import refused, succeeds, write_case, znni
-from fakes import fake_catalogue
 from hypothesis import given
 from hypothesis import strategies as st
 from import_cases import (
@@ -35,14 +34,7 @@ from znni.network import Conv, InputScaling, Network, Pool
 from znni.shapes import Vec3
 from znni.weights import ConvWeights, Weights
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Comparisons run the reference, which needs no compiling; nothing is left half written."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-    yield tmp_path
-    assert not list(tmp_path.glob("*.partial"))
+pytestmark = pytest.mark.usefixtures("fake_primitives", "nothing_partial")
 
 
 def test_a_network_of_znn_is_imported_and_runs() -> None:
@@ -210,9 +202,9 @@ LIKE = Network("like", 1, (Conv("conv1", 1, 2, Vec3(1, 2, 3), "relu"),))
     ],
 )
 def test_damaged_files_give_a_network_or_one_clear_error(
-    name: str, good: Callable[[Path], bytes], like: Network | None, folder: Path
+    name: str, good: Callable[[Path], bytes], like: Network | None, own_folder: Path
 ) -> None:
-    path, data = folder / name, good(folder)
+    path, data = own_folder / name, good(own_folder)
     path.write_bytes(data)
     options = {"like": like} if like else {}
     assert survives(path, **options)
@@ -223,9 +215,9 @@ def test_damaged_files_give_a_network_or_one_clear_error(
     assert outcomes.count(False) > 10
 
 
-def test_programs_with_other_json_give_a_network_or_one_clear_error(folder: Path) -> None:
+def test_programs_with_other_json_give_a_network_or_one_clear_error(own_folder: Path) -> None:
     """Archives have checksums, which a careful vandal sees to."""
-    path, data = folder / "odd.pt2", good_program(folder)
+    path, data = own_folder / "odd.pt2", good_program(own_folder)
     generator = np.random.default_rng(0)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}

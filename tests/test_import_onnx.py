@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import fake_catalogue
 from import_cases import (
     numbers,
     onnx_chain,
@@ -30,10 +29,8 @@ onnx = onnx_or_skip()
 node = onnx.helper.make_node
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comparisons run the reference, which needs no compiling."""
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+# Comparisons run the reference, which needs no compiling.
+pytestmark = pytest.mark.usefixtures("fake_primitives")
 
 
 def saved(model: Any, folder: Path) -> Path:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import fake_catalogue
 from import_cases import numbers, pooled, read_back, relative, sequential, torch_or_skip
 
 import znni
@@ -22,10 +21,8 @@ nn = torch.nn
 SIZE = (7, 13, 15)  # not that of one output voxel
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comparisons run the reference, which needs no compiling."""
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+# Comparisons run the reference, which needs no compiling.
+pytestmark = pytest.mark.usefixtures("fake_primitives")
 
 
 def exported(module: Any, maps: int = 1, size: tuple[int, ...] = SIZE, **options: Any) -> Any:

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaozarrs
-from command_line import read_main, succeeds, voxels, write_case
-from fakes import fake_catalogue
+from command_line import read_main, succeeds, voxels
 
 from znni.shapes import Box, Vec3
 from znni.volume import Grid
@@ -29,11 +28,7 @@ OUTPUTS: dict[str, tuple[tuple[str, ...], tuple[float, ...], str]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
 
 def peer(*arguments: str) -> str:

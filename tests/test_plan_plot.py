@@ -6,8 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from command_line import refused, succeeds, write_case
-from fakes import fake_catalogue
+from command_line import refused, succeeds
 from small_search import CATALOGUE, small_search
 
 from planner.views import Views, steps, views
@@ -27,14 +26,6 @@ needs_matplotlib = pytest.mark.skipif(
 def around() -> Views:
     search = small_search()
     return views(search, search.fastest()[0], families(CATALOGUE))
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-    return tmp_path
 
 
 @needs_matplotlib
@@ -88,6 +79,7 @@ def test_what_cannot_be_drawn_is_said_before_the_search(monkeypatch: pytest.Monk
 
 
 @needs_matplotlib
-def test_the_command_draws(folder: Path) -> None:
+@pytest.mark.usefixtures("fake_primitives")
+def test_the_command_draws(small_case: Path) -> None:
     assert "conv1" in succeeds(*PLAN, "--plot", "plan.png")
-    assert (folder / "plan.png").read_bytes().startswith(FIRST_BYTES[".png"])
+    assert (small_case / "plan.png").read_bytes().startswith(FIRST_BYTES[".png"])
