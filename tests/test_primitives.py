@@ -178,8 +178,8 @@ def test_out_shape_of_pooled_convolution(primitive: Primitive) -> None:
     assert primitive.out_shape(layer, shape) == convolved_and_pooled(layer, shape)
     assert primitive.out_shape(layer, shape._replace(f=3)) is None  # other maps
     assert primitive.out_shape(layer, shape._replace(y=3)) is None  # no whole window
-    many = Conv("conv", 5, 3, layer.conv.kernel, "relu")
-    assert primitive.out_shape(PooledConv(many, layer.pool), shape._replace(f=5)) is None
+    many = Conv("conv", 500, 3, layer.conv.kernel, "relu")
+    assert primitive.out_shape(PooledConv(many, layer.pool), shape._replace(f=500)) is None
     softmax = Conv("conv", 2, 3, layer.conv.kernel, "softmax")
     assert primitive.out_shape(PooledConv(softmax, layer.pool), shape) is None
     assert primitive.out_shape(*POOLING) is None
