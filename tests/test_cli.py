@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 from command_line import INFER, refused, succeeds, znni
@@ -27,6 +29,13 @@ def test_version_and_help() -> None:
         assert said.startswith(f"Usage: {' '.join(('znni', *command))} [OPTIONS]")
         assert "--help " in said
         assert "<bool>" not in said  # flags take no value
+
+
+def test_it_runs_as_a_module() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "znni", "--version"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"znni {__version__}\n"
 
 
 def test_debug_shows_a_traceback_and_the_log(caplog: pytest.LogCaptureFixture) -> None:

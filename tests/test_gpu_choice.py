@@ -71,6 +71,11 @@ def test_those_that_are_chosen_come_first(gpus: int | str, numbers: list[int], l
     assert {card.memory for card in stated.gpus[: stated.used_gpus]} == {least * GIB}
 
 
+def test_no_gpu_has_a_limit_where_none_is_used() -> None:
+    with pytest.raises(InvalidInput, match=r"gpu_memory='1GiB' .* limits a GPU, and no layer"):
+        choose_gpus(FOUR, Choices(device="cpu", gpu_memory="1GiB"))
+
+
 def test_without_gpus_none_is_needed() -> None:
     assert choose_gpus(machine(), Choices()) == machine()
     assert choose_gpus(machine(), Choices(gpus="all")) == machine()

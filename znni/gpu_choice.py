@@ -26,8 +26,14 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     Where there are several, each has as much memory as the one that has the least.
 
     Raises:
-        InvalidInput: there are not so many, or layers are to run on the host, too.
+        InvalidInput: there are not so many, layers are to run on the host, too, or a GPU that is
+            not to be used has a limit.
     """
+    if choices.device == "cpu" and choices.gpu_memory is not None:
+        raise InvalidInput(
+            f"{option('gpu_memory', choices.gpu_memory)} limits a GPU, and no layer is to run on "
+            f"one: {option('device', 'cpu')}; leave one of them out"
+        )
     there = len(machine.gpus)
     numbers = _numbers(choices.gpus, there)
     if numbers == [0] or (choices.gpus == ALL and not there):

@@ -49,7 +49,7 @@ def smaller_plan(
 
     def fastest_within(limit: int) -> Plan:
         here = _machine(failed, short, limit, choices)
-        stated = here.gpus[0].memory if here.gpus else None
+        stated = here.gpus[0].memory if here.gpus and failed.device != "cpu" else None
         among = replace(choices, device=failed.device, gpu_memory=stated)
         here = choose_gpus(here, among)
         return fastest(search_for(failed.network, job, here, among, stored))[0]
