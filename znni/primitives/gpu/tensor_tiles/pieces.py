@@ -18,9 +18,10 @@ from znni.primitives.gpu.tensor_tiles.geometry import (
 from znni.shapes import Shape5, Vec3
 
 # Output voxels of a piece: many times what the multiprocessors of a GPU compute at a time, as some
-# of them wait at its end; few beside what its memory holds, or a small part of all.
+# of them wait at its end; few beside what its memory holds, or a small part of all: what a GPU is
+# asked to do waits in a queue of a thousand, which should not be empty while the host copies.
 PIECE_VOXELS = 2**21
-PIECE_SHARE = 1 / 16
+PIECE_SHARE = 1 / 4
 
 # Of a multiprocessor of an H200, operations at its nominal float32 rate in a cycle; and cycles to
 # read 8 maps of a voxel of the input, and to write them in float16, measured.
