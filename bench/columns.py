@@ -79,6 +79,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "network": "{network}",
         "name": "{name}",
         "patch": "{patch}",
+        "output": "{output}",
         "layout": "{layout}",
         "s": "{seconds:.3f}",
         "layers s": "{layers_seconds:.3f}",
