@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,21 @@ def test_primitives_are_those_of_the_machine_described(path: Path) -> None:
     assert {primitive.device for primitive in found.values()} == {machine.host, *machine.gpus[:1]}
     assert any("bfloat16" in name for name in found) == machine.host.bfloat16
     assert machine.host.bfloat16 == path.stem.startswith("h200")
+
+
+def test_primitives_of_other_processors_are_not_loaded() -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from znni.machine_file import load_machine
+from znni.primitive import catalogue
+machine = load_machine(Path({str(MACHINES / "h200-node.yaml")!r}))
+found = catalogue(machine, "gpu")
+assert found and all(primitive.device == machine.gpus[0] for primitive in found.values())
+assert "numba" not in sys.modules
+assert all(primitive.device == machine.host for primitive in catalogue(machine, "cpu").values())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_real_plan_for_each_machine_here() -> None:

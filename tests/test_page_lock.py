@@ -6,6 +6,7 @@ import gc
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from znni import arena
@@ -40,6 +41,22 @@ def test_pages_are_locked_until_the_last_array_is_gone(locked: dict[int, int]) -
     del y
     gc.collect()
     assert not locked
+
+
+def test_pages_are_there_before_they_are_locked(
+    locked: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system would find them one after another."""
+    process, resident = psutil.Process(), list[int]()
+
+    def register(address: int, nbytes: int, _flags: int) -> None:
+        locked[address] = nbytes
+        resident.append(process.memory_info().rss)
+
+    monkeypatch.setattr(arena.cupy().cuda.runtime, "hostRegister", register)
+    before = process.memory_info().rss
+    Arena(200 * MIB, page_locked=True)
+    assert resident[0] - before > 190 * MIB
 
 
 def test_an_ordinary_arena_is_not_locked(locked: dict[int, int]) -> None:
