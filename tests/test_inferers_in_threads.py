@@ -32,23 +32,23 @@ NETWORK = Network(
         Conv("conv2", 6, 8, Vec3(5, 5, 5), "relu"),
     ),
 )
-FEW = ("direct", "fft_tiled_12", "max_pooling_fragments")
+POOLING = "max_pooling_fragments"
 CALLS = 3
 SLACK = 3 * 2**20  # what the allocator, the interpreter and huge pages may add, once
-
-
-def few_real(machine: Machine) -> Catalogue:
-    found = catalogue(machine)
-    return {name: found[name] for name in FEW}
 
 
 def volume(extent: int) -> NDArray[np.float32]:
     return np.random.default_rng(extent).random((extent, 70, 80), np.float32)
 
 
+@pytest.mark.parametrize("names", [("direct", "fft_tiled_12"), ("lowered_balanced",)])
 def test_two_at_once_are_right_and_keep_to_the_memory_of_both(
-    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def few_real(machine: Machine) -> Catalogue:
+        found = catalogue(machine)
+        return {name: found[name] for name in (*names, POOLING)}
+
     monkeypatch.setattr("znni.planning.catalogue", few_real)
     weights = znni.random_weights(NETWORK, 1)
     volumes = [volume(60), volume(64)]

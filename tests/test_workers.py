@@ -221,19 +221,22 @@ def test_blas_has_one_thread_inside_and_its_own_number_again_outside() -> None:
     assert blas_threads() == before
 
 
-def test_rounds_that_overlap_leave_blas_as_it_was() -> None:
+def test_rounds_that_overlap_have_one_thread_of_blas_and_leave_it_as_it_was() -> None:
     begun, first_ended = threading.Event(), threading.Event()
 
     def outlast(_worker: int, _item: int) -> None:
-        assert set(blas_threads()) == {1}
+        inside.extend(blas_threads())
         begun.set()
         assert first_ended.wait(10)
+        inside.extend(blas_threads())
 
-    before = blas_threads()
+    before, inside = blas_threads(), list[int]()
     last = threading.Thread(target=lambda: workers(1).for_each(outlast, range(1)))
     workers(1).for_each(lambda _worker, _item: (last.start(), begun.wait(10)), range(1))
     first_ended.set()
     last.join()
+    assert set(inside) == {1}
+    assert len(inside) == 2 * len(before)
     assert blas_threads() == before
 
 

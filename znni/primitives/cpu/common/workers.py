@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import Generic, TypeVar
 
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from znni.primitives.cpu.common.even_slices import even_slices
 
@@ -52,7 +51,7 @@ class Workers:
         scratch memory. The calling thread is worker 0. The first exception stops the others.
         """
         round_ = _Round(task, items, self.threads)
-        with _serial_blas():
+        with _serial_blas:
             try:
                 try:
                     for worker in range(1, self.threads):
@@ -117,24 +116,39 @@ class _Round(Generic[Item]):
                 self._failure = None  # its frames refer to this round
 
 
-@contextmanager
-def _serial_blas() -> Iterator[None]:
-    """Hold BLAS to one thread, unless a round of another caller does so already.
+class _SerialBlas:
+    """Holds BLAS to one thread while any caller's round is under way.
 
-    Only who took the limit puts back what was before it, in the same thread: rounds that overlap
-    would put back each other's. One that outlasts the limit ends with BLAS as it was.
+    The number is the process's: the first round takes the limit, and the last puts back what was
+    before it. Builds of BLAS on OpenMP keep a number for each thread instead: there the limit holds
+    for the thread that took it, which keeps it where the last round is another's.
     """
-    if not _limiting.acquire(blocking=False):
-        yield
-        return
-    try:
-        with _threadpools().limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        _limiting.release()
+
+    def __init__(self) -> None:
+        self._counting = Lock()
+        self._rounds = 0
+
+    def __enter__(self) -> None:
+        with self._counting:
+            if not self._rounds:
+                self._limit = _threadpools().limit(limits=1, user_api="blas")
+                _let_any_thread_limit()
+            self._rounds += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._counting:
+            self._rounds -= 1
+            if not self._rounds:
+                self._limit.restore_original_limits()
+                _let_any_thread_limit()
 
 
-_limiting = Lock()
+def _let_any_thread_limit() -> None:
+    """Give up the control that threadpoolctl gives the first thread that sets a number."""
+    OpenBLASController.clear_controlling_thread()
+
+
+_serial_blas = _SerialBlas()
 
 
 @cache
