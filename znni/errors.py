@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 from math import ceil
+from typing import Any
 
 from znni.shapes import Vec3
 from znni.units import in_units
@@ -41,6 +42,10 @@ class ZnniError(Exception):
     """An error that a user can cause and mend."""
 
     exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is copied, and sent to other processes, whatever its class is called with."""
+        return BaseException.__new__, (type(self), *self.args), self.__dict__
 
 
 class InvalidInput(ZnniError):
