@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import runpy
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +136,34 @@ def test_which_network() -> None:
         znni.SlidingWindowInferer(network)(np.zeros((1, 2, 7, 20, 23)))
     inferer = znni.SlidingWindowInferer(network, border="valid")
     np.testing.assert_array_equal(inferer(images, network), inferer(images))
+
+
+def test_threads_that_share_one_make_a_network_ready_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[znni.Inferer] = []
+
+    def slowly(*arguments: Any, **options: Any) -> znni.Inferer:
+        time.sleep(0.05)
+        made.append(znni.Inferer(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr("znni.drop_in.Inferer", slowly)
+    images, network = voxels()[np.newaxis, np.newaxis], znni.load_network("tiny.yaml")
+    inferer = znni.SlidingWindowInferer(border="valid")
+    with ThreadPoolExecutor(4) as threads:
+        outputs = list(threads.map(inferer, [images] * 4, [network] * 4))
+    assert len(made) == 1
+    for found in outputs:
+        np.testing.assert_allclose(found[0], expected(voxels()), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_gives_the_same(copied: Any) -> None:
+    images = voxels()[np.newaxis, np.newaxis]
+    inferer = znni.SlidingWindowInferer("tiny.yaml", border="valid")
+    found = inferer(images)
+    other = copied(inferer)
+    np.testing.assert_array_equal(other(images), found)
+    assert other._inferer is not inferer._inferer
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import h5py
@@ -60,6 +62,18 @@ def test_an_inferer_prepares_a_size_once(
     assert len(planned) == 2
     inferer(voxels((9, 20, 23), "float64"))  # blocks of it take more memory
     assert len(planned) == 3
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_copy_is_made_ready_by_itself(used: bool, copied: Any) -> None:
+    inferer = znni.Inferer("tiny.yaml", border="same", pad="edge", threads=1)
+    if used:
+        inferer(voxels())
+    other = copied(inferer)
+    np.testing.assert_array_equal(other(voxels()), inferer(voxels()))
+    assert other._runner is not inferer._runner
+    assert other._turn is not inferer._turn
 
 
 def test_an_inferer_counts_its_output(network: Network, weights: Weights) -> None:

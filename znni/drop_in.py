@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any, Unpack
 
 import numpy as np
@@ -51,7 +52,8 @@ class SlidingWindowInferer:
     of no windows, to which MONAI's comes near away from their seams. The network is given once,
     here, or with each call, by what has its layers: a ``torch.nn.Sequential`` is imported (see
     ``znni.import_network``) at the first call, and again where its parameters have changed.
-    An inferer with a network is a predictor, too: it is called with inputs alone.
+    An inferer with a network is a predictor, too: it is called with inputs alone. Threads may share
+    one, whose calls take turns where they are of the same network.
 
     Args:
         network: a network of znni or its file, or whatever ``znni.import_network`` takes but a
@@ -86,8 +88,18 @@ class SlidingWindowInferer:
         self._options = options
         self._made_of: tuple[object, ...] | None = None
         self._inferer: Inferer | None = None
+        self._making = Lock()
         if network is not None:
             self._made_for(network)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_inferer": None, "_made_of": None}
+        del state["_making"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._making = Lock()
 
     def __call__(self, inputs: Any, network: Any = None) -> Any:
         """The dense output of a batch.
@@ -116,17 +128,18 @@ class SlidingWindowInferer:
 
     def _made_for(self, network: Any) -> Inferer:
         """The inferer of a network, made again where that has changed."""
-        state = _state(network)
-        if self._inferer is None or state != self._made_of:
-            self._inferer = None  # what it keeps is freed first
-            known, weights = network, self._weights
-            if not _is_of_znni(network):
-                known, weights = network_of(network)
-            self._inferer = Inferer(
-                known, weights, border=self._border, pad=self._pad, **self._options
-            )
-            self._made_of = state
-        return self._inferer
+        with self._making:
+            state, inferer = _state(network), self._inferer
+            if inferer is None or state != self._made_of:
+                self._inferer = inferer = None  # what it keeps is freed first
+                known, weights = network, self._weights
+                if not _is_of_znni(network):
+                    known, weights = network_of(network)
+                inferer = Inferer(
+                    known, weights, border=self._border, pad=self._pad, **self._options
+                )
+                self._inferer, self._made_of = inferer, state
+            return inferer
 
 
 def _check_ours(network: object, options: Mapping[str, object]) -> None:

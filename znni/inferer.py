@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -40,8 +40,9 @@ class Inferer:
     ``znni.options.Choices``.
     ``ram`` bounds what the process may take with its output, beside the array that it is given.
 
-    Inferers run side by side in threads of one process, each with its own share of ``ram``. Calls
-    of one take turns: its memory and its workspace are for one array at a time.
+    Inferers run side by side in threads of one process; ``ram`` bounds each of them alone, and is
+    to be given for each, so that all of them fit. Calls of one take turns: its memory and its
+    workspace are for one array at a time. A copy, in another process too, is made ready anew.
 
     Example:
         >>> inferer = znni.Inferer("networks/boundaries.yaml")
@@ -73,6 +74,15 @@ class Inferer:
         self._allowed = self._choices
         self._runner: EnduringRunner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
+        self._turn = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_runner": None}
+        del state["_turn"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         self._turn = Lock()
 
     def __call__(self, array: ArrayLike) -> Float32:
