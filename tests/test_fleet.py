@@ -15,7 +15,7 @@ import pytest
 from command_line import read_main, refused, succeeds, write_case
 from doomed_runner import Doomed
 from numpy.typing import NDArray
-from worker_runners import NETWORK, Sums, SumsPlan, made_when, not_made, sums
+from worker_runners import NETWORK, Sums, SumsPlan, made_when, not_made, not_made_when, sums
 
 import znni
 from znni.engine.remaining import Remaining
@@ -23,7 +23,7 @@ from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import make_job
 from znni.engine.workers.fleet import Fleet, Member
-from znni.errors import InvalidInput, RunFailed
+from znni.errors import InvalidInput, RunFailed, Unreadable
 from znni.options import OutputType
 from znni.plans import Plan
 from znni.shapes import Box, Vec3
@@ -174,6 +174,20 @@ def test_the_first_blocks_are_read_while_workers_get_ready(tmp_path: Path) -> No
     case.run(fleet_of(partial(made_when, tmp_path / "seen", PLAN)))
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
     assert case.stopwatch.seconds.building > 0
+
+
+def test_what_fails_in_reading_is_raised_though_a_worker_cannot_be_made_after_it(
+    tmp_path: Path,
+) -> None:
+    class Torn(ArrayVolume):
+        def read(self, box: Box) -> NDArray[Any]:
+            (tmp_path / "read").touch()
+            raise Unreadable(f"the disk is torn at {box.start}")
+
+    case = Case()
+    case.volume = Torn(case.x)
+    with pytest.raises(Unreadable, match="the disk is torn"):
+        case.run(fleet_of(partial(not_made_when, tmp_path / "read"), 1))
 
 
 def test_what_fails_in_writing_is_raised_as_itself() -> None:

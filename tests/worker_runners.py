@@ -94,12 +94,23 @@ class Odd(Exception):
 
 def made_when(file: Path, plan: SumsPlan) -> Sums:
     """Made once a file is there."""
-    until = time.monotonic() + 20
-    while not file.exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for(file)
     return Sums(plan)
 
 
 def not_made() -> Sums:
     raise RunFailed("no such device; give another")
+
+
+def not_made_when(file: Path) -> Sums:
+    """Not made either, but some time after a file is there."""
+    wait_for(file)
+    time.sleep(0.1)
+    return not_made()
+
+
+def wait_for(file: Path) -> None:
+    until = time.monotonic() + 20
+    while not file.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -246,7 +246,8 @@ def prepare(
         dtype: of the output.
 
     Raises:
-        RunFailed: a GPU fails, or its memory does not suffice.
+        RunFailed: a GPU fails, or its memory does not suffice; with several GPUs
+            ``Fleet.run_volume`` raises that, as their processes get ready beside this one.
     """
     if plan.workers == 1:
         return prepare_alone(plan, weights, measured, dtype)

@@ -40,8 +40,8 @@ class Member:
 class Fleet:
     """Processes that compute patches of a plan, until nobody refers to them.
 
-    While they get ready, the first blocks of a run are read. Where a run fails they are ended, and
-    started afresh for the next.
+    While they get ready, the first blocks of a run are read; what keeps them from it is raised by
+    that run. Where a run fails they are ended, and started afresh for the next.
 
     Args:
         plan: what they run.
@@ -104,7 +104,7 @@ class Fleet:
                 and how long a worker was at each of the other stages, on average.
 
         Raises:
-            BaseException: what was raised in one of them.
+            BaseException: what was raised in one of them, as it got ready or later.
             RunFailed: one is gone.
         """
         if not self._workers:  # an earlier run failed

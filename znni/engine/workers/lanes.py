@@ -70,7 +70,7 @@ class Lanes:
         """Take all patches through; the first are read while workers still get ready.
 
         What fails ends the run: patches that others are at are computed and written, and then it
-        is raised here. Of several errors the first is.
+        is raised here. Of several errors the first is, unless a signal came.
 
         Args:
             workers: which compute them.
@@ -90,9 +90,11 @@ class Lanes:
                     worker.wait_until_ready()
             with stopwatch.during("running"):
                 _wait_for(threads)
-        except BaseException:  # a signal, or what keeps a worker from getting ready
-            end_all(workers)
-            _wait_for(threads)
+        except Exception as error:  # what keeps a worker from getting ready
+            self._errors.append(error)  # before those of lanes whose worker is ended
+            _end(workers, threads)
+        except BaseException:  # a signal
+            _end(workers, threads)
             raise
         if self._errors:
             raise self._errors[0]
@@ -129,6 +131,11 @@ class Lanes:
             self._remaining.take_off(tile.written)
             total = self._job.output.volume
             self._progress(total - self._remaining.voxels, total)
+
+
+def _end(workers: Sequence[Worker], threads: Sequence[Thread]) -> None:
+    end_all(workers)
+    _wait_for(threads)
 
 
 def _wait_for(threads: Sequence[Thread]) -> None:

@@ -63,7 +63,7 @@ class Worker:
         self._ready = False
 
     def prepare(self, prepare: Prepare) -> None:
-        """Have it get ready; returns when it has begun, and taken the network's weights.
+        """Have it get ready; may wait until it has begun, to take weights that are large.
 
         Args:
             prepare: makes what computes patches, in that process.
