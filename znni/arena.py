@@ -230,9 +230,10 @@ class PageLock:
 
 def touch(values: NDArray[np.uint8]) -> None:
     """Have the system find and clear all pages of a mapping, which hold zeros yet."""
+    starts = range(0, len(values), TOUCHED)
+    pages = [values[start : start + TOUCHED : mmap.PAGESIZE] for start in starts]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        for start in range(0, len(values), TOUCHED):
-            pool.submit(values[start : start + TOUCHED : mmap.PAGESIZE].fill, 0)
+        list(pool.map(lambda some: some.fill(0), pages))  # raises what was raised there
 
 
 class _Block:

@@ -228,7 +228,7 @@ def _not_finite(
     values: Float32, raw: NDArray[Any], sources: list[NDArray[np.int64]]
 ) -> UnusableValues:
     """The error that names the first of the values that are not finite."""
-    first = tuple(np.argwhere(~np.isfinite(values))[0])
+    first = np.unravel_index(np.isfinite(values).argmin(), values.shape)
     z, y, x = (source[index] for source, index in zip(sources, first[1:], strict=True))
     return UnusableValues(
         f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}; replace what is NaN, "
