@@ -8,13 +8,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import refused, voxels, write_case
+from command_line import refused, succeeds, voxels, write_case
 from fakes import fake_catalogue
 
 import znni
+from znni.errors import Unreachable
 from znni.volumes.ledger import read_ledger
 
 SHAPE = (140, 12, 13)
+AGAIN = "compute it again by the command that znni info shows, with overwrite=True (--overwrite)"
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +67,10 @@ def test_blocks_that_cannot_be_read(form: str) -> None:
     said = refused("verify", out, "--voxels", 200, "--seed", 1, code=5)
     assert said.startswith(f"{out}: is damaged; {200 - found.unreadable} voxels computed again")
     assert f", {found.unreadable} cannot be read (seed 1), largest error " in said
-    assert f"the first one at {found.blocks.damaged[0]} ({found.blocks.unreadable}); comp" in said
+    assert (
+        f"the first one at {found.blocks.damaged[0]} ({found.blocks.unreadable}); check the" in said
+    )
+    assert said.endswith("if that does not help, " + AGAIN)
     assert not znni.verify(out, voxels=200, blocks=0, seed=1).agrees
 
 
@@ -77,3 +82,36 @@ def test_an_output_of_which_nothing_can_be_read() -> None:
     found = znni.verify("out.zarr", voxels=5, seed=1)
     assert (found.unreadable, found.wrong, found.at) == (5, 0, None)
     assert "0 voxels computed again in float64, 5 cannot be read (seed 1); 1 b" in str(found)
+
+
+@pytest.mark.parametrize("blocks", [None, 0], ids=["blocks", "voxels"])
+@pytest.mark.parametrize(
+    ("out", "error"),
+    [
+        ("memory://out.zarr", ConnectionRefusedError(111, "Connection refused")),
+        ("memory://out.zarr", OSError(5, "Please reduce your request rate")),
+        ("out.zarr", TimeoutError(110, "Connection timed out")),
+        ("out.zarr", PermissionError(13, "Permission denied")),
+    ],
+)
+@pytest.mark.usefixtures("memory_files")
+def test_an_output_out_of_reach_is_not_damaged(
+    out: str, error: OSError, blocks: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zarr = pytest.importorskip("zarr")
+    znni.infer("volume.h5", "tiny.yaml", out, roi=np.s_[2:3, 5:7, 5:7])
+    given = ("verify", out, "--voxels", 2, *(() if blocks is None else ("--blocks", blocks)))
+    succeeds(*given)
+    for store in (zarr.storage.LocalStore, zarr.storage.FsspecStore):
+        get = store.get
+
+        async def fail(self: Any, key: str, *rest: Any, get: Any = get, **options: Any) -> Any:
+            if "/c/" in key:
+                raise error
+            return await get(self, key, *rest, **options)
+
+        monkeypatch.setattr(store, "get", fail)
+    said = refused(*given, code=Unreachable.exit_code)
+    assert ": cannot be read at " in said
+    assert f": {error.strerror}; check " in said
+    assert "overwrite" not in said

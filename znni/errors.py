@@ -107,6 +107,10 @@ class Unreadable(RunFailed):
     """A part of a volume that cannot be read."""
 
 
+class Unreachable(Unreadable):
+    """A volume that cannot be got at, which tells nothing of what it holds."""
+
+
 class OutOfDeviceMemory(RunFailed, MemoryError):
     """A GPU that has less memory left than a run takes."""
 

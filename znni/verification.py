@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.brute_force import at_voxel
-from znni.errors import InvalidInput, Unreadable
+from znni.errors import InvalidInput, Unreachable, Unreadable
 from znni.network import Network
 from znni.options import ACCURACIES, Accuracy, Pad
 from znni.origin import Origin, origin_of
@@ -122,6 +121,7 @@ def verify(
         InvalidInput: the output has no such attributes, or input or weights are not there, or not
             those that it was computed from.
         Unreadable: the input cannot be read; of the output, what cannot is counted.
+        Unreachable: input or output cannot be got at, as on a server that does not answer.
 
     Example:
         >>> znni.verify("boundaries.h5", voxels=100).agrees
@@ -180,12 +180,16 @@ def verify(
 
 
 def _readable(output: StoredVolume, places: list[Vec3]) -> tuple[list[Vec3], NDArray[Any]]:
-    """Those of the voxels that can be read, and what they hold (voxels, f')."""
+    """Those of the voxels that are not damaged, and what they hold (voxels, f')."""
     readable, values = [], []
     for at in places:
-        with suppress(Unreadable):  # which the voxels that are left out tell
+        try:
             values.append(output.read(Box(at, at + 1))[:, 0, 0, 0])
-            readable.append(at)
+        except Unreachable:
+            raise
+        except Unreadable:  # which the voxels that are left out tell
+            continue
+        readable.append(at)
     return readable, np.array(values, output.dtype).reshape(-1, output.features)
 
 

@@ -33,7 +33,7 @@ def verify(
     """Compute random voxels of an output again, in float64, from input and network alone.
 
     Its blocks are held to their checksums, too. Exits with 5 where anything differs, or a block
-    cannot be read.
+    cannot be read, and with 4 where input or output cannot be got at.
     """
     from znni import verification
     from znni.errors import OutputDiffers, option
@@ -52,7 +52,8 @@ def verify(
         )
     if not found.agrees:
         again = option("overwrite", True)
-        raise OutputDiffers(
-            f"{found}; compute it again by the command that znni info shows, with {again}"
-        )
+        remedy = f"compute it again by the command that znni info shows, with {again}"
+        if found.unreadable or found.blocks.unreadable:
+            remedy = f"check the disk, or copy the output again; if that does not help, {remedy}"
+        raise OutputDiffers(f"{found}; {remedy}")
     typer.echo(found)

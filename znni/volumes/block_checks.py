@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from znni.errors import InvalidInput, Unreadable
+from znni.errors import InvalidInput, Unreachable, Unreadable
 from znni.shapes import Box, Vec3
 from znni.units import counted
 from znni.volume import Volume
@@ -64,6 +64,7 @@ def check_blocks(
 
     Raises:
         InvalidInput: the ledger's blocks are not those of the output.
+        Unreachable: the output cannot be got at.
     """
     boxes = sorted(ledger.checksums)
     whole = Box(Vec3(0, 0, 0), output.size)
@@ -83,6 +84,8 @@ def check_blocks(
     for done, box in enumerate(wanted, start=1):
         try:
             found = checksum_of(output.read(box))
+        except Unreachable:
+            raise
         except Unreadable as error:
             found, unreadable = "", unreadable or reason(error.__cause__ or error)
         if found != ledger.checksums[box]:

@@ -9,18 +9,22 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, Unreadable
+from znni.errors import InvalidInput, Unreachable, Unreadable
 from znni.shapes import Box
 from znni.volume import Grid
 from znni.volumes.array import ArrayLike, ArrayVolume
+
+# How the system says that something is out of reach, and not that it is damaged. Libraries raise
+# other errors of its kind for damage in local files.
+OUT_OF_REACH = (ConnectionError, TimeoutError, PermissionError)
 
 
 class StoredVolume(ArrayVolume):
     """A volume of an array that is read from a file or a store as it is sliced.
 
     Raises:
-        Unreadable: a part of it cannot be read, as of a truncated or damaged file, or from a server
-            that does not answer.
+        Unreachable: it cannot be got at, as on a server that does not answer.
+        Unreadable: a part of it cannot be read, as of a truncated or damaged file.
     """
 
     def __init__(
@@ -54,12 +58,17 @@ class StoredVolume(ArrayVolume):
         except MemoryError:
             raise
         except Exception as error:  # libraries and their codecs raise all kinds
-            remedy = "check or copy the file again"
+            said = f"{self.name}: cannot be read at {box}: {reason(error)}"
             if is_url(self.name):
-                remedy = "check the data, the network, and that the server gives parts of files"
-            raise Unreadable(
-                f"{self.name}: cannot be read at {box}: {reason(error)}; {remedy}"
-            ) from error
+                said += "; check the data, the network, and that the server gives parts of files"
+                kind = Unreachable if isinstance(error, OSError) else Unreadable
+            elif isinstance(error, OUT_OF_REACH):
+                said += "; check that it may be read from here"
+                kind = Unreachable
+            else:
+                said += "; check or copy the file again"
+                kind = Unreadable
+            raise kind(said) from error
 
 
 def local_file(place: str, format_name: str) -> Path:
