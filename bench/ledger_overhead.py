@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,18 @@ import znni.resuming
 from bench.many_patches import many_patches
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
+from znni.request import Request
 from znni.volume import NewOutput, Sink
 from znni.volumes import hdf5_output, ledger_file, zarr_output
 from znni.volumes.ledger import checksum_of
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
+from znni.weights import Weights
 
 
 class NoLedger(MemoryLedger):
     """Neither a file nor checksums."""
 
-    def __init__(self, _partial: Path, _wanted: NewOutput, *, left: bool) -> None:  # noqa: ARG002
+    def __init__(self, _partial: Path, _wanted: NewOutput) -> None:
         super().__init__({})
 
     def write(self, box: Any, values: Any, store: Sink) -> None:
@@ -77,7 +79,7 @@ def compare_ledger(
             with ExitStack() as stack:
                 for module in (hdf5_output, zarr_output):
                     stack.enter_context(replaced.object(module, "LedgerFile", NoLedger))
-                stack.enter_context(replaced.object(znni.api, "identity", _nothing))
+                stack.enter_context(replaced.object(znni.api, "identified", _as_wanted))
                 run()
 
         contestants = {"with": stopwatch(with_it), "without": stopwatch(without_it)}
@@ -133,11 +135,11 @@ def timed(spent: list[float]) -> Iterator[None]:
             stack.enter_context(replaced.object(LedgerFile, name, method))
         checksum = clocked(checksum_of, time.thread_time)
         stack.enter_context(replaced.object(ledger_file, "checksum_of", checksum))
-        known = clocked(znni.resuming.identity)
-        stack.enter_context(replaced.object(znni.api, "identity", known))
+        known = clocked(znni.resuming.identified)
+        stack.enter_context(replaced.object(znni.api, "identified", known))
         yield
     spent.append(sum(parts))
 
 
-def _nothing(*_: Any) -> Mapping[str, str]:
-    return {}
+def _as_wanted(asked: Request, _weights: Weights) -> NewOutput:
+    return asked.wanted

@@ -91,7 +91,9 @@ def test_a_folder_without_permission(small_case: Path) -> None:
     refused(*INFER, "--ram", "1", code=3)  # loads what needs to be loaded
     with without_privileges():
         message = refused(*INFER[:-1], "locked/out.h5")
+        shown = succeeds(*INFER[:-1], "locked/out.h5", "--dry-run")
     assert "locked/out.h5: cannot be written there: Permission denied" in message
+    assert shown.endswith(f"refused now   {message}\n")
 
 
 @contextmanager

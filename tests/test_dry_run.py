@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TypeAlias
 
+import fsspec
 import h5py
 import numpy as np
 import pytest
 from command_line import refused, succeeds
 from interrupted_runs import OUTPUTS, RUN, SHAPE, interrupt, prepare
 
+from znni.volumes.partial_file import PartialFile
+from znni.volumes.partial_folder import PartialFolder
+
 DRY = (*RUN, "--dry-run", "--out")
+
+State: TypeAlias = Callable[[], AbstractContextManager[None]]  # of the place of an output
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +40,16 @@ def test_a_plan_that_is_given_is_of_this_run() -> None:
 
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_what_an_earlier_run_has_finished(out: str) -> None:
-    partial = interrupt(out)
+    unfinished = interrupt(out)
     left = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     shown = succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--dry-run", "--out", out)
     assert "finished      14,400 voxels (43%) by an earlier run, with which this one go" in shown
     assert re.search(r"patch +20x", shown), "the plan is that of the earlier run"
     assert "finished" not in succeeds(*DRY, out, "--no-resume")
     shown = succeeds(*DRY, out, "--dtype", "uint8")
-    refusal = f"refused now   {partial}: holds 3 finished blocks of another run, which differs in"
+    refusal = (
+        f"refused now   {unfinished}: holds 3 finished blocks of another run, which differs in"
+    )
     assert shown.splitlines()[-1].startswith(refusal)
     assert "refused now" not in succeeds(*DRY, out, "--dtype", "uint8", "--overwrite")
     assert left == {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
@@ -49,3 +62,148 @@ def test_a_mask_that_does_not_fit() -> None:
     assert "; name one, as mask.h5:/mask" in refused(*DRY, "out.h5", "--mask", "mask.h5")
     assert "the mask has 1 map of 1x2x3" in refused(*DRY, "out.h5", "--mask", "mask.h5:/mask")
     assert "refused now" not in succeeds(*DRY, "out.h5", "--mask", "mask.h5:/other")
+
+
+@contextmanager
+def taken(name: str) -> Iterator[None]:
+    """There is a file of something else."""
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("precious")
+    yield
+
+
+@contextmanager
+def taken_at_url(name: str) -> Iterator[None]:
+    """There is a file of something else in a store."""
+    fsspec.filesystem("memory").pipe_file(name, b"precious")
+    yield
+
+
+@contextmanager
+def left_empty(name: str) -> Iterator[None]:
+    """An earlier run was killed before it wrote anything."""
+    if name.endswith(".h5"):
+        Path(f"{name}.partial").touch()
+    else:
+        Path(f"{name}.partial").mkdir()
+    yield
+
+
+@contextmanager
+def left(name: str) -> Iterator[None]:
+    """An earlier run has left some blocks, of something else."""
+    interrupt(name, dtype="uint8")
+    yield
+
+
+@contextmanager
+def another_run(name: str) -> Iterator[None]:
+    """Another run has the place."""
+    with ExitStack() as stack:
+        if name.endswith(".h5"):
+            stack.enter_context(PartialFile(Path(name)))
+        else:
+            stack.callback(PartialFolder(name).keep)
+        yield
+
+
+@contextmanager
+def small_disk() -> Iterator[None]:
+    """There is next to no room."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=2**10))
+        yield
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "made", "said"),
+    [
+        ("out.txt", (), nullcontext, "its ending names no format"),
+        ("/", (), nullcontext, "its ending names no format"),
+        ("volume.h5", ("--overwrite",), nullcontext, "is the input"),
+        ("out.h5", ("--compression", "gzip"), nullcontext, "HDF5 takes no compression"),
+        ("out.h5", ("--sharded",), nullcontext, "HDF5 takes no sharded"),
+        ("out.h5", (), partial(taken, "out.h5"), "exists; give"),
+        ("file:///HERE/out.h5", (), partial(taken, "out.h5"), "exists; give"),
+        ("out.h5", ("--overwrite",), partial(taken, "out.h5/thesis.tex"), "is a folder; name"),
+        ("out.h5", (), partial(taken, "out.h5.partial/thesis.tex"), "Is a directory"),
+        ("out.h5", (), partial(another_run, "out.h5"), "is in use"),
+        ("out.h5", (), small_disk, "the disk has 1 KiB free"),
+        ("out.h5", (), partial(left, "out.h5"), "blocks of another run"),
+        ("out.h5", (), partial(taken, "out.h5.partial"), "without the ledger"),
+        ("none/out.h5", (), nullcontext, "there is no folder"),
+        ("x" * 260 + ".h5", (), nullcontext, "File name too long"),
+        ("out.zarr", (), partial(taken, "out.zarr/thesis.tex"), "exists; give"),
+        ("out.zarr", ("--overwrite",), partial(taken, "out.zarr/thesis.tex"), "of something else"),
+        ("out.zarr", (), partial(taken, "out.zarr.partial"), "Not a directory"),
+        ("out.zarr", (), partial(another_run, "out.zarr"), "is in use"),
+        ("out.zarr", ("--compression", "none"), small_disk, "the disk has 1 KiB free"),
+        ("out.zarr", (), partial(left, "out.zarr"), "blocks of another run"),
+        ("none/out.zarr", (), nullcontext, "there is no folder"),
+        ("nonesuch://out.zarr", (), nullcontext, "Protocol not known: nonesuch"),
+        ("memory://out.zarr", (), partial(taken_at_url, "/out.zarr/zarr.json"), "exists; give"),
+        ("memory://out.zarr", (), partial(taken_at_url, "/out.zarr.partial"), "another run"),
+        (
+            "memory://o.zarr",
+            ("--overwrite",),
+            partial(taken_at_url, "/o.zarr/a.tex"),
+            "of something else",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("memory_files")
+def test_it_says_what_the_run_says(
+    out: str, options: tuple[str, ...], made: State, said: str
+) -> None:
+    out = out.replace("/HERE", str(Path.cwd()))
+    with made():
+        before = everything()
+        shown = succeeds(*DRY, out, *options).splitlines()
+        assert everything() == before
+        refusal = refused(*RUN, "--out", out, *options)
+        assert everything() == before
+    assert said in refusal
+    assert [line for line in shown if line.startswith("refused")] == [f"refused now   {refusal}"]
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "made"),
+    [
+        ("out.h5", (), nullcontext),
+        ("out.h5", ("--overwrite",), partial(taken, "out.h5")),
+        ("out.h5", ("--overwrite",), partial(taken, "out.h5.partial")),
+        ("out.h5", ("--no-resume",), partial(left, "out.h5")),
+        ("out.zarr", ("--overwrite",), partial(taken, "out.zarr")),
+        ("out.zarr", (), partial(left_empty, "out.zarr")),
+        ("out.h5", (), partial(left_empty, "out.h5")),
+        ("memory://out.zarr", ("--overwrite",), partial(taken_at_url, "/out.zarr/zarr.json")),
+        ("memory://out.zarr", ("--overwrite",), partial(taken_at_url, "/out.zarr.partial")),
+    ],
+)
+@pytest.mark.usefixtures("memory_files")
+def test_it_refuses_nothing_that_runs(out: str, options: tuple[str, ...], made: State) -> None:
+    with made():
+        before = everything()
+        assert "refused" not in succeeds(*DRY, out, "--roi", ":9,:,:", *options)
+        assert everything() == before
+        succeeds(*RUN, "--out", out, "--roi", ":9,:,:", *options)
+
+
+def everything() -> dict[str, bytes | None]:
+    """All that there is here and in the store."""
+    files = {str(path): path.read_bytes() if path.is_file() else None for path in Path().rglob("*")}
+    store = fsspec.filesystem("memory")
+    return files | {path: store.cat_file(path) for path in store.find("/")}
+
+
+def test_weights_that_are_missing_keep_nothing_else_back() -> None:
+    interrupt("out.h5")
+    Path("tiny.npz").unlink()
+    shown = succeeds(*DRY, "out.h5")
+    assert shown.splitlines()[-1].startswith("refused now   tiny.npz: ")
+    assert shown.count("refused") == 1
+    shown = succeeds(*DRY, "out.txt").splitlines()
+    assert [line.split(":")[0] for line in shown[-2:]] == [
+        "refused now   tiny.npz",
+        "refused now   out.txt",
+    ]

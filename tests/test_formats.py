@@ -244,7 +244,7 @@ def test_the_table_of_formats() -> None:
     endings = [ending for form in formats() for ending in form.endings]
     assert len(set(endings)) == len(endings)
     assert all(ending.startswith(".") and ending == ending.lower() for ending in endings)
-    assert {name for name, form in found.items() if form.create} == {"HDF5", "Zarr"}
+    assert {name for name, form in found.items() if form.writer} == {"HDF5", "Zarr"}
 
 
 @pytest.mark.parametrize("name", ["volume.npy", "volume.nii.gz", "volume.tif"])

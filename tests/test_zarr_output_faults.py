@@ -78,7 +78,7 @@ def test_two_runs_cannot_write_one_place(place: str) -> None:
 
 def test_a_run_that_waited_for_another_does_not_take_its_output() -> None:
     """It opened the partial folder just before that was completed."""
-    first = PartialFolder("out.zarr", (), overwrite=False)
+    first = PartialFolder("out.zarr")
     late = os.open("out.zarr.partial", os.O_RDONLY)
     first.complete()
     with pytest.raises(InvalidInput, match="is in use"):
@@ -154,7 +154,7 @@ def test_places_that_cannot_be_written(small_case: Path, monkeypatch: pytest.Mon
     said = refused(*INFER, "s3://bucket/out.zarr")
     assert said.endswith("Install s3fs to access S3; pip install it")
     Path("taken.zarr.partial").write_text("a file")
-    assert "taken.zarr: cannot be written there: File exists" in refused(*INFER, "taken.zarr")
+    assert "taken.zarr: cannot be written there: Not a directory" in refused(*INFER, "taken.zarr")
 
     class Usage:
         free = 2**10

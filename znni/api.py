@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from znni.arrays import peak_memory
 from znni.calibration.record import StepTimes, refine
-from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import Progress, no_progress
 from znni.engine.recheck import recheck
-from znni.engine.skipping import Blocks, check_mask
-from znni.engine.tiles import Region, make_job
+from znni.engine.skipping import Blocks
+from znni.engine.tiles import Region
 from znni.errors import ZnniError
 from znni.inferer import Inferer
 from znni.machine import DeviceKind
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
+from znni.options import Border, Compression, OutputType, Pad, PlanOptions
 from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
 from znni.report import Report
-from znni.resuming import identity, note_plan, plan_of_rest, remaining_of, way_on
+from znni.request import request
+from znni.resuming import identified, note_plan, plan_of_rest, remaining_of, way_on
 from znni.smaller_plan import smaller_plan
-from znni.volume import NewOutput, Volume
 from znni.volumes.array import ArrayLike
-from znni.volumes.locate import open_output, open_volume
+from znni.volumes.locate import open_output
 from znni.weights import Weights, load_weights, random_weights, weights_for
 
 __all__ = [
@@ -109,27 +107,32 @@ def infer(
     """
     network = network if isinstance(network, Network) else load_network(network)
     weights = weights_for(network, weights, random_seed)
-    volume = open_volume(source, dataset)
-    check_features(volume, network)
-    choices, stored = Choices(**options), Stored(dtype, volume.itemsize)
-    job = make_job(network, volume.size, border, pad, roi)
-    masked = None if mask is None else _open_mask(mask, volume)
-    blocks = Blocks(volume, job, network, weights, masked)
-    grid = volume.grid.starting_at(job.center)
-    wanted = NewOutput(
-        network.out_features, job.output, dtype, grid, overwrite, compression, sharded
+    asked = request(
+        source,
+        network,
+        dataset=dataset,
+        border=border,
+        pad=pad,
+        roi=roi,
+        mask=mask,
+        dtype=dtype,
+        overwrite=overwrite,
+        resume=resume,
+        compression=compression,
+        sharded=sharded,
+        **options,
     )
-    if isinstance(out, str | Path):
-        known = identity(source, volume, network, weights, job, wanted, mask, masked)
-        wanted = replace(wanted, identity=known, resume=resume)
+    job, choices, stored = asked.job, asked.choices, asked.stored
+    blocks = Blocks(asked.volume, job, network, weights, asked.mask)
+    wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
     output = open_output(out, source, wanted)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan, earlier = plan_of_rest(output.begun, plan, network, job, choices, stored)
+        plan, earlier = plan_of_rest(output.begun, plan, asked)
         note_plan(output, plan, earlier)
         attributes = provenance(plan, weights, job, source, dataset, mask, border, command, dtype)
-        attributes |= placed(grid)
+        attributes |= placed(wanted.grid)
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress)
         left, times = remaining.voxels, StepTimes()
@@ -164,9 +167,3 @@ def infer(
     )  # fmt: skip
     log.info("%s", report)
     return report
-
-
-def _open_mask(mask: str | Path | ArrayLike, volume: Volume) -> Volume:
-    opened = open_volume(mask)
-    check_mask(opened, volume)
-    return opened

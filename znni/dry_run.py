@@ -6,20 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
-from znni.engine.checks import check_features
 from znni.engine.remaining import Remaining
-from znni.engine.skipping import check_mask
-from znni.engine.tiles import Region, make_job
 from znni.errors import ZnniError
 from znni.network import Network
-from znni.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
 from znni.plans import Plan
-from znni.resuming import identity, plan_of_rest
+from znni.request import RunOptions, request
+from znni.resuming import identified, plan_of_rest
 from znni.units import counted
-from znni.volume import Begun, NewOutput
-from znni.volumes.locate import begun_output, open_volume
-from znni.volumes.partial_file import check_free
-from znni.volumes.stored import is_url
+from znni.volume import Begun
+from znni.volumes.locate import begun_output
 from znni.weights import Weights, weights_for
 
 
@@ -58,18 +53,8 @@ def rehearse(
     *,
     weights: Weights | str | Path | None = None,
     random_seed: int | None = None,
-    dataset: str | None = None,
-    border: Border = "valid",
-    pad: Pad = "reflect",
-    roi: Region | None = None,
-    mask: str | None = None,
-    dtype: OutputType = "float32",
     plan: Plan | None = None,
-    overwrite: bool = False,
-    resume: bool = True,
-    compression: Compression | None = None,
-    sharded: bool = False,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[RunOptions],
 ) -> DryRun:
     """Find what ``znni.infer`` would do, given the same.
 
@@ -77,30 +62,17 @@ def rehearse(
         InvalidInput: input, mask, plan or options cannot be used.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    volume = open_volume(source, dataset)
-    check_features(volume, network)
-    choices, stored = Choices(**options), Stored(dtype, volume.itemsize)
-    job = make_job(network, volume.size, border, pad, roi)
-    masked = None if mask is None else open_volume(mask)
-    if masked:
-        check_mask(masked, volume)
-    grid = volume.grid.starting_at(job.center)
-    wanted = NewOutput(
-        network.out_features, job.output, dtype, grid, overwrite, compression, sharded
-    )
+    asked = request(source, network, **options)
     obstacles, begun = [], Begun()
     try:
-        known = weights_for(network, weights, random_seed)
-        marks = identity(source, volume, network, known, job, wanted, mask, masked)
-        begun = begun_output(out, replace(wanted, identity=marks, resume=resume))
+        wanted = identified(asked, weights_for(network, weights, random_seed))
     except ZnniError as error:
         obstacles.append(error)
+        wanted = replace(asked.wanted, resume=False)  # of what there is, nothing tells whose it is
     try:
-        if not is_url(out):
-            check_free(Path(out), overwrite=overwrite)
+        begun = begun_output(out, source, wanted)
     except ZnniError as error:
         obstacles.append(error)
-    found, _ = plan_of_rest(begun, plan, network, job, choices, stored)
-    left = Remaining(job.output, begun.history).voxels
-    total = job.output.volume
+    found, _ = plan_of_rest(begun, plan, asked)
+    total, left = asked.job.output.volume, Remaining(asked.job.output, begun.history).voxels
     return DryRun(found, total, total - left, tuple(obstacles))

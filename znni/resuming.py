@@ -10,40 +10,26 @@ from znni.engine.pipeline import Progress
 from znni.engine.remaining import Remaining
 from znni.engine.tiles import Job
 from znni.errors import InvalidInput, Unreadable, UnusableValues, option
-from znni.network import Network
-from znni.options import Choices, Stored
+from znni.options import Choices
 from znni.plan_of_run import given_or_found
 from znni.plans import Plan
+from znni.request import Request
 from znni.shapes import Box, Vec3
-from znni.volume import SAME_COMMAND, Begun, NewOutput, Output, Volume
+from znni.volume import SAME_COMMAND, Begun, NewOutput, Output
 from znni.volumes.fingerprint import DIGITS, fingerprint
 from znni.weights import Weights
 
 log = logging.getLogger("znni")
 
 
-def identity(
-    source: object,
-    volume: Volume,
-    network: Network,
-    weights: Weights,
-    job: Job,
-    wanted: NewOutput,
-    mask: object,
-    masked: Volume | None,
-) -> dict[str, str]:
-    """All that an output's bytes depend on beside the plan, by the names that people are told.
+def identified(asked: Request, weights: Weights) -> NewOutput:
+    """The output wanted, with all that its bytes depend on beside the plan.
 
     Args:
-        source: what the volume was opened from.
-        volume: the input.
-        network: what is computed.
-        weights: its parameters.
-        job: which output is wanted.
-        wanted: how it is stored.
-        mask: what the mask was opened from.
-        masked: the mask, if there is one.
+        asked: the run's input, network and output.
+        weights: the network's parameters.
     """
+    network, job, wanted, mask = asked.network, asked.job, asked.wanted, asked.mask
     whole = Box(Vec3(0, 0, 0), job.volume)
     seen = Box(job.origin, job.origin + job.output + network.field_of_view - 1)
     scaling = network.scaling
@@ -52,7 +38,7 @@ def identity(
         "the weights": weights.sha256[:DIGITS],
         "the network": sha256(layers).hexdigest()[:DIGITS],
         "the scaling of the input": f"value * {scaling.scale!r} + {scaling.offset!r}",
-        **fingerprint(source, volume, seen.intersection(whole) or whole),
+        **fingerprint(asked.source, asked.volume, seen.intersection(whole) or whole),
         "the region": str(Box(job.center, job.center + job.output)),
         "the border": "valid" if seen.within(whole) else f"same, {job.pad}",
         "the type of the output": wanted.dtype,
@@ -60,19 +46,12 @@ def identity(
         "its compression": wanted.compression or "as usual",
         "its shards": "some" if wanted.sharded else "none",
     }
-    if masked:
-        known |= fingerprint(mask, masked, Box(Vec3(0, 0, 0), masked.size), "the mask")
-    return known
+    if mask:
+        known |= fingerprint(asked.mask_source, mask, Box(Vec3(0, 0, 0), mask.size), "the mask")
+    return replace(wanted, identity=known)
 
 
-def plan_of_rest(
-    begun: Begun,
-    given: Plan | None,
-    network: Network,
-    job: Job,
-    choices: Choices,
-    stored: Stored,
-) -> tuple[Plan, list[Plan]]:
+def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan, list[Plan]]:
     """The plan of what is left of an output.
 
     An unfinished one goes on with the plan that it has, whose patches lie where they would have
@@ -82,10 +61,7 @@ def plan_of_rest(
     Args:
         begun: what there is of it.
         given: a plan made earlier, if there is one.
-        network: what is to be run.
-        job: which output is wanted.
-        choices: what the plan may use.
-        stored: how the values at both ends are stored.
+        asked: the run's network and output, and what the plan may use.
 
     Returns:
         The plan, and the one that computed what is finished of the output, if anything is.
@@ -94,12 +70,13 @@ def plan_of_rest(
         InvalidInput: the plan that the output has, or the one given, cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
     """
+    network, job, stored = asked.network, asked.job, asked.stored
     if not begun.history:
-        return given_or_found(given, network, job, choices, stored), []
+        return given_or_found(given, network, job, asked.choices, stored), []
     try:
         earlier = Plan.from_json(begun.plan)
         if given is None or _compute_alike(given, earlier):
-            again = _with_memory_of(earlier, choices)
+            again = _with_memory_of(earlier, asked.choices)
             return given_or_found(earlier, network, job, again, stored), [earlier]
     except InvalidInput as error:
         error.add_note(
@@ -111,7 +88,7 @@ def plan_of_rest(
         "the unfinished output goes on with another plan than it has: its values are within the "
         "primitives' accuracy of one run's, and not the same to the last bit"
     )
-    return given_or_found(given, network, job, choices, stored), [earlier]
+    return given_or_found(given, network, job, asked.choices, stored), [earlier]
 
 
 def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:

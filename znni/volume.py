@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, get_args
 
+import numpy as np
 from numpy.typing import NDArray
 
 from znni.errors import InvalidInput
@@ -83,6 +84,11 @@ class NewOutput:
     def shape(self) -> tuple[int, int, int, int]:
         """Of its array (f', z, y, x)."""
         return (self.features, *self.size)
+
+    @property
+    def nbytes(self) -> int:
+        """Of its values, as they are before any compression."""
+        return self.features * self.size.volume * np.dtype(self.dtype).itemsize
 
     def check_array(self, array: Any) -> None:
         """Check what an earlier run made for it, which has a shape and a dtype.

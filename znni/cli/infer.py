@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from znni.cli import options
 from znni.cli.plan import plan_text
 from znni.cli.values import parse_roi
-from znni.options import Pad, PlanOptions
+from znni.options import Pad
 
 
 def infer(
@@ -77,10 +77,23 @@ def infer(
     from znni.dry_run import rehearse
     from znni.plan_file import load_plan
     from znni.progress import show_progress
+    from znni.request import RunOptions
     from znni.volumes.locate import stem
 
     network = api.load_network(net)
-    limits = PlanOptions(
+    earlier = load_plan(plan) if plan else None
+    out = out or f"{stem(volume)}-{network.name}.h5"
+    wanted = RunOptions(
+        dataset=dataset,
+        border=border,
+        pad=pad,
+        roi=parse_roi(roi) if roi else None,
+        mask=mask,
+        dtype=dtype,
+        overwrite=overwrite,
+        resume=resume,
+        compression=compression,
+        sharded=sharded,
         ram=ram,
         threads=threads,
         device=device,
@@ -90,24 +103,16 @@ def infer(
         costs=costs,
         micro_batches=micro_batches,
     )
-    out = out or f"{stem(volume)}-{network.name}.h5"
-    wanted: dict[str, Any] = {
-        "weights": weights,
-        "random_seed": random_weights,
-        "dataset": dataset,
-        "border": border,
-        "pad": pad,
-        "roi": parse_roi(roi) if roi else None,
-        "mask": mask,
-        "dtype": dtype,
-        "plan": load_plan(plan) if plan else None,
-        "overwrite": overwrite,
-        "resume": resume,
-        "compression": compression,
-        "sharded": sharded,
-    }
     if dry_run:
-        found = rehearse(volume, network, out, **wanted, **limits)
+        found = rehearse(
+            volume,
+            network,
+            out,
+            weights=weights,
+            random_seed=random_weights,
+            plan=earlier,
+            **wanted,
+        )
         typer.echo("\n".join([plan_text(found.plan, accuracy), *found.lines]))
         return
     with show_progress() as progress:
@@ -115,9 +120,11 @@ def infer(
             volume,
             network,
             out,
+            weights=weights,
+            random_seed=random_weights,
+            plan=earlier,
             command=shlex.join(["znni", *sys.argv[1:]]),
             progress=progress,
             **wanted,
-            **limits,
         )
     typer.echo(f"{out}: {report}")

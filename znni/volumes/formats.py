@@ -19,6 +19,21 @@ from znni.volume import NewOutput, Output, Volume
 
 
 @dataclass(frozen=True)
+class Writer:
+    """How outputs of one kind are made.
+
+    Attributes:
+        check: refuses a place where ``create`` can make no such output; nothing is touched.
+        create: a new output at a place (a path or a URL).
+        ledger: the text of an output's ledger (``ledger.py``), empty where it has none.
+    """
+
+    check: Callable[[str, NewOutput], None]
+    create: Callable[[str, NewOutput], Output]
+    ledger: Callable[[str], bytes]
+
+
+@dataclass(frozen=True)
 class Format:
     """How volumes of one kind are read, described and made. A dataset is one of several in a file.
 
@@ -27,17 +42,14 @@ class Format:
         endings: of the names of its files, with their dot, in lower case.
         open: a volume, of a place (a path or a URL) and the dataset asked for, if any.
         describe: what is there, in lines for people, of a place and a dataset.
-        create: a new output at a place; None where the format is only read.
-        ledger: the text of an output's ledger (``ledger.py``), empty where it has none; None where
-            the format is only read.
+        writer: makes outputs; None where the format is only read.
     """
 
     name: str
     endings: tuple[str, ...]
     open: Callable[[str, str | None], Volume]
     describe: Callable[[str, str | None], str]
-    create: Callable[[str, NewOutput], Output] | None = None
-    ledger: Callable[[str], bytes] | None = None
+    writer: Writer | None = None
 
     def has(self, name: str) -> bool:
         """Whether the name of a file or folder, whole or partial, ends as this format's do."""

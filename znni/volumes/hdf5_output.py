@@ -18,11 +18,24 @@ from znni.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.chunk_extents import chunk_extents
 from znni.volumes.hdf5_chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.ledger_file import LedgerFile
-from znni.volumes.partial_file import PartialFile, check_free, check_room
+from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, check_room, refused_at
 from znni.volumes.stored import reason
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"
+
+
+def check_output(path: Path, wanted: NewOutput) -> None:
+    """Refuse a place where no file can be made, or that has no room for it; nothing is touched.
+
+    Raises:
+        InvalidInput: so it is, or another run is at it.
+    """
+    with refused_at(path):
+        if path.is_dir():
+            raise InvalidInput(f"{path}: is a folder; name a file in it")
+        check_free(path, AS_FILE, overwrite=wanted.overwrite)
+        check_room(path, wanted.nbytes)
 
 
 class Hdf5Output:
@@ -42,23 +55,16 @@ class Hdf5Output:
 
     def __init__(self, path: Path, wanted: NewOutput) -> None:
         self._wanted = wanted
-        try:
-            if path.is_dir():
-                raise InvalidInput(f"{path}: is a folder; name a file in it")
-            check_free(path, overwrite=wanted.overwrite)
-            values = wanted.features * wanted.size.volume
-            check_room(path, values * np.dtype(wanted.dtype).itemsize)
+        check_output(path, wanted)
+        with refused_at(path):
             self._disk = PartialFile(path)
-            left = self._disk.size > 0
             try:
-                self._ledger = LedgerFile(self._disk.partial, wanted, left=left)
+                self._ledger = LedgerFile(self._disk.partial, wanted)
             except BaseException:
-                if not left:
+                if not self._disk.size:
                     self._disk.partial.unlink()
                 self._disk.close()
                 raise
-        except OSError as error:
-            raise InvalidInput(f"{path}: cannot be written there: {error.strerror}") from None
         self._file: h5py.File | None = None
         try:
             if self._ledger.resumed:

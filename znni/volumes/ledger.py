@@ -138,8 +138,8 @@ def read_ledger(place: str) -> Ledger:
 
     place = place.rstrip("/")
     for form in formats():
-        if form.ledger and form.has(PurePosixPath(place).name):
-            found, _ = parse(form.ledger(place))
+        if form.writer and form.has(PurePosixPath(place).name):
+            found, _ = parse(form.writer.ledger(place))
             if found is not None:
                 return found
     raise InvalidInput(

@@ -92,18 +92,17 @@ class LedgerFile(MemoryLedger):
         OSError: the file cannot be made there.
     """
 
-    def __init__(self, partial: Path, wanted: NewOutput, *, left: bool) -> None:
+    def __init__(self, partial: Path, wanted: NewOutput) -> None:
         """Open it, under the lock of the output.
 
         Args:
-            partial: the unfinished output.
+            partial: the unfinished output, a file or a folder.
             wanted: the output.
-            left: whether there is anything of the unfinished output.
         """
         super().__init__(wanted.identity)
         self._partial = partial
         self._path = ledger_name(partial)
-        found, self._end = _to_go_on_with(partial, wanted, left=left)
+        found, self._end = _to_go_on_with(partial, wanted)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         self._closed = False
         self._checked = 0
@@ -216,13 +215,12 @@ def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:
     Raises:
         InvalidInput: it is of something else, or has no ledger.
     """
-    left = any(partial.iterdir()) if partial.is_dir() else partial.exists()
-    return _to_go_on_with(partial, wanted, left=left)[0]
+    return _to_go_on_with(partial, wanted)[0]
 
 
-def _to_go_on_with(partial: Path, wanted: NewOutput, *, left: bool) -> tuple[Ledger | None, int]:
+def _to_go_on_with(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
     """The ledger of an output to go on with, if there is one, and the length of its entries."""
-    if not wanted.resume or not left:
+    if not wanted.resume or not _holds_anything(partial):
         return None, 0
     again, path = option("resume", False), ledger_name(partial)
     try:
@@ -246,6 +244,13 @@ def _to_go_on_with(partial: Path, wanted: NewOutput, *, left: bool) -> tuple[Led
         f"differs in {'; in '.join(differing)}; give what that run was given to go on with it, "
         f"{again} or {option('overwrite', True)} to start afresh, or write elsewhere"
     )
+
+
+def _holds_anything(partial: Path) -> bool:
+    """Whether there is anything of an output: one of which there is nothing yet is empty."""
+    if partial.is_dir():
+        return any(partial.iterdir())
+    return partial.exists() and partial.stat().st_size > 0
 
 
 def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

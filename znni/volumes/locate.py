@@ -10,9 +10,9 @@ import numpy as np
 from znni.errors import InvalidInput, option
 from znni.volume import Begun, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
-from znni.volumes.formats import Format, check_plain, formats
+from znni.volumes.formats import Format, Writer, check_plain, formats
 from znni.volumes.ledger_file import unfinished
-from znni.volumes.partial_file import partial_name
+from znni.volumes.partial_file import partial_name, refused_at
 from znni.volumes.stored import is_url
 
 
@@ -63,27 +63,27 @@ def open_output(out: str | Path | Any, source: str | Path | ArrayLike, wanted: N
             raise InvalidInput("the output array shares memory with the input; give another")
         check_plain("the output array", wanted, "an array")
         return ArrayOutput(out, wanted.features, wanted.size, wanted.dtype)
-    place = _bare(str(out))
-    if isinstance(source, str | Path):
-        _check_apart(place, split_dataset(str(source))[0])
-    for form in formats():
-        if form.create and form.has(PurePosixPath(place).name):
-            return form.create(place, wanted)
-    endings = ", ".join(ending for form in formats() if form.create for ending in form.endings)
-    raise InvalidInput(
-        f"{out}: its ending names no format that znni writes; let it end in one of {endings}"
-    )
+    writer, place = _writer_at(str(out), source)
+    return writer.create(place, wanted)
 
 
-def begun_output(out: str, wanted: NewOutput) -> Begun:
-    """What earlier runs left of an output, which is not opened for it.
+def begun_output(out: str | Path, source: str | Path | ArrayLike, wanted: NewOutput) -> Begun:
+    """What earlier runs left of an output, which is not opened for it: nothing is touched.
+
+    Args:
+        out: as for ``open_output``.
+        source: the same.
+        wanted: the same.
 
     Raises:
-        InvalidInput: there is an unfinished output of something else.
+        InvalidInput: for the same reasons.
     """
-    place = _bare(out)
-    left = None if is_url(place) else unfinished(partial_name(Path(place)), wanted)
-    return left or Begun()
+    writer, place = _writer_at(str(out), source)
+    writer.check(place, wanted)
+    if is_url(place):
+        return Begun()
+    with refused_at(place):
+        return unfinished(partial_name(Path(place)), wanted) or Begun()
 
 
 def split_dataset(source: str) -> tuple[str, str | None]:
@@ -127,6 +127,20 @@ def _format_to_read(place: str) -> Format:
                 return form
     (hdf5,) = (form for form in formats() if form.name == "HDF5")
     return hdf5
+
+
+def _writer_at(out: str, source: str | Path | ArrayLike) -> tuple[Writer, str]:
+    """What makes the output of a run, and where, apart from what the run reads."""
+    place = _bare(out)
+    if isinstance(source, str | Path):
+        _check_apart(place, split_dataset(str(source))[0])
+    for form in formats():
+        if form.writer and form.has(PurePosixPath(place).name):
+            return form.writer, place
+    endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
+    raise InvalidInput(
+        f"{out}: its ending names no format that znni writes; let it end in one of {endings}"
+    )
 
 
 def _check_apart(out: str, source: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from znni.errors import InvalidInput, ZnniError
 from znni.volume import NewOutput, Output
-from znni.volumes.formats import Format, library
+from znni.volumes.formats import Format, Writer, library
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.ome_metadata import Level, levels
@@ -74,11 +74,22 @@ def describe_zarr(place: str, dataset: str | None) -> str:
     return "\n".join(lines)
 
 
+def check_zarr(place: str, wanted: NewOutput) -> None:
+    """Refuse an OME-Zarr that cannot be made; nothing is touched.
+
+    Raises:
+        InvalidInput: so it is.
+    """
+    from znni.volumes.zarr_output import check_output
+
+    check_output(place, wanted)
+
+
 def create_zarr(place: str, wanted: NewOutput) -> Output:
     """A new OME-Zarr in a folder or at a URL.
 
     Raises:
-        InvalidInput: it cannot be made.
+        InvalidInput: as of the check, or it is an unfinished one of something else.
     """
     from znni.volumes.zarr_output import ZarrOutput
 
@@ -105,7 +116,9 @@ def ledger_text(place: str) -> bytes:
         return b""
 
 
-FORMAT = Format(NAME, (ENDING,), open_zarr, describe_zarr, create_zarr, ledger_text)
+FORMAT = Format(
+    NAME, (ENDING,), open_zarr, describe_zarr, Writer(check_zarr, create_zarr, ledger_text)
+)
 
 
 def _split(place: str, dataset: str | None) -> tuple[str, str]:

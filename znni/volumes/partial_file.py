@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,22 +18,68 @@ from znni.units import in_units
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+AS_FILE = os.O_RDWR  # how a partial file is opened, so that it can be locked on any file system
+
 
 def partial_name(path: Path) -> Path:
     """What a file is called until it is whole."""
-    return path.with_name(path.name + ".partial")
+    return path.parent / f"{path.name}.partial"
 
 
-def check_free(path: Path, *, overwrite: bool) -> None:
+def check_free(path: Path, opened: int, *, overwrite: bool) -> None:
     """Refuse a place where nothing can be made, or something is that may not be replaced.
 
+    Nothing is touched.
+
+    Args:
+        path: the place.
+        opened: how its partial file or folder is opened, by flags of ``os.open``.
+        overwrite: what is there may be replaced.
+
     Raises:
-        InvalidInput: so it is.
+        InvalidInput: so it is, or another run is at it.
+        OSError: the system says so.
     """
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
     if not path.parent.is_dir():
         raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
+    partial = partial_name(path)
+    try:
+        descriptor = os.open(partial, opened)
+    except FileNotFoundError:
+        _check_folder(path.parent)
+        return
+    try:
+        hold(descriptor, partial)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def refused_at(place: Path | str) -> Iterator[None]:
+    """What the system says against writing at a place is one error.
+
+    Raises:
+        InvalidInput: in the place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(f"{place}: cannot be written there: {error.strerror}") from None
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder in which this process can make nothing.
+
+    Raises:
+        OSError: it is one.
+    """
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    as_it_is = os.access in os.supports_effective_ids
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=as_it_is):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def check_room(path: Path, needed: int) -> None:
@@ -91,7 +140,7 @@ class PartialFile(FileIO):
         self.path = path
         self.partial = partial_name(path)
         self.failure: OSError | None = None
-        super().__init__(os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666), "r+")
+        super().__init__(os.open(self.partial, AS_FILE | os.O_CREAT, 0o666), "r+")
         try:
             hold(self.fileno(), self.partial)
         except InvalidInput:

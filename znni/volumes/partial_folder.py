@@ -9,14 +9,37 @@ from contextlib import suppress
 from pathlib import Path
 
 from znni.errors import InvalidInput
-from znni.volumes.partial_file import check_free, hold, partial_name
+from znni.volumes.partial_file import check_free, hold, partial_name, refused_at
 from znni.volumes.positioned_write import write_all
+
+AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+
+
+def check_folder(path: Path, marks: Sequence[str], *, overwrite: bool) -> None:
+    """Refuse a place where no folder can be made, or there is one that may not be replaced.
+
+    Nothing is touched.
+
+    Args:
+        path: the place.
+        marks: names of files one of which a folder holds that may be replaced.
+        overwrite: replace what has the name.
+
+    Raises:
+        InvalidInput: so it is, or another run is at it.
+        OSError: the system says so.
+    """
+    check_free(path, AS_FOLDER, overwrite=overwrite)
+    if path.is_dir() and not any((path / mark).exists() for mark in marks):
+        raise InvalidInput(
+            f"{path}: is a folder of something else, and is not replaced; name another"
+        )
 
 
 class PartialFolder:
     """A folder ``NAME.partial``, new or of an earlier run, locked, that becomes ``NAME``.
 
-    What it replaces stays until it is whole.
+    What it replaces, which ``check_folder`` has allowed, stays until it is whole.
 
     Attributes:
         place: the name asked for.
@@ -24,38 +47,23 @@ class PartialFolder:
         path: the same.
 
     Raises:
-        InvalidInput: there is something that may not be replaced, another run is writing the
-            folder, or it cannot be made there.
+        InvalidInput: another run is writing the folder, or it cannot be made there.
     """
 
-    def __init__(self, place: str, marks: Sequence[str], *, overwrite: bool) -> None:
-        """Make it.
-
-        Args:
-            place: the name asked for.
-            marks: names of files one of which a folder holds that may be replaced.
-            overwrite: replace what has the name.
-        """
+    def __init__(self, place: str) -> None:
         self.place = place
         self._path = Path(place)
         self.path = partial_name(self._path)
         self.root = str(self.path)
-        try:
-            check_free(self._path, overwrite=overwrite)
-            if self._path.is_dir() and not any((self._path / mark).exists() for mark in marks):
-                raise InvalidInput(
-                    f"{place}: is a folder of something else, and is not replaced; name another"
-                )
+        with refused_at(place):
             self.path.mkdir(exist_ok=True)
-            lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            self._lock: int | None = lock
-            try:
-                hold(lock, self.path)
-            except BaseException:
-                self.keep()
-                raise
-        except OSError as error:
-            raise InvalidInput(f"{place}: cannot be written there: {error.strerror}") from None
+            lock = os.open(self.path, AS_FOLDER)
+        self._lock: int | None = lock
+        try:
+            hold(lock, self.path)
+        except BaseException:
+            self.keep()
+            raise
 
     def put(self, name: str, *parts: bytes | memoryview) -> None:
         """Make a file in it, or replace one, whole or not at all; of no parts, have none there.

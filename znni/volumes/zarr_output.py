@@ -17,9 +17,9 @@ from znni.volumes.chunk_extents import chunk_extents
 from znni.volumes.formats import library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.ome_metadata import image_metadata
-from znni.volumes.partial_file import check_room
-from znni.volumes.partial_folder import PartialFolder
-from znni.volumes.remote_folder import RemoteFolder
+from znni.volumes.partial_file import check_room, refused_at
+from znni.volumes.partial_folder import PartialFolder, check_folder
+from znni.volumes.remote_folder import RemoteFolder, check_url
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr_chunks import ZarrChunks
 from znni.volumes.zarr_encoding import compressors
@@ -29,6 +29,23 @@ LEVEL = "0"
 LEDGER = f"{LEVEL}/ledger"
 MOST_SHARD_VOXELS = 2**24
 MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Zarr
+
+
+def check_output(place: str, wanted: NewOutput) -> None:
+    """Refuse a place where none can be made, or that has no room for one; nothing is touched.
+
+    Raises:
+        InvalidInput: so it is, or another run is at it.
+    """
+    library("zarr", "zarr")
+    if is_url(place):
+        unfinished = f"{LEVEL}/zarr.json"
+        check_url(place, (*MARKS, unfinished), overwrite=wanted.overwrite)
+        return
+    with refused_at(place):
+        check_folder(Path(place), MARKS, overwrite=wanted.overwrite)
+        if wanted.compression == "none":
+            check_room(Path(place), wanted.nbytes)
 
 
 class ZarrOutput:
@@ -45,29 +62,19 @@ class ZarrOutput:
     """
 
     def __init__(self, place: str, wanted: NewOutput) -> None:
+        check_output(place, wanted)
         self._zarr = library("zarr", "zarr")
         self._wanted = wanted
         self._folder: PartialFolder | RemoteFolder
         self._ledger: LedgerFile | MemoryLedger
         if is_url(place):
-            marks = (*MARKS, f"{LEVEL}/zarr.json")  # the last one where it is not whole
-            self._folder = RemoteFolder(place, marks, overwrite=wanted.overwrite)
+            self._folder = RemoteFolder(place, overwrite=wanted.overwrite)
             self._ledger = MemoryLedger(wanted.identity)
         else:
-            self._folder = PartialFolder(place, MARKS, overwrite=wanted.overwrite)
+            self._folder = PartialFolder(place)
             self._ledger = _ledger_of(self._folder, wanted)
         self._array: Any = None
         self._chunks: ZarrChunks
-        if wanted.compression == "none" and not is_url(place):
-            self._check_room()
-
-    def _check_room(self) -> None:
-        needed = prod(self._wanted.size) * self._wanted.features
-        try:
-            check_room(Path(self._folder.place), needed * np.dtype(self._wanted.dtype).itemsize)
-        except BaseException:
-            self.abandon()
-            raise
 
     @property
     def begun(self) -> Begun:
@@ -167,12 +174,10 @@ class ZarrOutput:
 
 def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
     try:
-        ledger = LedgerFile(folder.path, wanted, left=any(folder.path.iterdir()))
-        if not ledger.resumed:
-            folder.empty()
-    except OSError as error:
-        folder.keep()
-        raise InvalidInput(f"{folder.place}: cannot be written there: {error.strerror}") from None
+        with refused_at(folder.place):
+            ledger = LedgerFile(folder.path, wanted)
+            if not ledger.resumed:
+                folder.empty()
     except BaseException:
         folder.keep()
         raise

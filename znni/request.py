@@ -1,0 +1,99 @@
+"""What a run is asked for: opened, and checked against each other, before there is an output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from znni.engine.checks import check_features
+from znni.engine.skipping import check_mask
+from znni.engine.tiles import Job, Region, make_job
+from znni.network import Network
+from znni.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
+from znni.volume import NewOutput, Volume
+from znni.volumes.array import ArrayLike
+from znni.volumes.locate import open_volume
+
+
+class RunOptions(PlanOptions):
+    """What a run is asked for as keyword arguments, as ``znni.infer`` takes them."""
+
+    dataset: str | None
+    border: Border
+    pad: Pad
+    roi: Region | None
+    mask: str | Path | ArrayLike | None
+    dtype: OutputType
+    overwrite: bool
+    resume: bool
+    compression: Compression | None
+    sharded: bool
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run is asked for.
+
+    Attributes:
+        source: what the volume was opened from.
+        volume: the input.
+        network: what is computed.
+        mask_source: what the mask was opened from.
+        mask: over the input; None where there is none.
+        job: which output is wanted.
+        wanted: that output, but for what its values depend on (``NewOutput.identity``).
+        choices: what the plan may use.
+        stored: how the values at both ends are stored.
+    """
+
+    source: str | Path | ArrayLike
+    volume: Volume
+    network: Network
+    mask_source: str | Path | ArrayLike | None
+    mask: Volume | None
+    job: Job
+    wanted: NewOutput
+    choices: Choices
+    stored: Stored
+
+
+def request(
+    source: str | Path | ArrayLike,
+    network: Network,
+    *,
+    dataset: str | None,
+    border: Border,
+    pad: Pad,
+    roi: Region | None,
+    mask: str | Path | ArrayLike | None,
+    dtype: OutputType,
+    overwrite: bool,
+    resume: bool,
+    compression: Compression | None,
+    sharded: bool,
+    **options: Unpack[PlanOptions],
+) -> Request:
+    """Open what a run reads, and find which output it is to make, given what ``znni.infer`` is.
+
+    Raises:
+        InvalidInput: input, mask or options cannot be used.
+    """
+    volume = open_volume(source, dataset)
+    check_features(volume, network)
+    choices, stored = Choices(**options), Stored(dtype, volume.itemsize)
+    job = make_job(network, volume.size, border, pad, roi)
+    masked = None if mask is None else open_volume(mask)
+    if masked:
+        check_mask(masked, volume)
+    wanted = NewOutput(
+        network.out_features,
+        job.output,
+        dtype,
+        volume.grid.starting_at(job.center),
+        overwrite=overwrite,
+        compression=compression,
+        sharded=sharded,
+        resume=resume,
+    )
+    return Request(source, volume, network, mask, masked, job, wanted, choices, stored)
