@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from command_line import INFER, read_main, succeeds, write_volume
@@ -52,6 +53,16 @@ def test_the_input_as_output(small_case: Path) -> None:
     assert "kept.h5.partial: is the input" in message
     assert Path("volume.h5").read_bytes() == before
     assert Path("kept.h5.partial").read_bytes() == before
+
+
+def test_the_mask_as_output() -> None:
+    with h5py.File("mask.h5", "w") as file:
+        file["mask"] = np.ones((7, 20, 23), np.uint8)
+    before = Path("mask.h5").read_bytes()
+    run = ("infer", "volume.h5", "--net", "tiny.yaml", "--mask", "mask.h5", "--out", "mask.h5")
+    assert "mask.h5: is the mask" in refused(*run, "--overwrite")
+    assert "mask.h5: is the mask" in succeeds(*run, "--overwrite", "--dry-run")
+    assert Path("mask.h5").read_bytes() == before
 
 
 def test_places_that_cannot_be_written(small_case: Path) -> None:

@@ -125,7 +125,7 @@ def infer(
     job, choices, stored = asked.job, asked.choices, asked.stored
     blocks = Blocks(asked.volume, job, network, weights, asked.mask)
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
-    output = open_output(out, source, wanted)
+    output = open_output(out, source, wanted, mask)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:

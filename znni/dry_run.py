@@ -70,7 +70,7 @@ def rehearse(
         obstacles.append(error)
         wanted = replace(asked.wanted, resume=False)  # of what there is, nothing tells whose it is
     try:
-        begun = begun_output(out, source, wanted)
+        begun = begun_output(out, source, wanted, asked.mask_source)
     except ZnniError as error:
         obstacles.append(error)
     found, _ = plan_of_rest(begun, plan, asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -47,38 +48,51 @@ def describe_volume(source: str) -> str:
     return _format_to_read(place).describe(place, inside)
 
 
-def open_output(out: str | Path | Any, source: str | Path | ArrayLike, wanted: NewOutput) -> Output:
+def open_output(
+    out: str | Path | Any,
+    source: str | Path | ArrayLike,
+    wanted: NewOutput,
+    mask: str | Path | ArrayLike | None = None,
+) -> Output:
     """Open the output of a run over a volume.
 
     Args:
         out: a file to make, its format known by its ending, or an array (f', z, y, x).
         source: what the volume was opened from, which the output must not overwrite.
         wanted: what it is to hold.
+        mask: what the mask was opened from, if there is one; the same holds for it.
 
     Raises:
-        InvalidInput: the output is the input, is there already, or cannot hold such values.
+        InvalidInput: the output is the input or the mask, is there already, or cannot hold such
+            values.
     """
     if not isinstance(out, str | Path):
         if isinstance(source, np.ndarray) and np.may_share_memory(source, out):
             raise InvalidInput("the output array shares memory with the input; give another")
         check_plain("the output array", wanted, "an array")
         return ArrayOutput(out, wanted.features, wanted.size, wanted.dtype)
-    writer, place = _writer_at(str(out), source)
+    writer, place = _writer_at(str(out), {"input": source, "mask": mask})
     return writer.create(place, wanted)
 
 
-def begun_output(out: str | Path, source: str | Path | ArrayLike, wanted: NewOutput) -> Begun:
+def begun_output(
+    out: str | Path,
+    source: str | Path | ArrayLike,
+    wanted: NewOutput,
+    mask: str | Path | ArrayLike | None = None,
+) -> Begun:
     """What earlier runs left of an output, which is not opened for it: nothing is touched.
 
     Args:
         out: as for ``open_output``.
         source: the same.
         wanted: the same.
+        mask: the same.
 
     Raises:
         InvalidInput: for the same reasons.
     """
-    writer, place = _writer_at(str(out), source)
+    writer, place = _writer_at(str(out), {"input": source, "mask": mask})
     writer.check(place, wanted)
     if is_url(place):
         return Begun()
@@ -129,11 +143,12 @@ def _format_to_read(place: str) -> Format:
     return hdf5
 
 
-def _writer_at(out: str, source: str | Path | ArrayLike) -> tuple[Writer, str]:
+def _writer_at(out: str, read: Mapping[str, str | Path | ArrayLike | None]) -> tuple[Writer, str]:
     """What makes the output of a run, and where, apart from what the run reads."""
     place = _bare(out)
-    if isinstance(source, str | Path):
-        _check_apart(place, split_dataset(str(source))[0])
+    for what, source in read.items():
+        if isinstance(source, str | Path):
+            _check_apart(place, split_dataset(str(source))[0], what)
     for form in formats():
         if form.writer and form.has(PurePosixPath(place).name):
             return form.writer, place
@@ -143,15 +158,15 @@ def _writer_at(out: str, source: str | Path | ArrayLike) -> tuple[Writer, str]:
     )
 
 
-def _check_apart(out: str, source: str) -> None:
-    """Refuse to write where the input is read from, under its name or that of a partial output."""
+def _check_apart(out: str, source: str, what: str) -> None:
+    """Refuse to write where a run reads from, under that name or that of a partial output."""
     if is_url(out) or is_url(source):
         if f"{source}/".startswith(f"{out}/"):
-            raise InvalidInput(f"{out}: is the input; name another output")
+            raise InvalidInput(f"{out}: is the {what}; name another output")
         return
     for written in (Path(out), partial_name(Path(out))):
         if any(_same_file(written, part) for part in (Path(source), *Path(source).parents)):
-            raise InvalidInput(f"{written}: is the input; name another output")
+            raise InvalidInput(f"{written}: is the {what}; name another output")
 
 
 def _same_file(one: Path, other: Path) -> bool:
