@@ -144,8 +144,9 @@ class _SerialBlas:
 
 
 def _let_any_thread_limit() -> None:
-    """Give up the control that threadpoolctl gives the first thread that sets a number."""
-    OpenBLASController.clear_controlling_thread()
+    """Give up the control that threadpoolctl 3.8 gives the first thread that sets a number."""
+    if hasattr(OpenBLASController, "clear_controlling_thread"):  # before, every thread has it
+        OpenBLASController.clear_controlling_thread()
 
 
 _serial_blas = _SerialBlas()
