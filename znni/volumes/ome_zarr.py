@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from znni.errors import InvalidInput, ZnniError
 from znni.volume import NewOutput, Output
+from znni.volumes.absent_chunks import absent_chunks
 from znni.volumes.formats import Format, Writer, library
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import NamedAxes
@@ -18,6 +20,9 @@ from znni.volumes.stored import StoredVolume, is_url, reason
 
 NAME = "Zarr"
 ENDING = ".zarr"
+OF_RUNS = "network_file"  # an attribute of outputs, which leave out chunks of zeros
+
+log = logging.getLogger("znni")
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,10 @@ class _Found:
 
 
 def open_zarr(place: str, dataset: str | None) -> StoredVolume:
-    """The volume at a place.
+    """The volume at a place, with a warning where chunks of it are absent.
+
+    A Zarr may leave out chunks that hold its fill value alone, and nothing tells those from lost
+    ones. Of outputs the ledger does.
 
     Args:
         place: a folder or a URL, to the Zarr or to an array or a group in it.
@@ -53,6 +61,8 @@ def open_zarr(place: str, dataset: str | None) -> StoredVolume:
     found = _only_volume(_open(root, inside), root, inside)
     name = f"{root}:/{found.path}" if found.path else root
     attributes = found.array.attrs
+    if OF_RUNS not in attributes and (absent := _absent(found, root)):
+        log.warning("%s: %s", name, absent)
     if found.level is None:
         return StoredVolume(found.array, name, attributes=attributes)
     array = NamedAxes(found.array, found.level.axes, name)
@@ -68,6 +78,8 @@ def describe_zarr(place: str, dataset: str | None) -> str:
         shards = f", shards {array.shards}" if array.shards else ""
         codecs = ", ".join(type(codec).__name__ for codec in array.compressors) or "uncompressed"
         lines.append(f"  {found}, chunks {array.chunks}{shards}, {codecs}")
+        if absent := _absent(found, root):
+            lines.append(f"    {absent}")
         if found.level:
             lines.append(f"    axes {' '.join(found.level.axes)}, {found.level.grid}")
         lines.extend(f"    {key}: {value}" for key, value in array.attrs.items() if key != "plan")
@@ -164,6 +176,11 @@ def _told_in_one_line(root: str, *passed: type[Exception]) -> Iterator[None]:
         if is_url(root) and isinstance(error, OSError):
             remedy = "check the URL, the network and what the server asks to let you in"
         raise InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}") from error
+
+
+def _absent(found: _Found, root: str) -> str:
+    """What is to be said of chunks that an array lacks, where that can be told by a listing."""
+    return "" if is_url(root) else absent_chunks(found.array, Path(root, found.path))
 
 
 def _only_volume(node: Any, root: str, inside: str) -> _Found:
