@@ -165,6 +165,18 @@ def test_what_a_mask_leaves_out_may_still_be_seen() -> None:
     assert "the mask is 0" not in refused(*INFER, "--mask", "wider.h5")
 
 
+def test_nan_in_a_mask_is_neither_inside_nor_outside() -> None:
+    mask = np.zeros(SIZE, np.float32)
+    mask[1, 14, 23] = np.nan
+    write(mask, "mask.h5")
+    message = refused(*INFER, "--mask", "mask.h5")
+    assert "the mask holds nan at voxel z=1, y=14, x=23; give 0 where no output is" in message
+    assert "the mask is 0" not in message
+    mask[1, 14, 23] = np.inf
+    write(mask, "infinite.h5")
+    assert "8 outside the mask" in succeeds(*INFER, "--mask", "infinite.h5", "--no-resume")
+
+
 @pytest.mark.parametrize("shape", [(3, 35, 38), (2, *SIZE)])
 def test_masks_that_do_not_fit(shape: tuple[int, ...]) -> None:
     write(np.zeros(shape, np.uint8), "mask.h5")

@@ -107,12 +107,16 @@ class Blocks:
         return Blocks(self._volume, self._job, self._network, self._weights)
 
     def is_outside(self, box: Box) -> bool:
-        """Whether no output is needed of any voxel of a box of the output."""
+        """Whether no output is needed of any voxel of a box of the output.
+
+        Raises:
+            UnusableValues: the mask holds NaN, as far as it was read to tell.
+        """
         if self._mask is None:
             return False
         within = box.shifted(self._job.center)
         pieces = mask_pieces(within, self._mask.itemsize)
-        return not any(self._mask.read(piece).any() for piece in pieces)
+        return not any(_needed(self._mask, piece) for piece in pieces)
 
     def _of_constant(self, values: Float32) -> Float32:
         key = values.tobytes()
@@ -152,6 +156,20 @@ def check_mask(mask: Volume, volume: Volume) -> None:
             f"the mask has {counted(mask.features, 'map')} of {mask.size} voxels and the volume is "
             f"{volume.size}; give a mask of one map and the volume's extents"
         )
+
+
+def _needed(mask: Volume, piece: Box) -> bool:
+    """Whether output is needed of any voxel of a piece of a mask."""
+    values = mask.read(piece)
+    if values.dtype.kind == "f" and np.isnan(values.min()):
+        found = np.argwhere(np.isnan(values[0]))[0]
+        z, y, x = voxel = piece.start + Vec3(*map(int, found))
+        raise UnusableValues(
+            f"the mask holds nan at voxel z={z}, y={y}, x={x}; give 0 where no output is needed, "
+            f"and another number where it is",
+            voxel,
+        )
+    return bool(values.any())
 
 
 def mask_pieces(box: Box, itemsize: int) -> Iterator[Box]:
