@@ -173,8 +173,21 @@ FAULTS: dict[str, tuple[Callable[[], object], str, str]] = {
         "v.npy",
         "cannot be read as .npy: .*[Oo]bject",
     ),
-    "npy complex": (lambda: np.save("v.npy", np.zeros(SIZE, complex)), "v.npy", "holds complex"),
-    "npy flat": (lambda: np.save("v.npy", np.zeros((5, 6))), "v.npy", r"shape \(5, 6\); a volume"),
+    "npy complex": (
+        lambda: np.save("v.npy", np.zeros(SIZE, complex)),
+        "v.npy",
+        "^v.npy holds complex128; a volume holds integers or floats; convert it$",
+    ),
+    "npy flat": (
+        lambda: np.save("v.npy", np.zeros((5, 6))),
+        "v.npy",
+        r"^v.npy has shape \(5, 6\); a volume has axes \(z, y, x\) or \(f, z, y, x\)$",
+    ),
+    "npy none": (
+        lambda: np.save("v.npy", np.zeros((5, 0, 6))),
+        "v.npy",
+        r"^v.npy has shape \(5, 0, 6\) and holds no voxels$",
+    ),
     "npy missing": (lambda: Path("v.npy").unlink(), "v.npy", "no such file; check the path"),
     "npy dataset": (lambda: None, "v.npy:raw", "holds one array, and no dataset 'raw'"),
     "nifti cut": (lambda: cut("v.nii", 0.3), "v.nii", "cannot be read as NIfTI: .*; give a whole"),

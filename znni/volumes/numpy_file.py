@@ -45,11 +45,12 @@ def open_numpy(place: str, dataset: str | None) -> StoredVolume:
     if dataset:
         raise InvalidInput(f"{place}: holds one array, and no dataset {dataset!r}; leave it out")
     try:
-        return StoredVolume(_MappedFile(path), place)
+        mapped = _MappedFile(path)
     except Exception as error:  # the header is Python's text, and fails in all its ways
         raise InvalidInput(
             f"{place}: cannot be read as .npy: {reason(error)}; give a whole file of numpy.save"
         ) from error
+    return StoredVolume(mapped, place)
 
 
 def describe_numpy(place: str, dataset: str | None) -> str:
