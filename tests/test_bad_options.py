@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
-from command_line import INFER, succeeds
+from command_line import INFER, succeeds, voxels
 from command_line import refused_without_trace as refused
+
+import znni
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
@@ -75,3 +80,24 @@ def test_info() -> None:
 def test_a_size_without_its_unit_is_of_bytes() -> None:
     assert "needs 512 MiB" in refused(*INFER, "--ram", "8", code=3)
     assert "and 8 B are allowed" in refused(*INFER, "--ram", "8", code=3)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda **options: znni.infer(voxels(), "tiny.yaml", np.zeros(1), **options),
+            r"znni.infer() got an unexpected keyword argument 'bordr'. Did you mean 'border'?",
+        ),
+        (lambda **options: znni.plan("tiny.yaml", (9, 9, 9), **options), "znni.plan() got an "),
+        (lambda **options: znni.search("tiny.yaml", (9, 9, 9), **options), "znni.search() got an "),
+        (lambda **options: znni.Inferer("tiny.yaml", **options), "znni.Inferer() got an "),
+        (znni.SlidingWindowInferer, "znni.SlidingWindowInferer() "),
+    ],
+)
+def test_keywords_that_there_are_not(call: Callable[..., object], said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        call(bordr="same")
+    assert str(caught.value).startswith(said)
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'nonesuch'$"):
+        call(nonesuch=1)

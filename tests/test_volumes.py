@@ -121,6 +121,14 @@ def test_a_type_that_numpy_does_not_know() -> None:
         ArrayVolume(Foreign())
 
 
+def test_a_tensor_is_to_be_given_as_an_array() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros((2, 2, 2), dtype=torch.uint8)
+    with pytest.raises(InvalidInput, match=r"^the array is a tensor of PyTorch; give tensor\.de"):
+        ArrayVolume(tensor)
+    assert ArrayVolume(tensor.detach().cpu().numpy()).size == (2, 2, 2)
+
+
 @dataclass
 class Counting:
     """An array that notes what is read from it, and is never read whole."""

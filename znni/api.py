@@ -18,7 +18,7 @@ from znni.inferer import Inferer
 from znni.machine import DeviceKind
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Border, Compression, OutputType, Pad, PlanOptions
+from znni.options import Border, Compression, OutputType, Pad, PlanOptions, check_keywords
 from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
@@ -105,6 +105,7 @@ def infer(
 
     Any error after the output is opened carries a note of what is left of it.
     """
+    check_keywords(infer, options)
     network = network if isinstance(network, Network) else load_network(network)
     weights = weights_for(network, weights, random_seed)
     asked = request(

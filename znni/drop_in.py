@@ -15,7 +15,7 @@ from znni.errors import InvalidInput
 from znni.importing import network_of
 from znni.inferer import Inferer
 from znni.network import Network
-from znni.options import Border, Pad, PlanOptions
+from znni.options import Border, Pad, PlanOptions, check_keywords
 from znni.weights import Float32, Weights
 
 PLANNED = "windows and batches are chosen by the plan, within ram='8GiB' or so"
@@ -81,6 +81,7 @@ class SlidingWindowInferer:
         **options: Unpack[PlanOptions],
     ) -> None:
         _check_ours(network, options)
+        check_keywords(SlidingWindowInferer, options)
         self._given = network
         self._weights = weights
         self._border: Border = border

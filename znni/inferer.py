@@ -18,7 +18,7 @@ from znni.gpu_choice import choose_gpus
 from znni.machine import DeviceKind, detect_for
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Border, Choices, Pad, PlanOptions, Stored, check_names
+from znni.options import Border, Choices, Pad, PlanOptions, Stored, check_keywords, check_names
 from znni.plan_of_run import given_or_found
 from znni.planning import prepare
 from znni.plans import Plan
@@ -64,6 +64,7 @@ class Inferer:
         pad: Pad = "reflect",
         **options: Unpack[PlanOptions],
     ) -> None:
+        check_keywords(Inferer, options)
         check_names(border=border, pad=pad)
         self.network = network if isinstance(network, Network) else load_network(network)
         self.weights = weights_for(self.network, weights, None)

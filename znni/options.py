@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
 from typing import Literal, TypeAlias, TypedDict, get_args
 
 from znni.errors import InvalidInput
@@ -102,6 +105,26 @@ class PlanOptions(TypedDict, total=False):
     accuracy: Accuracy
     costs: Costs
     micro_batches: Division
+
+
+def check_keywords(caller: Callable[..., object], given: Iterable[str]) -> None:
+    """Check the names of options that a function or a class of ``znni`` takes as ``PlanOptions``.
+
+    Args:
+        caller: it.
+        given: names of the options that it was called with.
+
+    Raises:
+        TypeError: it takes no such argument: what Python says of a function without options.
+    """
+    for name in given:
+        if name not in PlanOptions.__annotations__:
+            known = {*signature(caller).parameters, *PlanOptions.__annotations__} - {"options"}
+            close = get_close_matches(name, known, n=1)
+            hint = f". Did you mean {close[0]!r}?" if close else ""
+            raise TypeError(
+                f"znni.{caller.__qualname__}() got an unexpected keyword argument {name!r}{hint}"
+            )
 
 
 @dataclass(frozen=True)

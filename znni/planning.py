@@ -41,6 +41,7 @@ from znni.options import (
     OutputType,
     PlanOptions,
     Stored,
+    check_keywords,
 )
 from znni.plan_checks import check_class, check_made_for
 from znni.plan_memory import PlanMemory
@@ -83,6 +84,7 @@ def plan(
             missing.
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
+    check_keywords(plan, options)
     found = search(
         network,
         volume_shape,
@@ -114,6 +116,7 @@ def search(
     Raises:
         InvalidInput: as ``plan``.
     """
+    check_keywords(search, options)
     network = network if isinstance(network, Network) else load_network(network)
     if len(volume_shape) != 3 or not all(is_extent(extent) for extent in volume_shape):
         raise InvalidInput(

@@ -94,6 +94,10 @@ def _number_type(array: ArrayLike, name: str) -> np.dtype[Any]:
         held = array.dtype
         dtype: np.dtype[Any] = np.dtype(getattr(held, "numpy_dtype", held))  # as of TensorStore
     except (AttributeError, TypeError) as error:
+        if type(array).__module__.partition(".")[0] == "torch":
+            raise InvalidInput(
+                f"{name} is a tensor of PyTorch; give tensor.detach().cpu().numpy()"
+            ) from None
         raise InvalidInput(
             f"{name} holds values of a type that NumPy does not know ({error}); convert it"
         ) from None
