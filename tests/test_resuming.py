@@ -94,6 +94,17 @@ def test_the_ledger_of_an_output(out: str, caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
+def test_verifying_what_is_not_finished(out: str) -> None:
+    partial = interrupt(out)
+    for given in (out, partial, f"{out}:/main"):
+        said = refused("verify", given)
+        assert said.startswith(f"{out}: is no finished output: {partial} is what a run has left")
+        assert said.endswith("; the same command goes on from there")
+    whole(f"other-{out}").rename(out)
+    assert "agree" in znni("verify", out, "--voxels", 1).out
+
+
+@pytest.mark.parametrize("out", OUTPUTS)
 def test_starting_afresh_and_replacing(out: str, caplog: pytest.LogCaptureFixture) -> None:
     interrupt(out)
     outcome = znni(*RUN, "--out", out, "--no-resume")

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import NET, read_main, refused, succeeds, voxels, write_case
+from command_line import NET, VOLUME, read_main, refused, succeeds, voxels, write_case
 from fakes import fake_catalogue
 from hypothesis import given, settings
 from random_networks import networks
@@ -217,9 +217,28 @@ def test_a_copy_of_the_input_will_do() -> None:
 def test_an_array_is_given_again() -> None:
     values = voxels()
     znni.infer(values, "tiny.yaml", "out.h5")
-    with pytest.raises(InvalidInput, match="was computed from ndarray: if that lies elsewhere"):
+    with pytest.raises(InvalidInput, match="from an array in memory, of type ndarray; give it"):
         znni.verify("out.h5")
     assert znni.verify("out.h5", source=values).agrees
+    assert "from an array in memory, of type ndarray; " in refused("verify", "out.h5")
+    np.save("values.npy", values)
+    succeeds("verify", "out.h5", "--source", "values.npy")
+
+
+def test_a_mask_in_memory_is_given_again() -> None:
+    mask = np.ones(VOLUME, bool)
+    znni.infer("volume.h5", "tiny.yaml", "out.h5", mask=mask)
+    with pytest.raises(InvalidInput, match="with a mask in memory, of type ndarray; give it"):
+        znni.verify("out.h5")
+    assert znni.verify("out.h5", mask=mask).agrees
+
+
+def test_a_file_by_the_name_of_a_type_is_a_file() -> None:
+    Path("volume.h5").rename("ndarray")
+    znni.infer("ndarray", "tiny.yaml", "out.h5")
+    assert znni.verify("out.h5").agrees
+    Path("ndarray").unlink()
+    assert "ndarray: no such file" in refused("verify", "out.h5")
 
 
 def test_other_weights_are_refused() -> None:

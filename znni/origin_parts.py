@@ -28,6 +28,11 @@ def input_of(
     """The volume that an output was computed from."""
     recorded = origin.attributes
     source = recorded.source if given is None else given
+    if given is None and _was_array(source, ledger, "the input"):
+        raise InvalidInput(
+            f"{output.name} was computed from an array in memory, of type {source}; give it, or a "
+            f"file of it, as {option('source', 'FILE')}"
+        )
     try:
         volume = open_volume(source, (recorded.dataset or None) if given is None else None)
         check_features(volume, origin.network)
@@ -77,8 +82,21 @@ def _check_marks(
             )
 
 
+def _was_array(recorded: str | Path | ArrayLike, ledger: Ledger, name: str) -> bool:
+    """Whether what was recorded of a volume is the type of an array, and no path.
+
+    Files have marks that arrays do not, and folders are Zarrs, whose names have an ending.
+    """
+    marked = f"{name}'s length in bytes" in ledger.identity
+    return not marked and str(recorded).isidentifier()
+
+
 def mask_of(
-    origin: Origin, output: StoredVolume, volume: Volume, given: str | Path | ArrayLike | None
+    origin: Origin,
+    output: StoredVolume,
+    ledger: Ledger,
+    volume: Volume,
+    given: str | Path | ArrayLike | None,
 ) -> Volume | None:
     """The mask that an output was computed with."""
     recorded = origin.attributes.mask
@@ -86,6 +104,11 @@ def mask_of(
         if given is not None:
             raise InvalidInput(f"{output.name} was computed without a mask; leave it out")
         return None
+    if given is None and _was_array(recorded, ledger, "the mask"):
+        raise InvalidInput(
+            f"{output.name} was computed with a mask in memory, of type {recorded}; give it, or a "
+            f"file of it, as {option('mask', 'FILE')}"
+        )
     try:
         mask = open_volume(recorded if given is None else given)
     except InvalidInput as error:

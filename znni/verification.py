@@ -23,6 +23,7 @@ from znni.volumes.array import ArrayLike
 from znni.volumes.block_checks import BlockChecks, check_blocks
 from znni.volumes.ledger import read_ledger
 from znni.volumes.locate import open_volume, split_dataset
+from znni.volumes.partial_file import check_finished
 from znni.volumes.stored import StoredVolume
 from znni.weights import Weights
 
@@ -132,13 +133,15 @@ def verify(
             f"{voxels} voxels and {blocks} blocks by seed {seed} cannot be verified; give 1 voxel "
             f"or more, and 0 or more of the others"
         )
+    place = split_dataset(str(out))[0]
+    check_finished(Path(place))
     output = open_volume(out)
     if not isinstance(output, StoredVolume) or str(out).rstrip("/").endswith(".partial"):
         raise InvalidInput(f"{out}: is no finished output; give a file that znni infer has made")
     origin = origin_of(output)
-    ledger = read_ledger(split_dataset(str(out))[0])
+    ledger = read_ledger(place)
     volume = input_of(origin, output, ledger, source)
-    masked = mask_of(origin, output, volume, mask)
+    masked = mask_of(origin, output, ledger, volume, mask)
     parameters = weights_of(origin, output, weights)
     if seed is None:
         seed = int(np.random.default_rng().integers(2**32))

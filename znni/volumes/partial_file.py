@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from znni.errors import InvalidInput, option
 from znni.units import in_units
+from znni.volume import SAME_COMMAND
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -24,6 +25,24 @@ AS_FILE = os.O_RDWR  # how a partial file is opened, so that it can be locked on
 def partial_name(path: Path) -> Path:
     """What a file is called until it is whole."""
     return path.parent / f"{path.name}.partial"
+
+
+def check_finished(place: Path) -> None:
+    """Refuse an output of which there is only what a run has not finished.
+
+    Args:
+        place: its name, or that of its partial file or folder.
+
+    Raises:
+        InvalidInput: so it is.
+    """
+    whole = place.with_name(place.name.removesuffix(".partial"))
+    partial = partial_name(whole)
+    if partial.exists() and (place == partial or not place.exists()):
+        raise InvalidInput(
+            f"{whole}: is no finished output: {partial} is what a run has left that was stopped, "
+            f"or is still at it; {SAME_COMMAND}"
+        )
 
 
 def check_free(path: Path, opened: int, *, overwrite: bool) -> None:
