@@ -129,9 +129,12 @@ def test_a_second_run_into_the_same_file() -> None:
 
 def test_a_disk_too_small_for_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     class Usage:
+        total = 2**40
         free = 2**10
 
     monkeypatch.setattr("shutil.disk_usage", lambda _path: Usage)
     message = refused(*INFER)
     assert "the output takes 11 KiB and the disk has 1 KiB free" in message
     assert not list(Path().glob("*.partial"))
+    monkeypatch.setattr(Usage, "total", 0)
+    assert "out.h5: . is no place for files; write elsewhere" in refused(*INFER)

@@ -157,6 +157,7 @@ def test_places_that_cannot_be_written(small_case: Path, monkeypatch: pytest.Mon
     assert "taken.zarr: cannot be written there: Not a directory" in refused(*INFER, "taken.zarr")
 
     class Usage:
+        total = 2**40
         free = 2**10
 
     monkeypatch.setattr("shutil.disk_usage", lambda _path: Usage)

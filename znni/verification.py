@@ -70,7 +70,8 @@ class Verification:
         if self.wrong:
             found = f"{counted(self.wrong, 'voxel')} {'differs' if self.wrong == 1 else 'differ'}"
         else:
-            found = "agree" if self.agrees else "is damaged"
+            agree = "agree" if self.blocks.checked else "the voxels looked at agree"
+            found = agree if self.agrees else "is damaged"
         computed = self.voxels - self.unneeded - self.unreadable
         again = f"{counted(computed, 'voxel')} computed again in float64"
         masked = f", {self.unneeded:,} outside the mask hold 0" * bool(self.unneeded)

@@ -100,9 +100,14 @@ class YamlFile:
             return self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise InvalidInput(f"{self.path}: no such {self.kind} file; check the path") from None
-        except (OSError, UnicodeDecodeError) as error:
-            problem = f"cannot be read as a YAML text file: {error}"
-            raise InvalidInput(f"{self.path}: {problem}") from None
+        except UnicodeDecodeError:
+            raise InvalidInput(
+                f"{self.path}: is no text in UTF-8, as YAML is; give a {self.kind} file"
+            ) from None
+        except OSError as error:
+            raise InvalidInput(
+                f"{self.path}: cannot be read: {error.strerror}; give a {self.kind} file"
+            ) from None
 
     def _parsed(self, text: str) -> Any:
         try:

@@ -11,14 +11,14 @@ from zipfile import ZipFile, is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
+from znni.errors import InvalidInput, option
 from znni.importing.checks import array_of
 from znni.importing.torch_module import EXPORT
 
 SAFE_SINCE = "2.6"  # compared as a version: torch.__version__ sees to that
 SAVE_TENSORS = (
-    "save its tensors, torch.save(module.state_dict(), ...), and give a network file for the "
-    f"layers with like=; or give the module to znni.import_network; or {EXPORT}"
+    "give the module to znni.import_network, or its tensors, of torch.save(module.state_dict(), "
+    f"...), with {option('like', 'NET.yaml')} for the layers"
 )
 
 
@@ -43,8 +43,8 @@ def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
         held = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InvalidInput(
-            f"is damaged, or has objects other than tensors, such as a whole module, which are not "
-            f"loaded, since that would run code of the file: {SAVE_TENSORS}"
+            f"is a whole module or the like, which is not loaded, as that would run code of the "
+            f"file, or is damaged; {SAVE_TENSORS}"
         ) from None
     except InvalidInput:
         raise

@@ -34,7 +34,7 @@ class BlockChecks:
     def __str__(self) -> str:
         """In words."""
         if not self.checked:
-            return f"{counted(self.blocks, 'block')} not checked"
+            return f"none of {counted(self.blocks, 'block')} read, so that other voxels may differ"
         of = f" of {self.blocks:,}" * (self.checked < self.blocks)
         if self.damaged:
             count = counted(len(self.damaged), "block")

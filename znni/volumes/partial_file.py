@@ -105,9 +105,12 @@ def check_room(path: Path, needed: int) -> None:
     """Refuse a disk without room for an output of so many bytes.
 
     Raises:
-        InvalidInput: it is too small.
+        InvalidInput: it is too small, or none.
     """
-    free = shutil.disk_usage(path.parent).free
+    disk = shutil.disk_usage(path.parent)
+    if not disk.total:  # as of /proc
+        raise InvalidInput(f"{path}: {path.parent} is no place for files; write elsewhere")
+    free = disk.free
     left_over = partial_name(path)
     if left_over.exists():  # of an earlier run; its room is used again
         parts = left_over.rglob("*") if left_over.is_dir() else (left_over,)
