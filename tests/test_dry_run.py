@@ -111,7 +111,7 @@ def another_run(name: str) -> Iterator[None]:
 def small_disk() -> Iterator[None]:
     """There is next to no room."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=2**10))
+        patch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=2**10, total=2**40))
         yield
 
 
