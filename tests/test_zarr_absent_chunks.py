@@ -72,6 +72,15 @@ def test_a_resolution_among_others(caplog: pytest.LogCaptureFixture) -> None:
     assert warnings(caplog, "cells.zarr/1") == []
 
 
+def test_chunks_behind_a_link_are_there(caplog: pytest.LogCaptureFixture) -> None:
+    write()
+    Path("s.zarr/c/1").rename("elsewhere")
+    Path("s.zarr/c/1").symlink_to(Path("elsewhere").resolve())
+    assert warnings(caplog) == []
+    Path("elsewhere/0/0").unlink()
+    assert warnings(caplog)[0].startswith("s.zarr: 1 of 12 chunks")
+
+
 def test_no_fill_value_is_zero(caplog: pytest.LogCaptureFixture) -> None:
     write(2, fill=None)
     Path("s.zarr/0.0.0").unlink()

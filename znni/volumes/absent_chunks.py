@@ -26,13 +26,14 @@ def absent_chunks(array: Any, folder: Path) -> str:
     counts = [-(-size // extent) for size, extent in zip(array.shape, extents, strict=True)]
     if prod(counts) > MOST_LISTED:
         return ""
-    there = {
+    listed = {
         os.path.relpath(Path(inside, name), folder)
         for inside, _, names in os.walk(folder)
         for name in names
     }
     keys = map(array.metadata.encode_chunk_key, product(*map(range, counts)))
-    absent = sum(key not in there for key in keys)
+    # What a link leads to is not listed, and is there all the same.
+    absent = sum(key not in listed and not (folder / key).exists() for key in keys)
     if not absent:
         return ""
     of = f"{absent:,} of {counted(prod(counts), kind)} {'is' if absent == 1 else 'are'} absent"
