@@ -86,16 +86,28 @@ def test_what_cannot_be_shown(options: tuple[str, ...], said: str) -> None:
     assert not Path("p.html").exists()
 
 
-def test_outputs_of_other_inputs() -> None:
+@pytest.mark.parametrize("extents", [(5, 6, 7), (70, 200, 230)])
+def test_outputs_of_other_inputs(extents: tuple[int, int, int]) -> None:
+    np.save("other.npy", np.zeros(extents, np.uint8))
+    message = refused("view", "other.npy", "out.h5")
+    found = "x".join(map(str, extents))
+    assert f"the input is {found} voxels, and the output was computed from one of 7x20" in message
+    assert not Path("out.html").exists()
+
+
+def test_outputs_of_other_programs() -> None:
+    with h5py.File("out.h5", "r+") as file:
+        del file["main"].attrs["source_extents"]
     np.save("small.npy", np.zeros((5, 6, 7), np.uint8))
     message = refused("view", "small.npy", "out.h5")
     assert "the output is 6x15x16 voxels from 0x2x3 on, and the input is 5x6x7" in message
-    assert "'voxel_offset' is None" in refused("view", "volume.h5", "small.npy")
+    assert "there is no attribute 'voxel_offset'" in refused("view", "volume.h5", "small.npy")
     np.save("same.npy", np.zeros((5, 6, 7), np.uint8))
-    assert "210 input voxels" in succeeds("view", "small.npy", "same.npy")
+    said = succeeds("view", "small.npy", "same.npy")
+    assert "210 input voxels, 0:5,0:6,0:7\nnote: same.npy does not say what it was" in said
 
 
-@pytest.mark.parametrize("name", ["scale", "voxel_offset"])
+@pytest.mark.parametrize("name", ["scale", "voxel_offset", "source_extents"])
 def test_damaged_attributes(name: str) -> None:
     with h5py.File("out.h5", "r+") as file:
         del file["main"].attrs[name]

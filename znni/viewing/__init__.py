@@ -14,7 +14,7 @@ from znni.shapes import Box, Vec3
 from znni.units import counted
 from znni.viewing.lazy import LazyArray
 from znni.viewing.pictures import Picture, grid_columns, picture_of, range_of, sampled
-from znni.viewing.region import offset_of, shown
+from znni.viewing.region import names_input, offset_of, shown
 from znni.viewing.viewers import napari_line, neuroglancer_line
 from znni.volume import Volume
 from znni.volumes.locate import open_volume, stem
@@ -23,6 +23,10 @@ from znni.volumes.stored import StoredVolume
 __all__ = ["LazyArray", "Page", "view"]
 
 MOST_MAPS = 4  # of an output that a page holds
+UNKNOWN_INPUT = (
+    "does not say what it was computed from, as outputs of znni infer do; whether it belongs to "
+    "this input cannot be told"
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Page:
         stride: every so many of them along each axis.
         napari: a line for a shell that opens both in napari.
         neuroglancer: the same for Neuroglancer.
+        notes: what was assumed of the two.
     """
 
     path: Path
@@ -42,11 +47,13 @@ class Page:
     stride: int
     napari: str
     neuroglancer: str
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Where the page is, and the lines."""
+        """Where the page is, what was assumed, and the lines."""
+        notes = "".join(f"note: {note}\n" for note in self.notes)
         return (
-            f"{self.path}: {_of_input(self.region, self.stride)}\n"
+            f"{self.path}: {_of_input(self.region, self.stride)}\n{notes}"
             f"napari:\n  {self.napari}\nNeuroglancer:\n  {self.neuroglancer}"
         )
 
@@ -65,7 +72,7 @@ def view(
 
     Args:
         source: the input, a file or a URL as of ``znni.infer``.
-        out: its output.
+        out: its output; one of another program, of the input's extents, is shown with a note.
         page: the HTML file to write; by default the output's name with ``.html``, in this folder.
         dataset: of an input with several.
         region: input voxels to show, as ``numpy.s_[10:20, :, 5:]``; by default all that have
@@ -100,7 +107,8 @@ def view(
     }
     _write(path, content, [seen, *maps])
     given = str(source), dataset, str(out), volume.grid, offset
-    return Page(path, box, step, napari_line(*given), neuroglancer_line(*given))
+    notes = () if names_input(output) else (f"{out} {UNKNOWN_INPUT}",)
+    return Page(path, box, step, napari_line(*given), neuroglancer_line(*given), notes)
 
 
 def _input(volume: Volume, box: Box, stride: int) -> Picture:

@@ -18,26 +18,48 @@ def offset_of(output: Volume, volume: Volume) -> Vec3:
     """The input voxel that an output's first one stands for.
 
     Raises:
-        InvalidInput: the output does not say, or lies outside of the input.
+        InvalidInput: the output does not say, lies outside of the input, or was computed from one
+            of other extents.
     """
-    stored = output.attribute("voxel_offset") if isinstance(output, StoredVolume) else None
-    if stored is None and volume.size == output.size:
-        return ZERO
-    try:
-        z, y, x = map(int, stored)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    extents = _stored(output, "source_extents")
+    if extents is not None and extents != volume.size:
         raise InvalidInput(
-            f"the output is {output.size} voxels, the input {volume.size}, and the attribute "
-            f"'voxel_offset' is {stored!r}; give an output of znni infer, or one of the input's "
-            f"extents"
-        ) from None
-    offset = Vec3(z, y, x)
+            f"the input is {volume.size} voxels, and the output was computed from one of "
+            f"{extents}; give that"
+        )
+    offset = _stored(output, "voxel_offset")
+    if offset is None and volume.size == output.size:
+        return ZERO
+    if offset is None:
+        raise InvalidInput(
+            f"the output is {output.size} voxels, the input {volume.size}, and there is no "
+            f"attribute 'voxel_offset'; give an output of znni infer, or one of the input's extents"
+        )
     if not Box(offset, offset + output.size).within(Box(ZERO, volume.size)):
         raise InvalidInput(
             f"the output is {output.size} voxels from {offset} on, and the input is {volume.size}; "
             f"give the input that it was computed from"
         )
     return offset
+
+
+def names_input(output: Volume) -> bool:
+    """Whether an output says of which extents its input was; those of other programs do not."""
+    return _stored(output, "source_extents") is not None
+
+
+def _stored(output: Volume, name: str) -> Vec3 | None:
+    """An attribute of three integers, where there is one."""
+    stored = output.attribute(name) if isinstance(output, StoredVolume) else None
+    if stored is None:
+        return None
+    try:
+        z, y, x = map(int, stored)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"the output's attribute {name!r} is {stored!r}; give an output of znni infer"
+        ) from None
+    return Vec3(z, y, x)
 
 
 def shown(
