@@ -53,6 +53,17 @@ def test_a_graph_as_a_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "# first (Conv), b (BatchNormalization), c (Relu)" in out.read_text()
 
 
+@pytest.mark.filterwarnings("error")
+def test_saturated_activations_are_compared_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("znni.importing.onnx_graph._session", lambda _path: None)
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("Sigmoid", ["c"], ["y"])]
+    file = saved(onnx_model(nodes, {"w": np.full((1, 1, 1, 1, 1), 150, np.float32)}), tmp_path)
+    found = znni.import_network(file, tmp_path / "net.yaml")
+    assert isinstance(found.parity, Parity)
+
+
 def test_onnxruntime_is_preferred(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (znni[onnx])")
     found = znni.import_network(saved(onnx_chain(), tmp_path), tmp_path / "net.yaml")

@@ -223,6 +223,8 @@ def _session(path: Path) -> Any:
 
 def _runner(session: Any, start: str) -> Callable[[Float32], Float32]:
     def run(x: Float32) -> Float32:
-        return np.asarray(session.run(None, {start: x[np.newaxis]})[0][0], np.float32)
+        # onnx's sigmoid takes both of its branches everywhere: infinite where it is not wanted.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(session.run(None, {start: x[np.newaxis]})[0][0], np.float32)
 
     return run
