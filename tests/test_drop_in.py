@@ -224,6 +224,24 @@ def test_a_network_of_torch() -> None:
         assert inferer(images, model).shape == found.shape
 
 
+def test_a_network_that_goes_back_to_training() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 1), torch.nn.BatchNorm3d(2)).eval()
+    inferer = znni.SlidingWindowInferer()
+    images = torch.rand(1, 1, 3, 4, 5).half()
+    assert inferer(images, model).dtype == torch.float32
+    with pytest.raises(InvalidInput, match=r"1 \(BatchNorm3d\) is in training mode, .*eval"):
+        inferer(images, model.train())
+
+
+def test_an_exported_program_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 1)).eval()
+    images = torch.rand(1, 1, 3, 4, 5)
+    found = znni.SlidingWindowInferer()(images, torch.export.export(model, (images,)))
+    np.testing.assert_allclose(found, model(images).detach(), rtol=0, atol=1e-5)
+
+
 def test_as_a_predictor_of_monai() -> None:
     torch = pytest.importorskip("torch")
     monai = pytest.importorskip("monai.inferers")

@@ -49,10 +49,9 @@ def check(found: Any, module: Any, out: Path) -> None:
 
 
 def test_a_module_as_a_network_file(tmp_path: Path) -> None:
-    module = sequential()
+    module = sequential().eval()
     out = tmp_path / "net.yaml"
     found = znni.import_network(module, out)
-    assert module.training  # the one given is left as it is
     assert [line.partition(": ")[0] for line in str(found).splitlines()] == [
         str(out),
         str(tmp_path / "net.safetensors"),
@@ -149,6 +148,9 @@ ONLY_MODULES: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.MaxPool3d(2, return_indices=True), "indices"),
     (lambda: nn.BatchNorm3d(1, track_running_stats=False), "running mean"),
     (lambda: nn.utils.parametrizations.weight_norm(nn.Conv3d(1, 1, 1)), "cannot be represented"),
+    (nn.BatchNorm3d(1).train, "(BatchNorm3d) is in training mode"),
+    (nn.Dropout3d(0.1).train, "(Dropout3d) is in training mode"),
+    (nn.AlphaDropout(0.1).train, "(AlphaDropout) is in training mode"),
     (hooked, "has hooks"),
     (Skip, "torch.export.export"),
     (lambda: Bent(nn.Conv3d(1, 1, 1)), "torch.export.export"),
@@ -187,6 +189,12 @@ def test_a_program_with_what_cannot_be_represented(
     message = refusal(program_file(tmp_path / "model.pt2", module), tmp_path)
     assert "(aten." in message
     assert named in message
+
+
+def test_training_mode_that_makes_no_difference(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv3d(1, 1, 1), nn.Dropout3d(0.0), nn.BatchNorm3d(1).eval())
+    assert isinstance(znni.import_network(module, tmp_path / "net.yaml").parity, Parity)
+    assert module.training  # the one given is left as it is
 
 
 def test_decomposed_programs_are_told_apart(tmp_path: Path) -> None:

@@ -47,11 +47,13 @@ class SlidingWindowInferer:
     """Runs a network over batches (n, f, z, y, x), as MONAI's inferers of that name are called.
 
     ``inferer(inputs, network)`` gives the dense output (n, f', z', y', x'), of the extents of
-    the inputs, as a float32 tensor on their device, or as an array where they are one. What MONAI
+    the inputs, as a float32 tensor on their device, or as an array where they are one: as float32
+    where inputs and network are of half precision, too. What MONAI
     is told of windows, overlap and batches is left to the plan, and refused: dense output is that
     of no windows, to which MONAI's comes near away from their seams. The network is given once,
     here, or with each call, by what has its layers: a ``torch.nn.Sequential`` is imported (see
-    ``znni.import_network``) at the first call, and again where its parameters have changed.
+    ``znni.import_network``) at the first call, and again where its parameters or its mode have
+    changed. It must be in evaluation mode where that makes a difference: ``model.eval()``.
     An inferer with a network is a predictor, too: it is called with inputs alone. Threads may share
     one, whose calls take turns where they are of the same network.
 
@@ -161,11 +163,14 @@ def _is_of_znni(network: object) -> bool:
 
 
 def _state(network: Any) -> tuple[object, ...]:
-    """What changes where a network does: itself, and the values of its parameters and buffers."""
+    """What changes where a network does: itself, its parameters and buffers, and its mode."""
     if not hasattr(network, "state_dict"):
         return (network,)
-    tensors = network.state_dict(keep_vars=True).values()
-    return network, *((tensor.data_ptr(), tensor._version) for tensor in tensors)
+    held = network.state_dict  # a method of a module, the values of an exported program
+    tensors = (held(keep_vars=True) if callable(held) else held).values()
+    parts = network.modules() if hasattr(network, "modules") else ()
+    values = ((tensor.data_ptr(), tensor._version) for tensor in tensors)
+    return network, *values, *(part.training for part in parts)
 
 
 def _as_array(inputs: Any) -> NDArray[Any]:

@@ -64,9 +64,10 @@ def import_network(
     Nothing of a file is run: pickles are read for their tensors only.
 
     Args:
-        source: a ``torch.nn.Sequential``, a ``torch.export.ExportedProgram``, a state dict, or a
-            file: ``.pt2`` (``torch.export.save``), ``.onnx``, ``.pt`` or ``.safetensors`` (state
-            dicts), ``.h5`` (networks that ZNN trained).
+        source: a ``torch.nn.Sequential`` (in evaluation mode where it has batch normalization or
+            dropout), a ``torch.export.ExportedProgram``, a state dict, or a file: ``.pt2``
+            (``torch.export.save``), ``.onnx``, ``.pt`` or ``.safetensors`` (state dicts), ``.h5``
+            (networks that ZNN trained).
         out: the network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
         like: for a state dict, which has tensors only: a network (or its file) with its layers.
             Convolutions are matched by name where all names are the same, and else in order.

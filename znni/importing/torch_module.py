@@ -17,13 +17,15 @@ EXPORT = (
     "give it as torch.export.export(module.eval(), (torch.zeros(1, MAPS, Z, Y, X),)), or that "
     "saved with torch.export.save to a .pt2 file"
 )
+TRAINING = "is in training mode, in which it computes something else; give module.eval()"
 
 
 def read_module(module: Any) -> Found:
     """A module of the layers that networks here have, in sequence.
 
     Raises:
-        InvalidInput: it is something else, or has a layer that cannot be represented.
+        InvalidInput: it is something else, or has a layer that cannot be represented, or one in
+            training mode that computes something else in evaluation mode.
     """
     return Found(tuple(_steps("", module)), Original("PyTorch", _runner(module)))
 
@@ -74,7 +76,7 @@ def _layer(origin: str, kind: str, module: Any) -> Iterator[Step]:
                 ceil_mode=module.ceil_mode,
             )
         case "BatchNorm3d" | "SyncBatchNorm":
-            yield checks.batch_norm(
+            folded = checks.batch_norm(
                 origin,
                 array(module.weight),
                 array(module.bias),
@@ -82,6 +84,9 @@ def _layer(origin: str, kind: str, module: Any) -> Iterator[Step]:
                 array(module.running_var),
                 module.eps,
             )
+            if module.training:
+                checks.refuse(origin, TRAINING)
+            yield folded
         case "Softmax":  # of five axes, PyTorch takes the second where none is given
             yield checks.softmax(origin, 1 if module.dim is None else module.dim)
         case "LeakyReLU":
@@ -91,12 +96,19 @@ def _layer(origin: str, kind: str, module: Any) -> Iterator[Step]:
         case "ReLU" | "Sigmoid" | "Tanh":
             plain: dict[str, Activation] = {"ReLU": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
             yield checks.nonlinearity(origin, plain[kind])
-        case "Identity" | "Dropout" | "Dropout1d" | "Dropout2d" | "Dropout3d":
+        case "Identity":
             return
+        case "Dropout" | "Dropout1d" | "Dropout2d" | "Dropout3d":
+            _check_drops_nothing(origin, module)
         case "AlphaDropout" | "FeatureAlphaDropout":
-            return
+            _check_drops_nothing(origin, module)
         case _:
             checks.unknown(origin)
+
+
+def _check_drops_nothing(origin: str, module: Any) -> None:
+    if module.training and module.p > 0:
+        checks.refuse(origin, TRAINING)
 
 
 def _runner(module: Any) -> Callable[[Float32], Float32]:
