@@ -62,6 +62,13 @@ def succeeds(*arguments: object) -> str:
     return outcome.out
 
 
+def dry_run_of_refused(*arguments: object) -> str:
+    """What a dry run prints, of a run that would be refused."""
+    outcome = znni(*arguments, "--dry-run")
+    assert (outcome.code, outcome.err) == (2, ""), outcome.err
+    return outcome.out
+
+
 def refused(*arguments: object, code: int = 2) -> str:
     """The one line on stderr of a command that must fail."""
     outcome = znni(*arguments)

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from command_line import INFER, read_main, succeeds, write_volume
+from command_line import INFER, dry_run_of_refused, read_main, succeeds, write_volume
 from command_line import refused_without_trace as refused
 
 from znni.volumes.partial_file import PartialFile
@@ -61,7 +61,7 @@ def test_the_mask_as_output() -> None:
     before = Path("mask.h5").read_bytes()
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--mask", "mask.h5", "--out", "mask.h5")
     assert "mask.h5: is the mask" in refused(*run, "--overwrite")
-    assert "mask.h5: is the mask" in succeeds(*run, "--overwrite", "--dry-run")
+    assert "mask.h5: is the mask" in dry_run_of_refused(*run, "--overwrite")
     assert Path("mask.h5").read_bytes() == before
 
 
@@ -102,7 +102,7 @@ def test_a_folder_without_permission(small_case: Path) -> None:
     refused(*INFER, "--ram", "1", code=3)  # loads what needs to be loaded
     with without_privileges():
         message = refused(*INFER[:-1], "locked/out.h5")
-        shown = succeeds(*INFER[:-1], "locked/out.h5", "--dry-run")
+        shown = dry_run_of_refused(*INFER[:-1], "locked/out.h5")
     assert "locked/out.h5: cannot be written there: Permission denied" in message
     assert shown.endswith(f"refused now   {message}\n")
 

@@ -14,7 +14,7 @@ import fsspec
 import h5py
 import numpy as np
 import pytest
-from command_line import refused, succeeds
+from command_line import dry_run_of_refused, refused, succeeds
 from interrupted_runs import OUTPUTS, RUN, SHAPE, interrupt, prepare
 
 from znni.volumes.partial_file import PartialFile
@@ -44,9 +44,10 @@ def test_what_an_earlier_run_has_finished(out: str) -> None:
     left = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     shown = succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--dry-run", "--out", out)
     assert "finished      14,400 voxels (43%) by an earlier run, with which this one go" in shown
+    assert re.search(r"goes on: the rest takes [\d.]+ s, as predicted$", shown, re.MULTILINE)
     assert re.search(r"patch +20x", shown), "the plan is that of the earlier run"
     assert "finished" not in succeeds(*DRY, out, "--no-resume")
-    shown = succeeds(*DRY, out, "--dtype", "uint8")
+    shown = dry_run_of_refused(*RUN, "--out", out, "--dtype", "uint8")
     refusal = (
         f"refused now   {unfinished}: holds 3 finished blocks of another run, which differs in"
     )
@@ -158,7 +159,7 @@ def test_it_says_what_the_run_says(
     out = out.replace("/HERE", str(Path.cwd()))
     with made():
         before = everything()
-        shown = succeeds(*DRY, out, *options).splitlines()
+        shown = dry_run_of_refused(*RUN, "--out", out, *options).splitlines()
         assert everything() == before
         refusal = refused(*RUN, "--out", out, *options)
         assert everything() == before
@@ -199,10 +200,10 @@ def everything() -> dict[str, bytes | None]:
 def test_weights_that_are_missing_keep_nothing_else_back() -> None:
     interrupt("out.h5")
     Path("tiny.npz").unlink()
-    shown = succeeds(*DRY, "out.h5")
+    shown = dry_run_of_refused(*RUN, "--out", "out.h5")
     assert shown.splitlines()[-1].startswith("refused now   tiny.npz: ")
     assert shown.count("refused") == 1
-    shown = succeeds(*DRY, "out.txt").splitlines()
+    shown = dry_run_of_refused(*RUN, "--out", "out.txt").splitlines()
     assert [line.split(":")[0] for line in shown[-2:]] == [
         "refused now   tiny.npz",
         "refused now   out.txt",

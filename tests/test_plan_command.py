@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from command_line import INFER, read_main, refused, succeeds
+from command_line import INFER, dry_run_of_refused, read_main, refused, succeeds
 from tiny_network import close, whole
 
 from znni.plans import Plan
@@ -55,7 +55,7 @@ def test_a_dry_run_says_what_would_stop_a_run() -> None:
     assert "refused now" not in succeeds(*INFER, "--dry-run")
     Path("tiny.npz").unlink()
     Path("out.h5").touch()
-    shown = succeeds(*INFER, "--dry-run")
+    shown = dry_run_of_refused(*INFER)
     assert "conv1" in shown
     missing, there = shown.splitlines()[-2:]
     assert missing.startswith("refused now   ")

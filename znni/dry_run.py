@@ -12,7 +12,7 @@ from znni.network import Network
 from znni.plans import Plan
 from znni.request import RunOptions, request
 from znni.resuming import identified, plan_of_rest
-from znni.units import counted
+from znni.units import counted, duration
 from znni.volume import Begun
 from znni.volumes.locate import begun_output
 from znni.weights import Weights, weights_for
@@ -26,12 +26,14 @@ class DryRun:
         plan: that it would go by.
         voxels: of the whole output.
         finished: how many of them an earlier run has finished.
+        seconds: predicted of the rest.
         obstacles: what would keep it from beginning.
     """
 
     plan: Plan
     voxels: int
     finished: int
+    seconds: float
     obstacles: tuple[ZnniError, ...]
 
     @property
@@ -40,7 +42,7 @@ class DryRun:
         share = 100 * self.finished / self.voxels
         goes_on = (
             f"finished      {counted(self.finished, 'voxel')} ({share:.0f}%) by an earlier run, "
-            f"with which this one goes on"
+            f"with which this one goes on: the rest takes {duration(self.seconds)}, as predicted"
         )
         refused = [f"refused now   {obstacle}" for obstacle in self.obstacles]
         return [goes_on] * bool(self.finished) + refused
@@ -74,5 +76,7 @@ def rehearse(
     except ZnniError as error:
         obstacles.append(error)
     found, _ = plan_of_rest(begun, plan, asked)
-    total, left = asked.job.output.volume, Remaining(asked.job.output, begun.history).voxels
-    return DryRun(found, total, total - left, tuple(obstacles))
+    left = Remaining(asked.job.output, begun.history)
+    seconds = found.time.total(sum(1 for _ in left.tiles(found.patch)))
+    total = asked.job.output.volume
+    return DryRun(found, total, total - left.voxels, seconds, tuple(obstacles))

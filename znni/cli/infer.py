@@ -114,6 +114,8 @@ def infer(
             **wanted,
         )
         typer.echo("\n".join([plan_text(found.plan, accuracy), *found.lines]))
+        if found.obstacles:
+            sys.exit(found.obstacles[0].exit_code)  # as the run would
         return
     with show_progress() as progress:
         report = api.infer(
