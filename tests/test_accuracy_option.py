@@ -67,7 +67,8 @@ def test_less_accuracy_than_there_is_to_have(monkeypatch: pytest.MonkeyPatch) ->
     assert without in succeeds(*INFER, "--accuracy", "bfloat16")
     has_inexact(monkeypatch)
     succeeds("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
-    shown = succeeds(*INFER, "--dry-run", "--plan", "plan.json", "--accuracy", "bfloat16")
+    planned = ("--plan", "plan.json", "--accuracy", "bfloat16")
+    shown = succeeds(*INFER, "--dry-run", "--overwrite", *planned)
     assert "float32: bfloat16 is allowed, and the plan makes no use of it\n" in shown
     said = refused(*INFER, "--accuracy", "float16")
     assert "'float16' is not one of 'float32', 'tf32', 'bfloat16'" in said
