@@ -94,7 +94,7 @@ def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
         assert case.told[-1] == case.job.output.volume
     spent = case.stopwatch.seconds
     assert 0 < spent.busy.host_layers < spent.running
-    assert 0 < spent.busy.reading < spent.running
+    assert 0 < spent.busy.reading < spent.building + spent.running  # it begins while they get ready
     assert 0 < spent.busy.writing < spent.running
     assert workers.peak_memory > count * 2**20
     assert workers.gpu_peak_memory == 0

@@ -63,7 +63,8 @@ class JobSeconds:
 
     Attributes:
         building: the primitives: code loaded, kernels transformed.
-        running: from the first block read to the last one written.
+        running: from the first block read to the last one written; where workers compute them, from
+            when all are ready: the first blocks are read while they are not.
         busy: of that, how long each stage worked; they work at a time.
     """
 
