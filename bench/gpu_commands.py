@@ -26,8 +26,10 @@ from znni import planning
 from znni.errors import InvalidInput, RunFailed
 from znni.gpus import why_no_gpu
 from znni.machine import Machine, detect_machine
+from znni.network import Network
 from znni.network_file import load_network
-from znni.options import memory_size
+from znni.options import Accuracy, Costs, OutputType, memory_size
+from znni.plans import Plan
 from znni.primitive import Primitive, catalogue, on_device
 
 Proposals = Annotated[
@@ -115,6 +117,28 @@ def gpu_exercise_command(
         raise RunFailed(f"not as the reference: {', '.join(failed)}; see the rows above")
 
 
+def gpu_plan(
+    network: Network,
+    size: int,
+    patch: int | None,
+    gpu_memory: int | None,
+    costs: Costs,
+    accuracy: Accuracy,
+    dtype: OutputType,
+) -> Plan:
+    """The best plan of all layers on the GPU, for a volume as ``volume_for`` has it."""
+    progress(f"planning {network.name}")
+    return planning.plan(
+        network,
+        volume_for(network, size, patch),
+        dtype=dtype,
+        device="gpu",
+        gpu_memory=gpu_memory,
+        costs=costs,
+        accuracy=accuracy,
+    )
+
+
 def gpu_networks_command(
     net: options.Nets,
     size: options.Volume = 2048,
@@ -147,17 +171,7 @@ def gpu_networks_command(
         network = load_network(path)
         if not ours:
             return compare_gpu_network(network, None, settings, effort, dtype, progress)
-        progress(f"planning {network.name}")
-        volume = volume_for(network, size, patch)
-        plan = planning.plan(
-            network,
-            volume,
-            dtype=dtype,
-            device="gpu",
-            gpu_memory=gpu_memory,
-            costs=costs,
-            accuracy=accuracy,
-        )
+        plan = gpu_plan(network, size, patch, gpu_memory, costs, accuracy, dtype)
         return compare_gpu_network(network, plan, settings, effort, dtype, progress)
 
     rows = ([row] for path in net for row in compared(path))
@@ -182,17 +196,7 @@ def gpu_profile_command(
 
     def profiled(path: Path) -> list[Row]:
         network = load_network(path)
-        progress(f"planning {network.name}")
-        volume = volume_for(network, size, patch)
-        plan = planning.plan(
-            network,
-            volume,
-            dtype=dtype,
-            device="gpu",
-            gpu_memory=gpu_memory,
-            costs=costs,
-            accuracy=accuracy,
-        )
+        plan = gpu_plan(network, size, patch, gpu_memory, costs, accuracy, dtype)
         progress(f"{network.name}, by times {plan.costs}")
         return profile_on_gpu(plan, ceilings, repeats, dtype)
 

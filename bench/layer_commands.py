@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bench import options, scaling
+from bench.ceilings import Ceilings
 from bench.layers import Layer, check_primitives, compare_layer, convolution_of
 from bench.micro_batches import compare_divisions
 from bench.record import Row
@@ -21,12 +22,28 @@ from bench.session import (
     save_to,
 )
 from bench.table import table
+from planner.costs import CostModel
 from znni.calibration.choice import cost_model
-from znni.machine import detect_host
+from znni.machine import Machine, detect_host
 from znni.network_file import load_network
-from znni.options import memory_size
+from znni.options import Costs, memory_size
 from znni.primitive import catalogue
 from znni.shapes import Shape5
+
+
+def host_with(
+    only: list[str], costs: Costs, threads: int | None
+) -> tuple[Machine, CostModel, Ceilings]:
+    """This machine, which has the primitives named, with the model of their times and its ceilings.
+
+    Raises:
+        InvalidInput: no primitive has such a name, or there are no measured costs.
+    """
+    machine = detect_host(threads=threads)
+    check_primitives(only, machine)
+    model = cost_model(catalogue(machine), costs)
+    typer.echo(f"predicted times: {model.source}")
+    return machine, model, ceilings_with(machine.host.threads)
 
 
 def layer_command(
@@ -47,11 +64,7 @@ def layer_command(
     out: options.Out = None,
 ) -> None:
     """Every primitive on one convolution, beside PyTorch's."""
-    machine = detect_host(threads=threads)
-    check_primitives(only or [], machine)
-    model = cost_model(catalogue(machine), costs)
-    typer.echo(f"predicted times: {model.source}")
-    ceilings = ceilings_with(machine.host.threads)
+    machine, model, ceilings = host_with(only or [], costs, threads)
     effort = Effort(repeats, budget)
 
     def compared(operation: Layer, shape: Shape5) -> list[Row]:
@@ -82,11 +95,7 @@ def micro_batches_command(
     out: options.Out = None,
 ) -> None:
     """What cutting a layer's batch gains within limits of workspace."""
-    machine = detect_host(threads=threads)
-    check_primitives(only or [], machine)
-    model = cost_model(catalogue(machine), costs)
-    typer.echo(f"predicted times: {model.source}")
-    ceilings = ceilings_with(machine.host.threads)
+    machine, model, ceilings = host_with(only or [], costs, threads)
     effort = Effort(repeats, budget)
 
     def compared(operation: Layer, shape: Shape5) -> list[Row]:

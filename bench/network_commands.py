@@ -42,10 +42,8 @@ def network_command(
 ) -> None:
     """The best plan's patch for whole networks, beside the peers at their best patches."""
     names = check_peers(peer or [])
-    rivals, effort = (
-        Rivals(tuple(names), ram if peer_ram is None else peer_ram),
-        Effort(repeats, budget),
-    )
+    rivals = Rivals(tuple(names), ram if peer_ram is None else peer_ram)
+    effort = Effort(repeats, budget)
     ceilings: list[Ceilings] = []
 
     def compared(chosen: Plan) -> list[Row]:
