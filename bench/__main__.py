@@ -10,6 +10,7 @@ import typer
 from bench.gpu_commands import (
     gpu_exercise_command,
     gpu_layers_command,
+    gpu_memory_command,
     gpu_networks_command,
     gpu_profile_command,
 )
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "shares": shares_command,
     "gpu-exercise": gpu_exercise_command,
     "gpu-layers": gpu_layers_command,
+    "gpu-memory": gpu_memory_command,
     "gpu-networks": gpu_networks_command,
     "gpu-profile": gpu_profile_command,
     "volumes": volumes_command,

@@ -58,6 +58,11 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "promised": "{promised:.0e}",
         "passed": "{passed}",
     },
+    "gpu-memory": {
+        "name": "{name}",
+        "kept MiB": "{kept_mib:.0f}",
+        "so far MiB": "{so_far_mib:.0f}",
+    },
     "gpu-layers": {
         "kernel": "{kernel}",
         "pool": "{pool}",

@@ -12,6 +12,7 @@ from bench import options
 from bench.gpu_ceilings import measure_gpu_ceilings
 from bench.gpu_exercise import exercise, recombined
 from bench.gpu_layers import compare_gpu_layer, nanoseconds
+from bench.gpu_memory import kept_beside
 from bench.gpu_networks import Settings, compare_gpu_network
 from bench.gpu_profile import profile_on_gpu
 from bench.gpu_torch import NAMES, PROPOSALS
@@ -115,6 +116,12 @@ def gpu_exercise_command(
     failed = [row["name"] for row in rows if not row["passed"]]
     if failed:
         raise RunFailed(f"not as the reference: {', '.join(failed)}; see the rows above")
+
+
+def gpu_memory_command(only: options.Only = None, out: options.Out = None) -> None:
+    """Memory of the GPU that code and libraries of each primitive keep beside what it declares."""
+    rows = list(kept_beside(primitives_here(only or [])))
+    report_all("gpu-memory", [rows], [], out)
 
 
 def gpu_plan(

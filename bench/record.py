@@ -25,6 +25,7 @@ Kind: TypeAlias = Literal[
     "end-to-end",
     "gpu-exercise",
     "gpu-layers",
+    "gpu-memory",
     "gpu-networks",
     "kills",
     "layer",
