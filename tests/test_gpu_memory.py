@@ -29,14 +29,14 @@ def free():
     cupy().cuda.Device().synchronize()
     return int(cupy().cuda.Device().mem_info[0])
 
-machine = detect_machine(gpu_memory="4GiB")
+machine = detect_machine(gpu_memory="8GiB")
 network = znni.load_network(sys.argv[1])
 among = {
     name: primitive
     for name, primitive in on_device(catalogue(machine), "gpu").items()
     if name.startswith(("gpu_max_pooling", *sys.argv[2:]))
 }
-plan = fastest_plan(network, network.total_pooling * 8, machine, among, run_overhead(machine))
+plan = fastest_plan(network, network.total_pooling * 4, machine, among, run_overhead(machine))
 cupy().zeros(1)  # which begins with the GPU
 before = free()
 runner = PatchRunner(plan, among, random_weights(network, 0))

@@ -128,6 +128,16 @@ def allocate(nbytes: int) -> Any:
     return cupy().cuda.Memory(nbytes)
 
 
+@contextmanager
+def for_now() -> Iterator[None]:
+    """Give the GPU what is allocated within a ``with`` block back as soon as it is dropped.
+
+    Of memory that goes back to CuPy's pool a small array may take a part, and then holds it all.
+    """
+    with cupy().cuda.using_allocator(lambda n: cupy().cuda.MemoryPointer(allocate(n), 0)):
+        yield
+
+
 def capacity_with_alignment(nbytes: int) -> int:
     """Bytes of an arena for arrays of so many bytes, with what alignment takes."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT + MOST_ARRAYS * ALIGNMENT

@@ -13,7 +13,7 @@ import numpy as np
 
 from znni.cost import Cost, Memory
 from znni.cuda import cupy
-from znni.device_arena import device_workspace, new_device_output
+from znni.device_arena import device_workspace, for_now, new_device_output
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.primitive import Run, applying, convolved
@@ -93,7 +93,8 @@ class GpuCudnn:
         layout, limit = Layout(self.number, conv.activation), self._limit(piece)
         graph = ConvolutionGraph(conv, piece, self.number, limit)
         packed_weights = self._numbers(Shape5(*conv.weight_shape))
-        layout.pack(cupy().asarray(given.weight), packed_weights)
+        with for_now():
+            layout.pack(cupy().asarray(given.weight), packed_weights)
         bias = cupy().asarray(given.bias)
         self._choose(graph, layout, piece, packed_weights)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from znni.cuda import compile_together, cupy, kernel_with_shared
-from znni.device_arena import device_workspace, new_device_output
+from znni.device_arena import device_workspace, for_now, new_device_output
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.primitives.gpu.tiled.ranges import scales_of_kernels
@@ -170,14 +170,17 @@ class TiledConvolution:
         transform = kernel_with_shared(
             self._there.kernel_spectra_source(), "transform_kernels", taps_bytes
         )
+        with for_now():
+            taps = cupy().asarray(np.ascontiguousarray(weight))
+            phases = cupy().asarray(roots(batches.tile, kernel))
         transform(
             (chunks * out_maps,),
             (TRANSFORM_KERNELS_THREADS,),
             (
-                cupy().asarray(np.ascontiguousarray(weight)),
+                taps,
                 np.int32(layer.in_features),
                 np.int32(layer.out_features),
-                cupy().asarray(roots(batches.tile, kernel)),
+                phases,
                 spectra,
                 np.int32(chunks),
                 np.int32(out_maps),
