@@ -9,7 +9,8 @@ import numpy as np
 
 from bench.ceilings import Floor
 from bench.gpu_timing import seconds_of
-from znni.cuda import compiled, cupy
+from znni.cuda import cupy
+from znni.cuda_kernels import compiled
 
 COPY_BYTES = 4 * 2**30  # far beyond any cache
 REPEATS = 9

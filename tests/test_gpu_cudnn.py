@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layers import extents
 
-from znni.cuda import resource_usage
+from znni.cuda_kernels import resource_usage
 from znni.network import Activation, Conv
 from znni.options import ACCURACIES
 from znni.primitives.gpu import cudnn

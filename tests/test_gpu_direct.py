@@ -10,7 +10,7 @@ import pytest
 from gpu_layers import DEVICE, needs_compiler
 from layers import random_weights
 
-from znni.cuda import resource_usage
+from znni.cuda_kernels import resource_usage
 from znni.network import Conv, Pool, PooledConv
 from znni.primitive import Primitive
 from znni.primitives.gpu.direct import GpuDirect

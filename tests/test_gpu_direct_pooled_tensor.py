@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from layers import assert_accurate, random_case, random_weights
 
 from znni.accuracy import class_of
-from znni.cuda import resource_usage
+from znni.cuda_kernels import resource_usage
 from znni.network import Activation, Conv, Pool, PooledConv
 from znni.primitives.gpu.direct_pooled_tensor import GpuDirectPooledTensor, primitives
 from znni.primitives.gpu.pooled_tiles.geometry import (

@@ -7,7 +7,7 @@ import pytest
 from gpu_layers import DEVICE, needs_compiler
 from layers import random_input, random_weights
 
-from znni.cuda import resource_usage
+from znni.cuda_kernels import resource_usage
 from znni.network import Conv
 from znni.primitives import reference
 from znni.primitives.gpu.fft_pruned import GpuFftPruned

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layers import extents
 
-from znni.cuda import compile_offline, resource_usage
+from znni.cuda_kernels import compile_offline, resource_usage
 from znni.engine import device_recombine
 from znni.options import OutputType
 from znni.primitives.gpu.common import pooling

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import inputs, random_case, seeds
 
-from znni.cuda import compile_offline, resource_usage
+from znni.cuda_kernels import compile_offline, resource_usage
 from znni.machine import Machine, detect_machine
 from znni.micro_batches import found
 from znni.network import Activation, Conv, Pool

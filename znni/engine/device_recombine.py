@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from znni.cuda import compiled, cupy, source_beside
+from znni.cuda import cupy
+from znni.cuda_kernels import compiled, source_beside
 from znni.options import OutputType
 from znni.shapes import Vec3
 

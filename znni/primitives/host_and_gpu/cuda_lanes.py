@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from znni.arena import output_into
-from znni.cuda import compiled, cupy, source_beside
+from znni.cuda import cupy
+from znni.cuda_kernels import compiled, source_beside
 from znni.device_arena import device_workspace
 from znni.network import Activation
 from znni.primitive import Run

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from znni.cost import Cost
-from znni.cuda import compiled, source_beside
+from znni.cuda_kernels import compiled, source_beside
 from znni.network import Activation
 from znni.primitives.gpu.common.larger import larger_source
 from znni.shapes import Shape5

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from znni.cost import Cost, Memory
-from znni.cuda import compiled, source_beside
+from znni.cuda_kernels import compiled, source_beside
 from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Operation, Pool

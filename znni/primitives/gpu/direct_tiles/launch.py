@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from znni.cost import Cost, Memory
-from znni.cuda import cupy, kernel_with_shared, source_beside
+from znni.cuda import cupy
+from znni.cuda_kernels import kernel_with_shared, source_beside
 from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Activation, Conv

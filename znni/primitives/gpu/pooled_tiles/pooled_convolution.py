@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.cuda import cupy, kernel_with_shared, source_beside
+from znni.cuda import cupy
+from znni.cuda_kernels import kernel_with_shared, source_beside
 from znni.device_arena import new_device_output
 from znni.network import Activation, Conv
 from znni.primitive import Run

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.cuda import compiled, source_beside
+from znni.cuda_kernels import compiled, source_beside
 from znni.device_arena import device_workspace
 from znni.network import Activation
 from znni.primitives.gpu.common.activation import activation_source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.cuda import source_beside
+from znni.cuda_kernels import source_beside
 from znni.network import Activation
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.source import definitions, multiply_add_source

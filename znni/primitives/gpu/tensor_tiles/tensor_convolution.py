@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from znni.cuda import compiled, cupy, kernel_with_shared
+from znni.cuda import cupy
+from znni.cuda_kernels import compiled, kernel_with_shared
 from znni.device_arena import device_workspace, new_device_output
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.strides import strides_in_elements

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.cuda import source_beside
+from znni.cuda_kernels import source_beside
 
 
 def cuda_text(name: str) -> str:
