@@ -6,44 +6,20 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from planner.best import Best
-from planner.costs import BUILT_IN, CostModel
 from planner.job import Job
 from planner.limits import does_not_fit, memory_of_run, time_of_run
-from planner.overhead import Overhead
 from planner.side_search import Way
 from planner.sizes import patch_sizes_near
 from planner.space import Space
 from planner.strategy import Cut, Place
 from znni.errors import InvalidInput, option
-from znni.machine import Machine
-from znni.network import Network
-from znni.options import DeviceChoice, Division
 from znni.plans import Plan
-from znni.primitive import Catalogue
 from znni.shapes import Shape5, Vec3
 from znni.sides import sides_of
 
 # Different calls that a search prices: some seconds' worth. Only outputs of thousands of voxels an
 # axis need more; of those the patches that are likely best have been tried by then.
 MOST_CALLS = 6000
-
-
-def fastest_plan(
-    network: Network,
-    output: Vec3,
-    machine: Machine,
-    catalogue: Catalogue,
-    overhead: Overhead,
-    model: CostModel = BUILT_IN,
-    division: Division = "power-of-two",
-    device: DeviceChoice = "auto",
-) -> Plan:
-    """The plan with the least predicted time among all that fit.
-
-    Takes what ``Search`` takes, and raises what its ``fastest`` does.
-    """
-    search = Search(network, output, machine, catalogue, overhead, model, division, device)
-    return search.fastest()[0]
 
 
 class Search(Space):
@@ -72,7 +48,7 @@ class Search(Space):
         if count < 1:
             raise InvalidInput(f"{count} plans are none; ask for 1 or more")
         best = Best(count)
-        if self._division == "all":  # most of the gain for little of the time
+        if self.division == "all":  # most of the gain for little of the time
             self.dividing("power-of-two")._add_fastest(best)
         self._add_fastest(best)
         if not best.plans:
@@ -123,7 +99,7 @@ class Search(Space):
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.
         """
-        if self._division == "all":  # which is no smaller, and takes long where time is no limit
+        if self.division == "all":  # which is no smaller, and takes long where time is no limit
             return self.dividing("power-of-two").smallest()
         patch = self.network.total_pooling
         job = self.job(patch)
@@ -184,7 +160,7 @@ class Search(Space):
         segments = tuple(segment for way in ways for segment in way.decided)
         size = job.patch + self.network.field_of_view - 1
         sides = sides_of(segments, Shape5.of(1, self.network.in_features, size))
-        memory, gpu_memory = memory_of_run(self.network, job.patch, sides, self._overhead)
+        memory, gpu_memory = memory_of_run(self.network, job.patch, sides, self.overhead)
         return Plan(
             self.network,
             self.machine,
@@ -192,7 +168,7 @@ class Search(Space):
             job.patch,
             segments,
             memory,
-            time_of_run(self.network, job.patch, sides, self._overhead),
+            time_of_run(self.network, job.patch, sides, self.overhead),
             self.model.source,
             gpu_memory,
         )

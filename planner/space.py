@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 from planner.bounds import BoundsUsingGpu
@@ -22,10 +22,11 @@ from znni.primitive import Catalogue, UsesGpu, on_device, without_gpu
 from znni.shapes import Vec3
 
 
+@dataclass(eq=False)
 class Space:
     """The plans for an output; what the layers take is worked out once, however often it is asked.
 
-    Args:
+    Attributes:
         network: what to compute.
         output: extents of the output wanted.
         machine: its memory is the limit.
@@ -37,38 +38,30 @@ class Space:
             wherever that is fastest.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        output: Vec3,
-        machine: Machine,
-        catalogue: Catalogue,
-        overhead: Overhead,
-        model: CostModel = BUILT_IN,
-        division: Division = "power-of-two",
-        device: DeviceChoice = "auto",
-    ) -> None:
-        self.network = replace(network, weights=None)
-        self.output = output
-        self.machine = machine
-        self.catalogue = catalogue
-        self.model = model
-        self._overhead = overhead
-        self._device: DeviceChoice = device
-        self._division: Division = division
+    network: Network
+    output: Vec3
+    machine: Machine
+    catalogue: Catalogue
+    overhead: Overhead
+    model: CostModel = BUILT_IN
+    division: Division = "power-of-two"
+    device: DeviceChoice = "auto"
+
+    def __post_init__(self) -> None:
+        self.network = replace(self.network, weights=None)
         self._wanted: frozenset[Place] | None = None
-        alone = without_gpu(catalogue), on_device(catalogue, "gpu")
+        alone = without_gpu(self.catalogue), on_device(self.catalogue, "gpu")
         on_host, on_gpu = (
-            SideSearch(self.network, some.values(), model, division) for some in alone
+            SideSearch(self.network, some.values(), self.model, self.division) for some in alone
         )
         self._sides: dict[Means, SideSearch] = {"cpu": on_host, "gpu": on_gpu}
-        if any(isinstance(primitive, UsesGpu) for primitive in catalogue.values()):
-            self._sides["host using gpu"] = self._using_gpu(division)
+        if any(isinstance(primitive, UsesGpu) for primitive in self.catalogue.values()):
+            self._sides["host using gpu"] = self._using_gpu()
 
-    def _using_gpu(self, division: Division) -> SideSearch:
+    def _using_gpu(self) -> SideSearch:
         """The ways of layers on the host that may compute on the GPU."""
         gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
-        search = SideSearch(self.network, on_host, self.model, division, self._gpu_room(gpu))
+        search = SideSearch(self.network, on_host, self.model, self.division, self._gpu_room(gpu))
         search.bounds = BoundsUsingGpu(self.network, lambda: self._sides["cpu"].bounds, gpu.link)
         return search
 
@@ -78,16 +71,16 @@ class Space:
     @property
     def places(self) -> list[Place]:
         """Where plans may pass from the host to the GPU, which the host's layers may use or not."""
-        places = [Place(n) for n in places_to_cut(self.network, self._device)]
+        places = [Place(n) for n in places_to_cut(self.network, self.device)]
         if "host using gpu" in self._sides:
-            using = places_to_use_gpu(self.network, self._device)
+            using = places_to_use_gpu(self.network, self.device)
             places += [Place(n, host_uses_gpu=True) for n in using]
         return [place for place in places if self._wanted is None or place in self._wanted]
 
     def on(self, device: DeviceChoice) -> Self:
         """The search with layers there, with what this one knows of them."""
         other = copy(self)
-        other._device = device
+        other.device = device
         return other
 
     def through(self, places: Iterable[Place]) -> Self:
@@ -133,7 +126,7 @@ class Space:
     def dividing(self, division: Division) -> Self:
         """The search among plans with batches in pieces of these sizes."""
         other = self._with_sides(lambda side: side.dividing(division))
-        other._division = division
+        other.division = division
         return other
 
     def _with_sides(self, change: Callable[[SideSearch], SideSearch]) -> Self:
@@ -157,4 +150,4 @@ class Space:
     def job(self, patch: Vec3) -> Job:
         """The job in patches of that many output voxels."""
         bounds = {kind: side.bounds.of_layers(patch) for kind, side in self._sides.items()}
-        return Job(self.network, self.machine, self.output, patch, self._overhead, bounds)
+        return Job(self.network, self.machine, self.output, patch, self.overhead, bounds)

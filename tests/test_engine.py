@@ -24,7 +24,7 @@ from random_plans import (
 from random_plans import run as run_job
 
 from planner.costs import BUILT_IN_ERROR
-from planner.exhaustive import fastest_plan
+from planner.exhaustive import Search
 from planner.layers import bare_step
 from planner.split import pooled_convolutions, splits
 from znni import arena
@@ -137,9 +137,9 @@ def test_a_fixed_example_of_three_nested_segments() -> None:
 def test_where_memory_is_short_what_comes_before_a_pool_is_computed_again() -> None:
     output = NESTING.total_pooling * 2
     with pytest.raises(DoesNotFit) as refused:
-        fastest_plan(NESTING, output, machine(memory=1), SEPARATE, NO_OVERHEAD)
+        Search(NESTING, output, machine(memory=1), SEPARATE, NO_OVERHEAD).fastest()[0]
     tight = machine(memory=refused.value.needed)
-    plan = fastest_plan(NESTING, output, tight, SEPARATE, NO_OVERHEAD)
+    plan = Search(NESTING, output, tight, SEPARATE, NO_OVERHEAD).fastest()[0]
     assert plan.memory.total <= refused.value.needed
     assert plan.segments[0].steps[0].conv
     assert plan.segments[0].shifts > 1
@@ -192,7 +192,7 @@ def test_a_fused_step_amid_its_segment() -> None:
 
 def test_an_error_while_reading_stops_the_run() -> None:
     network = chain(("conv", 2))
-    plan = fastest_plan(network, Vec3(8, 8, 8), machine(), SEPARATE, NO_OVERHEAD)
+    plan = Search(network, Vec3(8, 8, 8), machine(), SEPARATE, NO_OVERHEAD).fastest()[0]
     volume = np.ones((1, 9, 9, 9), np.float32)
     volume[0, 4, 5, 6] = np.nan
     with pytest.raises(InvalidInput, match="z=4, y=5, x=6"):
@@ -210,7 +210,7 @@ def test_a_volume_with_its_axes_in_another_order_reaches_the_network_in_rows() -
 
 def test_plan_json_round_trip_and_rejection() -> None:
     network = chain(("conv", 2), ("pool", 2), ("conv", 2))
-    plan = fastest_plan(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD)
+    plan = Search(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD).fastest()[0]
     assert Plan.from_json(plan.to_json()) == plan
     for broken in ("", "{}", "[1]", plan.to_json().replace('"l2"', '"lx"', 1)):
         with pytest.raises(InvalidInput, match="not a plan"):
@@ -226,7 +226,7 @@ def test_plan_json_round_trip_and_rejection() -> None:
 
 def test_a_plan_of_unknown_or_wrong_steps_is_refused() -> None:
     network = chain(("conv", 2), ("pool", 2), ("conv", 2))
-    plan = fastest_plan(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD)
+    plan = Search(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD).fastest()[0]
     for old, new, message in (
         ('"primitive": "conv"', '"primitive": "nonesuch"', "nonesuch"),
         ('"sub_batch": 1', '"sub_batch": 3', "takes 3 of 1 item at"),

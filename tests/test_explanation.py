@@ -6,7 +6,7 @@ from fakes import Fake, fake_catalogue, machine
 
 from planner.alternatives import alternatives
 from planner.costs import BUILT_IN
-from planner.exhaustive import fastest_plan
+from planner.exhaustive import Search
 from planner.overhead import Overhead
 from znni.explanation import explanation
 from znni.network import Conv, Network, Pool
@@ -31,7 +31,7 @@ CATALOGUE = fake_catalogue(
 
 def test_alternatives_are_all_others_with_what_the_plan_would_take_with_them() -> None:
     output, overhead = Vec3(12, 12, 12), Overhead(1000, 0, 0)
-    plan = fastest_plan(NETWORK, output, machine(ROOM), CATALOGUE, overhead)
+    plan = Search(NETWORK, output, machine(ROOM), CATALOGUE, overhead).fastest()[0]
     found = {
         step.operation.name: (step, runs, others)
         for step, runs, others in alternatives(plan, CATALOGUE, BUILT_IN)
@@ -44,7 +44,7 @@ def test_alternatives_are_all_others_with_what_the_plan_would_take_with_them() -
         large, slow = others
         assert large.step.seconds < step.seconds < slow.step.seconds
         assert large.memory > ROOM >= plan.memory.total >= slow.memory
-        alone = fastest_plan(NETWORK, output, machine(large.memory), {**CATALOGUE}, overhead)
+        alone = Search(NETWORK, output, machine(large.memory), {**CATALOGUE}, overhead).fastest()[0]
         assert alone.seconds < plan.seconds
     told = explanation(found.values()).splitlines()
     (chosen,) = [line for line in told if line.startswith("conv2")]

@@ -13,7 +13,7 @@ from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.exhaustive import fastest_plan
+from planner.exhaustive import Search
 from planner.limits import memory_of_run
 from znni import planning
 from znni.engine.workers.fleet import Member
@@ -114,7 +114,7 @@ def planned(gpus: int) -> Plan:
         name: replace(found, device=there.gpus[0]) for name, found in fake_gpu_catalogue().items()
     }
     overhead = run_overhead(there)
-    plan = fastest_plan(NETWORK, OUTPUT, there, primitives, overhead)
+    plan = Search(NETWORK, OUTPUT, there, primitives, overhead).fastest()[0]
     taken = memory_of_run(NETWORK, plan.patch, plan.sides, overhead)
     assert (plan.memory, plan.gpu_memory) == taken
     return plan

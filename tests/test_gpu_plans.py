@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
 
-from planner.exhaustive import Search, fastest_plan
+from planner.exhaustive import Search
 from planner.overhead import Overhead
 from znni import plan_of_run
 from znni.device_choice import primitives_for
@@ -41,7 +41,7 @@ def with_gpu(memory: int, ram: int = 2**34) -> Machine:
 
 
 def on_gpu(memory: int, ram: int = 2**34) -> Plan:
-    return fastest_plan(NETWORK, OUTPUT, with_gpu(memory, ram), fake_gpu_catalogue(), ON_GPU)
+    return Search(NETWORK, OUTPUT, with_gpu(memory, ram), fake_gpu_catalogue(), ON_GPU).fastest()[0]
 
 
 @pytest.mark.parametrize("memory", [200_000, 400_000, 10**7])

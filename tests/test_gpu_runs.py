@@ -16,7 +16,7 @@ from random_networks import networks
 from random_plans import any_plan, random_volume, run
 
 import znni
-from planner.exhaustive import Search, fastest_plan
+from planner.exhaustive import Search
 from znni import planning
 from znni.cuda import cupy, device_errors
 from znni.device_arena import DeviceArena
@@ -67,7 +67,7 @@ def test_first_layers_on_the_host_change_nothing(
 def planned(network: Network, output: Vec3, gpu_memory: int | str | None = None) -> Plan:
     here = detect_machine(gpu_memory=gpu_memory)
     on_gpu = on_device(primitives(here), "gpu")
-    return fastest_plan(network, output, here, on_gpu, run_overhead(here))
+    return Search(network, output, here, on_gpu, run_overhead(here)).fastest()[0]
 
 
 def patch_of(plan: Plan, seed: int) -> Float32:

@@ -6,7 +6,7 @@ from fakes import Fake, fake_catalogue, machine
 from planner_cases import CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
 from planner.costs import BUILT_IN
-from planner.exhaustive import Search, fastest_plan
+from planner.exhaustive import Search
 from znni.cost import Cost, Memory
 from znni.network import Network, Operation
 from znni.primitive import convolved, convolved_and_pooled
@@ -29,9 +29,9 @@ def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
     by_tiles = Tiled("tiled", convolved, flops=1.0)
     network = Network("one", 1, (CONV,))
     for extent in (22, 44, 66, 220):
-        plan = fastest_plan(
+        plan = Search(
             network, Vec3.of(extent), machine(10**9), fake_catalogue(by_tiles), NO_OVERHEAD
-        )
+        ).fastest()[0]
         output, tiled = Vec3.of(extent), {"tiled": by_tiles}
         search = Search(network, output, machine(10**9), tiled, NO_OVERHEAD, BUILT_IN, "none")
         assert search.lower_bound(plan.patch) <= plan.seconds
@@ -44,7 +44,7 @@ def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
         catalogue = fake_catalogue(*CONVOLUTIONS, fused)
         for memory in (60_000, 200_000, 10**9):
             for output in (Vec3(12, 20, 24), Vec3(40, 40, 40)):
-                plan = fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+                plan = Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD).fastest()[0]
                 search = Search(
                     NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, BUILT_IN, "none"
                 )

@@ -14,7 +14,7 @@ from planner_cases import by_brute_force
 from planner.choices import Slot
 from planner.costs import BUILT_IN
 from planner.divisions import listings
-from planner.exhaustive import fastest_plan
+from planner.exhaustive import Search
 from planner.layers import Options, bare_step
 from planner.overhead import Overhead
 from planner.sizes import patch_sizes
@@ -131,7 +131,9 @@ def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -
     faster = 0
     for memory in range(30_000, 60_000, 1_000):
         whole, divided = (
-            fastest_plan(network, output, machine(memory), catalogue, overhead, division=division)
+            Search(
+                network, output, machine(memory), catalogue, overhead, division=division
+            ).fastest()[0]
             for division in DIVISIONS
         )
         assert divided.seconds <= whole.seconds
@@ -161,9 +163,9 @@ UNEVEN: dict[str, Primitive] = {
 
 
 def seconds(memory: int, division: Division) -> float:
-    plan = fastest_plan(
+    plan = Search(
         POOLED, Vec3(8, 8, 8), machine(memory), UNEVEN, Overhead(0, 0, 0), division=division
-    )
+    ).fastest()[0]
     assert plan.memory.total <= memory
     return plan.seconds
 

@@ -7,7 +7,7 @@ from fakes import Fake, fake_catalogue, machine
 from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
 from planner.costs import BUILT_IN_ERROR, NOT_MEASURED, CostModel, Estimate
-from planner.exhaustive import fastest_plan
+from planner.exhaustive import Search
 from znni.cost import Cost
 from znni.network import Network, Operation, Pool
 from znni.plan_table import plan_table
@@ -17,17 +17,17 @@ from znni.shapes import Shape5, Vec3
 
 def test_wasted_work_counts_borders_and_overlap() -> None:
     one = Network("one", 1, (CONV,))
-    plan = fastest_plan(one, Vec3(10, 10, 10), machine(10**9), fake_catalogue(), NO_OVERHEAD)
+    plan = Search(one, Vec3(10, 10, 10), machine(10**9), fake_catalogue(), NO_OVERHEAD).fastest()[0]
     assert plan.patch == (10, 10, 10)
     assert plan.wasted_work == pytest.approx(0)
-    deep = fastest_plan(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD)
+    deep = Search(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD).fastest()[0]
     assert 0 < deep.wasted_work < 1
 
 
 def test_wasted_work_counts_a_convolution_repeated_for_every_offset_of_its_pool() -> None:
     pooled = Network("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
     fused = {"fused": Fake("fused", convolved_and_pooled)}
-    plan = fastest_plan(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD)
+    plan = Search(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD).fastest()[0]
     assert plan.patch == (10, 10, 10)
     assert plan.segments[0].shifts == 8
     assert plan.wasted_work == pytest.approx(7 / 8)
@@ -53,7 +53,7 @@ class Preferring:
 def test_the_model_that_is_given_decides(name: str) -> None:
     model: CostModel = Preferring(name)
     output = Vec3(12, 20, 24)
-    plan = fastest_plan(NETWORK, output, machine(10**9), CHOICES, NO_OVERHEAD, model)
+    plan = Search(NETWORK, output, machine(10**9), CHOICES, NO_OVERHEAD, model).fastest()[0]
     steps = [step for segment in plan.segments for step in segment.steps]
     assert {step.primitive for step in steps if step.conv} == {name}
     assert {(step.seconds, step.error) for step in steps if step.conv} == {(1.0, 0.25)}
@@ -62,9 +62,9 @@ def test_the_model_that_is_given_decides(name: str) -> None:
 
 
 def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
-    plan = fastest_plan(
+    plan = Search(
         NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD, Preferring("medium")
-    )
+    ).fastest()[0]
     times = [(n * s.seconds, s.error) for segment, n in plan.runs() for s in segment.steps]
     assert len({error for _, error in times}) == 2
     total = sum(seconds for seconds, _ in times)
@@ -74,6 +74,6 @@ def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
     assert f"voxels/s +- {plan.error:.0%} predicted" in table
     assert f"+- {plan.error:.0%} predicted (a preference)" in table
     assert {"25%", "50%"} <= set(table.split())
-    default = fastest_plan(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD)
+    default = Search(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD).fastest()[0]
     assert default.costs == NOT_MEASURED
     assert default.error == pytest.approx(BUILT_IN_ERROR)

@@ -21,7 +21,7 @@ from planner_cases import (
 
 from planner.choices import Slot
 from planner.costs import BUILT_IN
-from planner.exhaustive import Search, fastest_plan
+from planner.exhaustive import Search
 from planner.layers import Options
 from planner.overhead import Overhead
 from planner.sizes import patch_sizes
@@ -63,9 +63,9 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
                 best = min(best, seconds)
         if best == inf:
             with pytest.raises(DoesNotFit):
-                fastest_plan(NETWORK, output, machine(memory), catalogue, overhead)
+                Search(NETWORK, output, machine(memory), catalogue, overhead).fastest()[0]
             continue
-        plan = fastest_plan(NETWORK, output, machine(memory), catalogue, overhead)
+        plan = Search(NETWORK, output, machine(memory), catalogue, overhead).fastest()[0]
         assert plan.seconds == pytest.approx(best)
         assert plan.memory.total <= memory
         search = Search(NETWORK, output, machine(memory), catalogue, overhead)
@@ -128,13 +128,13 @@ def fastest_of_split(
 def test_what_reading_and_starting_take_decides() -> None:
     """A plan whose reading is the bottleneck reads less; a small job keeps less resident."""
     output = Vec3(12, 20, 24)
-    quick = fastest_plan(NETWORK, output, machine(100_000), CHOICES, NO_OVERHEAD)
-    read = fastest_plan(NETWORK, output, machine(100_000), CHOICES, SLOW_TO_READ)
+    quick = Search(NETWORK, output, machine(100_000), CHOICES, NO_OVERHEAD).fastest()[0]
+    read = Search(NETWORK, output, machine(100_000), CHOICES, SLOW_TO_READ).fastest()[0]
     assert read.time.patch.bottleneck == "reading"
     assert read.patches * read.input_patch.volume < quick.patches * quick.input_patch.volume
     plenty = machine(10**7)
-    quick = fastest_plan(NETWORK, output, plenty, WITH_FUSED, NO_OVERHEAD)
-    started = fastest_plan(NETWORK, output, plenty, WITH_FUSED, SLOW_TO_START)
+    quick = Search(NETWORK, output, plenty, WITH_FUSED, NO_OVERHEAD).fastest()[0]
+    started = Search(NETWORK, output, plenty, WITH_FUSED, SLOW_TO_START).fastest()[0]
     assert started.memory.resident + started.memory.working < (
         quick.memory.resident + quick.memory.working
     )
@@ -145,14 +145,14 @@ def test_what_reading_and_starting_take_decides() -> None:
 def test_too_little_memory_names_what_would_do(catalogue: dict[str, Primitive]) -> None:
     output = Vec3(40, 40, 40)
     with pytest.raises(DoesNotFit) as refused:
-        fastest_plan(NETWORK, output, machine(1000), catalogue, NO_OVERHEAD)
+        Search(NETWORK, output, machine(1000), catalogue, NO_OVERHEAD).fastest()[0]
     error = refused.value
     assert error.patch == NETWORK.total_pooling
     assert error.layer in {layer.name for layer in (*NETWORK.layers, *pooled_convolutions(NETWORK))}
-    plan = fastest_plan(NETWORK, output, machine(error.needed), catalogue, NO_OVERHEAD)
+    plan = Search(NETWORK, output, machine(error.needed), catalogue, NO_OVERHEAD).fastest()[0]
     assert plan.memory.total <= error.needed
     with pytest.raises(DoesNotFit):
-        fastest_plan(NETWORK, output, machine(error.needed - 1), catalogue, NO_OVERHEAD)
+        Search(NETWORK, output, machine(error.needed - 1), catalogue, NO_OVERHEAD).fastest()[0]
 
 
 def test_where_memory_is_short_a_fused_step_makes_room_for_larger_patches() -> None:
@@ -171,29 +171,30 @@ def test_where_memory_is_short_a_fused_step_makes_room_for_larger_patches() -> N
     apart = fake_catalogue(Multiplying("conv", convolved))
     both = apart | {"fused": Multiplying("fused", convolved_and_pooled)}
     allowed = machine(8 * 2**20)
-    stored = fastest_plan(network, output, allowed, apart, NO_OVERHEAD)
-    pooled = fastest_plan(network, output, allowed, both, NO_OVERHEAD)
+    stored = Search(network, output, allowed, apart, NO_OVERHEAD).fastest()[0]
+    pooled = Search(network, output, allowed, both, NO_OVERHEAD).fastest()[0]
     assert pooled.segments[0].steps[0].operation == PooledConv(*network.layers[:2])  # type: ignore[arg-type]
     assert pooled.memory.total <= 8 * 2**20
     assert pooled.patch.volume >= 4 * stored.patch.volume
     assert pooled.seconds < stored.seconds
     plenty = machine(2**34)
-    assert fastest_plan(network, output, plenty, both, NO_OVERHEAD) == fastest_plan(
-        network, output, plenty, apart, NO_OVERHEAD
+    assert (
+        Search(network, output, plenty, both, NO_OVERHEAD).fastest()[0]
+        == Search(network, output, plenty, apart, NO_OVERHEAD).fastest()[0]
     )
 
 
 def test_a_thin_volume_is_not_padded_to_a_cube() -> None:
-    plan = fastest_plan(NETWORK, Vec3(2, 120, 120), machine(10**7), CHOICES, NO_OVERHEAD)
+    plan = Search(NETWORK, Vec3(2, 120, 120), machine(10**7), CHOICES, NO_OVERHEAD).fastest()[0]
     assert plan.patch.z == 2
     assert plan.patch.x > 20
 
 
 def test_overhead_counts_against_the_limit() -> None:
     output = Vec3(12, 20, 24)
-    alone = fastest_plan(NETWORK, output, machine(10**7), CHOICES, NO_OVERHEAD)
+    alone = Search(NETWORK, output, machine(10**7), CHOICES, NO_OVERHEAD).fastest()[0]
     overhead = Overhead(process=10**6, voxel_in=7, voxel_out=11)
-    beside = fastest_plan(NETWORK, output, machine(10**7), CHOICES, overhead)
+    beside = Search(NETWORK, output, machine(10**7), CHOICES, overhead).fastest()[0]
     assert beside.patch == alone.patch
     blocks = 7 * beside.input_patch.volume + 11 * beside.patch.volume
     assert beside.memory.blocks == blocks
@@ -203,7 +204,7 @@ def test_overhead_counts_against_the_limit() -> None:
 def test_a_fused_step_reads_its_stored_input_in_place() -> None:
     pooled = Network("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
     fused = {"fused": Fake("fused", convolved_and_pooled)}
-    plan = fastest_plan(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD)
+    plan = Search(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD).fastest()[0]
     stored, fragment = Shape5(1, 1, 13, 13, 13), Shape5(1, 2, 5, 5, 5)
     assert plan.memory.working == stored.nbytes + fragment.nbytes
 
@@ -220,5 +221,5 @@ def test_the_best_plans_are_those_of_all_patches() -> None:
         assert len(every) > 10
         some = search.fastest(10)
         assert [plan.seconds for plan in some] == seconds[:10]
-        best = fastest_plan(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+        best = Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD).fastest()[0]
         assert best.seconds == seconds[0]

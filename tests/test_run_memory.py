@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import Fake, machine
 
-from planner.exhaustive import fastest_plan
+from planner.exhaustive import Search
 from planner.overhead import Overhead
 from znni.arena import new_output
 from znni.arrays import peak_memory
@@ -52,7 +52,7 @@ def test_a_second_patch_touches_the_pages_of_the_first() -> None:
     network = Network("wide", 8, tuple(layers))
     catalogue = {"filling": Filling("filling", convolved)}
     output = Vec3(60, 60, 60)
-    plan = fastest_plan(network, output, machine(), catalogue, Overhead(0, 0, 0))
+    plan = Search(network, output, machine(), catalogue, Overhead(0, 0, 0)).fastest()[0]
     assert plan.patch == output
     x = np.ones(plan.input_shape[1:], np.float32)
     runner = PatchRunner(plan, catalogue, random_weights(network, 0))
