@@ -19,6 +19,7 @@ from znni.machine import Device, Machine, limited
 from znni.network import Conv, Network, Pool
 from znni.options import ANYTHING, AS_COMPUTED
 from znni.plans import Plan
+from znni.requirements import Requirements
 from znni.shapes import Vec3
 from znni.smaller_plan import smaller_plan
 
@@ -140,14 +141,15 @@ def test_a_gpu_that_is_short_of_memory_gets_a_smaller_plan(
         ),
     )
     job = make_job(NETWORK, OUTPUT + NETWORK.field_of_view - 1, "valid", "reflect", None)
-    smaller = smaller_plan(plan, "gpu", job, ANYTHING, AS_COMPUTED)
+    required = Requirements(NETWORK, job, ANYTHING, AS_COMPUTED)
+    smaller = smaller_plan(plan, "gpu", required)
     taken = plan.memory_on("gpu")
     share = taken.process + 3 * (taken.total - taken.process) // 4
     assert smaller.memory_on("gpu").total <= min(share, free)
     assert smaller.memory.total <= plan.machine.host.memory
     least = replace(smaller, gpu_memory=replace(taken, working=0, resident=0, blocks=0))
     with pytest.raises(RunFailed, match=r"memory of the GPU ran out .*give device='cpu'"):
-        smaller_plan(least, "gpu", job, ANYTHING, AS_COMPUTED)
+        smaller_plan(least, "gpu", required)
 
 
 @pytest.mark.parametrize(("held", "said"), [(0, True), (900, False)])

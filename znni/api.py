@@ -123,7 +123,7 @@ def infer(
         sharded=sharded,
         **options,
     )
-    job, choices, stored = asked.job, asked.choices, asked.stored
+    job, choices = asked.job, asked.choices
     blocks = Blocks(asked.volume, job, network, weights, asked.mask)
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
     output = open_output(out, source, wanted, mask)
@@ -132,14 +132,14 @@ def infer(
     try:
         plan, earlier = plan_of_rest(output.begun, plan, asked)
         note_plan(output, plan, earlier)
-        attributes = provenance(plan, weights, job, source, dataset, mask, border, command, dtype)
+        attributes = provenance(plan, weights, asked, command)
         attributes |= placed(wanted.grid)
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress)
         left, times = remaining.voxels, StepTimes()
 
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
-            found = smaller_plan(failed, short, job, choices, stored)
+            found = smaller_plan(failed, short, asked)
             output.go_on_with(found.to_json())
             return found
 

@@ -13,7 +13,7 @@ from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import no_progress
 from znni.engine.skipping import Blocks
-from znni.engine.tiles import Job, make_job
+from znni.engine.tiles import make_job
 from znni.gpu_choice import choose_gpus
 from znni.machine import DeviceKind, detect_for
 from znni.network import Network
@@ -22,6 +22,7 @@ from znni.options import Border, Choices, Pad, PlanOptions, Stored, check_keywor
 from znni.plan_of_run import given_or_found
 from znni.planning import prepare
 from znni.plans import Plan
+from znni.requirements import Requirements
 from znni.shapes import Vec3
 from znni.smaller_plan import smaller_plan
 from znni.volume import Volume
@@ -94,34 +95,35 @@ class Inferer:
     def _infer(self, array: ArrayLike) -> Float32:
         volume = ArrayVolume(array)
         check_features(volume, self.network)
-        job = make_job(self.network, volume.size, self._border, self._pad, None)
-        runner = self._runner_for(job, volume)
+        required = self._required(volume)
+        job, runner = required.job, self._runner_for(required)
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
-        stored = self._stored(job, volume)
 
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
-            return smaller_plan(failed, short, job, self._choices, stored)
+            return smaller_plan(failed, short, required)
 
         blocks = Blocks(volume, job, self.network, self.weights)
         runner.run(blocks, job, output, "float32", no_progress, smaller)
         return dense
 
-    def _stored(self, job: Job, volume: Volume) -> Stored:
+    def _required(self, volume: Volume) -> Requirements:
+        """Of a plan for a volume."""
+        job = make_job(self.network, volume.size, self._border, self._pad, None)
         output_array = 4 * self.network.out_features * job.output.volume
-        return Stored("float32", volume.itemsize, output_array)
+        stored = Stored("float32", volume.itemsize, output_array)
+        return Requirements(self.network, job, self._choices, stored)
 
-    def _runner_for(self, job: Job, volume: Volume) -> EnduringRunner:
+    def _runner_for(self, required: Requirements) -> EnduringRunner:
         """The runner of the plan given, or of one for this job, checked to fit into memory."""
-        asked = job.output, volume.itemsize
+        asked = required.job.output, required.stored.input_itemsize
         if self._runner is not None and self._checked_for == asked:
             return self._runner
         if self.plan is None:
             self._runner = None  # what it keeps is freed before the next one is planned
         if self._runner is None:  # from here on it takes its share of what is available
             self._allowed = _as_of_now(self._choices)
-        stored = self._stored(job, volume)
-        chosen = given_or_found(self.plan, self.network, job, self._allowed, stored)
+        chosen = given_or_found(self.plan, replace(required, choices=self._allowed))
         if self._runner is None:
             weights = self.weights
             self._runner = EnduringRunner(chosen, lambda plan: prepare(plan, weights))

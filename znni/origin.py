@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from znni.engine.tiles import Job
 from znni.errors import InvalidInput
 from znni.network import Network
 from znni.network_file import network_from_text, network_text
-from znni.options import Accuracy, Border, OutputType, Pad
+from znni.options import Accuracy, Border, Pad
+from znni.request import Request
 from znni.shapes import Box
 from znni.volumes.stored import StoredVolume
 from znni.weights import Weights
@@ -69,30 +69,30 @@ class Origin:
 
 
 def origin_attributes(
-    source: object,
-    dataset: str | None,
-    mask: object,
-    network: Network,
-    weights: Weights,
-    job: Job,
-    border: Border,
-    dtype: OutputType,
-    accuracy: Accuracy,
+    asked: Request, network: Network, weights: Weights, accuracy: Accuracy
 ) -> dict[str, Any]:
-    """What an output is computed from, for its attributes."""
+    """What an output is computed from, for its attributes.
+
+    Args:
+        asked: what the run is asked for.
+        network: as its plan has it.
+        weights: its parameters.
+        accuracy: the class of the plan.
+    """
+    job, mask = asked.job, asked.mask_source
     return Attributes(
-        source=_named(source),
-        dataset=dataset or "",
+        source=_named(asked.source),
+        dataset=asked.dataset or "",
         mask=_named(mask) if mask is not None else "",
         source_extents=job.volume,
         network_file=network_text(network),
         weights=weights.source,
         weights_sha256=weights.sha256,
-        border=border,
+        border=asked.border,
         pad=job.pad,
         roi=str(Box(job.center, job.center + job.output)),
         voxel_offset=job.center,
-        scale=1 / 255 if dtype == "uint8" else 1.0,
+        scale=1 / 255 if asked.wanted.dtype == "uint8" else 1.0,
         accuracy=accuracy,
     ).model_dump()
 

@@ -8,40 +8,34 @@ from dataclasses import replace
 
 from znni import planning
 from znni.device_arena import device_peak
-from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, option
 from znni.gpu_choice import choose_gpus
 from znni.gpus import detect_gpus
 from znni.machine import AVAILABLE_SHARE, Device, detect_for, detect_host
-from znni.network import Network
-from znni.options import Choices, Stored
 from znni.plans import Plan
+from znni.requirements import Requirements
 from znni.units import counted, in_units
 
 log = logging.getLogger("znni")
 
 
-def given_or_found(
-    given: Plan | None, network: Network, job: Job, choices: Choices, stored: Stored
-) -> Plan:
+def given_or_found(given: Plan | None, required: Requirements) -> Plan:
     """The plan given for a job, as ``checked_plan`` finds it, or else the fastest there is.
 
     Args:
         given: a plan made earlier, if there is one.
-        network: what is to be run.
-        job: which output is wanted.
-        choices: what the plan may use.
-        stored: how the values at both ends are stored.
+        required: of the plan.
 
     Raises:
         InvalidInput: the plan given cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
     """
+    choices, stored = required.choices, required.stored
     if given is None:
         here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
         here = choose_gpus(here, choices)
         try:
-            found = planning.fastest(planning.search_for(network, job, here, choices, stored))[0]
+            found = planning.fastest(planning.search_for(required, here))[0]
         except DoesNotFit as error:
             if stored.output_array:
                 error.add_note(f"{in_units(stored.output_array)} of that are for the output array")
@@ -49,10 +43,10 @@ def given_or_found(
         _warn_beyond_available(found)
         _warn_of_idle_threads(found)
         return found
-    checked = planning.checked_plan(given, network, choices, stored)
+    checked = planning.checked_plan(given, required.network, choices, stored)
     _warn_beyond_available(checked)
     _warn_of_idle_threads(checked)
-    return replace(checked, output=job.output)
+    return replace(checked, output=required.job.output)
 
 
 def _warn_beyond_available(plan: Plan) -> None:

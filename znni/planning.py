@@ -20,7 +20,7 @@ from znni.calibration.choice import cost_model, of_measured_devices
 from znni.device_choice import check_device, primitives_for
 from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
-from znni.engine.tiles import Job, Region, make_job
+from znni.engine.tiles import Region, make_job
 from znni.engine.traversal import Measured, not_measured
 from znni.engine.workers.fleet import Fleet, Member
 from znni.errors import PLAN_AGAIN, InvalidInput, option
@@ -47,6 +47,7 @@ from znni.plan_checks import check_class, check_made_for
 from znni.plan_memory import PlanMemory
 from znni.plans import Plan
 from znni.primitive import catalogue
+from znni.requirements import Requirements
 from znni.run_overhead import run_overhead
 from znni.shapes import Vec3, is_extent
 from znni.units import in_units
@@ -126,7 +127,8 @@ def search(
     choices, stored = Choices(**options), Stored(dtype, input_itemsize)
     job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory)
-    return search_for(network, job, choose_gpus(wanted, choices), choices, stored)
+    required = Requirements(network, job, choices, stored)
+    return search_for(required, choose_gpus(wanted, choices))
 
 
 def explain(search: Search, plan: Plan) -> str:
@@ -139,18 +141,14 @@ def look_around(search: Search, plan: Plan) -> Views:
     return views(search, plan, families(search.catalogue))
 
 
-def search_for(
-    network: Network, job: Job, machine: Machine, choices: Choices, stored: Stored
-) -> Search:
+def search_for(required: Requirements, machine: Machine) -> Search:
     """All plans for a job on a machine, by its primitives of a class.
 
     Args:
-        network: what is to be run.
-        job: which output is wanted.
-        machine: where, its memory the limit.
-        choices: what else the plans may use.
-        stored: how the values at both ends are stored.
+        required: of the plans.
+        machine: where, its memory the limit, whatever ``required.choices`` have of it.
     """
+    network, choices = required.network, required.choices
     able = of_class(catalogue(machine), choices.accuracy)
     device, costs = choices.device, choices.costs
     if device == "auto" and machine.used_gpus > 1:
@@ -159,9 +157,9 @@ def search_for(
     if device == "auto" and costs == "measured":
         primitives = of_measured_devices(primitives) or primitives
     model = cost_model(primitives, costs, absent=machine.absent)
-    overhead = run_overhead(machine, stored, handling_times(machine, costs))
-    division = choices.micro_batches
-    return Search(network, job.output, machine, primitives, overhead, model, division, device)
+    overhead = run_overhead(machine, required.stored, handling_times(machine, costs))
+    division, output = choices.micro_batches, required.job.output
+    return Search(network, output, machine, primitives, overhead, model, division, device)
 
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:

@@ -6,35 +6,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from znni import __version__
-from znni.engine.tiles import Job
 from znni.job_seconds import JobSeconds
-from znni.options import ACCURACIES, Border, OutputType
+from znni.options import ACCURACIES
 from znni.origin import origin_attributes
 from znni.planning import accuracy_of
 from znni.plans import Plan
+from znni.request import Request
 from znni.skipped import Skipped
 from znni.volume import Grid
 from znni.weights import Weights
 
 
-def provenance(
-    plan: Plan,
-    weights: Weights,
-    job: Job,
-    source: object,
-    dataset: str | None,
-    mask: object,
-    border: Border,
-    command: str,
-    dtype: OutputType,
-) -> dict[str, Any]:
-    """How an output came to be, for its attributes."""
-    network, accuracy = plan.network, accuracy_of(plan)
+def provenance(plan: Plan, weights: Weights, asked: Request, command: str) -> dict[str, Any]:
+    """How an output came to be, for its attributes.
+
+    Args:
+        plan: of the run.
+        weights: of its network.
+        asked: what the run is asked for.
+        command: the command line; empty if there was none.
+    """
     return {
         "znni_version": __version__,
         "command": command,
-        "network": network.name,
-        **origin_attributes(source, dataset, mask, network, weights, job, border, dtype, accuracy),
+        "network": plan.network.name,
+        **origin_attributes(asked, plan.network, weights, accuracy_of(plan)),
         "predicted_seconds": plan.seconds,
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,

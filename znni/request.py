@@ -8,9 +8,10 @@ from typing import Unpack
 
 from znni.engine.checks import check_features
 from znni.engine.skipping import check_mask
-from znni.engine.tiles import Job, Region, make_job
+from znni.engine.tiles import Region, make_job
 from znni.network import Network
 from znni.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
+from znni.requirements import Requirements
 from znni.volume import NewOutput, Volume
 from znni.volumes.array import ArrayLike
 from znni.volumes.locate import open_volume
@@ -32,30 +33,26 @@ class RunOptions(PlanOptions):
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a run is asked for.
+class Request(Requirements):
+    """What a run is asked for, its plan's requirements among it.
 
     Attributes:
         source: what the volume was opened from.
+        dataset: which of its datasets that is, if one was named.
         volume: the input.
-        network: what is computed.
+        border: ``valid`` or ``same``.
         mask_source: what the mask was opened from.
         mask: over the input; None where there is none.
-        job: which output is wanted.
-        wanted: that output, but for what its values depend on (``NewOutput.identity``).
-        choices: what the plan may use.
-        stored: how the values at both ends are stored.
+        wanted: the output, but for what its values depend on (``NewOutput.identity``).
     """
 
     source: str | Path | ArrayLike
+    dataset: str | None
     volume: Volume
-    network: Network
+    border: Border
     mask_source: str | Path | ArrayLike | None
     mask: Volume | None
-    job: Job
     wanted: NewOutput
-    choices: Choices
-    stored: Stored
 
 
 def request(
@@ -96,4 +93,6 @@ def request(
         sharded=sharded,
         resume=resume,
     )
-    return Request(source, volume, network, mask, masked, job, wanted, choices, stored)
+    return Request(
+        network, job, choices, stored, source, dataset, volume, border, mask, masked, wanted
+    )

@@ -70,14 +70,13 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
         InvalidInput: the plan that the output has, or the one given, cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    network, job, stored = asked.network, asked.job, asked.stored
     if not begun.history:
-        return given_or_found(given, network, job, asked.choices, stored), []
+        return given_or_found(given, asked), []
     try:
         earlier = Plan.from_json(begun.plan)
         if given is None or _compute_alike(given, earlier):
-            again = _with_memory_of(earlier, asked.choices)
-            return given_or_found(earlier, network, job, again, stored), [earlier]
+            again = replace(asked, choices=_with_memory_of(earlier, asked.choices))
+            return given_or_found(earlier, again), [earlier]
     except InvalidInput as error:
         error.add_note(
             f"that is the plan of the unfinished output: give another one to go on with, as "
@@ -88,7 +87,7 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
         "the unfinished output goes on with another plan than it has: its values are within the "
         "primitives' accuracy of one run's, and not the same to the last bit"
     )
-    return given_or_found(given, network, job, asked.choices, stored), [earlier]
+    return given_or_found(given, asked), [earlier]
 
 
 def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from znni.engine.tiles import Job
 from znni.errors import DoesNotFit, RunFailed, option
 from znni.gpu_choice import choose_gpus
 from znni.machine import DeviceKind, Machine, detect_for
-from znni.options import Choices, Stored
+from znni.options import Choices
 from znni.planning import fastest, search_for
 from znni.plans import Plan
+from znni.requirements import Requirements
 from znni.units import in_units
 
 # Of what a plan takes beside the process, the share that the next one may take.
@@ -30,17 +30,13 @@ SHORT: dict[DeviceKind, tuple[str, str]] = {
 }
 
 
-def smaller_plan(
-    failed: Plan, short: DeviceKind, job: Job, choices: Choices, stored: Stored
-) -> Plan:
+def smaller_plan(failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
     """The fastest plan that takes markedly less of a device's memory than another, or the least.
 
     Args:
         failed: the other, whose devices and threads a plan has.
         short: the device whose memory ran out.
-        job: which output is wanted.
-        choices: what else it may use.
-        stored: how the values at both ends are stored.
+        required: of it, too.
 
     Raises:
         RunFailed: there is none.
@@ -48,11 +44,11 @@ def smaller_plan(
     taken = failed.memory_on(short)
 
     def fastest_within(limit: int) -> Plan:
-        here = _machine(failed, short, limit, choices)
+        here = _machine(failed, short, limit, required.choices)
         stated = here.gpus[0].memory if here.gpus and failed.device != "cpu" else None
-        among = replace(choices, device=failed.device, gpu_memory=stated)
-        here = choose_gpus(here, among)
-        return fastest(search_for(failed.network, job, here, among, stored))[0]
+        among = replace(required.choices, device=failed.device, gpu_memory=stated)
+        again = replace(required, choices=among)
+        return fastest(search_for(again, choose_gpus(here, among)))[0]
 
     limit = taken.process + int(SHARE * (taken.total - taken.process))
     for _ in range(2):  # that, and then the least that a plan takes
