@@ -17,7 +17,7 @@ from znni.volumes.array import ArrayLike
 from znni.volumes.locate import open_volume
 
 
-class RunOptions(PlanOptions):
+class RunOptions(PlanOptions, total=False):
     """What a run is asked for as keyword arguments, as ``znni.infer`` takes them."""
 
     dataset: str | None

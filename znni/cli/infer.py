@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
@@ -15,6 +15,7 @@ from znni.cli.values import parse_roi
 from znni.options import Pad
 
 
+@options.planned(before="plan")
 def infer(
     volume: Annotated[
         str,
@@ -37,15 +38,6 @@ def infer(
     mask: options.Mask = None,
     border: options.BorderChoice = "valid",
     pad: Annotated[Pad, typer.Option(help="What is seen beyond the edges.")] = "reflect",
-    ram: options.Ram = None,
-    threads: options.Threads = None,
-    device: options.Device = "auto",
-    gpu_memory: options.GpuMemory = None,
-    gpus: options.Gpus = "1",
-    dtype: options.Dtype = "float32",
-    accuracy: options.AccuracyChoice = "float32",
-    costs: options.CostsChoice = "auto",
-    micro_batches: options.MicroBatchesChoice = "power-of-two",
     plan: Annotated[
         Path | None, typer.Option(help="Run this plan, made by znni plan --out.")
     ] = None,
@@ -71,6 +63,7 @@ def infer(
             help="Print the plan, what an earlier run has finished, and what is in the way.",
         ),
     ] = False,
+    **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Run a network over a volume and write its dense output."""
     from znni import api
@@ -89,19 +82,11 @@ def infer(
         pad=pad,
         roi=parse_roi(roi) if roi else None,
         mask=mask,
-        dtype=dtype,
         overwrite=overwrite,
         resume=resume,
         compression=compression,
         sharded=sharded,
-        ram=ram,
-        threads=threads,
-        device=device,
-        gpu_memory=gpu_memory,
-        gpus=gpus,
-        accuracy=accuracy,
-        costs=costs,
-        micro_batches=micro_batches,
+        **planned,
     )
     if dry_run:
         found = rehearse(
@@ -113,7 +98,7 @@ def infer(
             plan=earlier,
             **wanted,
         )
-        typer.echo("\n".join([plan_text(found.plan, accuracy), *found.lines]))
+        typer.echo("\n".join([plan_text(found.plan, planned["accuracy"]), *found.lines]))
         if found.obstacles:
             sys.exit(found.obstacles[0].exit_code)  # as the run would
         return

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
-from znni.options import Accuracy, Border, Compression, Costs, DeviceChoice, Division, OutputType
+from znni.options import (
+    Accuracy,
+    Border,
+    Compression,
+    Costs,
+    DeviceChoice,
+    Division,
+    OutputType,
+    PlanOptions,
+)
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 Net = Annotated[Path, typer.Option("--net", help="Network file (YAML).")]
 Ram = Annotated[
@@ -77,3 +91,44 @@ MicroBatchesChoice = Annotated[
         "all takes many times longer to plan.",
     ),
 ]
+
+
+class PlannedOptions(PlanOptions, total=False):
+    """What commands that plan hand on as they are given it."""
+
+    dtype: OutputType
+
+
+@dataclass
+class Planned:
+    """``PlannedOptions`` as they are on the command line."""
+
+    ram: Ram = None
+    threads: Threads = None
+    device: Device = "auto"
+    gpu_memory: GpuMemory = None
+    gpus: Gpus = "1"
+    dtype: Dtype = "float32"
+    accuracy: AccuracyChoice = "float32"
+    costs: CostsChoice = "auto"
+    micro_batches: MicroBatchesChoice = "power-of-two"
+
+
+def planned(before: str) -> Callable[[Command], Command]:
+    """Make the options of ``Planned`` those that a command takes as ``**options``.
+
+    They become part of its signature, off which typer reads a command's options.
+
+    Args:
+        before: the parameter of the command that they come before.
+    """
+
+    def with_them(command: Command) -> Command:
+        own = signature(command, eval_str=True)
+        parameters = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        place = list(own.parameters).index(before)
+        parameters[place:place] = signature(Planned, eval_str=True).parameters.values()
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return with_them

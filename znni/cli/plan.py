@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from znni.plans import Plan
 
 
+@options.planned(before="explain")
 def plan(
     net: options.Net,
     volume: Annotated[
@@ -27,15 +28,6 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE", help="Plan for the machine of this file. Default: this one."),
     ] = None,
-    ram: options.Ram = None,
-    threads: options.Threads = None,
-    device: options.Device = "auto",
-    gpu_memory: options.GpuMemory = None,
-    gpus: options.Gpus = "1",
-    dtype: options.Dtype = "float32",
-    accuracy: options.AccuracyChoice = "float32",
-    costs: options.CostsChoice = "auto",
-    micro_batches: options.MicroBatchesChoice = "power-of-two",
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print why each layer's primitive won.")
     ] = False,
@@ -61,6 +53,7 @@ def plan(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a plan that is there.")
     ] = False,
+    **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Print the fastest plan and what it will take, without running it."""
     from znni import planning
@@ -82,22 +75,14 @@ def plan(
         border=border,
         roi=parse_roi(roi) if roi else None,
         machine=machine,
-        ram=ram,
-        threads=threads,
-        device=device,
-        gpu_memory=gpu_memory,
-        gpus=gpus,
-        dtype=dtype,
-        accuracy=accuracy,
-        costs=costs,
-        micro_batches=micro_batches,
         input_itemsize=itemsize,
+        **planned,
     )
     plans = planning.fastest(search, alternatives or 1)
     found = plans[0]
     if out:
         save_plans(out, plans, overwrite=overwrite)
-    typer.echo(found.to_json() if as_json else plan_text(found, accuracy))
+    typer.echo(found.to_json() if as_json else plan_text(found, planned["accuracy"]))
     if alternatives:
         typer.echo(f"\n{ranking(plans)}", err=as_json)
     if explain:
