@@ -12,18 +12,17 @@ from znni.engine.endurance import EnduringRunner
 from znni.engine.pipeline import Progress, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.skipping import Blocks
-from znni.engine.tiles import Region
 from znni.errors import ZnniError
 from znni.inferer import Inferer
 from znni.machine import DeviceKind
 from znni.network import Network
 from znni.network_file import load_network
-from znni.options import Border, Compression, OutputType, Pad, PlanOptions, check_keywords
+from znni.options import check_keywords
 from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
 from znni.report import Report
-from znni.request import request
+from znni.request import RunOptions, request
 from znni.resuming import identified, note_plan, plan_of_rest, remaining_of, way_on
 from znni.smaller_plan import smaller_plan
 from znni.volumes.array import ArrayLike
@@ -53,20 +52,10 @@ def infer(
     *,
     weights: Weights | str | Path | None = None,
     random_seed: int | None = None,
-    dataset: str | None = None,
-    border: Border = "valid",
-    pad: Pad = "reflect",
-    roi: Region | None = None,
-    mask: str | Path | ArrayLike | None = None,
-    dtype: OutputType = "float32",
     plan: Plan | None = None,
-    overwrite: bool = False,
-    resume: bool = True,
-    compression: Compression | None = None,
-    sharded: bool = False,
     command: str = "",
     progress: Progress = no_progress,
-    **options: Unpack[PlanOptions],
+    **options: Unpack[RunOptions],
 ) -> Report:
     """Run a network over a volume, block by block.
 
@@ -79,23 +68,30 @@ def infer(
             write into.
         weights: parameters, or their file; by default the file that the network names.
         random_seed: use random weights instead.
-        dataset: of a file with several.
-        border: ``valid`` or ``same``.
-        pad: what is seen beyond the edges with ``same``.
-        roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
-        mask: a volume of the same extents, one map; blocks in which all its voxels are 0 are not
-            computed and hold 0.
-        dtype: of the output; ``uint8`` stores 0..1 as 0..255.
         plan: use this one instead of searching.
-        overwrite: replace an existing output file, or an unfinished one of something else.
-        resume: go on with an unfinished output of the same (``NAME.partial``); or else start
-            afresh.
-        compression: of the chunks of a Zarr: ``zstd`` (the default), ``gzip`` or ``none``.
-        sharded: store many chunks of a Zarr to a file.
         command: the command line, to be noted in the output.
         progress: called after each block with the output voxels written and those wanted.
-        options: what the plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
-            ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
+        options: as of ``znni.request.RunOptions``, each of which may be left out:
+
+            - ``dataset``: of a file with several.
+            - ``border``: ``valid`` (the default) or ``same``.
+            - ``pad``: what is seen beyond the edges with ``same``: ``reflect`` (the default),
+              ``edge`` or ``constant``.
+            - ``roi``: voxels of the volume for which output is wanted, as
+              ``numpy.s_[10:20, :, 5:]``; by default all.
+            - ``mask``: a volume of the same extents, one map; blocks in which all its voxels are 0
+              are not computed and hold 0.
+            - ``dtype``: of the output: ``float32`` (the default), ``float16`` or ``uint8``, which
+              stores 0..1 as 0..255.
+            - ``overwrite``: replace an existing output file, or an unfinished one of something
+              else; by default that is refused.
+            - ``resume``: go on with an unfinished output of the same (``NAME.partial``), as is the
+              default; or else start afresh.
+            - ``compression``: of the chunks of a Zarr: ``zstd`` (the default), ``gzip`` or
+              ``none``.
+            - ``sharded``: store many chunks of a Zarr to a file.
+            - ``ram``, ``threads``, ``device``, ``gpu_memory``, ``gpus``, ``accuracy``, ``costs``
+              and ``micro_batches``: what the plan may use, as in ``znni.options.Choices``.
 
     Raises:
         InvalidInput: something given cannot be used as it is.
@@ -105,35 +101,20 @@ def infer(
 
     Any error after the output is opened carries a note of what is left of it.
     """
-    check_keywords(infer, options)
+    check_keywords(infer, RunOptions, options)
     network = network if isinstance(network, Network) else load_network(network)
     weights = weights_for(network, weights, random_seed)
-    asked = request(
-        source,
-        network,
-        dataset=dataset,
-        border=border,
-        pad=pad,
-        roi=roi,
-        mask=mask,
-        dtype=dtype,
-        overwrite=overwrite,
-        resume=resume,
-        compression=compression,
-        sharded=sharded,
-        **options,
-    )
-    job, choices = asked.job, asked.choices
+    asked = request(source, network, **options)
+    job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
     blocks = Blocks(asked.volume, job, network, weights, asked.mask)
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
-    output = open_output(out, source, wanted, mask)
+    output = open_output(out, source, wanted, asked.mask_source)
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
         plan, earlier = plan_of_rest(output.begun, plan, asked)
         note_plan(output, plan, earlier)
-        attributes = provenance(plan, weights, asked, command)
-        attributes |= placed(wanted.grid)
+        attributes = provenance(plan, weights, asked, command) | placed(wanted.grid)
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress)
         left, times = remaining.voxels, StepTimes()

@@ -83,7 +83,7 @@ class SlidingWindowInferer:
         **options: Unpack[PlanOptions],
     ) -> None:
         _check_ours(network, options)
-        check_keywords(SlidingWindowInferer, options)
+        check_keywords(SlidingWindowInferer, PlanOptions, options)
         self._given = network
         self._weights = weights
         self._border: Border = border

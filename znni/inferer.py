@@ -65,7 +65,7 @@ class Inferer:
         pad: Pad = "reflect",
         **options: Unpack[PlanOptions],
     ) -> None:
-        check_keywords(Inferer, options)
+        check_keywords(Inferer, PlanOptions, options)
         check_names(border=border, pad=pad)
         self.network = network if isinstance(network, Network) else load_network(network)
         self.weights = weights_for(self.network, weights, None)

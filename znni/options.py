@@ -107,20 +107,21 @@ class PlanOptions(TypedDict, total=False):
     micro_batches: Division
 
 
-def check_keywords(caller: Callable[..., object], given: Iterable[str]) -> None:
-    """Check the names of options that a function or a class of ``znni`` takes as ``PlanOptions``.
+def check_keywords(caller: Callable[..., object], known: type, given: Iterable[str]) -> None:
+    """Check the names of options that a function or a class of ``znni`` takes as ``**options``.
 
     Args:
         caller: it.
+        known: the ``TypedDict`` of its options, such as ``PlanOptions``.
         given: names of the options that it was called with.
 
     Raises:
         TypeError: it takes no such argument: what Python says of a function without options.
     """
     for name in given:
-        if name not in PlanOptions.__annotations__:
-            known = {*signature(caller).parameters, *PlanOptions.__annotations__} - {"options"}
-            close = get_close_matches(name, known, n=1)
+        if name not in (options := known.__annotations__):
+            names = {*signature(caller).parameters, *options} - {"options"}
+            close = get_close_matches(name, names, n=1)
             hint = f". Did you mean {close[0]!r}?" if close else ""
             raise TypeError(
                 f"znni.{caller.__qualname__}() got an unexpected keyword argument {name!r}{hint}"

@@ -56,47 +56,33 @@ from znni.weights import Weights
 log = logging.getLogger("znni")
 
 
+class SearchOptions(PlanOptions, total=False):
+    """What ``search`` takes as keyword arguments."""
+
+    border: Border
+    roi: Region | None
+    machine: Machine | str | Path | None
+    dtype: OutputType
+    input_itemsize: int
+
+
 def plan(
-    network: Network | str | Path,
-    volume_shape: Sequence[int],
-    *,
-    border: Border = "valid",
-    roi: Region | None = None,
-    machine: Machine | str | Path | None = None,
-    dtype: OutputType = "float32",
-    input_itemsize: int = 4,
-    **options: Unpack[PlanOptions],
+    network: Network | str | Path, volume_shape: Sequence[int], **options: Unpack[SearchOptions]
 ) -> Plan:
     """Find the fastest way to run a network over a volume.
 
     Args:
         network: a network, or its YAML file.
         volume_shape: extents (z, y, x) of the input, in voxels.
-        border: ``valid`` or ``same``.
-        roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
-        machine: the machine to plan for, or its YAML file; by default this one.
-        dtype: of the output.
-        input_itemsize: bytes of one stored input value.
-        options: what the plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
-            ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
+        options: as of ``search``, each of which may be left out: ``border``, ``roi``, ``machine``,
+            ``dtype``, ``input_itemsize``, and what the plan may use.
 
     Raises:
-        InvalidInput: network, shape, machine or device cannot be used, or ``measured`` costs are
-            missing.
+        InvalidInput: as ``search``.
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
-    check_keywords(plan, options)
-    found = search(
-        network,
-        volume_shape,
-        border=border,
-        roi=roi,
-        machine=machine,
-        dtype=dtype,
-        input_itemsize=input_itemsize,
-        **options,
-    )
-    return fastest(found)[0]
+    check_keywords(plan, SearchOptions, options)
+    return fastest(search(network, volume_shape, **options))[0]
 
 
 def search(
@@ -112,12 +98,22 @@ def search(
 ) -> Search:
     """All plans to run a network over a volume: ``fastest`` of it gives as many as are asked for.
 
-    Takes what ``plan`` takes.
+    Args:
+        network: a network, or its YAML file.
+        volume_shape: extents (z, y, x) of the input, in voxels.
+        border: ``valid`` or ``same``.
+        roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
+        machine: the machine to plan for, or its YAML file; by default this one.
+        dtype: of the output.
+        input_itemsize: bytes of one stored input value.
+        options: what the plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
+            ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.options.Choices``.
 
     Raises:
-        InvalidInput: as ``plan``.
+        InvalidInput: network, shape, machine or device cannot be used, or ``measured`` costs are
+            missing.
     """
-    check_keywords(search, options)
+    check_keywords(search, SearchOptions, options)
     network = network if isinstance(network, Network) else load_network(network)
     if len(volume_shape) != 3 or not all(is_extent(extent) for extent in volume_shape):
         raise InvalidInput(
