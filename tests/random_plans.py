@@ -16,7 +16,7 @@ from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead
 from planner.split import pooled_convolutions, splits
 from planner.strategy import Stretch, cut, places_to_cut, tensors
-from znni.engine.pipeline import Runner, no_progress, run_volume
+from znni.engine.pipeline import Passage, Runner, run_volume
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
@@ -99,9 +99,9 @@ def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -
             super().write(box, values)
 
     output = Once(result, network.out_features, job.output)
-    remaining, watch = Remaining(job.output), Stopwatch()
+    remaining = Remaining(job.output)
     blocks = Blocks(ArrayVolume(volume), job, network, weights)
-    run_volume(blocks, job, runner, output, "float32", no_progress, remaining, watch)
+    run_volume(Passage(blocks, output, "float32", remaining), runner, Stopwatch())
     assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"
     return result

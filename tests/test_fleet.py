@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums, SumsPlan, made_when, not_made, not_made_when, sums
 
 import znni
+from znni.engine.pipeline import Passage
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
@@ -61,15 +62,14 @@ class Case:
     def run(self, workers: Fleet, output: Any = None) -> None:
         features, dtype = len(self.found), self.found.dtype
         weights = random_weights(NETWORK, 0)
-        workers.run_volume(
+        passage = Passage(
             Blocks(self.volume, self.job, NETWORK, weights, self.mask),
-            self.job,
             output or ArrayOutput(self.found, features, self.job.output, dtype),
             dtype.name,  # type: ignore[arg-type]
-            lambda done, _: self.told.append(done),
             self.remaining,
-            self.stopwatch,
+            lambda done, _: self.told.append(done),
         )
+        workers.run_volume(passage, self.stopwatch)
 
     def check_finished_blocks(self) -> None:
         """What is written is right, and all that is not is still to be done."""

@@ -24,7 +24,7 @@ from znni.engine import device_layers
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.host_layers import HostLayers
 from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import no_progress, run_volume
+from znni.engine.pipeline import Passage, run_volume
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
@@ -164,13 +164,13 @@ def test_what_fails_in_a_stage_ends_all_and_what_was_past_it_is_written(
     remaining, threads = Remaining(output), threading.active_count()
     with pytest.raises(type(error)) as raised:
         run_volume(
-            Blocks(ArrayVolume(volume), job, NETWORK, weights),
-            job,
+            Passage(
+                Blocks(ArrayVolume(volume), job, NETWORK, weights),
+                ArrayOutput(values, NETWORK.out_features, output),
+                "float32",
+                remaining,
+            ),
             runner,
-            ArrayOutput(values, NETWORK.out_features, output),
-            "float32",
-            no_progress,
-            remaining,
             Stopwatch(),
         )
     assert raised.value is error

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from znni.arrays import peak_memory
 from znni.calibration.record import StepTimes, refine
 from znni.engine.endurance import EnduringRunner
-from znni.engine.pipeline import Progress, no_progress
+from znni.engine.pipeline import Passage, Progress, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.skipping import Blocks
 from znni.errors import ZnniError
@@ -118,6 +118,7 @@ def infer(
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress)
         left, times = remaining.voxels, StepTimes()
+        passage = Passage(blocks, output, dtype, remaining, progress)
 
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
             found = smaller_plan(failed, short, asked)
@@ -126,8 +127,8 @@ def infer(
 
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
-            spent = recheck(runner, blocks, job, output, dtype, choices.accuracy, smaller)
-            spent += runner.run(blocks, job, output, dtype, progress, smaller, remaining)
+            spent = recheck(runner, passage, output, choices.accuracy, smaller)
+            spent += runner.run(passage, smaller)
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
             taken = runner.workers_memory
         taken += peak.highest

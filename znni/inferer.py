@@ -11,7 +11,8 @@ import numpy as np
 
 from znni.engine.checks import check_features
 from znni.engine.endurance import EnduringRunner
-from znni.engine.pipeline import no_progress
+from znni.engine.pipeline import Passage
+from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.tiles import make_job
 from znni.gpu_choice import choose_gpus
@@ -104,7 +105,7 @@ class Inferer:
             return smaller_plan(failed, short, required)
 
         blocks = Blocks(volume, job, self.network, self.weights)
-        runner.run(blocks, job, output, "float32", no_progress, smaller)
+        runner.run(Passage(blocks, output, "float32", Remaining(job.output)), smaller)
         return dense
 
     def _required(self, volume: Volume) -> Requirements:

@@ -7,19 +7,14 @@ import logging
 from collections.abc import Callable
 
 from znni.device_arena import device_peak
-from znni.engine.pipeline import Progress, Runner, run_volume
-from znni.engine.remaining import Remaining
-from znni.engine.skipping import Blocks
+from znni.engine.pipeline import Passage, Runner, run_volume
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Job
 from znni.engine.workers.fleet import Fleet
 from znni.errors import OutOfDeviceMemory
 from znni.job_seconds import JobSeconds
 from znni.machine import DeviceKind
-from znni.options import OutputType
 from znni.plans import Plan
 from znni.units import in_units
-from znni.volume import Sink
 
 log = logging.getLogger("znni")
 
@@ -42,31 +37,17 @@ class EnduringRunner:
         self._prepare = prepare
         self._runner: Runner | Fleet | None = None
 
-    def run(
-        self,
-        blocks: Blocks,
-        job: Job,
-        output: Sink,
-        dtype: OutputType,
-        progress: Progress,
-        smaller: Callable[[Plan, DeviceKind], Plan],
-        remaining: Remaining | None = None,
-    ) -> JobSeconds:
-        """Compute a job, as ``run_volume`` does, and tell where the time went.
+    def run(self, passage: Passage, smaller: Callable[[Plan, DeviceKind], Plan]) -> JobSeconds:
+        """Compute what is left of a job, as ``run_volume`` does, and tell where the time went.
 
         A runner made for one job is kept for the next.
 
         Args:
-            blocks: the input.
-            job: which output is wanted.
-            output: takes the results.
-            dtype: of the values written.
-            progress: called after each patch with the output voxels written and those wanted.
+            passage: what is left of the job.
             smaller: gives the plan to go on with where memory ran out under another, of a device;
                 where there is none, raises what ends the run.
-            remaining: the output not written yet, where some of it is.
         """
-        remaining, stopwatch = remaining or Remaining(job.output), Stopwatch()
+        remaining, stopwatch = passage.remaining, Stopwatch()
 
         def short_of() -> DeviceKind | None:
             """Run to the end, or to where the memory of a device runs out."""
@@ -74,9 +55,9 @@ class EnduringRunner:
                 with stopwatch.during("building"):
                     runner = self._runner = self._runner or self._prepare(self.plans[-1])
                 if isinstance(runner, Fleet):
-                    runner.run_volume(blocks, job, output, dtype, progress, remaining, stopwatch)
+                    runner.run_volume(passage, stopwatch)
                 else:
-                    run_volume(blocks, job, runner, output, dtype, progress, remaining, stopwatch)
+                    run_volume(passage, runner, stopwatch)
             except MemoryError as error:
                 return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
             return None
@@ -88,7 +69,7 @@ class EnduringRunner:
             with stopwatch.during("building"):
                 found = smaller(failed, short)
             self.plans.append(found)
-            _tell(failed, found, short, remaining.voxels / job.output.volume)
+            _tell(failed, found, short, remaining.voxels / remaining.output.volume)
         return stopwatch.seconds
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stages import Work, of_values, run_stages
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Job, Tile
+from znni.engine.tiles import Tile
 from znni.options import OutputType
 from znni.plans import Plan
 from znni.volume import Sink
@@ -42,6 +43,36 @@ class Runner(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Passage:
+    """What is left of a job, from its input to its output.
+
+    Attributes:
+        blocks: the input.
+        output: takes the results.
+        dtype: of the values written.
+        remaining: the output not written yet.
+        progress: called after each patch with the output voxels written and those wanted.
+    """
+
+    blocks: Blocks
+    output: Sink
+    dtype: OutputType
+    remaining: Remaining
+    progress: Progress = no_progress
+
+    def write(self, tile: Tile, dense: NDArray[Any]) -> None:
+        """Write what is wanted of a patch's dense output (f', Z, Y, X)."""
+        wanted = dense[:, *tile.written_in_patch.slices]
+        self.output.write(tile.written, convert(wanted, self.dtype))
+
+    def note_written(self, tile: Tile) -> None:
+        """A patch is no longer among the remaining; those who watch are told."""
+        self.remaining.take_off(tile.written)
+        total = self.remaining.output.volume
+        self.progress(total - self.remaining.voxels, total)
+
+
 class Patch(NamedTuple):
     """A patch on its way through the stages.
 
@@ -56,16 +87,7 @@ class Patch(NamedTuple):
     finished: bool
 
 
-def run_volume(
-    blocks: Blocks,
-    job: Job,
-    runner: Runner,
-    output: Sink,
-    dtype: OutputType,
-    progress: Progress,
-    remaining: Remaining,
-    stopwatch: Stopwatch,
-) -> None:
+def run_volume(passage: Passage, runner: Runner, stopwatch: Stopwatch) -> None:
     """Compute what is left of a job patch by patch, and write each output voxel once.
 
     Reading, the layers on each device, transfer and writing are stages, which work at a time, each
@@ -73,30 +95,23 @@ def run_volume(
     had passed the one that failed are written, and are no longer among the remaining.
 
     Args:
-        blocks: the input.
-        job: which output is wanted.
+        passage: what is left of the job.
         runner: computes the patches.
-        output: takes the results.
-        dtype: of the values written.
-        progress: called after each patch with the output voxels written and those wanted.
-        remaining: the output not written yet.
         stopwatch: learns where the time goes.
     """
 
     def read(tile: Tile) -> Patch:
         with stopwatch.during("reading"):
-            return Patch(tile, *blocks.read(tile))
+            return Patch(tile, *passage.blocks.read(tile))
 
     def write(patch: Patch) -> None:
         tile, dense, _ = patch
         with stopwatch.during("writing"):
-            wanted = dense[:, *tile.written_in_patch.slices]
-            output.write(tile.written, convert(wanted, dtype))
-        remaining.take_off(tile.written)
-        progress(job.output.volume - remaining.voxels, job.output.volume)
+            passage.write(tile, dense)
+        passage.note_written(tile)
 
     computing = map(_unless_finished, map(of_values, runner.stages(stopwatch)))
-    tiles = list(remaining.tiles(runner.plan.patch))
+    tiles = list(passage.remaining.tiles(runner.plan.patch))
     with stopwatch.during("running"):
         run_stages(tiles, [read, *computing, write], here=1)
 

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.engine.endurance import EnduringRunner
-from znni.engine.pipeline import no_progress
+from znni.engine.pipeline import Passage
 from znni.engine.remaining import Remaining
-from znni.engine.skipping import Blocks
-from znni.engine.tiles import Job
 from znni.errors import InvalidInput, option
 from znni.job_seconds import JobSeconds
 from znni.machine import DeviceKind
@@ -76,10 +74,8 @@ class Comparison:
 
 def recheck(
     runner: EnduringRunner,
-    blocks: Blocks,
-    job: Job,
+    passage: Passage,
     output: Output,
-    dtype: OutputType,
     accuracy: Accuracy,
     smaller: Callable[[Plan, DeviceKind], Plan],
 ) -> JobSeconds:
@@ -89,10 +85,8 @@ def recheck(
 
     Args:
         runner: with the plan to go on with.
-        blocks: the input.
-        job: which output is wanted.
+        passage: what is left of the job.
         output: with the blocks that are finished.
-        dtype: of its values.
         accuracy: the class that primitives may have.
         smaller: as ``EnduringRunner.run`` takes it.
 
@@ -103,14 +97,15 @@ def recheck(
         InvalidInput: the block comes out differently, by more than rounding.
     """
     finished = reversed(_finished(output.begun.history))
-    block = next((block for block in finished if not blocks.is_outside(block)), None)
+    block = next((block for block in finished if not passage.blocks.is_outside(block)), None)
     if block is None:
         return JobSeconds()
-    whole = Box(Vec3(0, 0, 0), job.output)
-    only = Remaining(job.output, [(whole, True), (block, False)])
-    share, accepted = ROUNDING[dtype]
+    size = passage.remaining.output
+    only = Remaining(size, [(Box(Vec3(0, 0, 0), size), True), (block, False)])
+    share, accepted = ROUNDING[passage.dtype]
     found = Comparison(output, accepted)
-    spent = runner.run(blocks.unmasked(), job, found, dtype, no_progress, smaller, only)
+    again = Passage(passage.blocks.unmasked(), found, passage.dtype, only)
+    spent = runner.run(again, smaller)
     layers = len(runner.plans[-1].network.convolutions)
     if not found.largest <= layers * ACCURACIES[accuracy] + share:
         raise InvalidInput(

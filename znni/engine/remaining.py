@@ -19,10 +19,13 @@ class Remaining:
     Args:
         output: extents of the output.
         history: boxes that were written (True), or lost since (False), in order.
+
+    Attributes:
+        output: the same.
     """
 
     def __init__(self, output: Vec3, history: Iterable[tuple[Box, bool]] = ()) -> None:
-        self._output = output
+        self.output = output
         self._boxes = [Box(Vec3(0, 0, 0), output)]
         for box, written in history:
             if written:
@@ -38,7 +41,7 @@ class Remaining:
     def tiles(self, patch: Vec3) -> Iterator[Tile]:
         """Patches that cover what is left; the boxes that they write partition it."""
         for box in tuple(self._boxes):
-            yield from tiles(self._output, patch, box)
+            yield from tiles(self.output, patch, box)
 
     def take_off(self, box: Box) -> None:
         """Note that a box is written."""

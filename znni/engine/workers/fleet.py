@@ -6,11 +6,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from znni.engine.pipeline import Progress
-from znni.engine.remaining import Remaining
-from znni.engine.skipping import Blocks
+from znni.engine.pipeline import Passage
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Job
 from znni.engine.workers.lanes import Lanes
 from znni.engine.workers.serving import Prepare
 from znni.engine.workers.slots import SlotShape
@@ -18,7 +15,6 @@ from znni.engine.workers.worker import Worker, end_all
 from znni.job_seconds import Stage
 from znni.options import OutputType
 from znni.plans import Plan
-from znni.volume import Sink
 
 
 @dataclass(frozen=True)
@@ -81,25 +77,11 @@ class Fleet:
             _end(self._workers)
             raise
 
-    def run_volume(
-        self,
-        blocks: Blocks,
-        job: Job,
-        output: Sink,
-        dtype: OutputType,
-        progress: Progress,
-        remaining: Remaining,
-        stopwatch: Stopwatch,
-    ) -> None:
+    def run_volume(self, passage: Passage, stopwatch: Stopwatch) -> None:
         """Compute what is left of a job, as ``run_volume`` does, and blocks in any order.
 
         Args:
-            blocks: the input.
-            job: which output is wanted.
-            output: takes the results.
-            dtype: of the values written.
-            progress: called after each patch with the output voxels written and those wanted.
-            remaining: the output not written yet.
+            passage: what is left of the job.
             stopwatch: learns how long the workers took to get ready, how long blocks were written,
                 and how long a worker was at each of the other stages, on average.
 
@@ -109,7 +91,7 @@ class Fleet:
         """
         if not self._workers:  # an earlier run failed
             self._start()
-        lanes = Lanes(self.plan, blocks, job, output, dtype, progress, remaining)
+        lanes = Lanes(self.plan, passage)
         try:
             lanes.run(self._workers, stopwatch)
         except BaseException:

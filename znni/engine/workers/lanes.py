@@ -13,15 +13,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from znni.engine.pipeline import Progress, convert
-from znni.engine.remaining import Remaining
-from znni.engine.skipping import Blocks
+from znni.engine.pipeline import Passage
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Job, Tile
+from znni.engine.tiles import Tile
 from znni.engine.workers.worker import Worker, end_all
-from znni.options import OutputType
 from znni.plans import Plan
-from znni.volume import Sink
 from znni.weights import Float32
 
 
@@ -32,35 +28,16 @@ class Lanes:
 
     Args:
         plan: what they run.
-        blocks: the input.
-        job: which output is wanted.
-        output: takes the results.
-        dtype: of the values written.
-        progress: called after each patch with the output voxels written and those wanted.
-        remaining: the output not written yet.
+        passage: what is left of the job.
 
     Attributes:
         reading: seconds that blocks took to read, of all workers together.
         writing: seconds that blocks took to write.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        blocks: Blocks,
-        job: Job,
-        output: Sink,
-        dtype: OutputType,
-        progress: Progress,
-        remaining: Remaining,
-    ) -> None:
-        self._blocks = blocks
-        self._job = job
-        self._output = output
-        self._dtype: OutputType = dtype
-        self._progress = progress
-        self._remaining = remaining
-        self._todo = iter(list(remaining.tiles(plan.patch)))
+    def __init__(self, plan: Plan, passage: Passage) -> None:
+        self._passage = passage
+        self._todo = iter(list(passage.remaining.tiles(plan.patch)))
         self._taking, self._storing = Lock(), Lock()
         self._errors: list[BaseException] = []
         self.reading = 0.0
@@ -117,7 +94,7 @@ class Lanes:
     def _read(self, tile: Tile, block: Float32) -> Float32 | None:
         """Bring what is to be computed, or return the output where that is known."""
         begun = perf_counter()
-        found = self._blocks.read(tile, block)
+        found = self._passage.blocks.read(tile, block)
         with self._taking:
             self.reading += perf_counter() - begun
         return found.values if found.finished else None
@@ -125,12 +102,9 @@ class Lanes:
     def _write(self, tile: Tile, dense: NDArray[Any]) -> None:
         with self._storing:
             begun = perf_counter()
-            wanted = dense[:, *tile.written_in_patch.slices]
-            self._output.write(tile.written, convert(wanted, self._dtype))
+            self._passage.write(tile, dense)
             self.writing += perf_counter() - begun
-            self._remaining.take_off(tile.written)
-            total = self._job.output.volume
-            self._progress(total - self._remaining.voxels, total)
+            self._passage.note_written(tile)
 
 
 def _end(workers: Sequence[Worker], threads: Sequence[Thread]) -> None:
