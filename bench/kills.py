@@ -12,7 +12,7 @@ from pathlib import Path
 
 import h5py
 
-from bench.many_patches import many_patches
+from bench.many_patches import ManyPatches
 from bench.record import Row
 from bench.same_output import difference
 from znni.errors import RunFailed
@@ -24,20 +24,14 @@ ZNNI = (sys.executable, "-c", "from znni.cli import main; main()")
 
 
 def compare_kills(
-    net: Path,
-    output: str,
-    patch: int,
-    patches: int,
+    case: ManyPatches,
     times: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Row:
     """Kill runs at random moments, from before their first block to their end, and run them again.
 
     Args:
-        net: a network's file.
-        output: the name of its kind.
-        patch: most output voxels per axis of a patch.
-        patches: of them per axis.
+        case: of the runs.
         times: how often a run is killed.
         progress: told what is being done.
 
@@ -48,24 +42,23 @@ def compare_kills(
     Raises:
         RunFailed: a run failed that was not killed.
     """
-    moments = random.Random(output)
-    with many_patches(net, output, patch, patches) as case:
-        out, alone = case.place("out"), case.place("alone")
-        command = [*ZNNI, *case.command(out)]
-        seconds = _finish(command, out)
-        out.rename(alone)
-        at: list[int] = []
-        identical = wrong = 0
-        while len(at) < times:
-            progress(f"{output}, kill {len(at) + 1} of {times}")
-            moment = moments.randint(0, case.blocks), moments.uniform(0, seconds / case.blocks)
-            if _kill(command, out, *moment):
-                ledger = _ledger(out)
-                at.append(len(ledger.checksums))
-                wrong += not _holds(ledger, out)
-                _finish(command, out)
-                identical += not difference(alone, out)
-            _take_away(out)
+    moments = random.Random(case.output)
+    out, alone = case.place("out"), case.place("alone")
+    command = [*ZNNI, *case.command(out)]
+    seconds = _finish(command, out)
+    out.rename(alone)
+    at: list[int] = []
+    identical = wrong = 0
+    while len(at) < times:
+        progress(f"{case.output}, kill {len(at) + 1} of {times}")
+        moment = moments.randint(0, case.blocks), moments.uniform(0, seconds / case.blocks)
+        if _kill(command, out, *moment):
+            ledger = _ledger(out)
+            at.append(len(ledger.checksums))
+            wrong += not _holds(ledger, out)
+            _finish(command, out)
+            identical += not difference(alone, out)
+        _take_away(out)
     return case.row() | {
         "seconds": seconds,
         "kills": times,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +12,7 @@ import typer
 from bench import options
 from bench.kills import compare_kills
 from bench.ledger_overhead import compare_ledger
-from bench.many_patches import OUTPUTS
+from bench.many_patches import OUTPUTS, ManyPatches, many_patches
 from bench.rounds import Effort
 from bench.session import progress, report_all
 from znni.errors import InvalidInput
@@ -30,11 +33,8 @@ def kills_command(
     out: options.Out = None,
 ) -> None:
     """Kill runs at random moments, and compare what the same command then ends with."""
-    rows = (
-        [compare_kills(path, name, patch, patches, times, progress)]
-        for path in net
-        for name in _known(output)
-    )
+    cases = _cases(net, output, patch, patches)
+    rows = ([compare_kills(case, times, progress)] for case in cases)
     report_all("kills", rows, [], out)
 
 
@@ -49,16 +49,16 @@ def ledger_command(
 ) -> None:
     """Runs with the ledger of their output and without."""
     effort = Effort(repeats, budget)
-    rows = (
-        [compare_ledger(path, name, patch, patches, effort, progress)]
-        for path in net
-        for name in _known(output)
-    )
+    cases = _cases(net, output, patch, patches)
+    rows = ([compare_ledger(case, effort, progress)] for case in cases)
     report_all("ledger", rows, [], out)
 
 
-def _known(names: list[str]) -> list[str]:
-    for name in names:
+def _cases(nets: list[Path], outputs: list[str], patch: int, patches: int) -> Iterator[ManyPatches]:
+    """Every network with every kind of output; each is there until the next is asked for."""
+    for name in outputs:
         if name not in OUTPUTS:
             raise InvalidInput(f"there is no output {name!r}; choose of {', '.join(OUTPUTS)}")
-    return names or list(OUTPUTS)
+    for net, output in product(nets, outputs or OUTPUTS):
+        with many_patches(net, output, patch, patches) as case:
+            yield case

@@ -12,7 +12,7 @@ from unittest.mock import patch as replaced
 
 import znni.api
 import znni.resuming
-from bench.many_patches import many_patches
+from bench.many_patches import ManyPatches
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
 from znni.request import Request
@@ -39,53 +39,46 @@ class NoLedger(MemoryLedger):
 
 
 def compare_ledger(
-    net: Path,
-    output: str,
-    patch: int,
-    patches: int,
+    case: ManyPatches,
     effort: Effort,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Row:
     """Runs with a ledger and without, in turn, and what those with it spend in its code.
 
     Args:
-        net: a network's file.
-        output: the name of its kind.
-        patch: most output voxels per axis of a patch.
-        patches: of them per axis.
+        case: of the runs.
         effort: of which the budget is per contestant.
         progress: told the name of each run.
     """
     spent: list[float] = []
-    with many_patches(net, output, patch, patches) as case:
 
-        def run() -> None:
-            znni.api.infer(
-                case.volume,
-                case.net,
-                case.place("out"),
-                random_seed=case.random_seed,
-                plan=case.plan,
-                costs="built-in",
-                overwrite=True,
-                **case.kind.options,
-            )
-
-        def with_it() -> None:
-            with timed(spent):
-                run()
-
-        def without_it() -> None:
-            with ExitStack() as stack:
-                for module in (hdf5_output, zarr_output):
-                    stack.enter_context(replaced.object(module, "LedgerFile", NoLedger))
-                stack.enter_context(replaced.object(znni.api, "identified", _as_wanted))
-                run()
-
-        contestants = {"with": stopwatch(with_it), "without": stopwatch(without_it)}
-        results = run_rounds(
-            contestants, repeats=effort.repeats, budget=effort.budget, progress=progress
+    def run() -> None:
+        znni.api.infer(
+            case.volume,
+            case.net,
+            case.place("out"),
+            random_seed=case.random_seed,
+            plan=case.plan,
+            costs="built-in",
+            overwrite=True,
+            **case.kind.options,
         )
+
+    def with_it() -> None:
+        with timed(spent):
+            run()
+
+    def without_it() -> None:
+        with ExitStack() as stack:
+            for module in (hdf5_output, zarr_output):
+                stack.enter_context(replaced.object(module, "LedgerFile", NoLedger))
+            stack.enter_context(replaced.object(znni.api, "identified", _as_wanted))
+            run()
+
+    contestants = {"with": stopwatch(with_it), "without": stopwatch(without_it)}
+    results = run_rounds(
+        contestants, repeats=effort.repeats, budget=effort.budget, progress=progress
+    )
     with_seconds, without = results["with"].timing, results["without"].timing
     ledger = sorted(spent[1:])[len(spent[1:]) // 2]
     return case.row() | {

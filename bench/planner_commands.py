@@ -24,6 +24,7 @@ from znni.machine import Processors
 from znni.machine_file import machine_for
 from znni.network_file import load_network
 from znni.options import DeviceChoice, Division, memory_size
+from znni.planning import search
 
 Families = Annotated[
     list[str] | None,
@@ -56,7 +57,16 @@ def search_command(
         rows = []
         for network in networks:
             progress(f"planning {network.name} for {file or 'this machine'}")
-            rows.append(time_search(network, size, limit, file, micro_batches, costs, device))
+            started = search(
+                network,
+                (size, size, size),
+                ram=limit,
+                machine=file,
+                micro_batches=micro_batches,
+                device=device,
+                costs=costs,
+            )
+            rows.append(time_search(started))
         return rows
 
     report_all("search", (timed(*one) for one in asked), [], out)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from bench.plan_patch import LONG, PlanPatch
 from bench.record import Row
@@ -15,43 +14,24 @@ from planner.exhaustive import Search
 from znni.errors import DoesNotFit
 from znni.families import FAMILIES
 from znni.network import Network
-from znni.options import Costs, DeviceChoice, Division
+from znni.options import Costs
 from znni.planning import search
 from znni.plans import Plan
 
 SHARES = {"joint": undominated_within, "equal": equal_share, "first come": first_come}
 
 
-def time_search(
-    network: Network,
-    size: int,
-    ram: int | None,
-    machine: Path | None,
-    division: Division,
-    costs: Costs,
-    device: DeviceChoice = "cpu",
-) -> Row:
-    """How long the search for one plan takes, which starts afresh, and what it finds.
-
-    Args:
-        network: to plan for.
-        size: voxels per axis of the volume.
-        ram: bytes that the plan may take; by default what the machine has.
-        machine: a machine's file; by default this one.
-        division: the sizes of the pieces.
-        costs: of the model that predicts times.
-        device: where layers may run.
-    """
-    started = _search(network, size, ram, machine, division, costs, device)
+def time_search(started: Search) -> Row:
+    """How long a search that starts afresh takes for one plan, and what it finds."""
     host = started.machine.host
     start = time.perf_counter()
     row: Row = {
-        "network": network.name,
+        "network": started.network.name,
         "processor": host.name,
         "threads": host.threads,
         "limit_gib": host.memory / 2**30,
-        "division": division,
-        "device": device,
+        "division": started.division,
+        "device": started.device,
     }
     try:
         plan = started.fastest()[0]
@@ -87,7 +67,7 @@ def compare_shares(
         effort: of the measurement; None for predictions alone.
         progress: told what comes next.
     """
-    among = _search(network, size, ram, None, "power-of-two", costs)
+    among = search(network, (size, size, size), ram=ram, device="cpu", costs=costs)
     if families:
         names = [n for n in among.catalogue if _is_pooling(n) or _family(n) in families]
         among = among.among(names)
@@ -115,26 +95,6 @@ def compare_shares(
             row["skipped"] = "nothing fits"
         rows.append(row)
     return rows
-
-
-def _search(
-    network: Network,
-    size: int,
-    ram: int | None,
-    machine: Path | None,
-    division: Division,
-    costs: Costs,
-    device: DeviceChoice = "cpu",
-) -> Search:
-    return search(
-        network,
-        (size, size, size),
-        ram=ram,
-        machine=machine,
-        micro_batches=division,
-        device=device,
-        costs=costs,
-    )
 
 
 def _family(primitive: str) -> str | None:

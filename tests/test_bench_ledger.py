@@ -16,7 +16,7 @@ from quick_benchmarks import QUICK
 
 from bench.kills import ZNNI, compare_kills
 from bench.ledger_overhead import compare_ledger
-from bench.many_patches import OUTPUTS
+from bench.many_patches import OUTPUTS, many_patches
 from bench.same_output import MEASURED, difference
 from bench.table import table
 from znni.cli import INTERNAL_ERROR
@@ -59,14 +59,16 @@ def test_killed_runs_are_compared_with_one_that_was_not(
 ) -> None:
     monkeypatch.setattr("bench.kills._finish", run_here)
     monkeypatch.setattr("bench.kills._kill", stop_here)
-    row = compare_kills(Path("tiny.yaml"), output, patch=8, patches=2, times=2)
+    with many_patches(Path("tiny.yaml"), output, patch=8, patches=2) as case:
+        row = compare_kills(case, times=2)
     assert (row["kills"], row["identical"], row["wrong_ledgers"], row["blocks"]) == (2, 2, 0, 8)
     assert row["blocks_at_kills"] == [3, 3]
     assert "tiny" in table("kills", [row])
 
 
 def test_runs_with_a_ledger_take_turns_with_those_without() -> None:
-    row = compare_ledger(Path("tiny.yaml"), "hdf5", patch=8, patches=2, effort=QUICK)
+    with many_patches(Path("tiny.yaml"), "hdf5", patch=8, patches=2) as case:
+        row = compare_ledger(case, QUICK)
     assert row["blocks"] == 8
     assert row["rounds"] == len(row["all_with_seconds"]) == len(row["all_ledger_seconds"]) == 2
     assert 0 < row["ledger_seconds"] < row["with_seconds"]

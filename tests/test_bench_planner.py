@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from bench.__main__ import app
 from bench.machine_plans import plan_on
 from bench.networks import plan_for
 from bench.published import published
-from bench.record import load, save
+from bench.record import Row, load, save
 from bench.searches import SHARES, compare_shares, time_search
 from bench.strategies import STRATEGIES, compare_strategies, run_planned
 from bench.table import table
@@ -24,6 +25,7 @@ from planner.choices import Slot, fastest_within
 from znni.errors import InvalidInput
 from znni.machine import DeviceKind
 from znni.network_file import load_network
+from znni.planning import SearchOptions, search
 
 MACHINES = Path(__file__).parents[1] / "machines"
 NETWORKS = MACHINES.parent / "networks"
@@ -45,15 +47,18 @@ def test_no_simpler_way_beats_the_joint_one_or_takes_more_than_there_is(
 
 
 def test_searches_are_timed_here_and_for_other_machines() -> None:
-    here = time_search(NETWORK, 64, 1 << 30, None, "none", "built-in")
-    there = time_search(NETWORK, 64, None, MACHINES / "e7.yaml", "power-of-two", "built-in")
+    def row(**options: Unpack[SearchOptions]) -> Row:
+        return time_search(search(NETWORK, (64, 64, 64), device="cpu", costs="built-in", **options))
+
+    here = row(ram=1 << 30, micro_batches="none")
+    there = row(machine=MACHINES / "e7.yaml")
     assert here["limit_gib"] == 1
     assert there["threads"] == 72
-    for row in (here, there):
-        assert row["seconds"] > 0
-        assert row["calls"] > 0
-        assert row["declared_gib"] <= row["limit_gib"]
-    assert "skipped" in time_search(NETWORK, 64, 1 << 20, None, "none", "built-in")
+    for one in (here, there):
+        assert one["seconds"] > 0
+        assert one["calls"] > 0
+        assert one["declared_gib"] <= one["limit_gib"]
+    assert "skipped" in row(ram=1 << 20, micro_batches="none")
     assert len(table("search", [here, there]).splitlines()) == 4
 
 
