@@ -18,7 +18,7 @@ from znni.cost import Cost, Memory
 from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Operation
-from znni.primitive import Catalogue, Primitive, Run
+from znni.primitive import Catalogue, Primitive, Run, applying
 from znni.shapes import Shape5
 from znni.side_by_side import BESIDE, shared_out
 from znni.weights import ConvWeights, Float32
@@ -93,9 +93,7 @@ class MicroBatches:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """All pieces' work; input and output whole, and the largest workspace of a piece."""
-        out = self.out_shape(layer, shape)
-        if out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        out = applying(self.out_shape(layer, shape), self, layer, shape)
         costs = (p.primitive.cost(layer, shape._replace(n=p.items)) for p in self.pieces)
         return cost_of_pieces(
             ((p.times, cost) for p, cost in zip(self.pieces, costs, strict=True)),
@@ -104,9 +102,7 @@ class MicroBatches:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare each piece once, however often it comes."""
-        out = self.out_shape(layer, shape)
-        if out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        out = applying(self.out_shape(layer, shape), self, layer, shape)
         each = out.n // shape.n
         runs = [
             (p, p.primitive.build(layer, shape._replace(n=p.items), weights)) for p in self.pieces

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = "Callable[[Float32], Float32]"
 Found = TypeVar("Found")
+Layer = TypeVar("Layer", Conv, Pool)
 
 
 class Primitive(Protocol):
@@ -129,6 +130,19 @@ def applying(found: Found | None, primitive: Primitive, layer: Operation, shape:
     if found is None:
         raise ValueError(f"{primitive.name} does not apply to {layer} on {shape}")
     return found
+
+
+def applied_to(
+    kind: type[Layer], primitive: Primitive, layer: Operation, shape: Shape5
+) -> tuple[Layer, Shape5]:
+    """The layer that a primitive for one kind of them is asked to do, and its output's shape.
+
+    Raises:
+        ValueError: it is of another kind, or the primitive does not apply to it on that shape.
+    """
+    out = primitive.out_shape(layer, shape)
+    found = (layer, out) if isinstance(layer, kind) and out else None
+    return applying(found, primitive, layer, shape)
 
 
 def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:

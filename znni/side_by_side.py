@@ -16,7 +16,7 @@ from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Operation
 from znni.nominal_time import nominal_time
-from znni.primitive import Catalogue, Primitive, Run, UsesGpu
+from znni.primitive import Catalogue, Primitive, Run, UsesGpu, applying
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32
 
@@ -144,10 +144,7 @@ class SideBySide:
         return self.on_host, self.on_gpu
 
     def _out(self, layer: Operation, shape: Shape5) -> Shape5:
-        out = self.out_shape(layer, shape)
-        if out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return out
+        return applying(self.out_shape(layer, shape), self, layer, shape)
 
 
 def shared_out(catalogue: Catalogue, name: str) -> SideBySide | None:

@@ -19,7 +19,7 @@ from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
-from znni.primitive import Run, convolved
+from znni.primitive import Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
     CODES,
     FUSED_BY_ROW,
@@ -127,9 +127,7 @@ class Direct:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """No workspace but the band of each thread."""
-        out = self.out_shape(layer, shape)
-        if not isinstance(layer, Conv) or out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        layer, out = applied_to(Conv, self, layer, shape)
         blocking = Blocking.of(layer, shape, out)
         maps = blocking.maps * blocking.groups
         taps = layer.in_features * layer.kernel.volume
@@ -150,9 +148,7 @@ class Direct:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as the register tile reads them."""
-        out = self.out_shape(layer, shape)
-        if not isinstance(layer, Conv) or out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
+        layer, out = applied_to(Conv, self, layer, shape)
         given = conv_weights(layer, weights)
         blocking = Blocking.of(layer, shape, out)
         tile_weights = _tile_weights(given.weight, blocking)

@@ -11,7 +11,7 @@ from znni.arena import new_output, workspace
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
-from znni.primitive import Run, convolved
+from znni.primitive import Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
     FUSED_BY_ROW,
     softmax_over_maps,
@@ -59,7 +59,7 @@ class Lowered:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Lifting multiplies at more positions than the output has; both take memory."""
-        conv, out = self._checked(layer, shape)
+        conv, out = applied_to(Conv, self, layer, shape)
         split, block = self._blocking(conv, out)
         positions = (out.size + out.size.ceil_div(block.size) * (split.lifted - 1)).volume
         if self.blocked:
@@ -81,7 +81,7 @@ class Lowered:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as a matrix."""
-        conv, out = self._checked(layer, shape)
+        conv, out = applied_to(Conv, self, layer, shape)
         given = conv_weights(conv, weights)
         split, block = self._blocking(conv, out)
         prepared = LoweredLayer(conv, split, split.matrix(given.weight), given.bias)
@@ -96,12 +96,6 @@ class Lowered:
             return y
 
         return run
-
-    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Conv, Shape5]:
-        out = self.out_shape(layer, shape)
-        if not isinstance(layer, Conv) or out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")
-        return layer, out
 
     def _blocking(self, layer: Conv, out: Shape5) -> tuple[Split, Block]:
         whole = Block(out.f, out.size)

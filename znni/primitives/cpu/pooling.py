@@ -9,7 +9,7 @@ from znni.arena import new_output
 from znni.cost import Cost, Memory
 from znni.machine import Device
 from znni.network import Operation, Pool
-from znni.primitive import Run
+from znni.primitive import Run, applied_to
 from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.window_maxima import Scratch, window_maxima
@@ -39,8 +39,8 @@ class Pooling(ABC):
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """One comparison for every voxel; a pass over the input and one over the output."""
-        window, out = self._checked(layer, shape)
-        scratch = self.device.threads * Scratch.of(shape, out, window).nbytes
+        layer, out = applied_to(Pool, self, layer, shape)
+        scratch = self.device.threads * Scratch.of(shape, out, layer.window).nbytes
         return Cost(
             flops=float(shape.elements),
             bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
@@ -55,18 +55,12 @@ class Pooling(ABC):
         weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
     ) -> Run:
         """Nothing to prepare."""
-        window, out = self._checked(layer, shape)
+        layer, out = applied_to(Pool, self, layer, shape)
         pool = workers(self.device.threads)
 
         def run(x: Float32) -> Float32:
             y = new_output(out)
-            window_maxima(x, y, window, self.offsets(window), pool)
+            window_maxima(x, y, layer.window, self.offsets(layer.window), pool)
             return y
 
         return run
-
-    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Vec3, Shape5]:
-        out = self.out_shape(layer, shape)
-        if not isinstance(layer, Pool) or out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")
-        return layer.window, out

@@ -19,7 +19,7 @@ from znni.device_arena import device_workspace, new_device_output
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.options import ACCURACIES
-from znni.primitive import Run, convolved
+from znni.primitive import Run, applied_to, convolved
 from znni.primitives.gpu.common.activation import activate_over_maps, with_softmax
 from znni.primitives.gpu.pruned.geometry import (
     WORK_BYTES,
@@ -51,7 +51,7 @@ class GpuFftPruned:
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Transforms of the lines that are not zero, and a product for each pair of maps."""
-        conv, out = self._checked(layer, shape)
+        conv, out = applied_to(Conv, self, layer, shape)
         cost = Cost(
             flops=flops(conv, shape, out),
             bytes_moved=shape.nbytes + out.nbytes + bytes_moved(conv, shape, out),
@@ -66,7 +66,7 @@ class GpuFftPruned:
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Plan the transforms."""
-        conv, out = self._checked(layer, shape)
+        conv, out = applied_to(Conv, self, layer, shape)
         given = conv_weights(conv, weights)
         spectrum, needed = Spectrum.of(shape.size), amounts(conv, shape, out)
         kernels = Kernels(conv.activation)
@@ -97,12 +97,6 @@ class GpuFftPruned:
             return y
 
         return run
-
-    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Conv, Shape5]:
-        out = self.out_shape(layer, shape)
-        if out is None or not isinstance(layer, Conv):
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return layer, out
 
 
 def primitives(device: Device) -> tuple[GpuFftPruned, ...]:

@@ -21,7 +21,7 @@ from znni.cuda import device_errors
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.nominal_time import nominal_time
-from znni.primitive import Primitive, Run, convolved
+from znni.primitive import Primitive, Run, applying, convolved
 from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
 from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers, splits
 from znni.shapes import Shape5
@@ -138,10 +138,7 @@ class HostRam:
         return run
 
     def _applicable(self, layer: Operation, shape: Shape5) -> Chosen:
-        chosen = _chosen(self, layer, shape)
-        if chosen is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return chosen
+        return applying(_chosen(self, layer, shape), self, layer, shape)
 
 
 def build_parts(

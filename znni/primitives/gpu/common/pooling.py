@@ -13,7 +13,7 @@ from znni.cuda_kernels import compiled, source_beside
 from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Operation, Pool
-from znni.primitive import Run
+from znni.primitive import Run, applied_to
 from znni.primitives.gpu.common.larger import larger_source
 from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.shapes import Shape5, Vec3
@@ -47,9 +47,9 @@ class GpuPooling(ABC):
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Comparisons for every window; a pass over the input and one over the output."""
-        window, out = self._checked(layer, shape)
+        layer, out = applied_to(Pool, self, layer, shape)
         return Cost(
-            flops=float(out.elements * window.volume),
+            flops=float(out.elements * layer.window.volume),
             bytes_moved=shape.nbytes + out.nbytes,
             memory=Memory.beside(shape.nbytes + out.nbytes, workspace=0),
             efficiency=EFFICIENCY,
@@ -62,11 +62,10 @@ class GpuPooling(ABC):
         weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
     ) -> Run:
         """Compile the kernel for the window."""
-        window, out = self._checked(layer, shape)
-        module = compiled(source(), constants(window, self.offsets(window)))
-        kernel = module.get_function("max_pooling")
-        threads = most_threads(window, self.offsets(window))
-        threads, blocks, planes = division(shape, out, window, threads)
+        layer, out = applied_to(Pool, self, layer, shape)
+        window, offsets = layer.window, self.offsets(layer.window)
+        kernel = compiled(source(), constants(window, offsets)).get_function("max_pooling")
+        threads, blocks, planes = division(shape, out, window, most_threads(window, offsets))
 
         def run(x: Any) -> Any:
             y = new_device_output(out)
@@ -75,12 +74,6 @@ class GpuPooling(ABC):
             return y
 
         return run
-
-    def _checked(self, layer: Operation, shape: Shape5) -> tuple[Vec3, Shape5]:
-        out = self.out_shape(layer, shape)
-        if not isinstance(layer, Pool) or out is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on an input of {shape}")
-        return layer.window, out
 
 
 def source() -> str:
