@@ -26,12 +26,13 @@ from bench.torch_settings import LAYOUTS, has_torch
 from znni import planning
 from znni.errors import InvalidInput, RunFailed
 from znni.gpus import why_no_gpu
-from znni.machine import Machine, detect_machine
+from znni.machine import Machine
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Accuracy, Costs, OutputType, memory_size
 from znni.plans import Plan
 from znni.primitive import Primitive, catalogue, on_device
+from znni.this_machine import detect_machine
 
 Proposals = Annotated[
     int, typer.Option(min=1, help="Of cuDNN's engines, among which PyTorch is autotuned.")

@@ -24,11 +24,12 @@ from bench.session import (
 from bench.table import table
 from planner.costs import CostModel
 from znni.calibration.choice import cost_model
-from znni.machine import Machine, detect_host
+from znni.machine import Machine
 from znni.network_file import load_network
 from znni.options import Costs, memory_size
 from znni.primitive import catalogue
 from znni.shapes import Shape5
+from znni.this_machine import detect_host
 
 
 def host_with(

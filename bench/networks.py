@@ -17,11 +17,11 @@ from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds, speedups
 from bench.torch_settings import PARTS, WHOLE
 from znni import planning
-from znni.machine import detect_host
 from znni.network import Network
 from znni.options import Accuracy
 from znni.plans import Plan
 from znni.shapes import Vec3
+from znni.this_machine import detect_host
 from znni.weights import random_weights
 
 OURS = "znni"

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 import psutil
 
 from znni.errors import InvalidInput
-from znni.machine import detect_host
+from znni.this_machine import detect_host
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[

@@ -14,10 +14,10 @@ from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
 from znni.errors import InvalidInput
 from znni.handling import handling_times
-from znni.machine import detect_machine
 from znni.options import Costs
 from znni.plans import Plan
 from znni.run_overhead import run_overhead
+from znni.this_machine import detect_machine
 from znni.units import in_units
 
 MEASURED = "measured"  # how the source of such costs begins

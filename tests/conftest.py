@@ -18,10 +18,11 @@ from planner.costs import BUILT_IN
 from znni.calibration.database import VARIABLE, CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
-from znni.machine import Machine, detect_machine
+from znni.machine import Machine
 from znni.network import Network
 from znni.network_file import load_network
 from znni.primitive import Primitive
+from znni.this_machine import detect_machine
 from znni.timing import Timing
 from znni.weights import Weights, load_weights
 

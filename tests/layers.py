@@ -10,11 +10,11 @@ from devices import built
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from znni.machine import detect_machine
 from znni.network import Activation, Conv, Operation, Pool, PooledConv
 from znni.primitive import Primitive, UsesGpu, catalogue
 from znni.primitives import reference
 from znni.shapes import Shape5, Vec3
+from znni.this_machine import detect_machine
 from znni.weights import ConvWeights, Float32
 
 CONVOLUTION = Conv("convolution", 2, 3, Vec3(2, 3, 2), "identity"), Shape5(1, 2, 7, 8, 9)

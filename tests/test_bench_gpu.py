@@ -22,9 +22,10 @@ from bench.record import Row, load, save
 from bench.report import report
 from bench.table import table
 from znni.errors import InvalidInput
-from znni.machine import Machine, detect_machine
+from znni.machine import Machine
 from znni.primitive import Primitive, catalogue, on_device
 from znni.shapes import Shape5, Vec3
+from znni.this_machine import detect_machine
 
 H200 = replace(DEVICE, capability=90)
 CEILINGS = GpuCeilings("NVIDIA H200", flops=60e12, copy_bandwidth=4e12)

@@ -20,11 +20,12 @@ from znni.calibration.measure import Workbench, memory_for
 from znni.calibration.record import record, refine
 from znni.calibration.shapes import GPU_FULL, GPU_QUICK, Call, designed_calls
 from znni.errors import InvalidInput
-from znni.machine import Device, Machine, detect_host, detect_machine
+from znni.machine import Device, Machine
 from znni.network import Conv
 from znni.plans import Plan
 from znni.primitive import Primitive, catalogue, on_device
 from znni.shapes import Shape5, Vec3
+from znni.this_machine import detect_host, detect_machine
 from znni.timing import Timing
 
 H200 = Device("gpu", "NVIDIA H200", 125 * 2**30, 1, flops=67e12, bandwidth=4.9e12, capability=90)

@@ -19,7 +19,7 @@ def test_more_memory_than_there_is_is_warned_of(
 ) -> None:
     succeeds(*INFER)
     assert not caplog.messages
-    monkeypatch.setattr("znni.machine._available_memory", lambda: 300 << 20)
+    monkeypatch.setattr("znni.this_machine._available_memory", lambda: 300 << 20)
     succeeds(*INFER, "--ram", "2GiB", "--overwrite")
     assert caplog.messages == [
         "the plan takes 512 MiB and 270 MiB are available: the system may end the run; "

@@ -17,7 +17,6 @@ from layers import assert_accurate, random_case
 from numpy.typing import NDArray
 from tiled_convolutions import tiled_convolutions
 
-from znni.machine import detect_machine
 from znni.network import Conv, Pool, PooledConv
 from znni.primitive import convolved_and_pooled
 from znni.primitives import reference
@@ -36,6 +35,7 @@ from znni.primitives.cpu.tiled.overlap_save import (
 )
 from znni.primitives.cpu.tiled.pooled_tiles import PooledTiles
 from znni.shapes import Shape5, Vec3
+from znni.this_machine import detect_machine
 
 Numbers = NDArray[np.float64]
 

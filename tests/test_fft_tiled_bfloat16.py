@@ -16,7 +16,7 @@ from tiled_convolutions import tiled_convolutions
 
 from znni import planning
 from znni.errors import InvalidInput
-from znni.machine import Machine, detect_machine
+from znni.machine import Machine
 from znni.network import Conv, Network, Pool
 from znni.options import Choices
 from znni.plans import Plan
@@ -27,6 +27,7 @@ from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
 from znni.primitives.cpu.fft_tiled import FftTiled
 from znni.primitives.cpu.tiled.number_formats import BFLOAT16
 from znni.shapes import Shape5, Vec3
+from znni.this_machine import detect_machine
 from znni.weights import Float32
 
 MACHINE = detect_machine(ram=4 << 30, threads=2)

@@ -27,7 +27,7 @@ from znni.engine.pipeline import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.traversal import Fragments
 from znni.errors import OutOfDeviceMemory
-from znni.machine import Machine, detect_machine
+from znni.machine import Machine
 from znni.network import Network
 from znni.options import OutputType
 from znni.plans import Plan
@@ -36,6 +36,7 @@ from znni.primitives.reference import dense
 from znni.run_overhead import run_overhead
 from znni.segments import Step
 from znni.shapes import Vec3
+from znni.this_machine import detect_machine
 from znni.weights import Float32, random_weights
 
 pytestmark = pytest.mark.gpu

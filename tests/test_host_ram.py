@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from layers import inputs, random_case, seeds
 
 from znni.cuda_kernels import compile_offline, resource_usage
-from znni.machine import Machine, detect_machine
+from znni.machine import Machine
 from znni.micro_batches import found
 from znni.network import Activation, Conv, Pool
 from znni.primitive import UsesGpu, catalogue, convolved, without_gpu
@@ -26,6 +26,7 @@ from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
 from znni.primitives.host_and_gpu.sub_layers import splits
 from znni.shapes import Shape5, Vec3
 from znni.side_by_side import Share, SideBySide
+from znni.this_machine import detect_machine
 
 HOST = machine().host
 GPU = replace(gpu(), link=50e9, flops=5e13, bandwidth=4e12)

@@ -8,7 +8,8 @@ import pytest
 
 from znni import control_groups
 from znni.errors import InvalidInput
-from znni.machine import AVAILABLE_SHARE, Device, Machine, detect_machine, limited
+from znni.machine import Device, Machine, limited
+from znni.this_machine import AVAILABLE_SHARE, detect_machine
 
 GIB = 2**30
 

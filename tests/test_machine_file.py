@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import znni
 from znni.errors import InvalidInput
-from znni.machine import AVAILABLE_SHARE, NOMINAL_STORAGE, Device, Machine, Storage
+from znni.machine import NOMINAL_STORAGE, Device, Machine, Storage
 from znni.machine_file import load_machine, machine_for
 from znni.network import Conv, Network
 from znni.plan_table import plan_table
 from znni.shapes import Vec3
+from znni.this_machine import AVAILABLE_SHARE
 
 MACHINES = sorted((Path(__file__).parent.parent / "machines").glob("*.yaml"))
 GIB = 2**30

@@ -13,10 +13,11 @@ import znni
 from znni import planning
 from znni.engine.checks import check_runnable
 from znni.errors import InvalidInput
-from znni.machine import Machine, detect_machine, limited
+from znni.machine import Machine, limited
 from znni.options import Choices, Stored
 from znni.plan_file import load_plan
 from znni.plans import Plan
+from znni.this_machine import detect_machine
 
 pytestmark = pytest.mark.usefixtures("there")
 

@@ -24,12 +24,12 @@ from layers import (
     random_input,
 )
 
-from znni.machine import detect_machine
 from znni.network import Conv, Pool, PooledConv
 from znni.options import ACCURACIES
 from znni.primitive import Primitive, catalogue, convolved, convolved_and_pooled
 from znni.primitives import reference
 from znni.shapes import Shape5, Vec3, offsets
+from znni.this_machine import detect_machine
 from znni.weights import Float32
 
 convolutions = pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))

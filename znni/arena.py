@@ -23,7 +23,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.arrays import ALIGNMENT, empty_aligned
 from znni.cuda import cupy
-from znni.machine import usable_cores
+from znni.this_machine import usable_cores
 from znni.units import in_units
 from znni.weights import Float32
 

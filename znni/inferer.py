@@ -16,7 +16,7 @@ from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.tiles import make_job
 from znni.gpu_choice import choose_gpus
-from znni.machine import DeviceKind, detect_for
+from znni.machine import DeviceKind
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import Border, Choices, Pad, PlanOptions, Stored, check_keywords, check_names
@@ -26,6 +26,7 @@ from znni.plans import Plan
 from znni.requirements import Requirements
 from znni.shapes import Vec3
 from znni.smaller_plan import smaller_plan
+from znni.this_machine import detect_for
 from znni.volume import Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.weights import Float32, Weights, weights_for

@@ -17,17 +17,16 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from znni.machine import (
-    AVAILABLE_SHARE,
     NOMINAL_STORAGE,
     Device,
     DeviceKind,
     Machine,
     Storage,
-    detect_machine,
     limited,
     nominal_link,
 )
 from znni.options import memory_size
+from znni.this_machine import AVAILABLE_SHARE, detect_machine
 from znni.yaml_file import Count, Entry, Name, YamlFile
 
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}

@@ -11,9 +11,10 @@ from znni.device_arena import device_peak
 from znni.errors import DoesNotFit, option
 from znni.gpu_choice import choose_gpus
 from znni.gpus import detect_gpus
-from znni.machine import AVAILABLE_SHARE, Device, detect_for, detect_host
+from znni.machine import Device
 from znni.plans import Plan
 from znni.requirements import Requirements
+from znni.this_machine import AVAILABLE_SHARE, detect_for, detect_host
 from znni.units import counted, in_units
 
 log = logging.getLogger("znni")

@@ -28,7 +28,7 @@ from znni.explanation import explanation
 from znni.families import families
 from znni.gpu_choice import choose_gpus, seeing_only
 from znni.handling import handling_times
-from znni.machine import Machine, detect_for
+from znni.machine import Machine
 from znni.machine_file import machine_for
 from znni.network import Network
 from znni.network_file import load_network
@@ -50,6 +50,7 @@ from znni.primitive import catalogue
 from znni.requirements import Requirements
 from znni.run_overhead import run_overhead
 from znni.shapes import Vec3, is_extent
+from znni.this_machine import detect_for
 from znni.units import in_units
 from znni.weights import Weights
 

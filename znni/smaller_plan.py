@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from znni.errors import DoesNotFit, RunFailed, option
 from znni.gpu_choice import choose_gpus
-from znni.machine import DeviceKind, Machine, detect_for
+from znni.machine import DeviceKind, Machine
 from znni.options import Choices
 from znni.planning import fastest, search_for
 from znni.plans import Plan
 from znni.requirements import Requirements
+from znni.this_machine import detect_for
 from znni.units import in_units
 
 # Of what a plan takes beside the process, the share that the next one may take.

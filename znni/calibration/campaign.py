@@ -17,9 +17,10 @@ from znni.calibration.record import record
 from znni.calibration.shapes import Call, Effort, designed_calls, effort_for
 from znni.errors import InvalidInput, option
 from znni.gpus import why_no_gpu
-from znni.machine import DeviceKind, detect_for
+from znni.machine import DeviceKind
 from znni.options import Calibrated
 from znni.primitive import Primitive, catalogue, on_device, without_gpu
+from znni.this_machine import detect_for
 from znni.units import in_units
 
 Progress: TypeAlias = Callable[[int, int], None]

@@ -12,9 +12,10 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement, today
 from znni.calibration.shapes import Call
 from znni.errors import InvalidInput
-from znni.machine import DeviceKind, detect_for
+from znni.machine import DeviceKind
 from znni.primitive import Primitive, catalogue, on_device
 from znni.segments import Step
+from znni.this_machine import detect_for
 
 log = logging.getLogger("znni")
 

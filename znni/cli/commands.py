@@ -72,8 +72,8 @@ def calibrate(
     from znni.calibration.campaign import calibrate_machine
     from znni.calibration.report import calibration_table
     from znni.handling import calibrate_handling
-    from znni.machine import detect_for
     from znni.progress import show_progress
+    from znni.this_machine import detect_for
 
     with show_progress("measurements") as progress:
         known = calibrate_machine(

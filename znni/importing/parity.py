@@ -16,9 +16,9 @@ from znni.api import Inferer
 from znni.errors import DoesNotFit, RunFailed
 from znni.importing.chain import Chain
 from znni.importing.steps import Original
-from znni.machine import detect_host
 from znni.network import Conv, Network
 from znni.shapes import Vec3
+from znni.this_machine import detect_host
 from znni.units import in_units
 from znni.weights import Float32
 
