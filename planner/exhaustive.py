@@ -8,10 +8,10 @@ from math import inf
 from planner.best import Best
 from planner.job import Job
 from planner.limits import does_not_fit, memory_of_run, time_of_run
-from planner.side_search import Way
 from planner.sizes import patch_sizes_near
 from planner.space import Space
 from planner.strategy import Cut, Place
+from planner.ways import Way
 from znni.errors import InvalidInput, option
 from znni.plans import Plan
 from znni.shapes import Shape5, Vec3

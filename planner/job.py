@@ -8,8 +8,8 @@ from math import isfinite
 
 from planner.gpu_room import left_for_gpu
 from planner.overhead import Load, Overhead
-from planner.side_search import Price, Room
 from planner.strategy import Cut, Means, Place, cut, tensors
+from planner.ways import Price, Room
 from znni.job_seconds import Stage
 from znni.machine import DeviceKind, Machine
 from znni.network import Network

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import product
 from math import inf
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from planner.bounds import Bounds, LeastSeconds
 from planner.choices import Choice, Slot, least_memory, undominated_within
@@ -16,69 +16,16 @@ from planner.costs import CostModel
 from planner.divisions import Limit
 from planner.gpu_room import NO_ROOM, GpuRoom
 from planner.layers import Options
-from planner.overhead import Load
 from planner.split import fusible_convolutions, splits
 from planner.strategy import Stretch
-from znni.job_seconds import Stage
+from planner.ways import Price, Room, Segments, Way
 from znni.network import Network, PooledConv
 from znni.options import Division
-from znni.plan_time import PlanTime
 from znni.primitive import Primitive
-from znni.segments import Segment
-from znni.shapes import Shape5
 from znni.sides import Side
 
-Segments: TypeAlias = tuple[Segment, ...]
 # Choices of steps for slots, within bytes and seconds, as ``undominated_within`` gives them.
 Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
-
-# Bytes for the layers of a device, where the first segment takes so much of the input at a time.
-Room: TypeAlias = Callable[[Shape5], float]
-
-
-class Way(NamedTuple):
-    """Segments, and the choice of a step for each of theirs."""
-
-    segments: Segments
-    choice: Choice
-
-    @property
-    def decided(self) -> Segments:
-        """The segments with these steps."""
-        chosen = iter(self.choice.steps)
-        return tuple(
-            replace(segment, steps=tuple(islice(chosen, len(segment.steps))))
-            for segment in self.segments
-        )
-
-    @property
-    def load(self) -> Load:
-        """What it takes."""
-        return Load(self.choice.seconds, self.choice.resident, self.choice.peak)
-
-
-class Price(NamedTuple):
-    """What a job takes, by what its layers on one device do.
-
-    Attributes:
-        time: of the job, by what they take; it grows with each of these.
-        stage: theirs.
-        patches: of the job.
-    """
-
-    time: Callable[[Load], PlanTime]
-    stage: Stage
-    patches: int
-
-    def seconds(self, load: Load) -> float:
-        """Of the job."""
-        return self.time(load).total(self.patches)
-
-    def layers_within(self, seconds: float) -> float:
-        """Seconds of a patch's layers below which the job may take less than so many."""
-        least = self.time(Load(0.0, 0, 0))
-        beside = least.patch.by_stage()[self.stage]
-        return least.stage_within(seconds, self.patches, self.stage) - beside
 
 
 class SideSearch:
