@@ -15,7 +15,8 @@ from fakes import fake_catalogue
 from hypothesis import settings
 
 from planner.costs import BUILT_IN
-from znni.calibration.database import VARIABLE, CostDatabase
+from znni.calibration.cost_file import VARIABLE
+from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
 from znni.machine import Machine

@@ -14,7 +14,8 @@ from fakes import Fake, fake_catalogue
 import znni
 from planner.costs import BUILT_IN, NOT_HERE
 from znni.calibration.choice import cost_model
-from znni.calibration.database import VARIABLE, CostDatabase
+from znni.calibration.cost_file import VARIABLE
+from znni.calibration.database import CostDatabase
 from znni.calibration.record import record
 from znni.calibration.shapes import Call
 from znni.machine_file import load_machine

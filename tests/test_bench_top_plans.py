@@ -16,7 +16,8 @@ from bench.drift import CalibratedCalls
 from bench.session import top_plans
 from bench.table import table
 from bench.top_plans import compare_plans, held_out
-from znni.calibration.database import VARIABLE, CostDatabase
+from znni.calibration.cost_file import VARIABLE
+from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.record import record
 from znni.calibration.shapes import Call

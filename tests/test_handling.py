@@ -11,7 +11,8 @@ from fakes import fake_catalogue, machine
 
 import znni
 from znni.calibration.conditions import Conditions
-from znni.calibration.database import VARIABLE, CostDatabase
+from znni.calibration.cost_file import VARIABLE
+from znni.calibration.database import CostDatabase
 from znni.errors import InvalidInput
 from znni.handling import (
     READ,

@@ -16,7 +16,8 @@ from fakes import machine
 
 from znni.calibration import conditions
 from znni.calibration.conditions import Conditions
-from znni.calibration.database import LATEST, VARIABLE, CostDatabase, Measurement
+from znni.calibration.cost_file import VARIABLE
+from znni.calibration.database import LATEST, CostDatabase, Measurement
 from znni.errors import InvalidInput
 from znni.network import Conv, Operation, Pool, PooledConv
 from znni.shapes import Shape5, Vec3

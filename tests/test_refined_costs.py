@@ -9,7 +9,8 @@ from command_line import succeeds, write_case, znni
 from fakes import fake_catalogue
 
 from znni.calibration.conditions import Conditions
-from znni.calibration.database import VARIABLE, CostDatabase, today
+from znni.calibration.cost_file import VARIABLE
+from znni.calibration.database import CostDatabase, today
 from znni.calibration.record import StepTimes, record, record_steps
 from znni.calibration.shapes import Call
 from znni.network import Conv
