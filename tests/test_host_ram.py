@@ -22,8 +22,9 @@ from znni.primitives import reference
 from znni.primitives.gpu.fft_tiled import GpuFftTiled
 from znni.primitives.host_and_gpu.cuda_lanes import CudaLanes, adding_source
 from znni.primitives.host_and_gpu.host_ram import BUDGETS, HostRam, build_parts
+from znni.primitives.host_and_gpu.splits import splits
 from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
-from znni.primitives.host_and_gpu.sub_layers import splits
+from znni.primitives.host_and_gpu.sub_layers import SubLayers
 from znni.shapes import Shape5, Vec3
 from znni.side_by_side import Share, SideBySide
 from znni.this_machine import detect_machine
@@ -158,7 +159,8 @@ def test_every_division_is_the_reference_on_a_gpu(data: st.DataObject) -> None:
     case = random_case(layer, shape)._replace(x=data.draw(inputs)(shape, data.draw(seeds)))
     out = convolved(layer, shape)
     assert out is not None
-    parts = data.draw(st.sampled_from(list(splits(layer, shape, out))))
+    split = data.draw(st.sampled_from(list(splits(layer, shape, out))))
+    parts = SubLayers(layer, shape, out, split)
     lanes = CudaLanes(activation)
     with lanes.computing:
         runs = build_parts(base, parts, case.weights)

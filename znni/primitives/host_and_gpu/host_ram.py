@@ -22,8 +22,9 @@ from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.nominal_time import nominal_time
 from znni.primitive import Primitive, Run, applying, convolved
+from znni.primitives.host_and_gpu.splits import splits
 from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
-from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers, splits
+from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32, conv_weights
 
@@ -39,21 +40,22 @@ class Chosen(NamedTuple):
 
     Attributes:
         sub_layers: the pieces.
-        costs: of computing one piece by each part of the weights.
+        costs: of computing one piece by a part of the weights, and how many parts cost as much.
     """
 
     sub_layers: SubLayers
-    costs: Mapping[tuple[Part, Part], Cost]
+    costs: tuple[tuple[int, Cost], ...]
 
     @property
     def working(self) -> int:
         """Bytes of the GPU within a call."""
-        return self.sub_layers.buffer_bytes + max(c.memory.workspace for c in self.costs.values())
+        workspace = max(cost.memory.workspace for _, cost in self.costs)
+        return self.sub_layers.amounts.buffer_bytes + workspace
 
     @property
     def resident(self) -> int:
         """Bytes of the GPU between calls."""
-        return sum(cost.memory.resident for cost in self.costs.values())
+        return sum(times * cost.memory.resident for times, cost in self.costs)
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,11 @@ class HostRam:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Input and output on the host; on the GPU pieces of both and what computes one."""
         chosen = self._applicable(layer, shape)
-        parts, places = chosen.sub_layers, chosen.sub_layers.places
-        computing = sum(nominal_time(self.base, cost) for cost in chosen.costs.values())
+        parts, amounts = chosen.sub_layers, chosen.sub_layers.amounts
+        computing = sum(times * nominal_time(self.base, cost) for times, cost in chosen.costs)
         return Cost(
-            flops=places * sum(cost.flops for cost in chosen.costs.values()),
-            bytes_moved=parts.uploaded + parts.downloaded,
+            flops=amounts.places * sum(times * cost.flops for times, cost in chosen.costs),
+            bytes_moved=amounts.uploaded + amounts.downloaded,
             memory=Memory(
                 resident=0,
                 working=shape.nbytes + parts.out.nbytes,
@@ -108,7 +110,7 @@ class HostRam:
                 gpu_working=chosen.working,
             ),
             efficiency=1.0,
-            seconds=parts.seconds(self.gpu.link, places * computing),
+            seconds=parts.seconds(self.gpu.link, amounts.places * computing),
         )
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
@@ -165,24 +167,23 @@ def _chosen(primitive: HostRam, layer: Operation, shape: Shape5) -> Chosen | Non
         return None
     if base.out_shape(layer, shape._replace(n=1)) is None:
         return None
-    for parts in splits(layer, shape, out):
-        if parts.buffer_bytes <= budget:
-            costs = _costs(base, parts)
-            if costs and (chosen := Chosen(parts, costs)).working <= budget:
-                return chosen
+    for split in splits(layer, shape, out, budget):
+        parts = SubLayers(layer, shape, out, split)
+        costs = _costs(base, parts)
+        if costs and (chosen := Chosen(parts, costs)).working <= budget:
+            return chosen
     return None
 
 
-def _costs(base: Primitive, parts: SubLayers) -> dict[tuple[Part, Part], Cost] | None:
+def _costs(base: Primitive, parts: SubLayers) -> tuple[tuple[int, Cost], ...] | None:
     """Of a piece by each part of the weights; None where one does not apply."""
-    known: dict[Conv, Cost] = {}
-    for (outs, ins), conv in parts.blocks.items():
-        if conv not in known:
-            shape = parts.input_shape(ins.length)
-            if base.out_shape(conv, shape) != parts.output_shape(outs.length):
-                return None
-            known[conv] = base.cost(conv, shape)
-    return {block: known[conv] for block, conv in parts.blocks.items()}
+    costs = []
+    for conv, times in parts.block_counts.items():
+        shape = parts.input_shape(conv.in_features)
+        if base.out_shape(conv, shape) != parts.output_shape(conv.out_features):
+            return None
+        costs.append((times, base.cost(conv, shape)))
+    return tuple(costs)
 
 
 def primitives(host: Device, gpu: Device, on_gpu: Mapping[str, Primitive]) -> tuple[HostRam, ...]:

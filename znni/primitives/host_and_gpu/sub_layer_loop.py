@@ -82,9 +82,10 @@ def compute_sub_layers(
         x: the layer's input.
         y: its output.
     """
-    inputs = _places(lanes, sub_layers.input_buffers, sub_layers.input_shape(sub_layers.split.ins))
-    out_shape = sub_layers.output_shape(sub_layers.split.outs)
-    outputs = _places(lanes, sub_layers.output_buffers, out_shape)
+    amounts, split = sub_layers.amounts, sub_layers.split
+    inputs = _places(lanes, amounts.input_buffers, sub_layers.input_shape(split.ins))
+    out_shape = sub_layers.output_shape(split.outs)
+    outputs = _places(lanes, amounts.output_buffers, out_shape)
     summands = _places(lanes, int(sub_layers.adds), out_shape)
     maps = sub_layers.shape.f
     brought = None
