@@ -60,8 +60,9 @@ class Options:
         division: Division = "power-of-two",
         gpu_room: GpuRoom = NO_ROOM,
     ) -> None:
-        self._primitives = tuple(primitives)
-        self._shares = any(isinstance(primitive, UsesGpu) for primitive in self._primitives)
+        self._alone, self._using_gpu = list[Primitive](), list[Primitive]()
+        for primitive in primitives:
+            (self._using_gpu if isinstance(primitive, UsesGpu) else self._alone).append(primitive)
         self._model = model
         self._gpu_room = gpu_room
         self._division: Division = division
@@ -71,6 +72,7 @@ class Options:
         self._parts: dict[Call, list[Offer]] = {}
         self._relaxed: dict[Asked, tuple[Step, ...]] = {}
         self._offers: dict[Call, list[Offer]] = {}
+        self._offers_alone: dict[Call, list[Offer]] = {}
 
     def __call__(
         self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
@@ -142,7 +144,7 @@ class Options:
 
     def __len__(self) -> int:
         """How many different calls were priced, which is what a search spends its time on."""
-        return len(self._offers)
+        return len(self._offers_alone)
 
     def _undivided(self, asked: Step) -> Iterator[Step]:
         """Steps by one primitive for all items at once."""
@@ -167,22 +169,24 @@ class Options:
             )
 
     def _pieces(self, asked: Step) -> list[Offer]:
-        """What the primitives ask for fewer items."""
+        """What the primitives ask for fewer items, but for those that cut the batch themselves."""
         operation, shape, out = key = (asked.operation, asked.shape_in, asked.shape_out)
         if key not in self._parts:
             each = out.n // shape.n
             self._parts[key] = [
                 offer
                 for items in piece_sizes(shape.n, self._division)
-                for offer in self._offered(
+                for offer in self._offered_alone(
                     operation, shape._replace(n=items), out._replace(n=items * each)
                 )
-                if not offer.cost.memory.gpu_working  # what uses a GPU cuts the batch itself
             ]
         return self._parts[key]
 
     def _offered(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
         """What the primitives ask for one call; those that another beats in all are left out."""
+        alone = self._offered_alone(operation, shape, out)
+        if not self._using_gpu:
+            return alone
         key = (operation, shape, out)
         if key not in self._offers:
             each = out.n // shape.n
@@ -191,11 +195,19 @@ class Options:
                 some = shape._replace(n=items)
                 return self._priced(primitive, operation, some, out._replace(n=items * each))
 
-            offers = [o for p in self._primitives if (o := priced(p, shape.n))]
-            if self._shares and (shared := shared_offer(operation, shape, offers, priced)):
-                offers.append(shared)
-            self._offers[key] = undominated_offers(offers)
+            using = [o for p in self._using_gpu if (o := priced(p, shape.n))]
+            shared = shared_offer(operation, shape, alone, using, priced)
+            both = [shared] if shared else []
+            self._offers[key] = undominated_offers([*alone, *using, *both])
         return self._offers[key]
+
+    def _offered_alone(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
+        """Of these, by primitives that use no other device than their own."""
+        key = (operation, shape, out)
+        if key not in self._offers_alone:
+            priced = (self._priced(p, operation, shape, out) for p in self._alone)
+            self._offers_alone[key] = undominated_offers(o for o in priced if o)
+        return self._offers_alone[key]
 
     def _priced(
         self, primitive: Primitive, operation: Operation, shape: Shape5, out: Shape5

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from planner.divisions import Offer
 from znni.network import Operation
-from znni.primitive import Primitive, UsesGpu
+from znni.primitive import Primitive
 from znni.shapes import Shape5
 from znni.side_by_side import Share, SideBySide
 
@@ -15,7 +15,11 @@ Priced = Callable[[Primitive, int], Offer | None]
 
 
 def shared_offer(
-    operation: Operation, shape: Shape5, offers: Sequence[Offer], priced: Priced
+    operation: Operation,
+    shape: Shape5,
+    on_host: Sequence[Offer],
+    on_gpu: Sequence[Offer],
+    priced: Priced,
 ) -> Offer | None:
     """The fastest of each side together, each with items in proportion to its speed.
 
@@ -24,14 +28,13 @@ def shared_offer(
     Args:
         operation: what is computed.
         shape: of the input.
-        offers: for the whole batch.
+        on_host: offers for the whole batch, by the host's processors.
+        on_gpu: offers for it by primitives of the host that compute on a GPU.
         priced: prices fewer items.
     """
-    fastest = sorted(offers, key=lambda offer: offer.seconds)
-    own = next((o for o in fastest if not isinstance(o.primitive, UsesGpu)), None)
-    using = next((o for o in fastest if isinstance(o.primitive, UsesGpu)), None)
-    if own is None or using is None:
+    if not (on_host and on_gpu):
         return None
+    own, using = (min(offers, key=lambda offer: offer.seconds) for offers in (on_host, on_gpu))
     items = int(shape.n * using.seconds / (own.seconds + using.seconds))
     if not 0 < items < shape.n:
         return None
