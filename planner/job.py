@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
-from math import isfinite
+from math import ceil, isfinite
 
+from planner.bounds import LeastSeconds
 from planner.gpu_room import left_for_gpu
 from planner.overhead import Load, Overhead
 from planner.strategy import Cut, Means, Place, cut, tensors
@@ -31,7 +33,7 @@ class Job:
         output: voxels of the job.
         patch: output voxels of a patch.
         overhead: what is taken beside the layers.
-        bounds: by each means, the least seconds that each layer takes of a patch.
+        bounds: by each means, the least seconds that layers take.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Job:
         output: Vec3,
         patch: Vec3,
         overhead: Overhead,
-        bounds: Mapping[Means, list[float]],
+        bounds: Mapping[Means, LeastSeconds],
     ) -> None:
         self.patch = patch
         self._network = network
@@ -49,9 +51,9 @@ class Job:
         self._overhead = overhead
         self._patches = output.ceil_div(patch).volume
         self._tensors = tensors(network, patch)
-        backwards = accumulate(reversed(bounds["gpu"]), initial=0.0)
+        backwards = accumulate(reversed(bounds["gpu"].of_layers(self._tensors)), initial=0.0)
         self._least_on_host = {
-            uses_gpu: list(accumulate(bounds[means], initial=0.0))
+            uses_gpu: list(accumulate(bounds[means].of_layers(self._tensors), initial=0.0))
             for uses_gpu, means in HOSTS.items()
             if means in bounds
         }
@@ -111,12 +113,20 @@ class Job:
         its primitives does, or has no room for what its layers take and hand on alone; that is
         looked at when a place's turn comes, which it does for few.
         """
-        bounds = []
+        rounds = max(1, ceil(self._patches / self._overhead.workers) - 1)
+        waiting: list[tuple[float, bool, Place]] = []
         for place in places:
-            loads = self.least_loads(place)
-            if all(isfinite(load.seconds) for load in loads.values()):
-                bounds.append((self.time(place, loads).total(self._patches), place))
-        return ((seconds, place) for seconds, place in sorted(bounds) if self._has_room(place))
+            least = max(load.seconds for load in self.least_loads(place).values())
+            if isfinite(least):
+                waiting.append((rounds * least, False, place))  # which is less, and quick to tell
+        heapify(waiting)
+        while waiting:
+            bound, is_of_job, place = heappop(waiting)
+            if not is_of_job:
+                seconds = self.time(place, self.least_loads(place)).total(self._patches)
+                heappush(waiting, (seconds, True, place))
+            elif self._has_room(place):
+                yield bound, place
 
     def _has_room(self, place: Place) -> bool:
         """Whether each device holds a fragment that it is given, and what it hands on."""

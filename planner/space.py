@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
-from planner.bounds import BoundsUsingGpu
+from planner.bounds import BoundsUsingGpu, computing_pieces
 from planner.costs import BUILT_IN, CostModel
 from planner.gpu_room import GpuRoom, room_for_host
 from planner.job import Job
@@ -62,8 +63,16 @@ class Space:
         """The ways of layers on the host that may compute on the GPU."""
         gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
         search = SideSearch(self.network, on_host, self.model, self.division, self._gpu_room(gpu))
-        search.bounds = BoundsUsingGpu(self.network, lambda: self._sides["cpu"].bounds, gpu.link)
+        search.bounds = BoundsUsingGpu(
+            lambda: self._sides["cpu"].bounds, lambda: self._pieces.bounds, gpu.link
+        )
         return search
+
+    @cached_property
+    def _pieces(self) -> SideSearch:
+        """Layers on the GPU by what computes pieces there for the host, and as these are timed."""
+        bases = computing_pieces(self.network, on_device(self.catalogue, "cpu").values())
+        return SideSearch(self.network, bases, BUILT_IN, "none")
 
     def _gpu_room(self, gpu: Device) -> GpuRoom:
         return room_for_host(gpu.memory, len(self.network.convolutions))
@@ -149,5 +158,5 @@ class Space:
 
     def job(self, patch: Vec3) -> Job:
         """The job in patches of that many output voxels."""
-        bounds = {kind: side.bounds.of_layers(patch) for kind, side in self._sides.items()}
+        bounds = {means: side.bounds for means, side in self._sides.items()}
         return Job(self.network, self.machine, self.output, patch, self.overhead, bounds)

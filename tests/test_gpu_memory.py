@@ -17,10 +17,10 @@ MEASURED = """
 import sys
 import numpy as np
 import znni
-from planner.exhaustive import fastest_plan
+from planner.exhaustive import Search
 from znni.cuda import cupy
 from znni.engine.patch import PatchRunner
-from znni.machine import detect_machine
+from znni.this_machine import detect_machine
 from znni.primitive import catalogue, on_device
 from znni.run_overhead import run_overhead
 from znni.weights import random_weights
@@ -36,7 +36,8 @@ among = {
     for name, primitive in on_device(catalogue(machine), "gpu").items()
     if name.startswith(("gpu_max_pooling", *sys.argv[2:]))
 }
-plan = fastest_plan(network, network.total_pooling * 4, machine, among, run_overhead(machine))
+overhead = run_overhead(machine)
+plan = Search(network, network.total_pooling * 4, machine, among, overhead).fastest()[0]
 cupy().zeros(1)  # which begins with the GPU
 before = free()
 runner = PatchRunner(plan, among, random_weights(network, 0))

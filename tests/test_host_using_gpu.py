@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -26,11 +26,12 @@ from znni.network import Activation
 from znni.options import DeviceChoice
 from znni.plan_table import plan_table
 from znni.plans import Plan
-from znni.primitive import convolved
+from znni.primitive import Catalogue, convolved
 from znni.primitives import reference
 from znni.primitives.host_and_gpu import cuda_lanes, host_ram
 from znni.primitives.host_and_gpu.host_ram import HostRam
-from znni.shapes import Vec3
+from znni.segments import Step
+from znni.shapes import Shape5, Vec3
 from znni.weights import random_weights
 
 NETWORK = chain(("conv", 2), ("pool", (2, 2, 2)), ("conv", 3), ("conv", 2))
@@ -55,10 +56,14 @@ def budgets_of_kibibytes() -> Iterator[None]:
     host_ram._chosen.cache_clear()
 
 
-def search(device: DeviceChoice = "cpu+gpu", gpu_memory: int = 64 * KIB) -> Search:
+def search(
+    device: DeviceChoice = "cpu+gpu",
+    gpu_memory: int = 64 * KIB,
+    catalogue: Catalogue = CATALOGUE,
+) -> Search:
     there = Machine(HOST, (replace(GPU, memory=gpu_memory),))
     overhead = Overhead(1000, 1, 2, cuda=500, gpu=100, gpu_value_in=4, gpu_voxel_out=8)
-    return Search(NETWORK, OUTPUT, there, CATALOGUE, overhead, device=device)
+    return Search(NETWORK, OUTPUT, there, catalogue, overhead, device=device)
 
 
 def using(on_host: int, gpu_memory: int = 64 * KIB) -> Plan:
@@ -115,6 +120,38 @@ def test_the_fastest_of_all_is_no_slower_than_any_place() -> None:
     best = search("auto").fastest()[0]
     for place in search("auto").places:
         assert best.seconds <= search("auto").through([place]).fastest()[0].seconds
+
+
+class NoBounds:
+    """Of which nothing is ruled out."""
+
+    def of_layers(self, between: Sequence[Shape5]) -> list[float]:
+        return [0.0] * (len(between) - 1)
+
+    def of_step(self, _: Step) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("flops", "some"),
+    [(0.1, "host_ram_16GiB"), (10.0, "host_ram_4GiB"), (100.0, "4 conv beside"), (1000.0, "conv")],
+)
+def test_bounds_rule_out_nothing_that_is_faster(flops: float, some: str) -> None:
+    """By a GPU that waits for its inputs, and by those that the host helps or does without."""
+    using = (HostRam(HOST, GPU, replace(BASE, flops=flops), gib) for gib in (4, 16))
+    slow = FakeOnGpu("gpu_conv", convolved, flops=100 * flops)
+    catalogue = CATALOGUE | {found.name: found for found in (slow, *using)}
+    bounded, unbounded = (search(catalogue=catalogue) for _ in range(2))
+    for side in unbounded._sides.values():
+        side.bounds = NoBounds()
+    chosen = set[str]()
+    for patch in bounded.patches():
+        found, other = bounded.fastest_for(patch), unbounded.fastest_for(patch)
+        assert found is not None
+        assert other is not None
+        assert (found.seconds, found.segments) == (other.seconds, other.segments)
+        chosen |= {step.primitive for step in found.steps}
+    assert any(name.startswith(some) for name in chosen)
 
 
 def adding(activation: Activation) -> Any:

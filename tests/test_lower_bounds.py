@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
+import pytest
 from fakes import Fake, fake_catalogue, machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from planner_cases import CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
+import znni.planning
 from planner.costs import BUILT_IN
 from planner.exhaustive import Search
+from planner.layers import bare_step
+from planner.side_search import SideSearch
 from znni.cost import Cost, Memory
-from znni.network import Network, Operation
+from znni.network import Conv, Network, Operation
 from znni.primitive import convolved, convolved_and_pooled
 from znni.shapes import Shape5, Vec3
+
+PROJECT = Path(__file__).parent.parent
+FIRST = Conv("conv1", 1, 80, Vec3(2, 2, 2), "relu")  # of n337
+HIDDEN = Conv("conv2", 80, 80, Vec3(3, 3, 3), "relu")
 
 
 class Tiled(Fake):
@@ -49,3 +62,36 @@ def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
                     NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, BUILT_IN, "none"
                 )
                 assert search.lower_bound(plan.patch) <= plan.seconds
+
+
+@cache
+def using_gpu(name: str) -> SideSearch:
+    """The layers of n337 on the host of a machine whose GPU they may compute on."""
+    network, there = PROJECT / "networks" / "n337.yaml", PROJECT / "machines" / f"{name}.yaml"
+    search = znni.planning.search(network, (512, 512, 512), machine=there, costs="built-in")
+    return search._sides["host using gpu"]
+
+
+@settings(max_examples=60)
+@given(
+    conv=st.sampled_from([FIRST, HIDDEN]),
+    batch=st.sampled_from([1, 2, 8, 60, 512]),
+    size=st.builds(Vec3, *3 * [st.one_of(st.integers(1, 40), st.integers(30, 600))]),
+    name=st.sampled_from(["titanx-e7", "h200-node"]),
+)
+def test_no_layer_that_may_use_a_gpu_is_faster_than_its_bound(
+    conv: Conv, batch: int, size: Vec3, name: str
+) -> None:
+    shape = Shape5.of(batch, conv.in_features, size + conv.kernel - 1)
+    step = bare_step(conv, shape, Shape5.of(batch, conv.out_features, size))
+    side = using_gpu(name)
+    for way in side._options(step):
+        assert side.bounds.of_step(step) <= way.seconds
+
+
+@pytest.mark.parametrize("name", ["titanx-e7", "h200-node"])
+def test_such_bounds_are_near(name: str) -> None:
+    """The Titan X takes six times as long to compute as its input takes to come."""
+    step = bare_step(HIDDEN, Shape5(64, 80, 130, 130, 130), Shape5(64, 80, 128, 128, 128))
+    side = using_gpu(name)
+    assert side._options(step)[0].seconds < 1.3 * side.bounds.of_step(step)

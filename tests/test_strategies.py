@@ -21,7 +21,7 @@ from planner.sizes import patch_sizes
 from planner.split import pooled_convolutions, splits
 from planner.strategy import Stretch, cut, tensors
 from znni.errors import DoesNotFit
-from znni.machine import Processors
+from znni.machine import Machine, Processors
 from znni.network import Conv, Network, Pool
 from znni.primitive import convolved, on_device
 from znni.segments import Segment
@@ -115,6 +115,22 @@ def limits(found: list[Candidate]) -> Iterator[tuple[int, int]]:
             host[int(share_of_host * (len(host) - 1))],
             on_gpu[int(share_of_gpu * (len(on_gpu) - 1))],
         )
+
+
+@pytest.mark.parametrize("beside", OVERHEADS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_places_come_in_the_order_of_their_bounds(beside: str, workers: int) -> None:
+    there = Machine(machine().host, (gpu(),))
+    overhead = replace(OVERHEADS[beside], workers=workers)
+    search = Search(NETWORK, OUTPUT, there, CATALOGUE, overhead)
+    for patch in PATCHES:
+        job = search.job(patch)
+        patches = OUTPUT.ceil_div(patch).volume
+        bounds = [
+            (job.time(place, job.least_loads(place)).total(patches), place)
+            for place in search.places
+        ]
+        assert list(job.by_least_time(search.places)) == sorted(bounds)
 
 
 @pytest.mark.parametrize("beside", OVERHEADS)

@@ -63,11 +63,15 @@ class Primitive(Protocol):
 
 @runtime_checkable
 class UsesGpu(Protocol):
-    """A primitive of the host that computes on a GPU, or helps it to."""
+    """A primitive of the host that computes on a GPU."""
 
     @property
     def gpu(self) -> Device:
         """Which."""
+
+    @property
+    def base(self) -> Primitive:
+        """The GPU's own that computes the pieces."""
 
 
 Catalogue: TypeAlias = Mapping[str, Primitive]
