@@ -10,23 +10,25 @@ from unittest import mock
 import numpy as np
 import pytest
 from fake_cupy import CUPY, fake_gpu
-from fakes import FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gpu, machine
+from fakes import Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from random_networks import chain
 from random_plans import random_volume, run
 
+from planner.costs import BUILT_IN
 from planner.exhaustive import Search
 from planner.gpu_room import left_for_gpu, room_for_host
+from planner.layers import Options, bare_step
 from planner.overhead import Overhead
 from planner.strategy import Place
 from znni.engine.patch import PatchRunner
 from znni.engine.stopwatch import Stopwatch
 from znni.errors import DoesNotFit, InvalidInput
 from znni.machine import Machine
-from znni.network import Activation
+from znni.network import Activation, Operation
 from znni.options import DeviceChoice
 from znni.plan_table import plan_table
 from znni.plans import Plan
-from znni.primitive import Catalogue, convolved
+from znni.primitive import Catalogue, Primitive, convolved
 from znni.primitives import reference
 from znni.primitives.host_and_gpu import cuda_lanes, host_ram
 from znni.primitives.host_and_gpu.host_ram import HostRam
@@ -120,6 +122,24 @@ def test_the_fastest_of_all_is_no_slower_than_any_place() -> None:
     best = search("auto").fastest()[0]
     for place in search("auto").places:
         assert best.seconds <= search("auto").through([place]).fastest()[0].seconds
+
+
+def test_only_the_host_s_own_are_priced_for_pieces_of_a_batch() -> None:
+    """Those that compute on the GPU cut the batch themselves."""
+    asked: list[tuple[str, int]] = []
+
+    def declining(primitive: Primitive, _: Operation, shape: Shape5) -> None:
+        asked.append((primitive.name, shape.n))
+
+    (conv, *_), host = NETWORK.layers, Fake("host", convolved)
+    using = CATALOGUE["host_ram_4GiB_gpu_conv"]
+    step = bare_step(conv, Shape5(8, 1, 5, 5, 5), Shape5(8, 2, 4, 4, 4))
+    with (
+        mock.patch.object(Fake, "out_shape", declining),
+        mock.patch.object(HostRam, "out_shape", declining),
+    ):
+        assert not Options([host, using], BUILT_IN)(step)
+    assert sorted(asked) == [*(("host", n) for n in (1, 2, 4, 8)), (using.name, 8)]
 
 
 class NoBounds:
