@@ -14,7 +14,12 @@ from bench.gpu_commands import (
     gpu_networks_command,
     gpu_profile_command,
 )
-from bench.layer_commands import layer_command, micro_batches_command, scaling_command
+from bench.layer_commands import (
+    handing_out_command,
+    layer_command,
+    micro_batches_command,
+    scaling_command,
+)
 from bench.ledger_commands import kills_command, ledger_command
 from bench.network_commands import network_command, profile_command
 from bench.planner_commands import (
@@ -41,6 +46,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "layer": layer_command,
     "micro-batches": micro_batches_command,
     "scaling": scaling_command,
+    "handing-out": handing_out_command,
     "network": network_command,
     "top-plans": top_plans_command,
     "profile": profile_command,

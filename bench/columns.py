@@ -97,6 +97,18 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "peak GiB": "{peak_gib:.2f}",
         "declared GiB": "{declared_gib:.2f}",
     },
+    "handing-out": {
+        "name": "{name}",
+        "threads": "{threads}",
+        "input": "{input}",
+        "rounds": "{handed_rounds:,}",
+        "tasks": "{handed_tasks:,}",
+        "fastest ms": "{fastest_ms:.3f}",
+        "median ms": "{median_ms:.3f}",
+        "model ms": "{model_ms:.3f}",
+        "but for Python ms": "{computing_ms:.3f}",
+        "us a task": "{us_a_task:.1f}",
+    },
     "kills": {
         "network": "{network}",
         "output": "{output}",

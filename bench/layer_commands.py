@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, starmap
+from itertools import chain, product, starmap
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,7 @@ import typer
 
 from bench import options, scaling
 from bench.ceilings import Ceilings
+from bench.handing_out import handing_out
 from bench.layers import Layer, check_primitives, compare_layer, convolution_of
 from bench.micro_batches import compare_divisions
 from bench.record import Row
@@ -142,3 +143,22 @@ def scaling_command(
         rows.append(row)
         save_to(out, "scaling", scaling.with_efficiency(rows), ceilings)
     typer.echo(table("scaling", rows))
+
+
+def handing_out_command(
+    batch: options.Batches = [4, 16],  # noqa: B006
+    threads: Annotated[list[int], typer.Option(min=1, help="Worker threads; repeatable.")] = [1, 2],  # noqa: B006
+    only: options.Only = None,
+    repeats: options.Repeats = 200,
+    budget: options.Budget = 5.0,
+    out: options.Out = None,
+) -> None:
+    """What Python takes to hand out work, by images so small that it is most of the time."""
+    check_primitives(only or [], detect_host())
+    effort = Effort(repeats, budget)
+
+    def measured(count: int, images: int) -> list[Row]:
+        progress(f"{images} images, {count} threads")
+        return handing_out(images, count, only or [], effort)
+
+    report_all("handing-out", starmap(measured, product(threads, batch)), [], out)

@@ -27,6 +27,7 @@ Kind: TypeAlias = Literal[
     "gpu-layers",
     "gpu-memory",
     "gpu-networks",
+    "handing-out",
     "kills",
     "layer",
     "ledger",

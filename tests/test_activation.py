@@ -119,6 +119,7 @@ def price_on_gpu(activation: Activation) -> tuple[int, float]:
 
 def test_more_work_takes_the_time_of_both() -> None:
     memory = Memory(3, 7, 2)
-    cost = Cost(100.0, 10.0, memory, efficiency=0.5).plus(50.0, efficiency=0.1, bytes_moved=4.0)
+    cost = Cost(100.0, 10.0, memory, efficiency=0.5)
+    cost = cost.plus(50.0, efficiency=0.1, bytes_moved=4.0)
     assert (cost.flops, cost.bytes_moved, cost.memory) == (150.0, 14.0, memory)
     assert cost.flops / cost.efficiency == pytest.approx(100 / 0.5 + 50 / 0.1)

@@ -11,12 +11,15 @@ from quick_benchmarks import CEILINGS, QUICK, clock_of_ticks, needs_torch
 from bench import layers, rounds
 from bench.ceilings import Ceilings
 from bench.choices import judge_choices
+from bench.handing_out import EMPTY_ROUND, handing_out
 from bench.layers import check_primitives, compare_layer, layer
 from bench.rounds import Effort
 from bench.table import table
+from planner.costs import CALL_SECONDS
 from znni.errors import InvalidInput
 from znni.machine import Machine
 from znni.network import Network
+from znni.nominal_time import ROUND_SECONDS
 from znni.shapes import Shape5, Vec3
 from znni.weights import random_weights
 
@@ -151,3 +154,19 @@ def test_the_regret_of_a_choice_is_that_of_the_measurements(machine: Machine) ->
         assert row["of"] == 2
         assert row["regret"] == pytest.approx(measured[row["picked"]] / min(measured.values()) - 1)
     assert "regret" in table("choices", found)
+
+
+def test_of_small_images_a_task_takes_what_is_left_of_the_fastest_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "time", clock_of_ticks())
+    only = ["fft_task_parallel", "max_pooling"]  # of which one convolves
+    rows = {row["name"]: row for row in handing_out(2, 1, only, QUICK)}
+    assert set(rows) == {"fft_task_parallel", EMPTY_ROUND}
+    row = rows["fft_task_parallel"]
+    assert row["fastest_ms"] == rows[EMPTY_ROUND]["fastest_ms"] == 1000
+    counted = CALL_SECONDS + 3 * ROUND_SECONDS + row["computing_ms"] / 1e3
+    assert row["handed_rounds"] == 3
+    assert row["us_a_task"] == pytest.approx((1 - counted) / row["handed_tasks"] * 1e6)
+    assert row["model_ms"] > row["computing_ms"]
+    assert "us a task" in table("handing-out", list(rows.values()))

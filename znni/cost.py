@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,31 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class HandedOut:
+    """What Python hands out to the host's workers in a call: one thing at a time, for all of them.
+
+    Attributes:
+        rounds: times that workers are given something to do, and waited for; each of several
+            phases that they go through at once counts.
+        tasks: calls that Python makes of what computes, whichever worker makes them.
+    """
+
+    rounds: int = 0
+    tasks: int = 0
+
+    def plus(self, more: HandedOut) -> HandedOut:
+        """Both, one after the other."""
+        return HandedOut(self.rounds + more.rounds, self.tasks + more.tasks)
+
+    def times(self, often: int) -> HandedOut:
+        """The same so many times."""
+        return HandedOut(often * self.rounds, often * self.tasks)
+
+
+NOTHING = HandedOut()
+
+
+@dataclass(frozen=True)
 class Cost:
     """The price of running one layer once on one shape.
 
@@ -47,6 +72,7 @@ class Cost:
         memory: bytes held and used.
         efficiency: share of the device's nominal operations per second that these sustain where
             memory is not the limit: a guess, until measured.
+        handed: what Python hands out to workers.
         seconds: nominal time of a call, where that does not follow from the rest since other
             devices work at it, too.
     """
@@ -55,21 +81,26 @@ class Cost:
     bytes_moved: float
     memory: Memory
     efficiency: float
+    handed: HandedOut = NOTHING
     seconds: float | None = None
 
-    def plus(self, flops: float, efficiency: float, bytes_moved: float) -> Cost:
+    def plus(
+        self, flops: float, efficiency: float, bytes_moved: float, handed: HandedOut = NOTHING
+    ) -> Cost:
         """The price with more work in the same memory.
 
         Args:
             flops: of that work.
             efficiency: the share of the nominal rate that they sustain.
             bytes_moved: of that work.
+            handed: what Python hands out of it.
         """
         together = self.flops + flops
         at_nominal_rate = self.flops / self.efficiency + flops / efficiency
-        return Cost(
-            together,
-            self.bytes_moved + bytes_moved,
-            self.memory,
+        return replace(
+            self,
+            flops=together,
+            bytes_moved=self.bytes_moved + bytes_moved,
             efficiency=together / at_nominal_rate,
+            handed=self.handed.plus(handed),
         )

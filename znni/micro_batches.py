@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import chain, repeat
 
 from znni.arena import new_output, output_into
-from znni.cost import Cost, Memory
+from znni.cost import NOTHING, Cost, Memory
 from znni.device_arena import new_device_output
 from znni.machine import Device
 from znni.network import Operation
@@ -133,17 +133,19 @@ def cost_of_pieces(pieces: Iterable[tuple[int, Cost]], arrays: int) -> Cost:
     """
     flops = at_nominal_rate = moved = 0.0
     resident = workspace = gpu_resident = gpu_working = 0
+    handed = NOTHING
     for times, cost in pieces:
         flops += times * cost.flops
         at_nominal_rate += times * cost.flops / cost.efficiency
         moved += times * cost.bytes_moved
+        handed = handed.plus(cost.handed.times(times))
         resident += cost.memory.resident
         workspace = max(workspace, cost.memory.workspace)
         gpu_resident += cost.memory.gpu_resident
         gpu_working = max(gpu_working, cost.memory.gpu_working)
     efficiency = flops / at_nominal_rate if flops else 1.0
     memory = Memory(resident, arrays + workspace, workspace, gpu_resident, gpu_working)
-    return Cost(flops, moved, memory, efficiency)
+    return Cost(flops, moved, memory, efficiency, handed)
 
 
 def found(catalogue: Catalogue, name: str) -> Primitive | None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.arena import new_output, workspace
-from znni.cost import Cost, Memory
+from znni.cost import Cost, HandedOut, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.primitive import Run, applied_to, convolved
@@ -35,7 +35,7 @@ from znni.primitives.cpu.common.streaming import (
     is_streamed,
     stream,
 )
-from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.common.workers import share_count, workers
 from znni.primitives.cpu.register_tile import add_tile, registers, tile_width
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32, conv_weights
@@ -131,11 +131,10 @@ class Direct:
         blocking = Blocking.of(layer, shape, out)
         maps = blocking.maps * blocking.groups
         taps = layer.in_features * layer.kernel.volume
-        bands = -(-out.y // blocking.rows)
-        tasks = out.n * out.z * bands
+        bands = out.n * out.z * -(-out.y // blocking.rows)
         read_again = layer.kernel.z * (blocking.rows + layer.kernel.y - 1) / blocking.rows
         cost = Cost(
-            flops=2.0 * tasks * maps * blocking.positions * taps,
+            flops=2.0 * bands * maps * blocking.positions * taps,
             bytes_moved=shape.nbytes * read_again + bytes_to_write(out.nbytes),
             memory=Memory.beside(
                 shape.nbytes + out.nbytes,
@@ -143,8 +142,9 @@ class Direct:
                 resident=4 * maps * taps + 8 * blocking.features * layer.kernel.volume,
             ),
             efficiency=EFFICIENCY,
+            handed=HandedOut(1, share_count(self.device.threads, bands)),
         )
-        return with_activation(cost, layer.activation, out, FUSED_BY_ROW)
+        return with_activation(cost, layer.activation, out, FUSED_BY_ROW, self.device.threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as the register tile reads them."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from znni.arena import new_output, workspace
 from znni.arrays import ALIGNMENT
-from znni.cost import Cost, Memory
+from znni.cost import Cost, HandedOut, Memory
 from znni.machine import Device
 from znni.network import Operation, PooledConv
 from znni.options import ACCURACIES
@@ -68,8 +68,10 @@ class DirectPooled:
                 resident=maps * (taps + 1) * FLOAT_BYTES,
             ),
             efficiency=EFFICIENCY,
+            handed=HandedOut(1, self.device.threads),
         )
-        return with_activation(cost, pair.conv.activation, out, FUSED_BY_VECTOR)
+        activation, threads = pair.conv.activation, self.device.threads
+        return with_activation(cost, activation, out, FUSED_BY_VECTOR, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as the kernel reads them."""

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from znni.arena import new_output, workspace
+from znni.cost import HandedOut
 from znni.machine import Device
 from znni.primitive import Run
 from znni.primitives.cpu.whole_image.blocking import Blocking, Scratch
@@ -73,6 +74,14 @@ class FftDataParallel(WholeImageFft):
             + 2.0 * out.nbytes
             + blocking.kernel_bytes_read
         )
+
+    def handed_out(self, blocking: Blocking) -> HandedOut:
+        """Of each group of maps its slabs and transforms along z; of outputs, products too."""
+        groups_in, groups_out = -(-blocking.shape.f // GROUP), len(blocking.groups)
+        groups = groups_in + groups_out
+        products = len(blocking.blocks) * groups_out
+        columns = groups * blocking.columns(1)  # of a group at once
+        return HandedOut(2 * groups, blocking.slabs + columns + products)
 
     def convolution(self, steps: FftLayer) -> Run:
         """All inputs forward, then the outputs, a group of maps after another."""

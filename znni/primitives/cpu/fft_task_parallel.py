@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from znni.arena import new_output, workspace
+from znni.cost import HandedOut
 from znni.machine import Device
 from znni.primitive import Run
 from znni.primitives.cpu.whole_image.blocking import Blocking, Scratch
@@ -68,6 +69,14 @@ class FftTaskParallel(WholeImageFft):
             + 2 * out.nbytes
             + blocking.kernel_bytes_read
         )
+
+    def handed_out(self, blocking: Blocking) -> HandedOut:
+        """Slabs, and in each block all transforms along z and a product for each group."""
+        columns = blocking.columns(blocking.shape.f)
+        for group in blocking.groups:
+            columns += blocking.columns(min(self.group, blocking.out.f - group))
+        products = len(blocking.blocks) * len(blocking.groups)
+        return HandedOut(3, blocking.slabs + columns + products)
 
     def convolution(self, steps: FftLayer) -> Run:
         """The three stages."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from znni.cost import Cost, Memory
+from znni.cost import Cost, HandedOut, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.options import ACCURACIES
@@ -30,6 +30,9 @@ TILES = (8, 12, 16, 20, 24, 32, 40)
 # Share of a core's nominal operations per second that the kernels' transforms sustain. Those of 80
 # maps took 2 to 97 ms on two cores, by tile and kernel: that of 3^3 in tiles of 16 7 ms, 106 MB.
 KERNEL_EFFICIENCY = 0.35
+
+# Of a batch of tiles: forward transforms, products and inverse transforms.
+PHASES = 3
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,15 @@ class FftTiled:
             workspace=batches.workspace_bytes(self.device.threads) + made,
             resident=batches.tiling.place_bytes + kept,
         )
-        cost = Cost(batches.flops, batches.bytes_moved, memory, batches.efficiency)
+        threads = self.device.threads
+        handed = HandedOut(PHASES, threads).times(batches.batches)
+        cost = Cost(batches.flops, batches.bytes_moved, memory, batches.efficiency, handed)
         if not self.resident:
-            cost = cost.plus(batches.kernel_flops, KERNEL_EFFICIENCY, batches.kernel_bytes)
-        return with_activation(cost, batches.layer.activation, batches.out, FUSED_BY_VECTOR)
+            flops, moved = batches.kernel_flops, batches.kernel_bytes
+            cost = cost.plus(flops, KERNEL_EFFICIENCY, moved, HandedOut(1, threads))
+        return with_activation(
+            cost, batches.layer.activation, batches.out, FUSED_BY_VECTOR, threads
+        )
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.cost import Cost, Memory
+from znni.cost import Cost, HandedOut, Memory
 from znni.machine import Device
 from znni.network import Operation
 from znni.options import ACCURACIES
@@ -69,9 +69,10 @@ class FftTiledPooled:
             resident=tiles.resident_bytes,
         )
         efficiency = EFFICIENCY * min(1.0, CACHED_BYTES / tiles.plane_bytes) ** 0.5
-        cost = Cost(tiles.flops, tiles.bytes_moved, memory, efficiency)
-        activation = tiles.layer.conv.activation
-        return with_activation(cost, activation, tiles.out, FUSED_BY_VECTOR)
+        activation, threads = tiles.layer.conv.activation, self.device.threads
+        handed = HandedOut(1, threads)
+        cost = Cost(tiles.flops, tiles.bytes_moved, memory, efficiency, handed)
+        return with_activation(cost, activation, tiles.out, FUSED_BY_VECTOR, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""

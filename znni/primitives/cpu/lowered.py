@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from znni.arena import new_output, workspace
-from znni.cost import Cost, Memory
+from znni.cost import Cost, HandedOut, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.primitive import Run, applied_to, convolved
@@ -76,8 +76,9 @@ class Lowered:
                 shape.nbytes + out.nbytes, workspace_bytes, resident=split.matrix_nbytes(conv)
             ),
             efficiency=self.efficiency * min(1.0, min(split.matrix_shape(conv)) / FULL_RATE),
+            handed=self._handed(conv, out, split, block),
         )
-        return with_activation(cost, conv.activation, out, FUSED_BY_ROW)
+        return with_activation(cost, conv.activation, out, FUSED_BY_ROW, self.device.threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Order the weights as a matrix."""
@@ -96,6 +97,18 @@ class Lowered:
             return y
 
         return run
+
+    def _handed(self, layer: Conv, out: Shape5, split: Split, block: Block) -> HandedOut:
+        """Of each block, one lowering, and a product and a lifting for some of the maps at a time.
+
+        Of whole images, parts of each of the three.
+        """
+        if self.blocked:
+            steps = 1 + 2 * -(-out.f // block.maps)
+            return HandedOut(1, out.n * out.size.ceil_div(block.size).volume * steps)
+        parts = self.device.threads * PARTS_PER_THREAD
+        shared = split.matrix_shape(layer)[1], block.positions(split).volume, out.f
+        return HandedOut(3, sum(min(parts, extent) for extent in shared)).times(out.n)
 
     def _blocking(self, layer: Conv, out: Shape5) -> tuple[Split, Block]:
         whole = Block(out.f, out.size)

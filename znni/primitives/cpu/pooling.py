@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from znni.arena import new_output
-from znni.cost import Cost, Memory
+from znni.cost import Cost, HandedOut, Memory
 from znni.machine import Device
 from znni.network import Operation, Pool
 from znni.primitive import Run, applied_to
 from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import workers
-from znni.primitives.cpu.window_maxima import Scratch, window_maxima
+from znni.primitives.cpu.window_maxima import Scratch, task_count, window_maxima
 from znni.shapes import Shape5, Vec3
 from znni.weights import ConvWeights, Float32
 
@@ -46,6 +46,7 @@ class Pooling(ABC):
             bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
             memory=Memory.beside(shape.nbytes + out.nbytes, workspace=scratch),
             efficiency=EFFICIENCY,
+            handed=HandedOut(1, task_count(shape, out, self.device.threads)),
         )
 
     def build(

@@ -25,7 +25,7 @@ from znni.primitives.cpu.common.streaming import (
     is_streamed,
     stream,
 )
-from znni.primitives.cpu.common.workers import Workers
+from znni.primitives.cpu.common.workers import Workers, share_count
 from znni.shapes import Shape5, Vec3
 from znni.weights import Float32
 
@@ -55,6 +55,11 @@ class Scratch(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all."""
         return 4 * (2 * self.maxima + self.result)
+
+
+def task_count(shape: Shape5, out: Shape5, threads: int) -> int:
+    """How many tasks ``window_maxima`` hands out for an input and its output."""
+    return share_count(threads, shape.n * shape.f * out.z, shape.nbytes // TASK_BYTES)
 
 
 def window_maxima(

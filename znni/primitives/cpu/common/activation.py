@@ -7,11 +7,11 @@ from collections.abc import Set
 
 import numpy as np
 
-from znni.cost import Cost
+from znni.cost import Cost, HandedOut
 from znni.network import Activation, Conv
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.primitives.cpu.common.simd import LANES, whole_vectors
-from znni.primitives.cpu.common.workers import Workers
+from znni.primitives.cpu.common.workers import Workers, share_count
 from znni.shapes import Shape5
 from znni.weights import ConvWeights, Float32
 
@@ -50,7 +50,7 @@ FEWEST_VALUES = 16 * 1024
 
 
 def with_activation(
-    cost: Cost, activation: Activation, out: Shape5, fused: Set[Activation]
+    cost: Cost, activation: Activation, out: Shape5, fused: Set[Activation], threads: int
 ) -> Cost:
     """The price of a convolution with its activation.
 
@@ -59,9 +59,14 @@ def with_activation(
         activation: which one.
         out: shape of the output.
         fused: the activations that are no pass of their own, which reads and writes the output.
+        threads: that share out such a pass.
     """
-    passes = 0 if activation in fused else 2
-    return cost.plus(out.elements * FLOPS[activation], EFFICIENCY, passes * out.nbytes)
+    flops = out.elements * FLOPS[activation]
+    if activation in fused:
+        return cost.plus(flops, EFFICIENCY, bytes_moved=0)
+    items = out.elements // out.f if activation == "softmax" else out.elements
+    tasks = share_count(threads, items, out.elements // FEWEST_VALUES)
+    return cost.plus(flops, EFFICIENCY, 2 * out.nbytes, HandedOut(1, tasks))
 
 
 def bias_and_floor(layer: Conv, weights: ConvWeights) -> tuple[Float32, Float32]:

@@ -25,6 +25,14 @@ Item = TypeVar("Item")
 TASKS_PER_WORKER = 16
 
 
+def share_count(threads: int, total: int, most: int | None = None) -> int:
+    """How many slices ``Workers.shares`` makes, with so many workers."""
+    count = threads * TASKS_PER_WORKER
+    if most is not None:
+        count = max(threads, min(count, most))
+    return min(count, total)
+
+
 class Workers:
     """A fixed number of threads that share out a list of tasks."""
 
@@ -39,10 +47,7 @@ class Workers:
             total: positive.
             most: slices, where a worker has one at least.
         """
-        count = self.threads * TASKS_PER_WORKER
-        if most is not None:
-            count = max(self.threads, min(count, most))
-        return even_slices(total, count)
+        return even_slices(total, share_count(self.threads, total, most))
 
     def for_each(self, task: Callable[[int, Item], None], items: Iterable[Item]) -> None:
         """Call ``task(worker, item)`` for every item, in any order, and wait for all.

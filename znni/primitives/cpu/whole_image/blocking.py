@@ -113,6 +113,16 @@ class Blocking:
         """The first planes of all slabs of an output map."""
         return range(0, self.out.z, self.pruned.slab)
 
+    @property
+    def slabs(self) -> int:
+        """Slabs of all input maps and of all output maps."""
+        shape, out = self.shape, self.out
+        return shape.n * shape.f * len(self.forward_slabs) + out.n * out.f * len(self.inverse_slabs)
+
+    def columns(self, maps: int) -> int:
+        """Transforms along z of so many maps of all inputs, in all blocks."""
+        return len(self.blocks) * self.shape.n * -(-maps // self.maps)
+
     def spectra_bytes(self, vectors: int) -> int:
         """Bytes of the input maps' spectra at so many vectors: S f N_z NUMBER_BYTES each."""
         return vectors * self.shape.n * self.shape.f * self.pruned.size.z * NUMBER_BYTES

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from znni.cost import Cost, Memory
+from znni.cost import Cost, HandedOut, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
 from znni.primitive import Run, convolved
@@ -47,6 +47,10 @@ class WholeImageFft(ABC):
         """Bytes to and from main memory, but for a softmax."""
 
     @abstractmethod
+    def handed_out(self, blocking: Blocking) -> HandedOut:
+        """What Python hands out, but for a softmax."""
+
+    @abstractmethod
     def convolution(self, steps: FftLayer) -> Run:
         """What takes an input through all steps, but for a softmax."""
 
@@ -66,8 +70,10 @@ class WholeImageFft(ABC):
                 self.workspace_bytes(blocking),
             ),
             efficiency=blocking.efficiency,
+            handed=self.handed_out(blocking),
         )
-        return with_activation(cost, blocking.layer.activation, blocking.out, FUSED_BY_ROW)
+        activation, threads = blocking.layer.activation, self.device.threads
+        return with_activation(cost, activation, blocking.out, FUSED_BY_ROW, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Plan the transforms, and compile."""
