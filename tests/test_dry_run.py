@@ -98,6 +98,33 @@ def left(name: str) -> Iterator[None]:
 
 
 @contextmanager
+def damaged(name: str, file: str, damage: Callable[[bytes], bytes]) -> Iterator[None]:
+    """An earlier run has left some blocks, of which what leads to them is damaged."""
+    partial = interrupt(name)
+    damage_file(partial / file, damage)
+    yield
+
+
+def damage_file(path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(damage(path.read_bytes()))
+
+
+def cut(stored: bytes) -> bytes:
+    return stored[:1000]
+
+
+def with_long_attribute(stored: bytes) -> bytes:
+    """HDF5 whose attributes end past their place."""
+    length = stored.index(b"bottleneck\0") - 6
+    return stored[:length] + b"\xff\xff" + stored[length + 2 :]
+
+
+def longer(stored: bytes) -> bytes:
+    """Metadata of a longer array."""
+    return stored.replace(b"139,", b"140,", 1)
+
+
+@contextmanager
 def another_run(name: str) -> Iterator[None]:
     """Another run has the place."""
     with ExitStack() as stack:
@@ -127,20 +154,30 @@ def small_disk() -> Iterator[None]:
         ("out.h5", (), partial(taken, "out.h5"), "exists; give"),
         ("file:///HERE/out.h5", (), partial(taken, "out.h5"), "exists; give"),
         ("out.h5", ("--overwrite",), partial(taken, "out.h5/thesis.tex"), "is a folder; name"),
-        ("out.h5", (), partial(taken, "out.h5.partial/thesis.tex"), "Is a directory"),
+        ("out.h5", (), partial(taken, "out.h5.partial/thesis.tex"), "is in the way of one"),
         ("out.h5", (), partial(another_run, "out.h5"), "is in use"),
         ("out.h5", (), small_disk, "the disk has 1 KiB free"),
         ("out.h5", (), partial(left, "out.h5"), "blocks of another run"),
         ("out.h5", (), partial(taken, "out.h5.partial"), "without the ledger"),
+        ("out.h5", (), partial(damaged, "out.h5", "", cut), "truncated file"),
+        ("out.h5", (), partial(damaged, "out.h5", "", with_long_attribute), "iterating over attr"),
         ("none/out.h5", (), nullcontext, "there is no folder"),
-        ("x" * 260 + ".h5", (), nullcontext, "File name too long"),
+        ("/proc/out.h5", (), nullcontext, "/proc is no place for files; write elsewhere"),
+        ("volume.h5/out.h5", (), nullcontext, "there is no folder volume.h5; make it first"),
+        ("x" * 260 + ".h5", (), nullcontext, "File name too long; write elsewhere"),
+        ("x" * 240 + ".h5", (), nullcontext, "File name too long; write elsewhere"),
         ("out.zarr", (), partial(taken, "out.zarr/thesis.tex"), "exists; give"),
         ("out.zarr", ("--overwrite",), partial(taken, "out.zarr/thesis.tex"), "of something else"),
-        ("out.zarr", (), partial(taken, "out.zarr.partial"), "Not a directory"),
+        ("out.zarr", (), partial(taken, "out.zarr.partial"), "is in the way of one"),
         ("out.zarr", (), partial(another_run, "out.zarr"), "is in use"),
         ("out.zarr", ("--compression", "none"), small_disk, "the disk has 1 KiB free"),
         ("out.zarr", (), partial(left, "out.zarr"), "blocks of another run"),
+        ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", cut), "be gone on with: "),
+        ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", longer), "(2, 140, 15, 16)"),
         ("none/out.zarr", (), nullcontext, "there is no folder"),
+        ("/proc/out.zarr", (), nullcontext, "/proc is no place for files; write elsewhere"),
+        ("volume.h5/out.zarr", (), nullcontext, "there is no folder volume.h5; make it first"),
+        ("x" * 240 + ".zarr", (), nullcontext, "File name too long; write elsewhere"),
         ("nonesuch://out.zarr", (), nullcontext, "Protocol not known: nonesuch"),
         ("memory://out.zarr", (), partial(taken_at_url, "/out.zarr/zarr.json"), "exists; give"),
         ("memory://out.zarr", (), partial(taken_at_url, "/out.zarr.partial"), "another run"),

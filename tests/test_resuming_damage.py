@@ -74,6 +74,14 @@ def test_a_damaged_block_is_computed_again(
     assert difference(expected, Path(out)) == ""
 
 
+def test_a_file_of_another_program_among_the_chunks(caplog: pytest.LogCaptureFixture) -> None:
+    expected = whole("out.zarr")
+    (interrupt("out.zarr") / "0" / "c" / ".DS_Store").write_bytes(b"of a file manager")
+    resumed(caplog, "out.zarr")
+    Path("out.zarr/0/c/.DS_Store").unlink()
+    assert difference(expected, Path("out.zarr")) == ""
+
+
 def cut(ledger: Path) -> None:
     ledger.write_bytes(ledger.read_bytes()[:-9])
 
@@ -121,7 +129,7 @@ def test_an_unfinished_file_that_hdf5_cannot_read() -> None:
 
 
 def test_an_unfinished_file_whose_attributes_hdf5_cannot_read() -> None:
-    """Which shows at the end, when they are brought up to date."""
+    """Which would show at the end, when they are brought up to date."""
     partial = interrupt("out.h5")
     stored = bytearray(partial.read_bytes())
     place = stored.index(b"bottleneck\0")
@@ -209,7 +217,9 @@ def test_a_disk_that_may_only_be_read(
         interrupt(f"disk/{out}")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         said = refused(*RUN, "--out", f"disk/{out}")
-        assert said == f"disk/{out}: cannot be written there: Read-only file system"
+        assert (
+            said == f"disk/{out}: cannot be written there: Read-only file system; write elsewhere"
+        )
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         resumed(caplog, f"disk/{out}")
     finally:

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import znni.volumes
 from znni.errors import InvalidInput, option
-from znni.volume import NewOutput, Output, Volume
+from znni.volume import Begun, NewOutput, Output, Volume
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,13 @@ class Writer:
     """How outputs of one kind are made.
 
     Attributes:
-        check: refuses a place where ``create`` can make no such output; nothing is touched.
-        create: a new output at a place (a path or a URL).
+        begun: what there is of an output at a place (a path or a URL), which is refused as
+            ``create`` refuses it; nothing is touched.
+        create: a new output there, or an unfinished one to go on with.
         ledger: the text of an output's ledger (``ledger.py``), empty where it has none.
     """
 
-    check: Callable[[str, NewOutput], None]
+    begun: Callable[[str, NewOutput], Begun]
     create: Callable[[str, NewOutput], Output]
     ledger: Callable[[str], bytes]
 

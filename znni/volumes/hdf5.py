@@ -9,10 +9,10 @@ from pathlib import Path
 import h5py
 
 from znni.errors import InvalidInput, ZnniError
-from znni.volume import NewOutput
+from znni.volume import Begun, NewOutput
 from znni.volumes.formats import Format, Writer, check_plain
 from znni.volumes.hdf5_compressed import decoded_by_threads
-from znni.volumes.hdf5_output import LEDGER, Hdf5Output, check_output
+from znni.volumes.hdf5_output import LEDGER, Hdf5Output, begun_output
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.stored import StoredVolume, local_file, reason
 
@@ -115,23 +115,23 @@ def _listing(datasets: list[h5py.Dataset]) -> str:
     return ", ".join(f"{d.name} {d.shape} {d.dtype}" for d in datasets)
 
 
-def check_hdf5(place: str, wanted: NewOutput) -> None:
-    """Refuse a file that cannot be made; nothing is touched.
+def begun_hdf5(place: str, wanted: NewOutput) -> Begun:
+    """What there is of a file; nothing is touched.
+
+    Raises:
+        InvalidInput: ``create_hdf5`` raises it.
+    """
+    check_plain(place, wanted, NAME)
+    return begun_output(Path(place), wanted)
+
+
+def create_hdf5(place: str, wanted: NewOutput) -> Hdf5Output:
+    """A new file, or an unfinished one.
 
     Its room on the disk is taken from the start, so its chunks are not compressed.
 
     Raises:
-        InvalidInput: it cannot be made, or is to be compressed.
-    """
-    check_plain(place, wanted, NAME)
-    check_output(Path(place), wanted)
-
-
-def create_hdf5(place: str, wanted: NewOutput) -> Hdf5Output:
-    """A new file.
-
-    Raises:
-        InvalidInput: as of the check, or it is an unfinished one of something else.
+        InvalidInput: it cannot be made or gone on with, or is to be compressed.
     """
     check_plain(place, wanted, NAME)
     return Hdf5Output(Path(place), wanted)
@@ -152,5 +152,5 @@ def ledger_text(place: str) -> bytes:
 
 
 FORMAT = Format(
-    NAME, (".h5", ".hdf5"), open_hdf5, describe_hdf5, Writer(check_hdf5, create_hdf5, ledger_text)
+    NAME, (".h5", ".hdf5"), open_hdf5, describe_hdf5, Writer(begun_hdf5, create_hdf5, ledger_text)
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from io import SEEK_CUR, SEEK_END, SEEK_SET, RawIOBase
 from typing import TYPE_CHECKING, Any
 
@@ -127,14 +128,19 @@ def _along_x(box: Box, start: int, stop: int) -> Box:
 class HeldChanges(RawIOBase):
     """A file as it is with changes that are not made: what is written to it is only kept.
 
+    Args:
+        descriptor: of the file, opened to be read.
+        changes: those that there are from the start.
+
     Attributes:
         changes: bytes with their places, in the order written.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self.changes: list[tuple[int, bytes]] = []
+    def __init__(self, descriptor: int, changes: Iterable[tuple[int, bytes]] = ()) -> None:
+        self.changes = list(changes)
         self._descriptor = descriptor
-        self._length = os.fstat(descriptor).st_size
+        ends = (place + len(data) for place, data in self.changes)
+        self._length = max(os.fstat(descriptor).st_size, *ends, 0)
         self._position = 0
 
     def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:

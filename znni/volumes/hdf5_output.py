@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,15 @@ from znni.units import counted
 from znni.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.chunk_extents import chunk_extents
 from znni.volumes.hdf5_chunks import ChunkWriter, HeldChanges, make_changes
-from znni.volumes.ledger_file import LedgerFile
-from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, check_room, refused_at
+from znni.volumes.ledger_file import LedgerFile, unfinished
+from znni.volumes.partial_file import (
+    AS_FILE,
+    PartialFile,
+    check_free,
+    check_room,
+    partial_name,
+    refused_at,
+)
 from znni.volumes.stored import reason
 
 OUTPUT_DATASET = "main"
@@ -36,6 +43,25 @@ def check_output(path: Path, wanted: NewOutput) -> None:
             raise InvalidInput(f"{path}: is a folder; name a file in it")
         check_free(path, AS_FILE, overwrite=wanted.overwrite)
         check_room(path, wanted.nbytes)
+
+
+def begun_output(path: Path, wanted: NewOutput) -> Begun:
+    """What there is of a file that is to be made; nothing is touched.
+
+    Raises:
+        InvalidInput: ``Hdf5Output`` raises it.
+    """
+    check_output(path, wanted)
+    partial = partial_name(path)
+    with refused_at(path):
+        found = unfinished(partial, wanted)
+        if found is None:
+            return Begun()
+        with partial.open("rb") as disk, _readable(partial, resumed=True):
+            as_changed = HeldChanges(disk.fileno(), found.changes)
+            with h5py.File(as_changed, "r") as file:
+                _chunks_of(file[OUTPUT_DATASET], wanted, disk.fileno())
+    return found
 
 
 class Hdf5Output:
@@ -104,27 +130,10 @@ class Hdf5Output:
         with self._readable():
             self._file = h5py.File(self._disk, "r")
             self._dataset = self._file[OUTPUT_DATASET]
-            self._wanted.check_array(self._dataset)
-            self._chunks = ChunkWriter(self._dataset, self._disk.fileno())
+            self._chunks = _chunks_of(self._dataset, self._wanted, self._disk.fileno())
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        """What HDF5 cannot read of an unfinished file is one error."""
-        try:
-            yield
-        except MemoryError:
-            raise
-        except Exception as error:  # h5py tells of damage in all ways
-            if not self._ledger.resumed:
-                raise RunFailed(
-                    f"{self._disk.partial}: HDF5 cannot read what was just written: "
-                    f"{reason(error)}; check the disk, or write elsewhere"
-                ) from error
-            raise InvalidInput(
-                f"{self._disk.partial}: cannot be gone on with, as HDF5 cannot read it: "
-                f"{reason(error)}; give {option('resume', False)} to start afresh, or write "
-                f"elsewhere"
-            ) from error
+    def _readable(self) -> AbstractContextManager[None]:
+        return _readable(self._disk.partial, resumed=self._ledger.resumed)
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Note how the output comes to be. From here on the file's structure stays as it is."""
@@ -197,6 +206,32 @@ class Hdf5Output:
             f"{self._disk.partial}: cannot be written: {error.strerror}; make room or write "
             f"elsewhere"
         )
+
+
+@contextmanager
+def _readable(partial: Path, *, resumed: bool) -> Iterator[None]:
+    """What HDF5 cannot read of an unfinished file, of this run or an earlier one, is one error."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # h5py tells of damage in all ways
+        if not resumed:
+            raise RunFailed(
+                f"{partial}: HDF5 cannot read what was just written: {reason(error)}; check the "
+                f"disk, or write elsewhere"
+            ) from error
+        raise InvalidInput(
+            f"{partial}: cannot be gone on with, as HDF5 cannot read it: {reason(error)}; give "
+            f"{option('resume', False)} to start afresh, or write elsewhere"
+        ) from error
+
+
+def _chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
+    """What writes to the dataset of an unfinished file, all of which can be read but its values."""
+    wanted.check_array(dataset)
+    dict(dataset.attrs)  # which are brought up to date at the end
+    return ChunkWriter(dataset, descriptor)
 
 
 def _keep(file: h5py.File, ledger: NDArray[np.uint8]) -> None:

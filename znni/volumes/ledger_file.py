@@ -214,7 +214,10 @@ def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:
 
     Raises:
         InvalidInput: it is of something else, or has no ledger.
+        OSError: nothing could be appended to that.
     """
+    with suppress(FileNotFoundError):  # all else would keep the run from opening it, too
+        os.close(os.open(ledger_name(partial), os.O_WRONLY))
     return _to_go_on_with(partial, wanted)[0]
 
 

@@ -12,8 +12,7 @@ from znni.errors import InvalidInput, option
 from znni.volume import Begun, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.formats import Format, Writer, check_plain, formats
-from znni.volumes.ledger_file import unfinished
-from znni.volumes.partial_file import partial_name, refused_at
+from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
 
 
@@ -93,11 +92,7 @@ def begun_output(
         InvalidInput: for the same reasons.
     """
     writer, place = _writer_at(str(out), {"input": source, "mask": mask})
-    writer.check(place, wanted)
-    if is_url(place):
-        return Begun()
-    with refused_at(place):
-        return unfinished(partial_name(Path(place)), wanted) or Begun()
+    return writer.begun(place, wanted)
 
 
 def split_dataset(source: str) -> tuple[str, str | None]:

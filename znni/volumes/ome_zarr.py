@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.errors import InvalidInput, ZnniError
-from znni.volume import NewOutput, Output
+from znni.volume import Begun, NewOutput, Output
 from znni.volumes.absent_chunks import absent_chunks
 from znni.volumes.formats import Format, Writer, library
 from znni.volumes.ledger_file import ledger_name
@@ -86,22 +86,22 @@ def describe_zarr(place: str, dataset: str | None) -> str:
     return "\n".join(lines)
 
 
-def check_zarr(place: str, wanted: NewOutput) -> None:
-    """Refuse an OME-Zarr that cannot be made; nothing is touched.
+def begun_zarr(place: str, wanted: NewOutput) -> Begun:
+    """What there is of an OME-Zarr; nothing is touched.
 
     Raises:
-        InvalidInput: so it is.
+        InvalidInput: ``create_zarr`` raises it.
     """
-    from znni.volumes.zarr_output import check_output
+    from znni.volumes.zarr_output import begun_output
 
-    check_output(place, wanted)
+    return begun_output(place, wanted)
 
 
 def create_zarr(place: str, wanted: NewOutput) -> Output:
-    """A new OME-Zarr in a folder or at a URL.
+    """A new OME-Zarr in a folder or at a URL, or an unfinished one in a folder.
 
     Raises:
-        InvalidInput: as of the check, or it is an unfinished one of something else.
+        InvalidInput: it cannot be made or gone on with.
     """
     from znni.volumes.zarr_output import ZarrOutput
 
@@ -129,7 +129,7 @@ def ledger_text(place: str) -> bytes:
 
 
 FORMAT = Format(
-    NAME, (ENDING,), open_zarr, describe_zarr, Writer(check_zarr, create_zarr, ledger_text)
+    NAME, (ENDING,), open_zarr, describe_zarr, Writer(begun_zarr, create_zarr, ledger_text)
 )
 
 

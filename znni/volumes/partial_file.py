@@ -67,8 +67,13 @@ def check_free(path: Path, opened: int, *, overwrite: bool) -> None:
     try:
         descriptor = os.open(partial, opened)
     except FileNotFoundError:
-        _check_folder(path.parent)
+        _check_folder(path)
         return
+    except (IsADirectoryError, NotADirectoryError):
+        raise InvalidInput(
+            f"{partial}: is no unfinished output, and is in the way of one; move it, or write "
+            f"elsewhere"
+        ) from None
     try:
         hold(descriptor, partial)
     finally:
@@ -85,15 +90,21 @@ def refused_at(place: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InvalidInput(f"{place}: cannot be written there: {error.strerror}") from None
+        raise InvalidInput(
+            f"{place}: cannot be written there: {error.strerror}; write elsewhere"
+        ) from None
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder in which this process can make nothing.
+def _check_folder(path: Path) -> None:
+    """Refuse a place in a folder in which this process can make nothing.
 
     Raises:
-        OSError: it is one.
+        InvalidInput: its file system has no room for anything, as that of /proc.
+        OSError: the system says so.
     """
+    folder = path.parent
+    if not shutil.disk_usage(folder).total:
+        raise InvalidInput(f"{path}: {folder} is no place for files; write elsewhere")
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     as_it_is = os.access in os.supports_effective_ids
@@ -105,12 +116,9 @@ def check_room(path: Path, needed: int) -> None:
     """Refuse a disk without room for an output of so many bytes.
 
     Raises:
-        InvalidInput: it is too small, or none.
+        InvalidInput: it is too small.
     """
-    disk = shutil.disk_usage(path.parent)
-    if not disk.total:  # as of /proc
-        raise InvalidInput(f"{path}: {path.parent} is no place for files; write elsewhere")
-    free = disk.free
+    free = shutil.disk_usage(path.parent).free
     left_over = partial_name(path)
     if left_over.exists():  # of an earlier run; its room is used again
         parts = left_over.rglob("*") if left_over.is_dir() else (left_over,)

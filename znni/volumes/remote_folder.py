@@ -106,7 +106,8 @@ def _refused_at(place: str) -> Iterator[None]:
     except FileExistsError:
         raise InvalidInput(
             f"{place}.partial: exists, so another run is writing {place}, or was stopped; wait "
-            f"for it, write elsewhere, or give {option('overwrite', True)} to delete both"
+            f"for it, write elsewhere, or give {option('overwrite', True)} to delete both: outputs "
+            f"at URLs cannot be gone on with"
         ) from None
     except ImportError as error:  # of what a URL's protocol needs
         raise InvalidInput(

@@ -15,9 +15,9 @@ from znni.units import counted
 from znni.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.chunk_extents import chunk_extents
 from znni.volumes.formats import library
-from znni.volumes.ledger_file import LedgerFile, MemoryLedger
+from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
 from znni.volumes.ome_metadata import image_metadata
-from znni.volumes.partial_file import check_room, refused_at
+from znni.volumes.partial_file import check_room, partial_name, refused_at
 from znni.volumes.partial_folder import PartialFolder, check_folder
 from znni.volumes.remote_folder import RemoteFolder, check_url
 from znni.volumes.stored import is_url, reason
@@ -48,6 +48,24 @@ def check_output(place: str, wanted: NewOutput) -> None:
             check_room(Path(place), wanted.nbytes)
 
 
+def begun_output(place: str, wanted: NewOutput) -> Begun:
+    """What there is of an output that is to be made; nothing is touched.
+
+    Raises:
+        InvalidInput: ``ZarrOutput`` raises it.
+    """
+    check_output(place, wanted)
+    if is_url(place):
+        return Begun()
+    partial = partial_name(Path(place))
+    with refused_at(place):
+        found = unfinished(partial, wanted)
+    if found is None:
+        return Begun()
+    _opened(partial, wanted, "r")
+    return found
+
+
 class ZarrOutput:
     """A new OME-Zarr with the output in its array ``0``.
 
@@ -75,6 +93,12 @@ class ZarrOutput:
             self._ledger = _ledger_of(self._folder, wanted)
         self._array: Any = None
         self._chunks: ZarrChunks
+        if self._ledger.resumed:
+            try:
+                self._array = _opened(self._folder.root, wanted, "r+")
+            except BaseException:
+                self.abandon()
+                raise
 
     @property
     def begun(self) -> Begun:
@@ -85,7 +109,7 @@ class ZarrOutput:
         """Make the array, in chunks that patches are whole numbers of, and note its attributes."""
         wanted = self._wanted
         if isinstance(self._ledger, LedgerFile) and self._ledger.resumed:
-            self._array = self._take_up(self._ledger)
+            mend(self._array, Path(self._folder.root) / LEVEL, self._ledger)
         else:
             self._array = self._make(attributes, *chunk_and_shard(patch, wanted.size))
         self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
@@ -107,18 +131,6 @@ class ZarrOutput:
             self._folder.settle()
         except Exception as error:  # file systems and their libraries raise all kinds
             raise self._failed(error) from error
-        return array
-
-    def _take_up(self, ledger: LedgerFile) -> Any:
-        try:
-            array = self._zarr.open_array(f"{self._folder.root}/{LEVEL}", mode="r+")
-            self._wanted.check_array(array)
-        except Exception as error:  # as above
-            raise InvalidInput(
-                f"{self._folder.root}: cannot be gone on with: {reason(error)}; give "
-                f"{option('resume', False)} to start afresh, or write elsewhere"
-            ) from error
-        mend(array, Path(self._folder.root) / LEVEL, ledger)
         return array
 
     def go_on_with(self, plan: str) -> None:
@@ -163,13 +175,34 @@ class ZarrOutput:
         self._folder.keep()
         self._ledger.close()
         finished = counted(blocks, "finished block")
-        then = f"; {way_on}" * isinstance(self._ledger, LedgerFile)
-        return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}{then}"
+        if isinstance(self._folder, RemoteFolder):
+            again = option("overwrite", True)
+            way_on = f"outputs at URLs cannot be gone on with: give {again} to start again"
+        return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}; {way_on}"
 
     def _failed(self, error: Exception) -> RunFailed:
         return RunFailed(
             f"{self._folder.root}: cannot be written: {reason(error)}; make room or write elsewhere"
         )
+
+
+def _opened(root: Path | str, wanted: NewOutput, mode: str) -> Any:
+    """The array of an unfinished output.
+
+    Raises:
+        InvalidInput: it is damaged, or of another shape or type.
+    """
+    try:
+        array = library("zarr", "zarr").open_array(f"{root}/{LEVEL}", mode=mode)
+        wanted.check_array(array)
+    except MemoryError:
+        raise
+    except Exception as error:  # zarr tells of damage in all ways
+        raise InvalidInput(
+            f"{root}: cannot be gone on with: {reason(error)}; give {option('resume', False)} to "
+            f"start afresh, or write elsewhere"
+        ) from error
+    return array
 
 
 def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
@@ -179,7 +212,10 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
             if not ledger.resumed:
                 folder.empty()
     except BaseException:
-        folder.keep()
+        if any(folder.path.iterdir()):
+            folder.keep()
+        else:
+            folder.discard()
         raise
     return ledger
 

@@ -9,6 +9,8 @@ from typing import Any
 from znni.shapes import Box, Vec3
 from znni.volumes.ledger_file import LedgerFile
 
+DIMENSIONS = 4  # f, z, y, x
+
 
 def mend(array: Any, folder: Path, ledger: LedgerFile) -> None:
     """Strike off damaged blocks, and delete the stored chunks that nothing can be added to.
@@ -42,8 +44,9 @@ def mend(array: Any, folder: Path, ledger: LedgerFile) -> None:
 def _stored_chunks(folder: Path) -> Iterator[tuple[Path, int, Vec3]]:
     """The files of an array's chunks, or shards, with their maps and places in the grid."""
     for file in (folder / "c").rglob("*"):
-        if file.is_file():
-            feature, z, y, x = map(int, file.relative_to(folder / "c").parts)
+        index = file.relative_to(folder / "c").parts
+        if len(index) == DIMENSIONS and all(map(str.isdecimal, index)):  # others have other files
+            feature, z, y, x = map(int, index)
             yield file, feature, Vec3(z, y, x)
 
 
