@@ -28,6 +28,7 @@ layers:
   - conv: {features: 2, kernel: [1, 2, 3], activation: sigmoid}
 """
 VOLUME = (7, 20, 23)
+LONG_VOLUME = (140, 20, 23)
 OUTPUT = (2, 6, 15, 16)
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
 
@@ -103,6 +104,7 @@ def voxels(shape: tuple[int, ...] = VOLUME, dtype: str = "uint8") -> NDArray[Any
 
 def write_volume(values: object, name: str = "raw", **options: object) -> None:
     """``volume.h5`` anew, with one dataset."""
+    Path("volume.h5").unlink(missing_ok=True)  # which a run that was interrupted has still open
     with h5py.File("volume.h5", "w") as file:
         file.create_dataset(name, data=values, **options)
 

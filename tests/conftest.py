@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from command_line import INFER, succeeds, write_case
+from command_line import INFER, LONG_VOLUME, succeeds, voxels, write_case, write_volume
 from fakes import fake_catalogue
 from hypothesis import settings
 
@@ -62,6 +62,13 @@ def small_case(own_folder: Path) -> Path:
     """The test's own folder, with ``tiny.yaml``, its weights and ``volume.h5``."""
     write_case(own_folder)
     return own_folder
+
+
+@pytest.fixture
+def long_case(small_case: Path) -> Path:
+    """The small case with a volume of ``LONG_VOLUME``, of many blocks where memory is short."""
+    write_volume(voxels(LONG_VOLUME))
+    return small_case
 
 
 @pytest.fixture

@@ -1,18 +1,15 @@
-"""Runs over a small volume that stop after some blocks, and are started again."""
+"""Runs over the volume of the long case that stop after some blocks, and are started again."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import h5py
 import pytest
-from command_line import voxels, write_case, znni
-from fakes import fake_catalogue
+from command_line import znni
 
 from znni import api
 
-SHAPE = (140, 20, 23)
 OPTIONS: dict[str, Any] = {"ram": "512.5MiB", "threads": 1}
 RUN = ("infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.5MiB", "--threads", "1")
 OUTPUTS = ("out.h5", "out.zarr")
@@ -20,16 +17,6 @@ OUTPUTS = ("out.h5", "out.zarr")
 
 class Interrupted(Exception):
     pass
-
-
-def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to run in, with a network and a volume of some blocks."""
-    write_case(folder)
-    with h5py.File(folder / "volume.h5", "w") as file:
-        file["raw"] = voxels(SHAPE)
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-    return folder
 
 
 def whole(name: str, **options: Any) -> Path:

@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import read_main, refused, succeeds, write_case
+from command_line import read_main, refused, succeeds
 from fakes import Fake, fake_catalogue
 
 import znni
 from planner.costs import BUILT_IN, NOT_HERE
 from znni.calibration.choice import cost_model
-from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record
 from znni.calibration.shapes import Call
@@ -36,11 +35,9 @@ INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
 
 
 @pytest.fixture
-def primitives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
+def primitives(small_case: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     """A good case with ``there.yaml``, and two convolutions: the one declared faster is slower."""
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    Path("there.yaml").write_text(THERE)
+    (small_case / "there.yaml").write_text(THERE)
     found = fake_catalogue(Fake("declared", convolved, 50.0), Fake("measured", convolved, 60.0))
     del found["conv"]
     monkeypatch.setattr("znni.planning.catalogue", lambda _machine: found)
@@ -48,15 +45,14 @@ def primitives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
 
 
 @pytest.fixture
-def measured(primitives: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def measured(primitives: Catalogue, database: CostDatabase) -> None:
     """Costs measured here, under the very name of the device."""
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "costs.sqlite"))
     for name, factor in (("declared", 3.0), ("measured", 1.0)):
         primitive = primitives[name]
         for extent in range(8, 20):
             call = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, extent, 20, 30))
             seconds = BUILT_IN.estimate(primitive, *call, primitive.cost(*call)).seconds
-            record([(primitive, call, factor * seconds)], CostDatabase())
+            record([(primitive, call, factor * seconds)], database)
 
 
 def convolutions(plan: Plan) -> set[str]:

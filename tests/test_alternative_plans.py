@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import read_main, refused, succeeds, write_case
-from fakes import fake_catalogue, machine
+from command_line import read_main, refused, succeeds
+from fakes import machine
 from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD, small_search
 
 from planner.exhaustive import Search
@@ -78,21 +78,14 @@ def test_a_ranking_tells_how_each_plan_differs_from_the_first(search: Search) ->
     assert same.endswith("  the same in other patches")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-    return tmp_path
-
-
-def test_alternatives_are_ranked_saved_and_run(folder: Path) -> None:
+@pytest.mark.usefixtures("fake_primitives")
+def test_alternatives_are_ranked_saved_and_run(small_case: Path) -> None:
     table, ranked = succeeds(*PLAN, "--alternatives", 3, "--out", "plan.json").split("\n\n")
     assert "conv1" in table
     assert [line.split()[0] for line in ranked.splitlines()] == ["rank", "1", "2", "3"]
     files = ["plan.json", "plan-2.json", "plan-3.json"]
-    plans = [load_plan(folder / name) for name in files]
-    assert sorted(path.name for path in folder.glob("plan*")) == sorted(files)
+    plans = [load_plan(small_case / name) for name in files]
+    assert sorted(path.name for path in small_case.glob("plan*")) == sorted(files)
     assert [plan.seconds for plan in plans] == sorted(plan.seconds for plan in plans)
     assert len({plan.patch for plan in plans}) == 3
     outputs = []

@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from command_line import succeeds, write_case
+from command_line import succeeds
 
 from bench.end_to_end import (
     Runs,
@@ -23,12 +23,7 @@ from znni.shapes import Vec3
 
 SIZE = Vec3(70, 20, 23)
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    write_case(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("small_case")
 
 
 def runs_of(net: str) -> Runs:
@@ -37,8 +32,8 @@ def runs_of(net: str) -> Runs:
     return Runs([Path(net)], SIZE, [1], False, "cpu", None, options)
 
 
-def test_a_run_is_seen_while_it_goes_on(folder: Path) -> None:
-    ((row,),) = time_runs(runs_of("tiny.yaml"), folder, 60, lambda _: None)
+def test_a_run_is_seen_while_it_goes_on(small_case: Path) -> None:
+    ((row,),) = time_runs(runs_of("tiny.yaml"), small_case, 60, lambda _: None)
     assert row["network"] == "tiny"
     assert row["patches"] > 2
     assert 0 < row["building_seconds"] < row["first_seconds"] < row["seconds"]
@@ -47,7 +42,11 @@ def test_a_run_is_seen_while_it_goes_on(folder: Path) -> None:
     assert row["peak_gib"] <= row["declared_gib"]
     assert "gpu_peak_gib" not in row
     assert len(table("end-to-end", [row]).splitlines()) == 3
-    assert sorted(path.name for path in folder.iterdir()) == ["tiny.npz", "tiny.yaml", "volume.h5"]
+    assert sorted(path.name for path in small_case.iterdir()) == [
+        "tiny.npz",
+        "tiny.yaml",
+        "volume.h5",
+    ]
 
 
 def test_what_came_after_the_first_block() -> None:
@@ -70,18 +69,18 @@ def test_what_came_after_the_first_block() -> None:
         assert "later_seconds" not in row_of_run(told, 20.0, seen)
 
 
-def test_runs_that_give_nothing_say_why(folder: Path) -> None:
-    rows = [row for (row,) in time_runs(runs_of("none.yaml"), folder, 60, lambda _: None)]
+def test_runs_that_give_nothing_say_why(small_case: Path) -> None:
+    rows = [row for (row,) in time_runs(runs_of("none.yaml"), small_case, 60, lambda _: None)]
     assert [row["skipped"] for row in rows] == ["the run failed"]
-    rows = [row for (row,) in time_runs(runs_of("tiny.yaml"), folder, 0.0, lambda _: None)]
+    rows = [row for (row,) in time_runs(runs_of("tiny.yaml"), small_case, 0.0, lambda _: None)]
     assert [row["skipped"] for row in rows] == ["no time was left"]
-    row = time_run(["sleep", "60"], folder / "out.h5", 0.1)
+    row = time_run(["sleep", "60"], small_case / "out.h5", 0.1)
     assert row["skipped"] == "the run was ended after 0 s"
 
 
-def test_the_volume_is_noise(folder: Path) -> None:
-    write_noise(folder / "noise.h5", SIZE)
-    with h5py.File(folder / "noise.h5") as file:
+def test_the_volume_is_noise(small_case: Path) -> None:
+    write_noise(small_case / "noise.h5", SIZE)
+    with h5py.File(small_case / "noise.h5") as file:
         values = file["raw"][()]
     assert values.shape == SIZE
     assert 100 < values.mean() < 155

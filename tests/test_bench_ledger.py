@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from command_line import write_case, znni
+from command_line import znni
 from quick_benchmarks import QUICK
 
 from bench.kills import ZNNI, compare_kills
@@ -21,11 +21,7 @@ from bench.same_output import MEASURED, difference
 from bench.table import table
 from znni.cli import INTERNAL_ERROR
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_case(tmp_path)
+pytestmark = pytest.mark.usefixtures("small_case")
 
 
 def run_here(command: list[str], _out: Path) -> float:

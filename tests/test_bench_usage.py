@@ -16,9 +16,8 @@ LAYER = "; see python -m bench layer --help"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
+def binary(own_folder: Path) -> None:
+    (own_folder / "binary.json").write_bytes(b"\xff\xfe")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import refused, succeeds, write_case
+from command_line import refused, succeeds
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu
 from layers import does
 
@@ -107,9 +107,8 @@ def test_what_one_device_has_in_common_says_nothing_of_the_other() -> None:
         assert measured == pytest.approx(factor * built_in, rel=0.1)
 
 
-@pytest.mark.usefixtures("both_here")
-def test_plans_for_a_gpu_are_made_from_what_was_measured_of_it(tmp_path: Path) -> None:
-    write_case(tmp_path)
+@pytest.mark.usefixtures("both_here", "small_case")
+def test_plans_for_a_gpu_are_made_from_what_was_measured_of_it() -> None:
     show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
     assert "run znni calibrate with device='gpu' (--device gpu)" in refused(
         *show, "--device", "gpu", "--costs", "measured"
@@ -124,16 +123,15 @@ def test_plans_for_a_gpu_are_made_from_what_was_measured_of_it(tmp_path: Path) -
 
 @pytest.mark.usefixtures("both_here")
 def test_runs_on_a_gpu_refine_its_calibration(
-    tmp_path: Path, database: CostDatabase, monkeypatch: pytest.MonkeyPatch
+    small_case: Path, database: CostDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_case(tmp_path)
     monkeypatch.setattr(
         "znni.calibration.record.detect_for",
         lambda *_, **__: Machine(BOTH["conv"].device, (gpu(),)),
     )
     show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--device", "gpu")
     succeeds(*show, "--out", "plan.json")
-    steps = Plan.from_json((tmp_path / "plan.json").read_bytes()).steps
+    steps = Plan.from_json((small_case / "plan.json").read_bytes()).steps
     timings = [(step, 0.25) for step in steps]
     refine(timings, 1, "gpu")
     assert database.measured(Conditions.of(gpu())) == []

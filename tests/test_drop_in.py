@@ -5,17 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
-import runpy
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from command_line import voxels, write_case
-from fakes import fake_catalogue
+from command_line import voxels
 from numpy.typing import NDArray
 
 import znni
@@ -24,15 +21,7 @@ from znni.errors import InvalidInput
 from znni.importing import network_of
 from znni.primitives.reference import dense
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    if "example" not in request.node.name:
-        monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
 
 def expected(volume: NDArray[Any]) -> NDArray[Any]:
@@ -257,20 +246,3 @@ def test_networks_in_memory() -> None:
     network, weights = network_of(model)
     assert (network.name, network.out_features) == ("Sequential", 2)
     np.testing.assert_array_equal(weights[network.layers[0].name].weight, model[0].weight.detach())
-
-
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_runs(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if example.stem == "monai_drop_in":
-        pytest.importorskip("torch")
-    runpy.run_path(str(example), run_name="__main__")
-    said = capsys.readouterr().out
-    if example.stem == "arrays":
-        assert len({line.split()[-1] for line in said.splitlines()}) == 1
-        assert len(said.splitlines()) >= 2
-    elif example.stem == "mask_verify_view":
-        assert "outside the mask" in said
-        assert "boundaries.h5: agree; " in said
-        assert "boundaries.html: " in said
-    else:
-        assert "(2, 1, 24, 32, 40) to (2, 2, 24, 32, 40)" in said

@@ -14,8 +14,8 @@ import fsspec
 import h5py
 import numpy as np
 import pytest
-from command_line import dry_run_of_refused, refused, succeeds
-from interrupted_runs import OUTPUTS, RUN, SHAPE, interrupt, prepare
+from command_line import LONG_VOLUME, dry_run_of_refused, refused, succeeds
+from interrupted_runs import OUTPUTS, RUN, interrupt
 
 from znni.volumes.partial_file import PartialFile
 from znni.volumes.partial_folder import PartialFolder
@@ -25,9 +25,7 @@ DRY = (*RUN, "--dry-run", "--out")
 State: TypeAlias = Callable[[], AbstractContextManager[None]]  # of the place of an output
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return prepare(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
 def test_a_plan_that_is_given_is_of_this_run() -> None:
@@ -59,7 +57,7 @@ def test_what_an_earlier_run_has_finished(out: str) -> None:
 def test_a_mask_that_does_not_fit() -> None:
     with h5py.File("mask.h5", "w") as file:
         file["mask"] = np.zeros((1, 2, 3), np.uint8)
-        file["other"] = np.zeros(SHAPE, np.uint8)
+        file["other"] = np.zeros(LONG_VOLUME, np.uint8)
     assert "; name one, as mask.h5:/mask" in refused(*DRY, "out.h5", "--mask", "mask.h5")
     assert "the mask has 1 map of 1x2x3" in refused(*DRY, "out.h5", "--mask", "mask.h5:/mask")
     assert "refused now" not in succeeds(*DRY, "out.h5", "--mask", "mask.h5:/other")

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import read_main, voxels, write_case
+from command_line import LONG_VOLUME, read_main, voxels
 from fakes import Fake, fake_catalogue
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,6 @@ from znni.volumes.hdf5 import Hdf5Output
 from znni.weights import ConvWeights, Float32
 
 SCRIPT = Path(__file__).with_name("short_of_memory.py")
-SHAPE = (140, 20, 23)
 TIGHT = "512.6MiB"  # all but a part of one is for the process
 sizes = st.tuples(*[st.integers(1, 9)] * 3).map(lambda size: Vec3(*size))
 
@@ -62,19 +61,18 @@ class Noting(Hdf5Output):
         written.append(box)
 
 
+pytestmark = pytest.mark.usefixtures("long_case")
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_case(tmp_path)
-    with h5py.File(tmp_path / "volume.h5", "w") as file:
-        file["raw"] = voxels(SHAPE)
-    monkeypatch.chdir(tmp_path)
+def noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls and what is written, of runs over the long case."""
     catalogue = fake_catalogue(Failing("conv", convolved, flops=100.0))
     monkeypatch.setattr("znni.planning.catalogue", lambda _machine: catalogue)
     monkeypatch.setattr("znni.volumes.hdf5.Hdf5Output", Noting)
     calls.clear()
     written.clear()
     fail_at()
-    return tmp_path
 
 
 def fail_at(*numbers: int) -> None:
@@ -84,7 +82,7 @@ def fail_at(*numbers: int) -> None:
 
 
 def uninterrupted() -> Float32:
-    return znni.Inferer("tiny.yaml")(voxels(SHAPE))
+    return znni.Inferer("tiny.yaml")(voxels(LONG_VOLUME))
 
 
 @given(sizes, st.lists(st.tuples(sizes, st.integers(0, 30)), max_size=4), sizes)
@@ -106,7 +104,7 @@ def test_what_remains_is_covered_once_by_patches_of_any_size(
 @pytest.mark.parametrize("given", [False, True])
 def test_a_run_goes_on_with_a_smaller_plan(given: bool, caplog: pytest.LogCaptureFixture) -> None:
     expected = uninterrupted()
-    plan = znni.plan("tiny.yaml", SHAPE, ram=TIGHT, input_itemsize=1) if given else None
+    plan = znni.plan("tiny.yaml", LONG_VOLUME, ram=TIGHT, input_itemsize=1) if given else None
     fail_at(5, 8)
     done: list[int] = []
     report = znni.infer(
@@ -167,7 +165,7 @@ def test_a_block_that_cannot_be_read_is_read_in_smaller_ones(
 
     monkeypatch.setattr("znni.volumes.array.ArrayVolume.read", read)
     out = np.zeros(expected.shape, np.float32)
-    report = znni.infer(voxels(SHAPE), "tiny.yaml", out, ram=TIGHT)
+    report = znni.infer(voxels(LONG_VOLUME), "tiny.yaml", out, ram=TIGHT)
     assert report.fallbacks
     np.testing.assert_allclose(out, expected, atol=1e-6)
 
@@ -178,9 +176,9 @@ def test_an_inferer_keeps_the_plan_that_memory_sufficed_for(
     expected = uninterrupted()
     inferer = znni.Inferer("tiny.yaml", ram="600MiB")
     fail_at(2)
-    np.testing.assert_allclose(inferer(voxels(SHAPE)), expected, atol=1e-6)
+    np.testing.assert_allclose(inferer(voxels(LONG_VOLUME)), expected, atol=1e-6)
     assert caplog.text.count("memory ran out") == 1
-    np.testing.assert_allclose(inferer(voxels(SHAPE)), expected, atol=1e-6)
+    np.testing.assert_allclose(inferer(voxels(LONG_VOLUME)), expected, atol=1e-6)
     assert caplog.text.count("memory ran out") == 1
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import read_main, refused, succeeds, write_case
+from command_line import read_main, refused, succeeds
 from doomed_runner import Doomed
 from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums, SumsPlan, made_when, not_made, not_made_when, sums
@@ -247,10 +247,9 @@ def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
     monkeypatch.setattr("znni.api.prepare", prepare)
 
 
-def test_whole_runs_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_case")
+def test_whole_runs_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """They give the same bytes, and keep their blocks where a worker is killed."""
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
     search = znni.search("tiny.yaml", (7, 20, 23), device="cpu", threads=1, costs="built-in")
     plan = search.fastest_for(Vec3(2, 4, 6))
     assert plan is not None

@@ -12,8 +12,7 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from command_line import read_main, refused, succeeds, voxels, write_case
-from fakes import fake_catalogue
+from command_line import read_main, refused, succeeds, voxels
 from numpy.typing import NDArray
 
 from znni.errors import InvalidInput, RunFailed
@@ -27,10 +26,7 @@ BOX = Box(Vec3(1, 2, 0), Vec3(4, 3, 7))
 VALUES = np.random.default_rng(0).integers(0, 250, (3, *SIZE)).astype(np.uint8)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def check(place: str, expected: NDArray[Any], dataset: str | None = None) -> None:
@@ -261,11 +257,8 @@ def test_the_table_of_formats() -> None:
 
 
 @pytest.mark.parametrize("name", ["volume.npy", "volume.nii.gz", "volume.tif"])
-def test_a_run_over_any_format_gives_the_same(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-    write_case(folder)
+@pytest.mark.usefixtures("small_case", "fake_primitives")
+def test_a_run_over_any_format_gives_the_same(name: str) -> None:
     writers: dict[str, Callable[..., object]] = {
         "volume.npy": np.save,
         "volume.nii.gz": write_nifti,

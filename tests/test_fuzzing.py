@@ -19,19 +19,16 @@ def watched() -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_inputs_are_taken_for_what_they_are_or_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_are_taken_for_what_they_are_or_refused(name: str, own_folder: Path) -> None:
     if name not in available():
         pytest.skip(f"needs {', '.join(KINDS[name].needs)}")
-    monkeypatch.chdir(tmp_path)  # and back at the end
-    for found in fuzzed(name, range(INPUTS), tmp_path):
+    for found in fuzzed(name, range(INPUTS), own_folder):
         assert not found.wrong, found
 
 
-def test_programs_in_pickles_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("own_folder")
+def test_programs_in_pickles_are_not_run() -> None:
     pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
     kind = KINDS["state dict (PyTorch)"]
     kind.make()
     for program in HOSTILE_PICKLES:
@@ -41,10 +38,8 @@ def test_programs_in_pickles_are_not_run(tmp_path: Path, monkeypatch: pytest.Mon
         assert not CANARY.exists()
 
 
-def test_mutations_change_files_and_are_the_same_every_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_mutations_change_files_and_are_the_same_every_time() -> None:
     kind = KINDS["network (YAML)"]
     kind.make()
     good = Path("tiny.yaml").read_bytes()

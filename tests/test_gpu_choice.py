@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused, succeeds, write_case
+from command_line import refused, succeeds
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,10 +186,8 @@ def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_line_plans_for_several(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_case: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         planning,
         "catalogue",
@@ -201,7 +199,7 @@ def test_the_command_line_plans_for_several(
             }
         ),
     )
-    Path("there.yaml").write_text(
+    (small_case / "there.yaml").write_text(
         "host: {name: there, memory: 40GiB, threads: 3, flops: 300 Gflop/s, bandwidth: 30 GB/s}\n"
         "gpus:\n"
         "  - &card {name: Card, memory: 12GiB, flops: 6 Tflop/s, bandwidth: 300 GB/s}\n"

@@ -36,16 +36,15 @@ FINISHED = 3  # blocks, when a stage fails
 
 
 @pytest.fixture(autouse=True)
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def whole(own_folder: Path) -> Path:
     """The output of a run that was left alone, of some tens of patches, by a plan that is noted."""
-    monkeypatch.chdir(tmp_path)
     with h5py.File("volume.h5", "w") as file:
         values = np.random.default_rng(0).integers(0, 255, SIZE)
         file["raw"] = values.astype(np.uint8)
     plan = ("plan", "--net", NET, "--volume", "volume.h5", "--device", "gpu", "--out", "plan.json")
     succeeds(*plan, "--gpu-memory", "256MiB", "--costs", "built-in")
     succeeds(*PLANNED, "whole.h5")
-    return tmp_path / "whole.h5"
+    return own_folder / "whole.h5"
 
 
 def goes_on_to_the_same(out: str, whole: Path) -> None:

@@ -36,10 +36,9 @@ def run_twice_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NDArray[Any]:
+def whole(own_folder: Path) -> NDArray[Any]:
     """The output of a run in this process alone, by a plan that is noted."""
-    monkeypatch.chdir(tmp_path)
-    with h5py.File("volume.h5", "w") as file:
+    with h5py.File(own_folder / "volume.h5", "w") as file:
         values = np.random.default_rng(0).integers(0, 255, (300, 200, 250))
         file["raw"] = values.astype(np.uint8)
     plan = ("plan", "--net", NET, "--volume", "volume.h5", "--device", "gpu", "--out", "plan.json")

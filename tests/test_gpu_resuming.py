@@ -42,10 +42,8 @@ znni.infer("volume.h5", sys.argv[1], "out.h5", plan=plan, progress=count, **{MEM
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu+gpu"])
-def test_a_killed_run_goes_on_to_the_same_bytes(
-    device: DeviceChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("own_folder")
+def test_a_killed_run_goes_on_to_the_same_bytes(device: DeviceChoice) -> None:
     with h5py.File("volume.h5", "w") as file:
         file["raw"] = np.random.default_rng(0).integers(0, 255, EXTENTS).astype(np.uint8)
     limits = PlanOptions(**MEMORY, device=device, costs="built-in")

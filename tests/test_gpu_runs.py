@@ -8,7 +8,7 @@ from typing import get_args
 import h5py
 import numpy as np
 import pytest
-from command_line import OUTPUT, read_main, succeeds, write_case
+from command_line import OUTPUT, read_main, succeeds
 from fakes import FakeOnGpu, fake_catalogue
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,11 +157,10 @@ def test_too_little_memory_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None
         PatchRunner(plan, primitives(plan.machine), random_weights(network, 0))
 
 
+@pytest.mark.usefixtures("small_case")
 def test_a_run_goes_on_where_the_memory_of_the_gpu_ran_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
     x = np.random.default_rng(0).random((60, 61, 70), np.float32)
     expected = znni.Inferer("tiny.yaml", device="cpu")(x)
     monkeypatch.setattr(planning, "catalogue", primitives)
@@ -181,9 +180,8 @@ def test_a_run_goes_on_where_the_memory_of_the_gpu_ran_out(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_volume_through_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("small_case")
+def test_a_volume_through_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--overwrite", "--costs", "built-in")
     expected = {}
     for dtype in get_args(OutputType):
@@ -204,9 +202,8 @@ def test_a_volume_through_the_command_line(tmp_path: Path, monkeypatch: pytest.M
         np.testing.assert_allclose(found.astype(np.float64), values, rtol=0, atol=step)
 
 
-def test_the_inferer_runs_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("small_case")
+def test_the_inferer_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).random((12, 21, 30), np.float32)
     expected = znni.Inferer("tiny.yaml", device="cpu")(x)
     monkeypatch.setattr(planning, "catalogue", primitives)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
 import pytest
-from fakes import fake_catalogue, machine
+from fakes import machine
 
 import znni
 from znni.calibration.conditions import Conditions
-from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.errors import InvalidInput
 from znni.handling import (
@@ -41,11 +39,7 @@ TIMES = HandlingTimes(
 )
 
 
-@pytest.fixture(autouse=True)
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostDatabase:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "costs.sqlite"))
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-    return CostDatabase()
+pytestmark = pytest.mark.usefixtures("database", "fake_primitives")
 
 
 @pytest.fixture

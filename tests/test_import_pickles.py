@@ -42,14 +42,13 @@ class Malicious:
         return (open, (LEFT, "w"))
 
 
-def test_pickles_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_pickles_are_not_run(own_folder: Path) -> None:
     torch.save({"0.weight": torch.zeros(1), "more": Malicious()}, "zipped.pt")
     torch.save(Malicious(), "legacy.pth", _use_new_zipfile_serialization=False)
     Path("plain.ckpt").write_bytes(pickle.dumps(Malicious(), protocol=2))
     torch.save(sequential(), "module.bin")
     for name in ("zipped.pt", "legacy.pth", "plain.ckpt", "module.bin"):
-        message = refusal(name, tmp_path)
+        message = refusal(name, own_folder)
         assert "would run code of the file" in message
         assert "torch.save(module.state_dict(), ...)" in message
         assert not Path(LEFT).exists()
@@ -57,11 +56,8 @@ def test_pickles_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert Path(LEFT).exists()  # it would have
 
 
-def test_pickled_parts_of_programs_are_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    file = program_file(tmp_path / "model.pt2", nn.Sequential(nn.Conv3d(1, 1, 1)))
+def test_pickled_parts_of_programs_are_not_run(own_folder: Path) -> None:
+    file = program_file(own_folder / "model.pt2", nn.Sequential(nn.Conv3d(1, 1, 1)))
     danger = io.BytesIO()
     torch.save(Malicious(), danger)
 
@@ -74,7 +70,7 @@ def test_pickled_parts_of_programs_are_not_run(
         return danger.getvalue() if "weights/weight_" in name else data
 
     rewrite(file, pickled)
-    assert "not plain float32" in refusal(file, tmp_path)
+    assert "not plain float32" in refusal(file, own_folder)
     assert not Path(LEFT).exists()
 
 

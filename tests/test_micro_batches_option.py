@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from command_line import VOLUME, read_main, refused, succeeds, write_case
+from command_line import VOLUME, read_main, refused, succeeds
 from fakes import Fake, fake_catalogue
 
 import znni
@@ -36,11 +35,12 @@ class Uneven(Fake):
         return replace(cost, flops={1: 12, 2: 10, 3: 1, 4: 11}.get(shape.n, 1) * cost.flops)
 
 
+pytestmark = pytest.mark.usefixtures("small_case")
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def four_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network whose second convolution has a batch of four fragments."""
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
     primitives = fake_catalogue() | {"conv": Uneven("uneven", convolved, flops=1e4)}
     catalogue = {primitive.name: primitive for primitive in primitives.values()}
     monkeypatch.setattr("znni.planning.catalogue", lambda _machine: catalogue)

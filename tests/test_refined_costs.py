@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import succeeds, write_case, znni
+from command_line import succeeds, znni
 from fakes import fake_catalogue
 
 from znni.calibration.conditions import Conditions
-from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase, today
 from znni.calibration.record import StepTimes, record, record_steps
 from znni.calibration.shapes import Call
@@ -23,16 +22,14 @@ CATALOGUE = fake_catalogue()
 HERE = Conditions.of(CATALOGUE["conv"].device)
 CALIBRATED = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, 9, 9, 9))
 
+pytestmark = pytest.mark.usefixtures("small_case", "database")
+
 
 @pytest.fixture(autouse=True)
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CostDatabase:
-    """An empty one, for primitives that cost no time to plan for."""
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "costs.sqlite"))
+def primitives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that cost no time to plan for, for plans and for what is kept of their runs."""
     for module in ("planning", "calibration.record"):
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
-    return CostDatabase()
 
 
 def steps_of(made: Plan) -> list[Step]:

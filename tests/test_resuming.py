@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import read_main, refused, znni
+from command_line import LONG_VOLUME, read_main, refused, znni
 from fakes import Fake
 from interrupted_runs import (
     OPTIONS,
     OUTPUTS,
     RUN,
-    SHAPE,
     interrupt,
-    prepare,
     resumed,
     whole,
 )
@@ -34,9 +32,7 @@ from znni.volumes.locate import open_volume
 SCRIPT = Path(__file__).with_name("killed_runs.py")
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return prepare(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
 @pytest.mark.parametrize(("out", "stride"), [("out.h5", 11), ("out.zarr", 19)])
@@ -120,7 +116,7 @@ def test_starting_afresh_and_replacing(out: str, caplog: pytest.LogCaptureFixtur
 def test_the_plan_is_that_which_the_run_began_with() -> None:
     expected = whole("out.h5")
     interrupt("out.h5")
-    assert api.plan("tiny.yaml", SHAPE, ram="1GiB", threads=1).patch.z > 100
+    assert api.plan("tiny.yaml", LONG_VOLUME, ram="1GiB", threads=1).patch.z > 100
     report = api.infer("volume.h5", "tiny.yaml", "out.h5", threads=1)
     assert report.plan.patch.z < 30
     assert difference_of_values(expected, Path("out.h5")) == 0
@@ -150,7 +146,7 @@ def test_other_bits_of_the_same_values_are_told(
 def test_another_plan_may_be_given(caplog: pytest.LogCaptureFixture) -> None:
     expected = whole("out.h5")
     interrupt("out.h5")
-    plan = api.plan("tiny.yaml", SHAPE, ram="513MiB", threads=1, input_itemsize=1)
+    plan = api.plan("tiny.yaml", LONG_VOLUME, ram="513MiB", threads=1, input_itemsize=1)
     save_plans(Path("plan.json"), [plan])
     said = resumed(caplog, "out.h5", "--plan", "plan.json", "--ram", "513MiB")
     assert "goes on with another plan than it has" in said
@@ -163,9 +159,9 @@ def difference_of_values(one: Path, other: Path) -> float:
 
 def test_a_mask_does_not_change_what_a_finished_block_is_held_to() -> None:
     """It had another plan, in whose larger blocks voxels outside the mask were computed."""
-    mask = np.zeros(SHAPE, np.uint8)
+    mask = np.zeros(LONG_VOLUME, np.uint8)
     mask[::30, 10, 11] = 1
-    plans = api.search("tiny.yaml", SHAPE, input_itemsize=1, **OPTIONS).fastest(10)
+    plans = api.search("tiny.yaml", LONG_VOLUME, input_itemsize=1, **OPTIONS).fastest(10)
     large = max(plans, key=lambda plan: plan.patch.volume)
     small = min(plans, key=lambda plan: plan.patch.volume)
     assert small.patch.volume < large.patch.volume

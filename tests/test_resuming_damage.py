@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -14,18 +13,16 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from command_line import read_main, refused, voxels, znni
-from interrupted_runs import OUTPUTS, RUN, SHAPE, interrupt, prepare, resumed, whole
+from command_line import LONG_VOLUME, read_main, refused, voxels, znni
+from interrupted_runs import OUTPUTS, RUN, interrupt, resumed, whole
+from small_disk import small_disk
 
 from bench.same_output import difference
 from znni.volumes.hdf5_chunks import ChunkWriter
 from znni.volumes.ledger import parse
 from znni.volumes.zarr_chunks import ZarrChunks
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return prepare(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
 def zero_chunk(partial: Path) -> None:
@@ -180,7 +177,7 @@ def test_an_unfinished_zarr_that_cannot_be_opened() -> None:
 
 def test_a_block_of_the_input_that_cannot_be_read() -> None:
     group = zarr.create_group("in.zarr")
-    group.create_array("raw", data=voxels(SHAPE), chunks=(10, 20, 23))
+    group.create_array("raw", data=voxels(LONG_VOLUME), chunks=(10, 20, 23))
     run = ("infer", "in.zarr", *RUN[2:])
     assert znni(*run, "--out", "alone.h5").code == 0
     chunk = Path("in.zarr/raw/c/10/0/0")
@@ -206,14 +203,9 @@ def unsampled() -> Iterator[None]:
 
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_a_disk_that_may_only_be_read(
-    out: str, folder: Path, caplog: pytest.LogCaptureFixture
+    out: str, own_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = folder / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]
-    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a small disk")
-    try:
+    with small_disk(own_folder, "1m") as disk:
         interrupt(f"disk/{out}")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         said = refused(*RUN, "--out", f"disk/{out}")
@@ -222,5 +214,3 @@ def test_a_disk_that_may_only_be_read(
         )
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
         resumed(caplog, f"disk/{out}")
-    finally:
-        subprocess.run(["umount", disk], check=True)

@@ -9,16 +9,12 @@ from typing import Any
 
 import h5py
 import pytest
-from command_line import refused, voxels, znni
-from interrupted_runs import OUTPUTS, RUN, SHAPE, interrupt, prepare
-from numpy.typing import NDArray
+from command_line import LONG_VOLUME, refused, voxels, write_volume, znni
+from interrupted_runs import OUTPUTS, RUN, interrupt
 
 from znni.volumes.ledger import read_ledger
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return prepare(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
 def change_network() -> None:
@@ -31,15 +27,9 @@ def change_scaling() -> None:
     Path("tiny.yaml").write_text(text.replace("scale: 0.01", "scale: 0.02"))
 
 
-def write_volume(values: NDArray[Any]) -> None:
-    Path("volume.h5").unlink()
-    with h5py.File("volume.h5", "w") as file:
-        file["raw"] = values
-
-
 def change_input() -> None:
     times = Path("volume.h5").stat()
-    write_volume(voxels(SHAPE) + 1)
+    write_volume(voxels(LONG_VOLUME) + 1)
     os.utime("volume.h5", ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
@@ -80,7 +70,7 @@ def test_another_run_is_not_mixed_with(
 
 def test_another_dataset_of_the_same_file_is_another_input() -> None:
     with h5py.File("both.h5", "w") as file:
-        file["one"], file["other"] = voxels(SHAPE), voxels(SHAPE) + 1
+        file["one"], file["other"] = voxels(LONG_VOLUME), voxels(LONG_VOLUME) + 1
     run = ("infer", "both.h5", *RUN[2:], "--out", "out.h5", "--dataset")
     interrupt("out.h5", source="both.h5:/one")
     assert "differs in the input's values (" in refused(*run, "other")
@@ -114,7 +104,7 @@ def test_only_what_differs_is_named(change: str) -> None:
 
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_a_mended_input_is_another_one(out: str) -> None:
-    values = voxels(SHAPE).astype("float32")
+    values = voxels(LONG_VOLUME).astype("float32")
     values[130, 10, 11] = float("nan")
     write_volume(values)
     said = refused(*RUN, "--out", out)

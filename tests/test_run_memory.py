@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
+from block_memory import taken_and_counted
 from fakes import Fake, machine
 
 from planner.exhaustive import Search
@@ -15,11 +15,10 @@ from planner.overhead import Overhead
 from znni.arena import new_output
 from znni.arrays import peak_memory
 from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import bytes_per_output_voxel, convert
 from znni.network import Conv, Network, Operation
 from znni.options import OutputType
 from znni.primitive import Run, convolved
-from znni.shapes import Box, Shape5, Vec3
+from znni.shapes import Shape5, Vec3
 from znni.volume import NewOutput
 from znni.volumes.hdf5 import Hdf5Output
 from znni.weights import ConvWeights, Float32, random_weights
@@ -64,19 +63,8 @@ def test_a_second_patch_touches_the_pages_of_the_first() -> None:
 
 @pytest.mark.parametrize("dtype", get_args(OutputType))
 def test_a_block_on_its_way_out_takes_what_is_counted(dtype: OutputType, tmp_path: Path) -> None:
-    """A part of a patch, as where the last one overlaps its neighbour."""
     size = Vec3(40, 50, 60)
-    dense = np.ones((2, *(size + 1)), np.float32)
     output = Hdf5Output(tmp_path / "out.h5", NewOutput(2, size, dtype))
-    output.describe({}, size)
-    box = Box(Vec3(0, 0, 0), size)
-    tracemalloc.start()
-    try:
-        output.write(box, convert(dense[:, *box.slices], dtype))
-        _, taken = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-        output.abandon()
-    beside_two_blocks = (bytes_per_output_voxel(dtype) - 2 * 4) * 2 * size.volume
+    taken, counted = taken_and_counted(output, 2, size, dtype)
     chunk = size.volume * np.dtype(dtype).itemsize
-    assert taken <= 1.05 * (beside_two_blocks + chunk)
+    assert taken <= 1.05 * (counted + chunk)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from fakes import fake_catalogue, gpu, machine
+from fakes import gpu, machine
 
 import znni
 from planner.overhead import Handling
@@ -22,10 +22,11 @@ from znni.shapes import Vec3
 
 NETWORK = Network("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
 
+pytestmark = pytest.mark.usefixtures("fake_primitives")
+
 
 @pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+def plan() -> Plan:
     return znni.plan(NETWORK, (20, 30, 40), threads=1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import NET, read_main, refused, succeeds, write_case
+from command_line import NET, read_main, refused, succeeds
 from fakes import Fake, fake_catalogue
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,17 +44,17 @@ class Counted(Fake):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def nine_blocks(
+    small_case: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """A volume that 9 blocks of 2x10x10 cover, whose plan is given."""
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
     write(np.random.default_rng(1).integers(1, 200, SIZE).astype(np.uint8))
     if "real" in request.node.name:
         return
     catalogue = fake_catalogue(Counted("conv", convolved, flops=100.0))
     monkeypatch.setattr("znni.planning.catalogue", lambda _machine: catalogue)
     small = znni.plan("tiny.yaml", (3, 15, 17), threads=1)
-    Path("plan.json").write_text(small.to_json())
+    (small_case / "plan.json").write_text(small.to_json())
     assert small.patch == (2, 10, 10)
     calls.clear()
 

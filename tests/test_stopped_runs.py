@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import zarr
-from command_line import one_line, read_main, voxels, write_case, znni
+from command_line import LONG_VOLUME, one_line, read_main, voxels, write_case, znni
 from fakes import Fake, fake_catalogue
+from interrupted_runs import OUTPUTS
 from numpy.typing import NDArray
 from small_disk import small_disk
 
@@ -26,9 +26,7 @@ from znni.primitives.reference import dense
 from znni.weights import load_weights
 
 SCRIPT = Path(__file__).with_name("stopped_run.py")
-SHAPE = (140, 20, 23)
 FAST = Fake("conv", convolved)  # computes as the one in stopped_run.py, and takes no time over it
-OUTPUTS = ("out.h5", "out.zarr")
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +37,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float64]:
     network = load_network(folder / "tiny.yaml")
     weights = load_weights(folder / "tiny.npz", network)
     scaling = network.scaling
-    x: NDArray[np.floating] = voxels(SHAPE)[np.newaxis] * scaling.scale + scaling.offset
+    x: NDArray[np.floating] = voxels(LONG_VOLUME)[np.newaxis] * scaling.scale + scaling.offset
     return dense(network, weights, x)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_case(tmp_path)
-    with h5py.File(tmp_path / "volume.h5", "w") as file:
-        file["raw"] = voxels(SHAPE)
-    return tmp_path
 
 
 def heed_signals() -> None:
@@ -97,32 +87,31 @@ def check_finished_blocks(partial: Path, expected: NDArray[np.float64]) -> None:
     ],
 )
 def test_a_signal(
-    number: signal.Signals, out: str, folder: Path, expected: NDArray[np.float64]
+    number: signal.Signals, out: str, long_case: Path, expected: NDArray[np.float64]
 ) -> None:
-    with started("wait", folder, out) as process:
+    with started("wait", long_case, out) as process:
         process.send_signal(number)
         _, err = process.communicate()
     assert process.returncode == 128 + number
     message = one_line(err)
     assert message.startswith(f"stopped by {number.name}; {out} was not made; {out}.partial")
     assert "finished block" in message
-    assert not (folder / out).exists()
-    check_finished_blocks(folder / f"{out}.partial", expected)
+    assert not (long_case / out).exists()
+    check_finished_blocks(long_case / f"{out}.partial", expected)
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
-def test_killed_outright(out: str, folder: Path, expected: NDArray[np.float64]) -> None:
-    with started("wait", folder, out) as process:
+def test_killed_outright(out: str, long_case: Path, expected: NDArray[np.float64]) -> None:
+    with started("wait", long_case, out) as process:
         process.kill()
         process.communicate()
     assert process.returncode == -signal.SIGKILL
-    assert not (folder / out).exists()
-    check_finished_blocks(folder / f"{out}.partial", expected)
+    assert not (long_case / out).exists()
+    check_finished_blocks(long_case / f"{out}.partial", expected)
 
 
-def check_it_goes_on(out: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_it_goes_on(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command, once it can, leaves what a run does that never failed."""
-    monkeypatch.chdir(folder)
     monkeypatch.setattr("znni.planning.catalogue", lambda _: fake_catalogue(FAST))
     command = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", out, "--ram", "512.5MiB")
     assert "were finished before" in znni(*command).out
@@ -142,26 +131,26 @@ def check_write_failure(process: subprocess.Popen[str], out: str, reason: str) -
 
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_a_file_that_may_not_grow(
-    out: str, folder: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
+    out: str, long_case: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with started("limit", folder, out) as process:
+    with started("limit", long_case, out) as process:
         check_write_failure(process, out, "File too large")
-    assert not (folder / out).exists()
-    check_finished_blocks(folder / f"{out}.partial", expected)
-    check_it_goes_on(out, folder, monkeypatch)
+    assert not (long_case / out).exists()
+    check_finished_blocks(long_case / f"{out}.partial", expected)
+    check_it_goes_on(out, monkeypatch)
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_a_disk_that_fills_up(
-    out: str, folder: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
+    out: str, long_case: Path, expected: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with small_disk(folder, "600k") as disk:
-        with started("fill", folder, f"disk/{out}") as process:
+    with small_disk(long_case, "600k") as disk:
+        with started("fill", long_case, f"disk/{out}") as process:
             check_write_failure(process, out, "No space left on device")
         assert not (disk / out).exists()
         check_finished_blocks(disk / f"{out}.partial", expected)
         (disk / "filler").unlink()
-        check_it_goes_on(f"disk/{out}", folder, monkeypatch)
+        check_it_goes_on(f"disk/{out}", monkeypatch)
 
 
 def test_help_and_import_load_nothing_heavy() -> None:

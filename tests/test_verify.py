@@ -10,53 +10,21 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import NET, VOLUME, read_main, refused, succeeds, voxels, write_case
-from fakes import fake_catalogue
-from hypothesis import given, settings
-from random_networks import networks
+from command_line import NET, VOLUME, read_main, refused, succeeds, voxels, write_volume
 
 import znni
-from znni.brute_force import at_voxel
 from znni.errors import InvalidInput, OutputDiffers
-from znni.network import Network
-from znni.network_file import load_network, network_from_text, network_text
-from znni.primitives.reference import dense
 from znni.shapes import Box, Vec3
 from znni.verification import compared
 from znni.volumes.block_checks import check_blocks
 from znni.volumes.hdf5_output import LEDGER
 from znni.volumes.ledger import Ledger, read_ledger
 from znni.volumes.locate import open_volume
-from znni.weights import random_weights
 
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml")
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_case(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
-
-
-@given(networks())
-@settings(max_examples=40)
-def test_brute_force_is_the_definition(network: Network) -> None:
-    weights = random_weights(network, 1)
-    shape = (network.in_features, *network.field_of_view)
-    window = np.random.default_rng(2).standard_normal(shape)
-    found = at_voxel(network, weights, window).values
-    np.testing.assert_allclose(found, dense(network, weights, window)[:, 0, 0, 0], 1e-12, 1e-14)
-
-
-@given(networks())
-@settings(max_examples=20)
-def test_the_text_of_a_network_is_a_network_file(network: Network) -> None:
-    text = network_text(network)
-    assert "\n" not in text
-    assert network_from_text(text, "text") == network
-    Path("again.yaml").write_text(text)
-    assert load_network("again.yaml") == network
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
 
 @pytest.mark.parametrize(
@@ -88,8 +56,7 @@ def test_what_was_computed_agrees(options: tuple[str, ...], ending: str) -> None
 
 
 def test_padding_that_is_wider_than_the_volume() -> None:
-    with h5py.File("volume.h5", "w") as file:
-        file["raw"] = voxels((1, 3, 2))
+    write_volume(voxels((1, 3, 2)))
     for pad in ("reflect", "edge", "constant"):
         succeeds(*INFER, "--out", "out.h5", "--border", "same", "--pad", pad, "--overwrite")
         assert znni.verify("out.h5", voxels=30, seed=0).agrees
@@ -254,8 +221,7 @@ def test_other_weights_are_refused() -> None:
 
 def test_another_input_is_refused() -> None:
     succeeds(*INFER, "--out", "out.h5")
-    with h5py.File("volume.h5", "w") as file:
-        file["raw"] = voxels((7, 20, 24))
+    write_volume(voxels((7, 20, 24)))
     message = refused("verify", "out.h5")
     assert (
         "the input is 7x20x24 voxels, and out.h5:/main was computed from one of 7x20x23" in message

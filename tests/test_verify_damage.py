@@ -8,24 +8,16 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import refused, succeeds, voxels, write_case
-from fakes import fake_catalogue
+from command_line import LONG_VOLUME, refused, succeeds
 
 import znni
 from znni.errors import Unreachable
 from znni.volumes.ledger import read_ledger
 
-SHAPE = (140, 12, 13)
 AGAIN = "compute it again by the command that znni info shows, with overwrite=True (--overwrite)"
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_case(tmp_path)
-    with h5py.File(tmp_path / "volume.h5", "w") as file:
-        file["raw"] = voxels(SHAPE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
 def damage_hdf5(name: str, **filters: Any) -> None:
@@ -48,7 +40,7 @@ def damage_zarr(name: str) -> None:
 
 @pytest.mark.parametrize("form", ["gzip", "fletcher32", "zarr", "sharded"])
 def test_blocks_that_cannot_be_read(form: str) -> None:
-    plan = znni.plan("tiny.yaml", (33, *SHAPE[1:]), threads=1)
+    plan = znni.plan("tiny.yaml", (33, *LONG_VOLUME[1:]), threads=1)
     out = "out.h5" if form in ("gzip", "fletcher32") else "out.zarr"
     znni.infer("volume.h5", "tiny.yaml", out, plan=plan, sharded=form == "sharded")
     blocks = len(read_ledger(out).checksums)

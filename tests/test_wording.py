@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import fake_catalogue
 
 import znni
 from planner.costs import NOT_MEASURED
@@ -28,10 +27,11 @@ from znni.volumes.array import ArrayVolume
 LIBRARY = Path(znni.__file__).parent
 ONE_OF_ALL = Network("one", 1, (Conv("c", 1, 1, Vec3(1, 1, 1), "relu"),))
 
+pytestmark = pytest.mark.usefixtures("fake_primitives")
+
 
 @pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+def plan() -> Plan:
     return znni.plan(ONE_OF_ALL, (4, 5, 6), threads=1)
 
 

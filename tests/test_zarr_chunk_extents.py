@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from block_memory import taken_and_counted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from znni.engine.pipeline import bytes_per_output_voxel, convert
 from znni.shapes import Box, Vec3
 from znni.volume import NewOutput
 from znni.volumes.zarr_output import MOST_SHARD_VOXELS, ZarrOutput, chunk_and_shard
@@ -70,17 +69,6 @@ def test_a_block_on_its_way_out_takes_what_is_counted(
     features: int, dtype: Any, sharded: bool
 ) -> None:
     size = Vec3(96, 128, 160)
-    dense = np.random.default_rng(0).random((features, *(size + 1)), np.float32)
     wanted = NewOutput(features, size * 2, dtype, sharded=sharded)
-    output = ZarrOutput("out.zarr", wanted)
-    output.describe({}, size)
-    box = Box(Vec3(0, 0, 0), size)
-    tracemalloc.start()
-    try:
-        output.write(box, convert(dense[:, *box.slices], dtype))
-        _, taken = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-        output.abandon()
-    beside_two_blocks = (bytes_per_output_voxel(dtype) - 2 * 4) * features * size.volume
-    assert taken <= 1.05 * beside_two_blocks
+    taken, counted = taken_and_counted(ZarrOutput("out.zarr", wanted), features, size, dtype)
+    assert taken <= 1.05 * counted
