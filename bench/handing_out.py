@@ -15,12 +15,12 @@ from planner.costs import BUILT_IN, CALL_SECONDS
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
 from znni.cost import NOTHING, Cost
-from znni.machine import detect_host
 from znni.network import Conv
 from znni.nominal_time import ROUND_SECONDS, nominal_time
 from znni.primitive import Primitive, catalogue
 from znni.primitives.cpu.common.workers import workers
 from znni.shapes import Shape5, Vec3
+from znni.this_machine import detect_host
 
 EMPTY_ROUND = "a round without work"
 

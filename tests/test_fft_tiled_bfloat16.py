@@ -16,8 +16,9 @@ from tiled_convolutions import tiled_convolutions
 
 from znni import planning
 from znni.errors import InvalidInput
-from znni.machine import Machine
+from znni.machine import Device, Machine
 from znni.network import Conv, Network, Pool
+from znni.nominal_time import nominal_time
 from znni.options import Choices
 from znni.plans import Plan
 from znni.primitive import catalogue
@@ -25,14 +26,17 @@ from znni.primitives.cpu import fft_tiled, fft_tiled_bfloat16
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
 from znni.primitives.cpu.fft_tiled import FftTiled
-from znni.primitives.cpu.tiled.number_formats import BFLOAT16
+from znni.primitives.cpu.tiled.number_formats import BFLOAT16, FLOAT32, NumberFormat
+from znni.processor import PAIRS_PER_CYCLE
 from znni.shapes import Shape5, Vec3
 from znni.this_machine import detect_machine
 from znni.weights import Float32
 
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 DEVICE = MACHINE.host
-WITH, WITHOUT = (Machine(replace(DEVICE, bfloat16=has)) for has in (True, False))
+WITH, WITHOUT = (
+    Machine(replace(DEVICE, bfloat16=has, pairs_per_cycle=PAIRS_PER_CYCLE)) for has in (True, False)
+)
 NETWORK = Network(
     "wide",
     1,
@@ -185,6 +189,19 @@ def test_several_batches_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(case.run(bfloat16(8)), whole, rtol=1e-5, atol=1e-5)
 
 
+def test_products_take_as_long_as_the_processors_multiplication_of_pairs() -> None:
+    layer, shape = Conv("layer", 80, 80, Vec3(3, 3, 3), "relu"), Shape5(1, 80, 66, 66, 66)
+    halves = replace(WITH.host, pairs_per_cycle=PAIRS_PER_CYCLE / 2)
+
+    def seconds(device: Device, numbers: NumberFormat) -> float:
+        primitive = FftTiled(device, 16, resident=True, numbers=numbers)
+        return nominal_time(primitive, primitive.cost(layer, shape))
+
+    assert seconds(halves, FLOAT32) == seconds(WITH.host, FLOAT32)
+    assert seconds(WITH.host, BFLOAT16) < 0.8 * seconds(WITH.host, FLOAT32)
+    assert seconds(halves, BFLOAT16) > 1.3 * seconds(WITH.host, BFLOAT16)
+
+
 @has_instructions
 def test_spectra_take_half_the_memory() -> None:
     layer, shape = Conv("layer", 48, 80, Vec3(3, 3, 3), "relu"), Shape5(1, 48, 30, 30, 30)
@@ -211,14 +228,13 @@ def plan_of(accuracy: Any, machine: Machine) -> Plan:
     return planning.plan(NETWORK, (60, 60, 60), machine=machine, ram="2GiB", accuracy=accuracy)
 
 
-def planned(accuracy: Any, machine: Machine = MACHINE) -> tuple[set[str], str]:
+def planned(accuracy: Any, machine: Machine = WITH) -> tuple[set[str], str]:
     """The primitives of a plan, and what is said of its accuracy."""
     plan = plan_of(accuracy, machine)
     names = {step.primitive for segment in plan.segments for step in segment.steps}
     return names, planning.accuracy_note(plan, accuracy)
 
 
-@has_instructions
 def test_only_those_who_ask_get_it() -> None:
     names, note = planned("float32")
     assert not any("bfloat16" in name for name in names)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from znni import control_groups
+from znni import control_groups, processor
 from znni.errors import InvalidInput
 from znni.machine import Device, Machine, limited
 from znni.this_machine import AVAILABLE_SHARE, detect_machine
@@ -36,6 +36,22 @@ def test_this_machine() -> None:
     assert host.memory > 0
     assert host.flops > 1e9
     assert host.bandwidth > 1e9
+
+
+@pytest.mark.parametrize(
+    ("maker", "pairs"), [("GenuineIntel", 0.5), ("AuthenticAMD", 1.0), ("", 1.0)]
+)
+def test_products_of_bfloat16_are_those_of_the_processors_maker(
+    maker: str, pairs: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr("platform.processor", lambda: "")
+    if maker:
+        core = f"processor\t: 0\nvendor_id\t: {maker}\nmodel name\t: Some Processor\n\n"
+        processor.INFO.write_text(2 * core)
+    host = detect_machine().host
+    assert host.pairs_per_cycle == pairs
+    assert host.name == "Some Processor" if maker else host.name
 
 
 def test_limits_asked_for() -> None:

@@ -15,6 +15,7 @@ from znni.machine import NOMINAL_STORAGE, Device, Machine, Storage
 from znni.machine_file import load_machine, machine_for
 from znni.network import Conv, Network
 from znni.plan_table import plan_table
+from znni.processor import PAIRS_PER_CYCLE
 from znni.shapes import Vec3
 from znni.this_machine import AVAILABLE_SHARE
 
@@ -63,6 +64,8 @@ def test_what_may_be_left_out(tmp_path: Path) -> None:
     host_alone = WHOLE.partition("  bfloat16")[0]
     machine = load(host_alone, tmp_path)
     assert not machine.host.bfloat16
+    assert machine.host.pairs_per_cycle == PAIRS_PER_CYCLE
+    assert load(f"{host_alone}  pairs_per_cycle: 0.5\n", tmp_path).host.pairs_per_cycle == 0.5
     assert machine.gpus == ()
     assert machine.storage == Storage()
 
@@ -134,6 +137,8 @@ def test_the_papers_machines_have_the_same_processors() -> None:
         ("80e9", "80 Gflop/s", 6, "host.bandwidth is '80 Gflop/s'; give a rate such as 250 GB/s"),
         ("80e9", "true", 6, "host.bandwidth is True; give a rate"),
         ("bfloat16: true", "bfloat16: maybe", 7, "host.bfloat16 is 'maybe'; give true or false"),
+        ("bfloat16: true", "pairs_per_cycle: 0", 7, "host.pairs_per_cycle is 0; give vectors in a"),
+        ("bfloat16: true", "pairs_per_cycle: true", 7, "host.pairs_per_cycle is True; give vect"),
         ("  threads: 6\n", "", 1, "host lacks the key 'threads'; add it"),
         ("threads", "treads", 4, "unknown key 'treads' in host; did you mean 'threads'? The keys"),
         ("gpus:", "gpu:", 8, "unknown key 'gpu' in the machine; did you mean 'gpus'? The keys are"),

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from znni.errors import InvalidInput, option
 from znni.options import memory_size
+from znni.processor import PAIRS_PER_CYCLE
 
 # Cores share the memory: from 1 to 16 of them, what they get grew like their number to the power
 # of this.
@@ -40,6 +41,7 @@ class Device:
         flops: nominal float32 operations per second, all threads.
         bandwidth: nominal bytes per second to and from memory.
         bfloat16: whether it multiplies bfloat16 and adds in float32 (AVX512_BF16).
+        pairs_per_cycle: if so, vectors of pairs of them that a core multiplies in a cycle.
         capability: of a GPU, its compute capability, 90 for 9.0; 0 where it is not known.
         cudnn: whether NVIDIA's cuDNN is installed for it.
         link: of a GPU, nominal bytes per second between it and the host's memory, each way.
@@ -56,6 +58,7 @@ class Device:
     flops: float
     bandwidth: float
     bfloat16: bool = False
+    pairs_per_cycle: float = PAIRS_PER_CYCLE
     capability: int = 0
     cudnn: bool = False
     link: float = LINKS[-1][1]

@@ -26,12 +26,14 @@ from znni.machine import (
     nominal_link,
 )
 from znni.options import memory_size
+from znni.processor import PAIRS_PER_CYCLE
 from znni.this_machine import AVAILABLE_SHARE, detect_machine
 from znni.yaml_file import Count, Entry, Name, YamlFile
 
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 LEAST_RATE, LARGEST_RATE = 1e6, 1e21  # per second: few devices are near
 LARGEST_MEMORY = 2**60
+MOST_PAIRS = 64  # as of vectors that few processors multiply in a cycle
 
 
 def _memory(value: object) -> int:
@@ -64,6 +66,12 @@ def _truth(value: object) -> bool:
     return value
 
 
+def _pairs(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_PAIRS:
+        raise ValueError("give vectors in a cycle: 1, or 0.5 for Intel's Xeons")
+    return float(value)
+
+
 def _capability(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 100:
         raise ValueError("give a compute capability such as 9.0")
@@ -74,6 +82,7 @@ Memory = Annotated[int, BeforeValidator(_memory)]
 Flops = Annotated[float, BeforeValidator(lambda value: _rate(value, "flop"))]
 Bandwidth = Annotated[float, BeforeValidator(lambda value: _rate(value, "B"))]
 Truth = Annotated[bool, BeforeValidator(_truth)]
+Pairs = Annotated[float, BeforeValidator(_pairs)]
 Capability = Annotated[int, BeforeValidator(_capability)]
 
 
@@ -93,6 +102,7 @@ class _GpuEntry(_DeviceEntry):
 class _HostEntry(_DeviceEntry):
     threads: Count
     bfloat16: Truth = False
+    pairs_per_cycle: Pairs = PAIRS_PER_CYCLE
 
 
 class _StorageEntry(Entry):
@@ -112,7 +122,8 @@ def load_machine(path: str | Path) -> Machine:
     Args:
         path: a YAML file with ``host`` and, optionally, a list of ``gpus``. Each has a ``name``,
             ``memory``, nominal float32 ``flops`` and memory ``bandwidth``; the host has
-            ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``; a
+            ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``, and
+            how many vectors of pairs of it a core multiplies in a cycle (``pairs_per_cycle``); a
             GPU may give its compute ``capability``, such as 9.0, say that ``cudnn`` is not
             installed for it, and give the bytes per second of its ``link`` to the host's memory,
             each way, which otherwise follows from the capability.
@@ -127,7 +138,11 @@ def load_machine(path: str | Path) -> Machine:
     entries = YamlFile(Path(path), "machine").checked(_MachineFile)
     host = entries.host
     return Machine(
-        _device("cpu", host, host.threads, bfloat16=host.bfloat16),
+        replace(
+            _device("cpu", host, host.threads),
+            bfloat16=host.bfloat16,
+            pairs_per_cycle=host.pairs_per_cycle,
+        ),
         tuple(map(_gpu, entries.gpus)),
         absent=True,
         storage=Storage(entries.storage.read, entries.storage.write),
@@ -168,9 +183,7 @@ def _gpu(entry: _GpuEntry) -> Device:
     )
 
 
-def _device(
-    kind: DeviceKind, entry: _DeviceEntry, threads: int = 1, *, bfloat16: bool = False
-) -> Device:
+def _device(kind: DeviceKind, entry: _DeviceEntry, threads: int = 1) -> Device:
     return Device(
         kind=kind,
         name=entry.name,
@@ -178,5 +191,4 @@ def _device(
         threads=threads,
         flops=entry.flops,
         bandwidth=entry.bandwidth,
-        bfloat16=bfloat16,
     )

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from math import ceil
-from pathlib import Path
 
 import psutil
 
@@ -16,15 +13,12 @@ from znni import control_groups
 from znni.gpus import Gpu, detect_gpus
 from znni.machine import BANDWIDTH_EXPONENT, Device, Machine, limited, nominal_link
 from znni.options import DeviceChoice
+from znni.processor import nominal_flops, pairs_per_cycle, processor_features, processor_name
 
 # A share of what the system calls available is left to it: page cache, other processes.
 AVAILABLE_SHARE = 0.9
 
-# A core's nominal figures, until measured costs replace them: float32 operations per cycle by
-# SIMD width (two fused multiply-adds a cycle), clock, and memory bandwidth.
-FLOPS_PER_CYCLE = {"avx512f": 64, "avx2": 32, "neon": 16}
-BASELINE_FLOPS_PER_CYCLE = 8
-NOMINAL_HERTZ = 2.5e9
+# Nominal memory bandwidth, until measured costs replace it.
 BANDWIDTH_OF_ONE_CORE = 14e9
 
 
@@ -80,15 +74,16 @@ def detect_host(ram: int | str | None = None, threads: int | None = None) -> Mac
     Raises:
         InvalidInput: as ``detect_machine``.
     """
-    cores, features = usable_cores(), _processor_features()
+    cores, features = usable_cores(), processor_features()
     host = Device(
         kind="cpu",
-        name=_processor_name(),
+        name=processor_name(),
         memory=int(_available_memory() * AVAILABLE_SHARE),
         threads=cores,
-        flops=cores * _flops_per_cycle(features) * NOMINAL_HERTZ,
+        flops=cores * nominal_flops(features),
         bandwidth=BANDWIDTH_OF_ONE_CORE * cores**BANDWIDTH_EXPONENT,
         bfloat16=features.get("avx512bf16", False),
+        pairs_per_cycle=pairs_per_cycle(),
     )
     return limited(Machine(host), ram, threads)
 
@@ -119,25 +114,3 @@ def _available_memory() -> int:
     available = int(psutil.virtual_memory().available)
     left = control_groups.memory_left()
     return available if left is None else min(available, left)
-
-
-def _processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
-def _processor_features() -> Mapping[str, bool]:
-    """Instruction sets by LLVM's names, and whether the processor has them."""
-    import llvmlite.binding
-
-    features: Mapping[str, bool] = llvmlite.binding.get_host_cpu_features()
-    return features
-
-
-def _flops_per_cycle(features: Mapping[str, bool]) -> int:
-    found = (rate for name, rate in FLOPS_PER_CYCLE.items() if features.get(name))
-    return next(found, BASELINE_FLOPS_PER_CYCLE)

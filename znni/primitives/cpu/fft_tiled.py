@@ -74,7 +74,9 @@ class FftTiled:
         )
         threads = self.device.threads
         handed = HandedOut(PHASES, threads).times(batches.batches)
-        cost = Cost(batches.flops, batches.bytes_moved, memory, batches.efficiency, handed)
+        cost = Cost(
+            batches.flops, batches.bytes_moved, memory, batches.efficiency(self.device), handed
+        )
         if not self.resident:
             flops, moved = batches.kernel_flops, batches.kernel_bytes
             cost = cost.plus(flops, KERNEL_EFFICIENCY, moved, HandedOut(1, threads))

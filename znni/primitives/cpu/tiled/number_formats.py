@@ -11,9 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
+from znni.machine import Device
 from znni.primitives.cpu.common.machine_code import has_wide_registers
 from znni.primitives.cpu.common.simd import LANES, Emitter, Value
 from znni.primitives.cpu.common.vector_code import NUMBER
+from znni.processor import PAIRS_PER_CYCLE
 
 __all__ = ["BFLOAT16", "FLOAT32", "NUMBER", "NumberFormat"]
 
@@ -29,7 +31,7 @@ class NumberFormat(ABC):
         floats: that a number takes, of 4 bytes each.
         row_parts: of each sum that makes up a product.
         efficiencies: shares of a core's nominal operations per second that forward transforms,
-            products and inverse transforms sustain.
+            products and inverse transforms sustain on Zen 4.
     """
 
     suffix: ClassVar[str]
@@ -51,6 +53,11 @@ class NumberFormat(ABC):
     def parts(self) -> int:
         """Vectors that the product's rows have of a number."""
         return max(self.row_parts) + 1
+
+    def efficiencies_on(self, device: Device) -> tuple[float, float, float]:
+        """Those of another processor."""
+        del device  # whose rate of float32 is in its nominal operations
+        return self.efficiencies
 
     @abstractmethod
     def reader(
@@ -163,6 +170,11 @@ class Bfloat16Format(NumberFormat):
     floats = LANES
     row_parts = (0, 0)
     efficiencies = (0.3, 0.69, 0.23)
+
+    def efficiencies_on(self, device: Device) -> tuple[float, float, float]:
+        """Products take as long as the processor's multiplication of pairs."""
+        forward, product, inverse = self.efficiencies
+        return forward, product * device.pairs_per_cycle / PAIRS_PER_CYCLE, inverse
 
     @property
     def blocks(self) -> dict[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from znni.arrays import ALIGNMENT
+from znni.machine import Device
 from znni.network import Conv
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.tiled import frequency_product, kernel_transform, tile_transform
@@ -138,10 +139,9 @@ class TileBatches:
         """Operations of a call whose kernels' spectra are there already."""
         return sum(self._flops)
 
-    @property
-    def efficiency(self) -> float:
-        """The share of the processor's nominal rate that they sustain, one with another."""
-        shares = zip(self._flops, self.numbers.efficiencies, strict=True)
+    def efficiency(self, device: Device) -> float:
+        """The share of a processor's nominal rate that they sustain, one with another."""
+        shares = zip(self._flops, self.numbers.efficiencies_on(device), strict=True)
         return self.flops / sum(flops / share for flops, share in shares)
 
     @property
