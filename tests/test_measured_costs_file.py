@@ -180,6 +180,16 @@ def test_a_file_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> Non
             CostDatabase(path).add(HERE, [MEASURED])
 
 
+def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "costs.sqlite"
+    with pytest.raises(InvalidInput) as refused:
+        CostDatabase(path).add(HERE, [MEASURED])
+    assert str(refused.value) == (
+        f"{path}: measured costs cannot be written: File exists; name another file with {VARIABLE}"
+    )
+
+
 def test_an_empty_file_holds_nothing_yet(database: CostDatabase) -> None:
     database.path.parent.mkdir()
     database.path.touch()

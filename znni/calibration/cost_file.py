@@ -107,7 +107,12 @@ class CostFile:
         """One clear error for all that may be wrong with the file."""
         try:
             yield
-        except (sqlite3.Error, OSError, ValueError, InvalidInput) as error:
+        except OSError as error:  # of its folder
+            raise InvalidInput(
+                f"{self.path}: measured costs cannot be {what}: {error.strerror}; name another "
+                f"file with {VARIABLE}"
+            ) from error
+        except (sqlite3.Error, ValueError, InvalidInput) as error:
             reason = str(error).splitlines()[0]
             raise InvalidInput(
                 f"{self.path}: measured costs cannot be {what}: {reason}; delete the file, or name "
