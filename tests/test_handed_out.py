@@ -13,7 +13,6 @@ from layers import POOLING, suited
 from planner.costs import BUILT_IN, CALL_SECONDS
 from znni.calibration.measure import some_weights
 from znni.cost import NOTHING, Cost, HandedOut, Memory
-from znni.machine import detect_host
 from znni.micro_batches import cost_of_pieces
 from znni.network import Activation, Conv, Operation, Pool, PooledConv
 from znni.nominal_time import ROUND_SECONDS, TASK_SECONDS, nominal_seconds, nominal_time
@@ -24,6 +23,7 @@ from znni.primitives.cpu.lowering import LoweredLayer
 from znni.primitives.cpu.whole_image import fft_layer
 from znni.primitives.cpu.whole_image.fft_layer import FftLayer
 from znni.shapes import Shape5, Vec3
+from znni.this_machine import detect_host
 
 # The calls that a task of several makes.
 STEPS: tuple[tuple[Any, str], ...] = (
