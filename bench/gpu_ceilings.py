@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from bench.ceilings import Floor
 from bench.gpu_timing import seconds_of
+from znni.cost import Cost
 from znni.cuda import cupy
 from znni.cuda_kernels import compiled
 
 COPY_BYTES = 4 * 2**30  # far beyond any cache
+MATRIX = 8192  # rows and columns of a product that matrix units are busy with
 REPEATS = 9
 
 # Independent sums of a thread, each a multiply-add a step; threads that fill every scheduler.
@@ -41,18 +44,23 @@ class GpuCeilings:
         device: its name.
         flops: float32 operations per second of fused multiply-adds on registers alone.
         copy_bandwidth: bytes per second read plus bytes per second written of a large copy.
+        matrix_flops: operations per second of a large product in float16 by the GPU's library.
     """
 
     device: str
     flops: float
     copy_bandwidth: float
+    matrix_flops: float = inf
 
-    def floor(self, flops: float, bytes_moved: float) -> Floor:
-        """The least time for so many float32 operations and bytes to and from memory.
+    def floor(self, cost: Cost) -> Floor:
+        """The least time for a price's operations and bytes to and from memory.
 
-        Products on matrix units are not float32 operations, and may take less.
+        Operations are float32's, on registers, unless so many a second are counted upon that only
+        matrix units have them. Those of a tiled FFT are both, and may take less than all on
+        registers.
         """
-        arithmetic, traffic = flops / self.flops, bytes_moved / self.copy_bandwidth
+        rate = self.flops if cost.efficiency <= 1 else self.matrix_flops
+        arithmetic, traffic = cost.flops / rate, cost.bytes_moved / self.copy_bandwidth
         return Floor(max(arithmetic, traffic), "flops" if arithmetic >= traffic else "bytes")
 
     def record(self) -> dict[str, Any]:
@@ -60,9 +68,11 @@ class GpuCeilings:
         return asdict(self)
 
     def __str__(self) -> str:
+        measured = self.matrix_flops < inf
+        matrix = f"{self.matrix_flops / 1e12:,.0f} of float16 matrices, " if measured else ""
         return (
             f"ceilings of {self.device}: {self.flops / 1e12:,.1f} Tflop/s on registers, "
-            f"{self.copy_bandwidth / 1e12:,.2f} TB/s copied (read plus written)"
+            f"{matrix}{self.copy_bandwidth / 1e12:,.2f} TB/s copied (read plus written)"
         )
 
 
@@ -73,6 +83,7 @@ def measure_gpu_ceilings() -> GpuCeilings:
         properties["name"].decode(),
         _register_flops(properties["multiProcessorCount"]),
         _copy_bandwidth(),
+        _matrix_flops(),
     )
 
 
@@ -91,3 +102,13 @@ def _copy_bandwidth() -> float:
     source, target = (cupy().ones(COPY_BYTES // 4, np.float32) for _ in range(2))
     best = min(seconds_of(lambda: cupy().copyto(target, source)) for _ in range(1 + REPEATS))
     return 2 * COPY_BYTES / best
+
+
+def _matrix_flops() -> float:
+    values = np.random.default_rng(0).standard_normal((MATRIX, MATRIX), np.float32)
+    matrix = cupy().asarray(values.astype(np.float16))
+    out = cupy().empty((MATRIX, MATRIX), np.float16)
+    best = min(
+        seconds_of(lambda: cupy().matmul(matrix, matrix, out=out)) for _ in range(1 + REPEATS)
+    )
+    return 2 * MATRIX**3 / best

@@ -166,12 +166,12 @@ def _roofline(
 ) -> Row:
     """The floor under the operations and bytes that a primitive declares."""
     voxels = _voxels(layer, shape)
-    floor = ceilings.floor(cost.flops, cost.bytes_moved)
-    traffic = ceilings.floor(0, cost.bytes_moved)
+    floor = ceilings.floor(cost)
+    traffic = cost.bytes_moved / ceilings.copy_bandwidth
     return {
         "declared_flops": cost.flops,
         "declared_bytes": cost.bytes_moved,
-        "traffic_ns": traffic.seconds * 1e9 / voxels,
+        "traffic_ns": traffic * 1e9 / voxels,
         "floor_ns": floor.seconds * 1e9 / voxels,
         "bound": floor.bound,
         "achieved": floor.share(result.timing.median),

@@ -35,7 +35,7 @@ def profile_on_gpu(
         cost, seconds = step.cost, taken[step.operation.name]
         primitive = named(known, step.primitive)
         built_in = BUILT_IN.estimate(primitive, step.operation, step.shape_in, cost).seconds
-        floor = ceilings.floor(runs * cost.flops, runs * cost.bytes_moved)
+        floor = ceilings.floor(cost)
         rows.append(
             {
                 "layer": step.operation.name,
@@ -48,9 +48,9 @@ def profile_on_gpu(
                 "built_in_seconds": runs * built_in,
                 "gflops": runs * cost.flops / seconds / 1e9,
                 "gbytes": runs * cost.bytes_moved / seconds / 1e9,
-                "floor_seconds": floor.seconds,
+                "floor_seconds": runs * floor.seconds,
                 "bound": floor.bound,
-                "achieved": floor.share(seconds),
+                "achieved": floor.share(seconds / runs),
             }
         )
     whole = {name: sum(row[name] for row in rows) for name in ("floor_seconds", "built_in_seconds")}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from bench import gpu_commands, gpu_timing
 from bench.__main__ import app
+from bench.ceilings import Floor
 from bench.gpu_ceilings import GpuCeilings
 from bench.gpu_exercise import cases_for, relative_error
 from bench.gpu_torch import MOST_ELEMENTS, NAMES, RUN_FLOPS, part_at_once
@@ -21,6 +22,7 @@ from bench.on_device import OnDevice
 from bench.record import Row, load, save
 from bench.report import report
 from bench.table import table
+from znni.cost import Cost, Memory
 from znni.errors import InvalidInput
 from znni.machine import Machine
 from znni.primitive import Primitive, catalogue, on_device
@@ -49,9 +51,18 @@ def test_results_go_through_json_to_a_table_and_a_page(tmp_path: Path) -> None:
 
 
 def test_a_floor_is_the_longer_of_arithmetic_and_traffic() -> None:
-    assert CEILINGS.floor(60e12, 2e12).seconds == 1
-    assert CEILINGS.floor(60e12, 2e12).bound == "flops"
-    assert CEILINGS.floor(6e12, 8e12).seconds == 2
+    memory = Memory(0, 0, 0)
+    assert CEILINGS.floor(Cost(60e12, 2e12, memory, 0.5)) == Floor(1, "flops")
+    assert CEILINGS.floor(Cost(6e12, 8e12, memory, 0.5)) == Floor(2, "bytes")
+    on_matrix_units = Cost(6000e12, 8e12, memory, 3)
+    assert CEILINGS.floor(on_matrix_units) == Floor(2, "bytes")
+    assert replace(CEILINGS, matrix_flops=600e12).floor(on_matrix_units) == Floor(10, "flops")
+
+
+def test_limits_are_told_as_far_as_they_were_measured() -> None:
+    assert "60.0 Tflop/s on registers, 4.00 TB/s copied" in str(CEILINGS)
+    measured = replace(CEILINGS, matrix_flops=600e12)
+    assert "on registers, 600 of float16 matrices, 4.00 TB/s copied" in str(measured)
 
 
 def test_pytorch_computes_no_more_at_once_than_cudnn_counts_and_autotuning_bears() -> None:
