@@ -31,6 +31,8 @@ from znni.weights import ConvWeights, Float32, random_weights
 FIRST = Conv("first", 1, 19, Vec3(2, 3, 4), "relu")
 HIDDEN = Conv("hidden", 80, 80, Vec3(3, 3, 3), "relu")
 LAST = Conv("last", 37, 3, Vec3(5, 7, 6), "softmax")
+AFFINITIES = Conv("affinities", 20, 3, Vec3(3, 3, 3), "sigmoid")
+SCORES = Conv("scores", 37, 3, Vec3(3, 2, 4), "softmax")
 CUBE, SLAB = Pool("cube", Vec3(2, 2, 2)), Pool("slab", Vec3(1, 3, 2))
 
 CUBES = Conv("cubes", 5, 6, Vec3(5, 6, 7), "relu")
@@ -41,6 +43,8 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
     (FIRST, Shape5(2, 1, 17, 23, 29)),
     (HIDDEN, Shape5(2, 80, 10, 11, 14)),
     (LAST, Shape5(3, 37, 11, 13, 18)),
+    (AFFINITIES, Shape5(2, 20, 8, 14, 37)),
+    (SCORES, Shape5(2, 37, 9, 21, 31)),
     *((CUBES, Shape5.of(1, 5, Vec3.of(extent))) for extent in (16, 24, 32)),
     (PooledConv(FIRST, CUBE), Shape5(1, 1, 17, 23, 29)),
     (PooledConv(Conv("few", 3, 8, Vec3(3, 4, 3), "elu"), SLAB), Shape5(2, 3, 13, 19, 31)),

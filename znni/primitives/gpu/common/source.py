@@ -10,15 +10,20 @@ def definitions(values: Mapping[str, int]) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in values.items())
 
 
-def multiply_add_source(columns: int, number: str, left: tuple[str, ...], transposed: str) -> str:
+def multiply_add_source(
+    columns: int, number: str, left: tuple[str, ...], transposed: str | None
+) -> str:
     """CUDA C++ of ``multiply_add``: a warpgroup's product, added to a sum or in its place.
 
     Args:
-        columns: of the right side, 16 x columns; the left one is 64 x 16.
-        number: type of their numbers, ``f16`` or ``bf16``; sums are in float32.
+        columns: of the right side, 16 x columns; the left one is 64 x 16. Of tf32 8, and 64 x 8.
+        number: type of their numbers, ``f16``, ``bf16`` or ``tf32``; sums are in float32.
         left: parameters of the left side: its descriptor, or registers.
-        transposed: which sides are, of those that are in shared memory.
+        transposed: which sides are, of those that are in shared memory; None of tf32, which are
+            not.
     """
+    depth = 8 if number == "tf32" else 16
+    flags = "" if transposed is None else f", {transposed}"
     count = columns // 2
     sums = ", ".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
@@ -30,7 +35,7 @@ def multiply_add_source(columns: int, number: str, left: tuple[str, ...], transp
         f"__device__ __forceinline__ void multiply_add(float (&sum)[{count}], "
         f"{', '.join(left)}, unsigned long long b, bool add) {{\n"
         '  asm volatile("{.reg .pred p; setp.ne.b32 p, '
-        f"{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{number}.{number} "
-        f'{{{sums}}}, {taken}, {b}, p, 1, 1, {transposed};}}"\n'
+        f"{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{number}.{number} "
+        f'{{{sums}}}, {taken}, {b}, p, 1, 1{flags};}}"\n'
         f'      : {operands}\n      : {names}, "l"(b), "r"((int)add));\n}}\n'
     )
