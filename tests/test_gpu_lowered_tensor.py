@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from layers import assert_accurate, extents, random_case, random_input, random_weights
 
 from znni.accuracy import class_of
-from znni.cuda import resource_usage
+from znni.cuda_kernels import resource_usage
 from znni.machine import Device
 from znni.network import Activation, Conv
 from znni.primitives import reference

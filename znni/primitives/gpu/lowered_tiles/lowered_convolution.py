@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from znni.cuda import cupy, kernel_with_shared, source_beside
+from znni.cuda import cupy
+from znni.cuda_kernels import kernel_with_shared, source_beside
 from znni.device_arena import new_device_output
 from znni.network import Activation
 from znni.primitives.gpu.common.activation import activation_source
