@@ -65,6 +65,8 @@ class BoundsUsingGpu:
         return self._shared(alone, on_gpu, step.shape_in, step.shape_out)
 
     def _shared(self, alone: float, on_gpu: float, given: Shape5, made: Shape5) -> float:
+        if not alone:  # of a pooling, where a convolution takes no longer with it
+            return 0.0
         on_the_way = max(given.nbytes, made.nbytes) / self._link
         speed = 1 / alone + 1 / max(on_the_way, on_gpu)
         return 1 / speed if speed else inf

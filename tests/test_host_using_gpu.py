@@ -19,7 +19,7 @@ from planner.exhaustive import Search
 from planner.gpu_room import left_for_gpu, room_for_host
 from planner.layers import Options, bare_step
 from planner.overhead import Overhead
-from planner.strategy import Place
+from planner.strategy import Place, tensors
 from znni.engine.patch import PatchRunner
 from znni.engine.stopwatch import Stopwatch
 from znni.errors import DoesNotFit, InvalidInput
@@ -28,7 +28,7 @@ from znni.network import Activation, Operation
 from znni.options import DeviceChoice
 from znni.plan_table import plan_table
 from znni.plans import Plan
-from znni.primitive import Catalogue, Primitive, convolved
+from znni.primitive import Catalogue, Primitive, convolved, convolved_and_pooled
 from znni.primitives import reference
 from znni.primitives.host_and_gpu import cuda_lanes, host_ram
 from znni.primitives.host_and_gpu.host_ram import HostRam
@@ -172,6 +172,14 @@ def test_bounds_rule_out_nothing_that_is_faster(flops: float, some: str) -> None
         assert (found.seconds, found.segments) == (other.seconds, other.segments)
         chosen |= {step.primitive for step in found.steps}
     assert any(name.startswith(some) for name in chosen)
+
+
+def test_a_pooling_may_be_bound_by_nothing() -> None:
+    """Where a convolution takes no longer with it than alone."""
+    fused = fake_catalogue(Fake("fused", convolved_and_pooled, flops=1e-3))
+    found = search(catalogue=CATALOGUE | fused)
+    assert 0.0 in found._sides["cpu"].bounds.of_layers(tensors(NETWORK, NETWORK.total_pooling))
+    assert found.fastest()[0].seconds <= using(4).seconds
 
 
 def adding(activation: Activation) -> Any:
