@@ -53,6 +53,7 @@ def test_a_plan_that_is_none(text: str) -> None:
         ('"threads": ', '"threads": 0, "x": '),
         ('"read": ', '"read": 0, "x": '),
         ('"flops": ', '"flops": -1, "x": '),
+        ('"pairs_per_cycle": ', '"pairs_per_cycle": 0, "x": '),
         ('"device": "cpu"', '"device": "tpu"'),
         ('"segments": [', '"segments": [], "x": ['),
         ('"blocks": ', '"working": 1, "blocks": '),

@@ -66,6 +66,11 @@ class Device:
 
     def __post_init__(self) -> None:
         _check_rates(self.name, flops=self.flops, bandwidth=self.bandwidth, link=self.link)
+        if not 0 < self.pairs_per_cycle < inf:
+            raise InvalidInput(
+                f"{self.name} has pairs_per_cycle {self.pairs_per_cycle!r}; give a positive number "
+                f"of vectors"
+            )
 
 
 @dataclass(frozen=True)
