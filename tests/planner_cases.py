@@ -44,7 +44,7 @@ WITH_FUSED = fake_catalogue(
     Fake("fused", convolved_and_pooled, flops=90.0, resident=1_000),
     Fake("slow_fused", convolved_and_pooled, flops=400.0),
 )
-# Faster at all offsets than a convolution at all voxels: no real one is.
+# Faster at all offsets than a convolution at all voxels: hardly a real one is.
 WITH_FREE_FUSED = fake_catalogue(*CONVOLUTIONS, Fake("fused", convolved_and_pooled, flops=2.0))
 
 
