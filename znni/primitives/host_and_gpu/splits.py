@@ -80,9 +80,9 @@ def amounts(layer: Conv, shape: Shape5, out: Shape5, split: Split) -> Amounts:
     """
     items, planes, outs, ins = split
     adds = ins < shape.f
-    places = (shape.n // items) * pieces(out.z, planes)
-    outputs = places * pieces(out.f, outs)
-    inputs = outputs * pieces(shape.f, ins) if adds else places
+    places = (shape.n // items) * _pieces(out.z, planes)
+    outputs = places * _pieces(out.f, outs)
+    inputs = outputs * _pieces(shape.f, ins) if adds else places
     input_buffers, output_buffers = min(2, inputs), min(2, outputs)
     given = shape._replace(n=items, f=1, z=planes + layer.kernel.z - 1).nbytes
     made = out._replace(n=items, f=1, z=planes).nbytes
@@ -98,7 +98,7 @@ def amounts(layer: Conv, shape: Shape5, out: Shape5, split: Split) -> Amounts:
     )
 
 
-def traffic(shape: Shape5, out: Shape5, amount: Amounts) -> float:
+def _traffic(shape: Shape5, out: Shape5, amount: Amounts) -> float:
     """Bytes that would take as long on their way as a layer in pieces, as a measure of them.
 
     The input is transformed for each part of the output maps, and the output for each of the
@@ -151,11 +151,11 @@ def _by_traffic(
         ways = [Split(n, out.z, out.f, shape.f) for n in _divisors(shape.n) if n > 1]
         ways += [Split(*part, shape.f) for part in single]
     found = ((amounts(layer, shape, out, way), way) for way in ways)
-    measured = [(traffic(shape, out, amount), amount.buffer_bytes, way) for amount, way in found]
+    measured = [(_traffic(shape, out, amount), amount.buffer_bytes, way) for amount, way in found]
     return sorted(measured, key=lambda it: it[:2])
 
 
-def pieces(total: int, size: int) -> int:
+def _pieces(total: int, size: int) -> int:
     """How many there are of so many, with the last one that is smaller."""
     return -(-total // size)
 

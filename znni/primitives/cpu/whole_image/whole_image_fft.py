@@ -9,7 +9,7 @@ from typing import ClassVar
 from znni.cost import Cost, HandedOut, Memory
 from znni.machine import Device
 from znni.network import Conv, Operation
-from znni.primitive import Run, convolved
+from znni.primitive import Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
     FUSED_BY_ROW,
     softmax_over_maps,
@@ -26,12 +26,14 @@ class WholeImageFft(ABC):
     """Convolution by whole-image FFT on the CPU.
 
     Attributes:
+        version: raised when its speed changes.
         group: output maps that share each passing of the inputs' spectra, at most.
     """
 
     device: Device
     name: str
     accuracy: float = 2e-5
+    version: ClassVar[int]
     group: ClassVar[int]
 
     @abstractmethod
@@ -89,6 +91,5 @@ class WholeImageFft(ABC):
         return run
 
     def _blocking(self, layer: Operation, shape: Shape5) -> Blocking:
-        if not isinstance(layer, Conv) or self.out_shape(layer, shape) is None:
-            raise ValueError(f"{self.name} does not apply to {layer} on {shape}")
-        return Blocking(layer, shape, self.device.threads, self.group)
+        conv, _ = applied_to(Conv, self, layer, shape)
+        return Blocking(conv, shape, self.device.threads, self.group)
