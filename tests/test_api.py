@@ -79,6 +79,19 @@ def test_an_error_says_what_is_left(network: Network) -> None:
     assert stopped.value.__notes__ == ["the output array is incomplete"]
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.zeros((7, 20, 23)), r"of this array give the shape, \(7, 20, 23\)"),
+        ("volume.h5", r"'volume.h5' is no shape of a volume; give z, y and x as integers"),
+        (512, r"'512' is no shape of a volume"),
+    ],
+)
+def test_what_is_no_shape(given: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        znni.plan("tiny.yaml", given)
+
+
 @pytest.mark.parametrize("shape", [(7, 20, 23.5), (7, 20), (0, 20, 23), ("7", 20, 23)])
 def test_extents_are_integers(shape: Any) -> None:
     with pytest.raises(InvalidInput, match="cannot be planned for; give z, y and x as integers"):
@@ -113,6 +126,15 @@ def test_plan(network: Network) -> None:
     assert least.memory.blocks != plan.memory.blocks
     with pytest.raises(DoesNotFit):
         znni.plan(network, VOLUME, ram=1)
+
+
+def test_a_plan_in_a_file_is_run(network: Network) -> None:
+    plan = znni.plan(network, VOLUME, roi=np.s_[:2, :2, :4])
+    Path("plan.json").write_text(plan.to_json())
+    report = znni.infer("volume.h5", network, "out.h5", plan="plan.json")
+    assert report.plan.patch == plan.patch == (2, 2, 4)
+    with pytest.raises(InvalidInput, match=r"none.json: cannot be read"):
+        znni.infer("volume.h5", network, "other.h5", plan="none.json")
     for shape in ((5, 6), (1, 2, 3, 4), (0, 9, 9), (-9, 9, 9), (1, 1, 1)):
         with pytest.raises(InvalidInput):
             znni.plan(network, shape)

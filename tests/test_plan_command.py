@@ -19,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_p
 def test_a_plan_is_made_shown_saved_and_run() -> None:
     plan = ("plan", "--net", "tiny.yaml", "--volume")
     table = succeeds(*plan, "7,20,23")
-    assert succeeds(*plan, "volume.h5:/raw").splitlines()[0] == table.splitlines()[0]
+    for same in ("volume.h5:/raw", "7x20x23"):
+        assert succeeds(*plan, same).splitlines()[0] == table.splitlines()[0]
     for part in ("conv1", "pool1", "conv2", "peak memory", "cover 6x15x16"):
         assert part in table
     printed = succeeds(*plan, "7,20,23", "--json", "--out", "plan.json")

@@ -18,6 +18,7 @@ from znni.machine import DeviceKind
 from znni.network import Network
 from znni.network_file import load_network
 from znni.options import check_keywords
+from znni.plan_file import load_plan
 from znni.planning import accuracy_note, plan, prepare, search
 from znni.plans import Plan
 from znni.provenance import as_run, placed, provenance
@@ -52,7 +53,7 @@ def infer(
     *,
     weights: Weights | str | Path | None = None,
     random_seed: int | None = None,
-    plan: Plan | None = None,
+    plan: Plan | str | Path | None = None,
     command: str = "",
     progress: Progress = no_progress,
     **options: Unpack[RunOptions],
@@ -68,7 +69,7 @@ def infer(
             write into.
         weights: parameters, or their file; by default the file that the network names.
         random_seed: use random weights instead.
-        plan: use this one instead of searching.
+        plan: use this one, or that of a file, instead of searching.
         command: the command line, to be noted in the output.
         progress: called after each block with the output voxels written and those wanted.
         options: as of ``znni.request.RunOptions``, each of which may be left out:
@@ -102,6 +103,7 @@ def infer(
     Any error after the output is opened carries a note of what is left of it.
     """
     check_keywords(infer, RunOptions, options)
+    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     network = network if isinstance(network, Network) else load_network(network)
     weights = weights_for(network, weights, random_seed)
     asked = request(source, network, **options)
@@ -112,7 +114,7 @@ def infer(
     if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan, earlier = plan_of_rest(output.begun, plan, asked)
+        plan, earlier = plan_of_rest(output.begun, made, asked)
         note_plan(output, plan, earlier)
         attributes = provenance(plan, weights, asked, command) | placed(wanted.grid)
         output.describe(attributes, plan.patch)

@@ -44,6 +44,10 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
             f"{option('device', choices.device)} has some on the host; give {option('gpus', 1)}, "
             f"or {option('device', 'gpu')}"
         )
+    if not there:
+        raise InvalidInput(
+            f"{option('gpus', choices.gpus)}: there is no GPU that can be used; leave it out"
+        )
     if max(numbers) >= there:
         raise InvalidInput(
             f"{option('gpus', choices.gpus)}: there {'is' if there == 1 else 'are'} "

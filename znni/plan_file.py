@@ -9,14 +9,14 @@ from znni.errors import PLAN_AGAIN, InvalidInput, option
 from znni.plans import Plan
 
 
-def load_plan(path: Path) -> Plan:
+def load_plan(path: str | Path) -> Plan:
     """Read a plan that was saved.
 
     Raises:
         InvalidInput: no such file, or not a plan.
     """
     try:
-        return Plan.from_json(path.read_bytes())
+        return Plan.from_json(Path(path).read_bytes())
     except OSError as error:
         raise InvalidInput(
             f"{path}: cannot be read: {error.strerror}; check the path, or {PLAN_AGAIN}"

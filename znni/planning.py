@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -116,16 +116,32 @@ def search(
     """
     check_keywords(search, SearchOptions, options)
     network = network if isinstance(network, Network) else load_network(network)
-    if len(volume_shape) != 3 or not all(is_extent(extent) for extent in volume_shape):
-        raise InvalidInput(
-            f"a volume of shape {tuple(volume_shape)} cannot be planned for; give z, y and x as "
-            f"integers of 1 or more"
-        )
+    extents = _extents(volume_shape)
     choices, stored = Choices(**options), Stored(dtype, input_itemsize)
-    job = make_job(network, Vec3(*map(int, volume_shape)), border, "reflect", roi)
+    job = make_job(network, extents, border, "reflect", roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory)
     required = Requirements(network, job, choices, stored)
     return search_for(required, choose_gpus(wanted, choices))
+
+
+def _extents(given: object) -> Vec3:
+    """Those of a volume.
+
+    Raises:
+        InvalidInput: something else is given, which may be the volume itself.
+    """
+    shape = getattr(given, "shape", ())
+    if len(shape) > 1:
+        raise InvalidInput(f"plans are for extents; of this array give the shape, {shape[-3:]}")
+    if isinstance(given, str | Path) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{str(given)!r} is no shape of a volume; give z, y and x as integers")
+    extents = tuple(given)
+    if len(extents) != 3 or not all(is_extent(extent) for extent in extents):
+        raise InvalidInput(
+            f"a volume of shape {extents} cannot be planned for; give z, y and x as integers of 1 "
+            f"or more"
+        )
+    return Vec3(*map(int, extents))
 
 
 def explain(search: Search, plan: Plan) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from znni.cli import options
-from znni.cli.values import parse_roi, three_extents
+from znni.cli.values import are_extents, parse_roi, three_extents
 from znni.options import Accuracy
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def plan(
 
     if plot:
         check_drawable(plot)
-    if all(part.strip().isdecimal() for part in volume.split(",")):
+    if are_extents(volume):
         size, itemsize = three_extents(volume), 4
     else:
         source = open_volume(volume, dataset)

@@ -7,13 +7,22 @@ from znni.shapes import Vec3
 from znni.units import counted
 
 
+def are_extents(text: str) -> bool:
+    """Whether a text is extents, as ``Z,Y,X`` or as they are printed: ``ZxYxX``."""
+    return all(part.strip().isdecimal() for part in _parts(text))
+
+
 def three_extents(text: str) -> Vec3:
-    """``Z,Y,X``."""
-    parts = [int(part) for part in text.split(",")]
+    """Those that a text is."""
+    parts = [int(part) for part in _parts(text)]
     if len(parts) != 3:
         given = counted(len(parts), "extent")
         raise InvalidInput(f"--volume {text} has {given}; give three: Z,Y,X")
     return Vec3(*parts)
+
+
+def _parts(text: str) -> list[str]:
+    return text.replace("x", ",").split(",")
 
 
 def parse_roi(text: str) -> tuple[slice, slice, slice]:
