@@ -102,6 +102,14 @@ def random_case(layer: Operation, shape: Shape5, seed: int = 0) -> Case:
     return Case(layer, weights, random_input(shape, seed))
 
 
+def scaled(case: Case, factor: float) -> Case:
+    """Of an image that is so many times as bright, for an output that is."""
+    assert case.weights is not None
+    bias = case.weights.bias * np.float32(factor)
+    weights = ConvWeights(case.weights.weight, bias)
+    return case._replace(weights=weights, x=case.x * np.float32(factor))
+
+
 def assert_accurate(primitive: Primitive, case: Case, y: Float32) -> None:
     """Hold a convolution's output to the float64 reference, relative to what is summed.
 

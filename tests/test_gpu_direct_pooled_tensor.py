@@ -15,6 +15,7 @@ from layers import assert_accurate, random_case, random_weights
 from znni.accuracy import class_of
 from znni.cuda_kernels import resource_usage
 from znni.network import Activation, Conv, Pool, PooledConv
+from znni.primitives.gpu.common.rounding import TF32_LACKS, rounded
 from znni.primitives.gpu.direct_pooled_tensor import GpuDirectPooledTensor, primitives
 from znni.primitives.gpu.pooled_tiles.geometry import (
     LANES,
@@ -26,7 +27,6 @@ from znni.primitives.gpu.pooled_tiles.geometry import (
     tile_for,
 )
 from znni.primitives.gpu.pooled_tiles.pooled_convolution import (
-    rounded,
     source,
     taps_by_lane,
     weights_by_lane,
@@ -120,7 +120,7 @@ def test_products_of_lanes_are_the_convolution(
 
 @given(st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False))
 def test_weights_are_rounded_to_eleven_bits(value: float) -> None:
-    (found,) = rounded(np.array([value], np.float32))
+    (found,) = rounded(np.array([value], np.float32), TF32_LACKS)
     assert abs(found - np.float64(value)) <= 2.0**-11 * abs(value)
     assert found.view(np.uint32) & 0x1FFF == 0
 

@@ -9,7 +9,7 @@ import pytest
 from gpu_layers import needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
-from layers import assert_accurate, extents, random_case, random_input, random_weights
+from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.cuda_kernels import resource_usage
 from znni.machine import Device
@@ -257,7 +257,5 @@ def test_images_of_any_range_are_the_reference(numbers: NumberFormat, factor: fl
     primitive = GpuDirectTensor(GPU, numbers)
     layer = layer_of((20, 16), Vec3(3, 3, 3), "identity")
     case = random_case(layer, Shape5(2, 20, 9, 19, 23))
-    assert case.weights is not None
-    weights = ConvWeights(case.weights.weight, case.weights.bias * np.float32(factor))
-    scaled = case._replace(weights=weights, x=case.x * np.float32(factor))
-    assert_accurate(primitive, scaled, scaled.run(primitive))
+    case = scaled(case, factor)
+    assert_accurate(primitive, case, case.run(primitive))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from layers import Case, assert_accurate, identity, random_case
+from layers import Case, assert_accurate, identity, random_case, scaled
 
 from znni.machine import Device
 from znni.network import Conv
@@ -86,13 +86,6 @@ def test_kernels_are_scaled_to_the_top_of_their_range() -> None:
     assert (sums <= 2.0**RIGHT_BITS).all()
     assert (sums[:4] >= 2.0 ** (RIGHT_BITS - 1)).all()
     assert sums[4] == 0
-
-
-def scaled(case: Case, factor: float) -> Case:
-    return case._replace(
-        x=case.x * np.float32(factor),
-        weights=ConvWeights(case.weights.weight, case.weights.bias * np.float32(factor)),
-    )
 
 
 def without_bias(case: Case) -> Case:

@@ -9,13 +9,14 @@ import pytest
 from gpu_layers import needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
-from layers import assert_accurate, extents, random_case, random_input, random_weights
+from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.accuracy import class_of
 from znni.cuda_kernels import resource_usage
 from znni.machine import Device
 from znni.network import Activation, Conv
 from znni.primitives import reference
+from znni.primitives.gpu.common.rounding import rounded
 from znni.primitives.gpu.lowered_tensor import GpuLoweredTensor, primitives
 from znni.primitives.gpu.lowered_tiles.geometry import (
     MOST_COLUMNS,
@@ -28,7 +29,7 @@ from znni.primitives.gpu.lowered_tiles.geometry import (
     tiling_for,
 )
 from znni.primitives.gpu.lowered_tiles.lowered_convolution import source
-from znni.primitives.gpu.lowered_tiles.number_formats import HALVES, TF32, NumberFormat, rounded
+from znni.primitives.gpu.lowered_tiles.number_formats import HALVES, TF32, NumberFormat
 from znni.primitives.gpu.lowered_tiles.weights import weights_by_unit
 from znni.shapes import Shape5, Vec3, valid_convolution
 from znni.weights import ConvWeights
@@ -255,7 +256,5 @@ def test_layers_of_all_kinds_are_the_reference(
 def test_images_of_any_range_are_the_reference(numbers: NumberFormat, factor: float) -> None:
     primitive = GpuLoweredTensor(GPU, numbers)
     case = random_case(layer_of((20, 3), CUBE, "identity"), Shape5(2, 20, 9, 19, 23))
-    assert case.weights is not None
-    weights = ConvWeights(case.weights.weight, case.weights.bias * np.float32(factor))
-    scaled = case._replace(weights=weights, x=case.x * np.float32(factor))
-    assert_accurate(primitive, scaled, scaled.run(primitive))
+    case = scaled(case, factor)
+    assert_accurate(primitive, case, case.run(primitive))

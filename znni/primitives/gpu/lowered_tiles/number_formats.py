@@ -36,17 +36,6 @@ HALVES = NumberFormat("halves", "", "bf16", 3, ACCURACIES["float32"])
 TF32 = NumberFormat("tf32", "_tf32", "tf32", 2, ERROR_OF_11_BITS)
 
 
-def rounded(values: Float32, bits: int) -> Float32:
-    """Values without the last bits of float32, to the nearest, or away from zero in the middle.
-
-    Args:
-        values: finite.
-        bits: that are cleared: 16 for bfloat16, 13 for tf32.
-    """
-    raised = values.view(np.uint32) + np.uint32(1 << bits - 1)
-    return (raised & ~np.uint32((1 << bits) - 1)).view(np.float32)
-
-
 def upper_halves(values: Float32) -> NDArray[np.uint16]:
     """Numbers of bfloat16 as their bits."""
     return (values.view(np.uint32) >> 16).astype(np.uint16)

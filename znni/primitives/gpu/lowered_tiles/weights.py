@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.primitives.gpu.common.rounding import BFLOAT16_LACKS, TF32_LACKS, rounded
 from znni.primitives.gpu.lowered_tiles.geometry import UNIT_MAPS, Block
-from znni.primitives.gpu.lowered_tiles.number_formats import HALVES, rounded, upper_halves
+from znni.primitives.gpu.lowered_tiles.number_formats import HALVES, upper_halves
 from znni.weights import Float32
-
-BFLOAT16_BITS, TF32_BITS = 16, 13
 
 
 def weights_by_unit(weight: Float32, block: Block) -> NDArray[Any]:
@@ -39,14 +38,14 @@ def weights_by_unit(weight: Float32, block: Block) -> NDArray[Any]:
 
 def _tf32(columns: Float32) -> NDArray[Any]:
     """Of (column, unit, map): a thread has maps 4 apart, one of each half of a product's."""
-    split = rounded(columns, TF32_BITS).reshape(*columns.shape[:2], 2, 2, 4)
+    split = rounded(columns, TF32_LACKS).reshape(*columns.shape[:2], 2, 2, 4)
     return np.ascontiguousarray(split.transpose(1, 2, 3, 0, 4))
 
 
 def _halves(columns: Float32) -> NDArray[Any]:
     """Of (column, unit, map): a thread has maps 4 apart, two of each half of a product's."""
-    high = rounded(columns, BFLOAT16_BITS)
-    low = rounded(columns - high, BFLOAT16_BITS)
+    high = rounded(columns, BFLOAT16_LACKS)
+    low = rounded(columns - high, BFLOAT16_LACKS)
     parts = np.stack((upper_halves(high), upper_halves(low)))
     count, units = columns.shape[:2]
     split = parts.reshape(2, count, units, 2, 2, 4).transpose(2, 0, 3, 1, 5, 4)

@@ -14,6 +14,7 @@ from znni.device_arena import new_device_output
 from znni.network import Activation, Conv
 from znni.primitive import Run
 from znni.primitives.gpu.common.activation import activation_source
+from znni.primitives.gpu.common.rounding import TF32_LACKS, rounded
 from znni.primitives.gpu.common.source import definitions
 from znni.primitives.gpu.common.strides import strides_in_elements
 from znni.primitives.gpu.pooled_tiles.geometry import (
@@ -146,7 +147,7 @@ def weights_by_lane(weight: Float32, tile: Tile) -> Float32:
     whole[:maps, : weight[0].size] = weight.reshape(maps, -1)
     parts = []
     for _ in range(tile.parts):
-        parts.append(rounded(whole))
+        parts.append(rounded(whole, TF32_LACKS))
         whole = whole - parts[-1]
     halves = LANES // LANE_TAPS
     split = np.stack(parts).reshape(
@@ -161,9 +162,3 @@ def taps_by_lane(tile: Tile) -> NDArray[np.int32]:
     offsets = np.array(tile.tap_offsets(tile.pitch), np.int32)
     split = offsets.reshape(tile.steps, TAPS // LANE_TAPS, LANE_TAPS)
     return np.ascontiguousarray(split.transpose(0, 2, 1))
-
-
-def rounded(values: Float32) -> Float32:
-    """Values to the 11 significant bits of tf32."""
-    bits = values.view(np.uint32) + np.uint32(1 << 12)
-    return (bits & np.uint32(0xFFFFE000)).view(np.float32)
