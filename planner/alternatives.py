@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from planner.costs import CostModel
-from znni.plan_memory import PlanMemory
-from znni.plans import Plan
-from znni.primitive import Catalogue, Primitive, on_device
-from znni.segments import Step
-from znni.sides import Side
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A step by another primitive, all else of its plan unchanged.
-
-    Attributes:
-        step: that one.
-        memory: bytes that the plan would then take of the device where the step runs.
-        allowed: bytes of that device.
-    """
-
-    step: Step
-    memory: int
-    allowed: int
+from planner.cost_model import CostModel
+from znni.plans.device_partition import Side
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, Primitive, on_device
+from znni.plans.segments import Alternative, Step
+from znni.plans.totals import PlanMemory
 
 
 def alternatives(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from planner.front import Front
-from znni.segments import Step
+from planner.pareto import Front
+from znni.plans.segments import Step
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from planner.best import Best
-from planner.job import Job
+from planner.candidate import Way
 from planner.limits import does_not_fit, memory_of_run, time_of_run
-from planner.sizes import patch_sizes_near
+from planner.pareto import Best
+from planner.partition import Cut, Place
+from planner.patch_candidate import Job
+from planner.patch_sizes import patch_sizes_near
 from planner.space import Space
-from planner.strategy import Cut, Place
-from planner.ways import Way
-from znni.errors import InvalidInput, option
-from znni.plans import Plan
-from znni.shapes import Shape5, Vec3
-from znni.sides import sides_of
+from znni.core.errors import InvalidInput, option
+from znni.core.shapes import Shape5, Vec3
+from znni.plans.device_partition import sides_of
+from znni.plans.plan import Plan
 
 # Different calls that a search prices: some seconds' worth. Only outputs of thousands of voxels an
 # axis need more; of those the patches that are likely best have been tried by then.

@@ -6,14 +6,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from planner.overhead import Load, Overhead
-from znni.errors import DoesNotFit
-from znni.machine import DeviceKind, Processors
-from znni.network import Network
-from znni.plan_memory import PlanMemory
-from znni.plan_time import PlanTime
-from znni.plans import Plan
-from znni.shapes import Vec3
-from znni.sides import Side, bytes_of
+from znni.core.errors import DoesNotFit
+from znni.core.shapes import Vec3
+from znni.machine.machine import DeviceKind, Processors
+from znni.network.network import Network
+from znni.plans.device_partition import Side, bytes_of
+from znni.plans.plan import Plan
+from znni.plans.totals import PlanMemory, PlanTime
 
 
 def memory_of_run(

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from znni.job_seconds import StageSeconds
-from znni.machine import DeviceKind, Processors
-from znni.network import Network
-from znni.plan_memory import PlanMemory
-from znni.plan_time import PlanTime
-from znni.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import DeviceKind, Processors
+from znni.network.network import Network
+from znni.plans.job_seconds import StageSeconds
+from znni.plans.totals import PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
 

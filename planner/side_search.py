@@ -11,18 +11,18 @@ from math import inf
 from typing import TypeAlias
 
 from planner.bounds import Bounds, LeastSeconds
+from planner.candidate import Price, Room, Segments, Way
 from planner.choices import Choice, Slot, least_memory, undominated_within
-from planner.costs import CostModel
-from planner.divisions import Limit
-from planner.gpu_room import NO_ROOM, GpuRoom
+from planner.cost_model import CostModel
+from planner.gpu_budget import NO_ROOM, GpuRoom
 from planner.layers import Options
+from planner.micro_batches import Limit
+from planner.partition import Stretch
 from planner.split import fusible_convolutions, splits
-from planner.strategy import Stretch
-from planner.ways import Price, Room, Segments, Way
-from znni.network import Network, PooledConv
-from znni.options import Division
-from znni.primitive import Primitive
-from znni.sides import Side
+from znni.core.options import Division
+from znni.network.network import Network, PooledConv
+from znni.plans.device_partition import Side
+from znni.plans.primitive import Primitive
 
 # Choices of steps for slots, within bytes and seconds, as ``undominated_within`` gives them.
 Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]

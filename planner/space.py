@@ -9,18 +9,18 @@ from functools import cached_property
 from typing import Self
 
 from planner.bounds import BoundsUsingGpu, computing_pieces
-from planner.costs import BUILT_IN, CostModel
-from planner.gpu_room import GpuRoom, room_for_host
-from planner.job import Job
+from planner.cost_model import BUILT_IN, CostModel
+from planner.gpu_budget import GpuRoom, room_for_host
 from planner.overhead import Overhead
+from planner.partition import Means, Place, places_to_cut, places_to_use_gpu
+from planner.patch_candidate import Job
+from planner.patch_sizes import patch_sizes
 from planner.side_search import Chooser, SideSearch
-from planner.sizes import patch_sizes
-from planner.strategy import Means, Place, places_to_cut, places_to_use_gpu
-from znni.machine import Device, DeviceKind, Machine
-from znni.network import Conv, Network
-from znni.options import DeviceChoice, Division
-from znni.primitive import Catalogue, UsesGpu, on_device, without_gpu
-from znni.shapes import Vec3
+from znni.core.options import DeviceChoice, Division
+from znni.core.shapes import Vec3
+from znni.machine.machine import Device, DeviceKind, Machine
+from znni.network.network import Conv, Network
+from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 
 
 @dataclass(eq=False)

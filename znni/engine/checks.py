@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from znni.errors import PLAN_AGAIN, InvalidInput
-from znni.micro_batches import found
-from znni.network import Network
-from znni.plans import Plan
-from znni.primitive import Catalogue
-from znni.sides import Side, bytes_of
-from znni.units import counted
-from znni.volume import Volume
+from znni.core.errors import PLAN_AGAIN, InvalidInput
+from znni.core.text import counted
+from znni.core.volume import Volume
+from znni.network.network import Network
+from znni.plans.device_partition import Side, bytes_of
+from znni.plans.micro_batches import found
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue
 
 
 def check_runnable(plan: Plan, catalogue: Catalogue) -> None:

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.cuda import cupy, device_errors
-from znni.device_arena import DeviceArena, capacity_with_alignment
+from znni.core.options import OutputType
 from znni.engine.device_recombine import DeviceRecombination
+from znni.engine.executor import Fragments, Measured, Traversal
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.traversal import Fragments, Measured, Traversal
 from znni.engine.upload import Parts, Span, Upload
-from znni.options import OutputType
-from znni.plans import Plan
-from znni.primitive import Catalogue, Run
-from znni.segments import Step
-from znni.sides import Side
-from znni.weights import Weights
+from znni.machine.cuda import cupy, device_errors
+from znni.machine.device_arena import DeviceArena, capacity_with_alignment
+from znni.network.weights import Weights
+from znni.plans.device_partition import Side
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, Run
+from znni.plans.segments import Step
 
 # What the driver rounds allocations up to, and what it keeps for code of kernels and for libraries
 # once they are called: all primitives together 30 MiB (`python -m bench gpu-memory`).

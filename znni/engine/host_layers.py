@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import cycle
 
 import numpy as np
 
-from znni.arena import Arena, output_into
-from znni.cuda import cupy, device_errors
-from znni.device_arena import DeviceArena
-from znni.engine.recombine import place
+from znni.core.shapes import Vec3
+from znni.engine.executor import Fragments, Measured, Traversal
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.traversal import Fragments, Measured, Traversal
 from znni.engine.upload import pinned
-from znni.plans import Plan
-from znni.primitive import Catalogue, Run
-from znni.segments import Step
-from znni.sides import Side
-from znni.weights import Float32, Weights
+from znni.machine.arena import Arena, output_into
+from znni.machine.cuda import cupy, device_errors
+from znni.machine.device_arena import DeviceArena
+from znni.network.weights import Float32, Weights
+from znni.plans.device_partition import Side
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, Run
+from znni.plans.segments import Step
 
 
 class HostLayers:
@@ -103,3 +104,13 @@ class HostLayers:
         y = run(x)
         self._measured(step, time.perf_counter() - begun)
         return y
+
+
+def place(fragments: Float32, at: Sequence[Vec3], stride: Vec3, dense: Float32) -> None:
+    """Write fragments (n, f, z, y, x) to their positions in the dense output (f, Z, Y, X).
+
+    Voxel i of a fragment goes to ``at + stride * i``. After pools p1, p2, ... with offsets o1,
+    o2, ... that is ``o1 + p1 (o2 + p2 (... + i))``: the first pool's offset counts least.
+    """
+    for fragment, start in zip(fragments, at, strict=True):
+        dense[:, start.z :: stride.z, start.y :: stride.y, start.x :: stride.x] = fragment

@@ -6,17 +6,17 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from znni.core.options import OutputType
 from znni.engine.checks import check_runnable
 from znni.engine.device_layers import DeviceLayers
+from znni.engine.executor import Measured, not_measured, whole
 from znni.engine.host_layers import HostLayers
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.traversal import Measured, not_measured, whole
-from znni.options import OutputType
-from znni.plans import Plan
-from znni.primitive import Catalogue
-from znni.sides import Side
-from znni.weights import Float32, Weights
+from znni.network.weights import Float32, Weights
+from znni.plans.device_partition import Side
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue
 
 
 class Layers(Protocol):

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.options import OutputType
+from znni.core.volume import Sink
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stages import Work, of_values, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
-from znni.options import OutputType
-from znni.plans import Plan
-from znni.volume import Sink
+from znni.plans.plan import Plan
 
 Progress: TypeAlias = Callable[[int, int], None]
 

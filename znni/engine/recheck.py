@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.engine.endurance import EnduringRunner
+from znni.core.errors import InvalidInput, option
+from znni.core.options import ACCURACIES, Accuracy, OutputType
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Output
+from znni.engine.oom_fallback import EnduringRunner
 from znni.engine.pipeline import Passage
 from znni.engine.remaining import Remaining
-from znni.errors import InvalidInput, option
-from znni.job_seconds import JobSeconds
-from znni.machine import DeviceKind
-from znni.options import ACCURACIES, Accuracy, OutputType
-from znni.plans import Plan
-from znni.shapes import Box, Vec3
-from znni.volume import Output
+from znni.machine.machine import DeviceKind
+from znni.plans.job_seconds import JobSeconds
+from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
 

@@ -6,15 +6,15 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from znni.core.options import OutputType
 from znni.engine.pipeline import Passage
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.lanes import Lanes
 from znni.engine.workers.serving import Prepare
 from znni.engine.workers.slots import SlotShape
 from znni.engine.workers.worker import Worker, end_all
-from znni.job_seconds import Stage
-from znni.options import OutputType
-from znni.plans import Plan
+from znni.plans.job_seconds import Stage
+from znni.plans.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from znni.engine.pipeline import Passage
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
 from znni.engine.workers.worker import Worker, end_all
-from znni.plans import Plan
-from znni.weights import Float32
+from znni.network.weights import Float32
+from znni.plans.plan import Plan
 
 
 class Lanes:
