@@ -12,7 +12,7 @@ from bench.noise import patch_input
 from bench.published import published
 from bench.record import Row
 from planner.exhaustive import Search
-from planner.partition import Place
+from planner.partition import CutPoint
 from znni.core.errors import DoesNotFit, InvalidInput, ZnniError
 from znni.core.options import Costs
 from znni.core.shapes import Vec3
@@ -30,7 +30,7 @@ from znni.primitives.catalogue import FAMILIES, catalogue
 HOST_RAM = "GPU + host RAM"
 
 # Where a strategy passes from the host to the GPU, in a network of so many layers.
-STRATEGIES: dict[str, Callable[[Place, int], bool]] = {
+STRATEGIES: dict[str, Callable[[CutPoint, int], bool]] = {
     "CPU-only": lambda place, layers: not place.host_uses_gpu and place.on_host == layers,
     "GPU-only": lambda place, _: place.on_host == 0,
     HOST_RAM: lambda place, _: place.host_uses_gpu,

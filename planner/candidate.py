@@ -17,10 +17,10 @@ from znni.plans.totals import PlanTime
 Segments: TypeAlias = tuple[Segment, ...]
 
 # Bytes for the layers of a device, where the first segment takes so much of the input at a time.
-Room: TypeAlias = Callable[[Shape5], float]
+MemoryBudget: TypeAlias = Callable[[Shape5], float]
 
 
-class Way(NamedTuple):
+class Candidate(NamedTuple):
     """Segments, and the choice of a step for each of theirs."""
 
     segments: Segments
@@ -41,7 +41,7 @@ class Way(NamedTuple):
         return Load(self.choice.seconds, self.choice.resident, self.choice.peak)
 
 
-class Price(NamedTuple):
+class JobTime(NamedTuple):
     """What a job takes, by what its layers on one device do.
 
     Attributes:

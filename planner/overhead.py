@@ -20,7 +20,7 @@ LOCKED_BYTES_PER_TABLE_BYTE = 512
 
 
 @dataclass(frozen=True)
-class Handling:
+class OverheadSeconds:
     """Seconds that a run takes beside its layers.
 
     Attributes:
@@ -97,7 +97,7 @@ class Overhead:
     gpu: int = 0
     gpu_value_in: int = 0
     gpu_voxel_out: int = 0
-    handling: Handling = Handling()
+    handling: OverheadSeconds = OverheadSeconds()
     worker: int = 0
     workers: int = 1
     slot_value_in: int = 0

@@ -12,11 +12,11 @@ from znni.machine.machine import DeviceKind, Processors
 from znni.network.network import Conv, Layer, Network
 
 # What computes layers: the host, a GPU, or the host with primitives that compute on a GPU, too.
-Means: TypeAlias = Literal["cpu", "gpu", "host using gpu"]
+Processor: TypeAlias = Literal["cpu", "gpu", "host using gpu"]
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Partition:
     """Layers that follow each other on one device, for patches of one size.
 
     Attributes:
@@ -34,7 +34,7 @@ class Stretch:
     uses_gpu: bool = False
 
     @property
-    def means(self) -> Means:
+    def means(self) -> Processor:
         """What they are computed with."""
         return "host using gpu" if self.uses_gpu else self.device
 
@@ -47,7 +47,7 @@ class Cut:
         stretches: the layers on the host, if there are any, and then those on the GPU.
     """
 
-    stretches: tuple[Stretch, ...]
+    partitions: tuple[Partition, ...]
 
     @property
     def host_uses_gpu(self) -> bool:
@@ -55,27 +55,27 @@ class Cut:
 
         They do not do so while it is at its own: the two sides take turns.
         """
-        return self.stretches[0].uses_gpu
+        return self.partitions[0].uses_gpu
 
     @property
     def device(self) -> Processors:
         """What computes the layers."""
-        both = len(self.stretches) > 1 or self.host_uses_gpu
-        return "cpu+gpu" if both else self.stretches[0].device
+        both = len(self.partitions) > 1 or self.host_uses_gpu
+        return "cpu+gpu" if both else self.partitions[0].device
 
     @property
     def brought(self) -> int:
         """Bytes of a patch that are brought to the GPU."""
-        last = self.stretches[-1]
+        last = self.partitions[-1]
         return last.given.nbytes if last.device == "gpu" else 0
 
     @property
     def handed(self) -> int:
         """Of these, what the host's layers hand on."""
-        return self.brought if len(self.stretches) > 1 else 0
+        return self.brought if len(self.partitions) > 1 else 0
 
 
-class Place(NamedTuple):
+class CutPoint(NamedTuple):
     """Where a network passes from the host to a GPU.
 
     Attributes:
@@ -87,12 +87,12 @@ class Place(NamedTuple):
     host_uses_gpu: bool = False
 
 
-def places_to_use_gpu(network: Network, device: DeviceChoice) -> range:
+def cut_points_using_gpu(network: Network, device: DeviceChoice) -> range:
     """After how many layers it may do so where those on the host may compute on the GPU."""
     return range(1, len(network.layers) + 1) if device in ("auto", "cpu+gpu") else range(0)
 
 
-def places_to_cut(network: Network, device: DeviceChoice) -> range:
+def cut_points(network: Network, device: DeviceChoice) -> range:
     """After how many layers a plan may pass from the host to a GPU."""
     layers = len(network.layers)
     match device:
@@ -119,9 +119,9 @@ def cut(
     """
     first, others = network.layers[:place], network.layers[place:]
     handed = between[place] if others else None
-    on_host = Stretch("cpu", first, between[0], handed, host_uses_gpu)
-    on_gpu = Stretch("gpu", others, between[place], None)
-    return Cut(tuple(stretch for stretch in (on_host, on_gpu) if stretch.layers))
+    on_host = Partition("cpu", first, between[0], handed, host_uses_gpu)
+    on_gpu = Partition("gpu", others, between[place], None)
+    return Cut(tuple(partition for partition in (on_host, on_gpu) if partition.layers))
 
 
 def tensors(network: Network, patch: Vec3) -> list[Shape5]:

@@ -8,10 +8,10 @@ from itertools import accumulate
 from math import ceil, isfinite
 
 from planner.bounds import LeastSeconds
-from planner.candidate import Price, Room
+from planner.candidate import JobTime, MemoryBudget
 from planner.gpu_budget import left_for_gpu
 from planner.overhead import Load, Overhead
-from planner.partition import Cut, Means, Place, cut, tensors
+from planner.partition import Cut, CutPoint, Processor, cut, tensors
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.network import Network
@@ -19,12 +19,12 @@ from znni.plans.job_seconds import Stage
 from znni.plans.totals import PlanTime
 
 # What layers on the host are computed with, by whether they may use the GPU.
-HOSTS: dict[bool, Means] = {False: "cpu", True: "host using gpu"}
+HOSTS: dict[bool, Processor] = {False: "cpu", True: "host using gpu"}
 
 STAGES: dict[DeviceKind, Stage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
 
 
-class Job:
+class PatchCandidate:
     """A job in patches of one size.
 
     Args:
@@ -43,7 +43,7 @@ class Job:
         output: Vec3,
         patch: Vec3,
         overhead: Overhead,
-        bounds: Mapping[Means, LeastSeconds],
+        bounds: Mapping[Processor, LeastSeconds],
     ) -> None:
         self.patch = patch
         self._network = network
@@ -59,12 +59,12 @@ class Job:
         }
         self._least_on_gpu = list(backwards)[::-1]
 
-    def cut(self, place: Place) -> Cut:
+    def cut(self, place: CutPoint) -> Cut:
         """The layers on each device."""
         on_host, host_uses_gpu = place
         return cut(self._network, self._tensors, on_host, host_uses_gpu=host_uses_gpu)
 
-    def least_loads(self, place: Place) -> dict[DeviceKind, Load]:
+    def least_loads(self, place: CutPoint) -> dict[DeviceKind, Load]:
         """What layers take at the least: the seconds of their bounds, and no memory."""
         loads: dict[DeviceKind, Load] = {}
         on_host, host_uses_gpu = place
@@ -74,7 +74,7 @@ class Job:
             loads["gpu"] = Load(self._least_on_gpu[on_host], 0, 0)
         return loads
 
-    def time(self, place: Place, loads: Mapping[DeviceKind, Load]) -> PlanTime:
+    def time(self, place: CutPoint, loads: Mapping[DeviceKind, Load]) -> PlanTime:
         """By what the layers take of each device that they are on."""
         on_host, host_uses_gpu = place
         brought = self._tensors[on_host].nbytes if "gpu" in loads else 0
@@ -82,13 +82,15 @@ class Job:
             self._network, self.patch, loads, brought, host_uses_gpu=host_uses_gpu
         )
 
-    def price(self, place: Place, loads: Mapping[DeviceKind, Load], device: DeviceKind) -> Price:
+    def job_time(
+        self, place: CutPoint, loads: Mapping[DeviceKind, Load], device: DeviceKind
+    ) -> JobTime:
         """By what the layers take of one device, where those on the other take what they take."""
-        return Price(
+        return JobTime(
             lambda load: self.time(place, {**loads, device: load}), STAGES[device], self._patches
         )
 
-    def room(self, where: Cut, device: DeviceKind) -> Room:
+    def budget(self, where: Cut, device: DeviceKind) -> MemoryBudget:
         """Bytes for the layers on a device; none where the rest does not fit into the host."""
         beside = self._overhead.of_host(self._network, self.patch, where.device, where.handed)
         left = self._machine.host.memory - beside.total
@@ -106,7 +108,7 @@ class Job:
 
         return of_gpu
 
-    def by_least_time(self, places: Iterable[Place]) -> Iterator[tuple[float, Place]]:
+    def by_least_time(self, places: Iterable[CutPoint]) -> Iterator[tuple[float, CutPoint]]:
         """Bounds on the time of the job, and the places to pass to the GPU that they are of.
 
         The least comes first. Left out are places where a device is to compute a layer that none of
@@ -114,7 +116,7 @@ class Job:
         looked at when a place's turn comes, which it does for few.
         """
         rounds = max(1, ceil(self._patches / self._overhead.workers) - 1)
-        waiting: list[tuple[float, bool, Place]] = []
+        waiting: list[tuple[float, bool, CutPoint]] = []
         for place in places:
             least = max(load.seconds for load in self.least_loads(place).values())
             if isfinite(least):
@@ -128,12 +130,12 @@ class Job:
             elif self._has_room(place):
                 yield bound, place
 
-    def _has_room(self, place: Place) -> bool:
+    def _has_room(self, place: CutPoint) -> bool:
         """Whether each device holds a fragment that it is given, and what it hands on."""
         where = self.cut(place)
-        for stretch in where.stretches:
-            one = stretch.given._replace(n=1)
-            handed = stretch.handed.nbytes if stretch.handed else 0
-            if one.nbytes + handed > self.room(where, stretch.device)(one):
+        for partition in where.partitions:
+            one = partition.given._replace(n=1)
+            handed = partition.handed.nbytes if partition.handed else 0
+            if one.nbytes + handed > self.budget(where, partition.device)(one):
                 return False
         return True

@@ -142,11 +142,11 @@ def edge(patch: Vec3) -> float:
 
 def steps(plan: Plan) -> Iterator[StepView]:
     """What each step of a plan takes, first to last."""
-    for side in plan.sides:
-        memory, _ = plan.limits[side.device]
+    for part in plan.parts:
+        memory, _ = plan.limits[part.device]
         beside = memory.total - memory.working
-        runs = [n for segment, n in side.runs() for _ in segment.steps]
-        for (step, peak), n in zip(side.peaks(), runs, strict=True):
+        runs = [n for segment, n in part.runs() for _ in segment.steps]
+        for (step, peak), n in zip(part.peaks(), runs, strict=True):
             yield StepView(step, n * step.seconds, beside + peak, beside)
 
 

@@ -9,7 +9,7 @@ import pytest
 from fakes import gpu, machine
 
 import znni
-from planner.overhead import Handling
+from planner.overhead import OverheadSeconds
 from znni.calibration.run_overhead import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Stored
@@ -30,7 +30,9 @@ def plan() -> Plan:
     return znni.plan(NETWORK, (20, 30, 40), threads=1)
 
 
-def handling(threads: int = 1, storage: Storage | None = None, itemsize: int = 4) -> Handling:
+def handling(
+    threads: int = 1, storage: Storage | None = None, itemsize: int = 4
+) -> OverheadSeconds:
     host = replace(machine().host, threads=threads, bandwidth=1e10 * threads ** (2 / 3))
     whole = replace(machine(), host=host, storage=storage or Storage())
     return run_overhead(whole, Stored(input_itemsize=itemsize)).handling

@@ -181,7 +181,7 @@ def test_a_fused_step_amid_its_segment() -> None:
         steps.append(bare_step(layer, shape, out))
         shape = out
     plan = plan_of((Segment("cpu", 1, tuple(steps)),), network, patch, patch)
-    step, held = next(plan.sides[0].held_beside())
+    step, held = next(plan.parts[0].held_beside())
     in_place = plan.input_shape.nbytes + steps[0].shape_out.nbytes + WORKSPACE
     assert held + step.cost.memory.working == in_place, "the stored input is read where it is"
     generator = np.random.default_rng(0)

@@ -21,7 +21,7 @@ import znni
 from znni.core.errors import InvalidInput, RunFailed, Unreadable
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
-from znni.engine.pipeline import Passage
+from znni.engine.pipeline import RunState
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
@@ -62,14 +62,14 @@ class Case:
     def run(self, workers: Fleet, output: Any = None) -> None:
         features, dtype = len(self.found), self.found.dtype
         weights = random_weights(NETWORK, 0)
-        passage = Passage(
+        state = RunState(
             Blocks(self.volume, self.job, NETWORK, weights, self.mask),
             output or ArrayOutput(self.found, features, self.job.output, dtype),
             dtype.name,  # type: ignore[arg-type]
             self.remaining,
             lambda done, _: self.told.append(done),
         )
-        workers.run_volume(passage, self.stopwatch)
+        workers.run_volume(state, self.stopwatch)
 
     def check_finished_blocks(self) -> None:
         """What is written is right, and all that is not is still to be done."""

@@ -23,7 +23,7 @@ from znni.engine import device_layers
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.host_layers import HostLayers
 from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import Passage, run_volume
+from znni.engine.pipeline import RunState, run_volume
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
@@ -92,16 +92,16 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
         mock.patch.object(device_layers, "DeviceArena", Kept),
     ):
         run(PatchRunner(plan, CATALOGUE, weights), weights, volume)
-    if side := plan.side("cpu"):
-        beside = side.first_input.nbytes + (side.output_shape.nbytes if side.hands_on else 0)
+    if part := plan.part("cpu"):
+        beside = part.first_input.nbytes + (part.output_shape.nbytes if part.hands_on else 0)
         *handed, capacity = mapped  # what is handed on, the arena, and no more
-        assert len(handed) == 2 * side.hands_on
-        assert all(one <= side.output_shape.nbytes + 2 * mmap.PAGESIZE for one in handed)
+        assert len(handed) == 2 * part.hands_on
+        assert all(one <= part.output_shape.nbytes + 2 * mmap.PAGESIZE for one in handed)
         assert capacity <= plan.memory.working - beside + 2 * mmap.PAGESIZE
-    if plan.gpu_memory and (side := plan.side("gpu")):
+    if plan.gpu_memory and (part := plan.part("gpu")):
         (kept,) = arenas
         padding = 8 * ALIGNMENT  # of the arrays that are there at a time
-        assert kept.peak <= plan.gpu_memory.working - side.first_input.nbytes + padding
+        assert kept.peak <= plan.gpu_memory.working - part.first_input.nbytes + padding
 
 
 def test_the_stages_tell_what_they_do() -> None:
@@ -118,7 +118,7 @@ def test_the_stages_tell_what_they_do() -> None:
 @pytest.mark.parametrize("some", [1, 2, 4])
 def test_the_gpu_takes_what_it_is_given_in_parts(some: int) -> None:
     plan = plan_with(2, NETWORK.total_pooling, some)
-    on_gpu = plan.side("gpu")
+    on_gpu = plan.part("gpu")
     assert on_gpu is not None
     assert plan.gpu_memory is not None
     assert on_gpu.first_input.n == some
@@ -133,9 +133,9 @@ def plan_with(on_host: int, output: Vec3, sub_batch: int = 1) -> Plan:
     """All undivided, but for what the GPU takes at a time."""
     patch = NETWORK.total_pooling
     segments = []
-    for side in cut(NETWORK, tensors(NETWORK, patch), on_host).stretches:
-        given = side.given._replace(n=sub_batch if side.device == "gpu" else 1)
-        segments += next(splits(side.layers, given, device=side.device))
+    for part in cut(NETWORK, tensors(NETWORK, patch), on_host).stretches:
+        given = part.given._replace(n=sub_batch if part.device == "gpu" else 1)
+        segments += next(splits(part.layers, given, device=part.device))
     return plan_of(segments, NETWORK, output, patch)
 
 
@@ -164,7 +164,7 @@ def test_what_fails_in_a_stage_ends_all_and_what_was_past_it_is_written(
     remaining, threads = Remaining(output), threading.active_count()
     with pytest.raises(type(error)) as raised:
         run_volume(
-            Passage(
+            RunState(
                 Blocks(ArrayVolume(volume), job, NETWORK, weights),
                 ArrayOutput(values, NETWORK.out_features, output),
                 "float32",

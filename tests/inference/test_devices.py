@@ -117,14 +117,14 @@ def planned(gpus: int) -> Plan:
     }
     overhead = run_overhead(there)
     plan = Search(NETWORK, OUTPUT, there, primitives, overhead).fastest()[0]
-    taken = memory_of_run(NETWORK, plan.patch, plan.sides, overhead)
+    taken = memory_of_run(NETWORK, plan.patch, plan.parts, overhead)
     assert (plan.memory, plan.gpu_memory) == taken
     return plan
 
 
 def test_what_several_take_of_the_host() -> None:
     one, three = planned(1), planned(3)
-    same, _ = memory_of_run(NETWORK, one.patch, one.sides, run_overhead(three.machine))
+    same, _ = memory_of_run(NETWORK, one.patch, one.parts, run_overhead(three.machine))
     assert (one.workers, three.workers) == (1, 3)
     cuda = one.memory.process - PROCESS_BYTES
     assert same.process == one.memory.process + 3 * (PROCESS_BYTES + cuda)

@@ -19,7 +19,7 @@ from planner.exhaustive import Search
 from planner.gpu_budget import left_for_gpu, room_for_host
 from planner.layers import Options, bare_step
 from planner.overhead import Overhead
-from planner.partition import Place, tensors
+from planner.partition import CutPoint, tensors
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Shape5, Vec3
@@ -70,7 +70,7 @@ def search(
 
 def using(on_host: int, gpu_memory: int = 64 * KIB) -> Plan:
     """The fastest plan that has so many layers on the host, some of which use the GPU."""
-    wanted = Place(on_host, host_uses_gpu=True)
+    wanted = CutPoint(on_host, host_uses_gpu=True)
     plan = search(gpu_memory=gpu_memory).through([wanted]).fastest()[0]
     assert any(step.uses_gpu for step in plan.steps)
     return plan
@@ -83,10 +83,10 @@ def test_the_gpu_s_bytes_of_both_sides_are_promised(on_host: int) -> None:
     assert plan.gpu_memory is not None
     memories = [step.cost.memory for step in plan.steps if step.uses_gpu]
     resident, working = sum(m.gpu_resident for m in memories), max(m.gpu_working for m in memories)
-    if side := plan.side("gpu"):
-        resident, working = resident + side.resident, working + side.working_peak()[0]
+    if part := plan.part("gpu"):
+        resident, working = resident + part.resident, working + part.working_peak()[0]
     assert (plan.gpu_memory.resident, plan.gpu_memory.working) == (resident, working)
-    handed = plan.side("cpu").output_shape.nbytes if plan.side("gpu") else 0
+    handed = plan.part("cpu").output_shape.nbytes if plan.part("gpu") else 0
     tables = -(-(2 * handed + plan.memory.working) // 512)
     assert plan.gpu_memory.process == 100 + tables
     assert plan.gpu_memory.total <= GPU.memory
@@ -110,9 +110,9 @@ def test_less_of_the_gpu_means_smaller_pieces_or_none() -> None:
     assert roomy.gpu_memory is not None
     assert tight.gpu_memory is not None
     assert tight.gpu_memory.total <= 16 * KIB < roomy.gpu_memory.total
-    within = search().within(16 * KIB, "gpu").through([Place(4, True)])
+    within = search().within(16 * KIB, "gpu").through([CutPoint(4, True)])
     assert within.fastest()[0].gpu_memory == tight.gpu_memory
-    for found in (search("cpu"), search(gpu_memory=KIB).through([Place(4, True)])):
+    for found in (search("cpu"), search(gpu_memory=KIB).through([CutPoint(4, True)])):
         assert not any(step.uses_gpu for step in found.fastest()[0].steps)
     with pytest.raises(DoesNotFit):
         search("gpu", gpu_memory=KIB).fastest()
@@ -162,8 +162,8 @@ def test_bounds_rule_out_nothing_that_is_faster(flops: float, some: str) -> None
     slow = FakeOnGpu("gpu_conv", convolved, flops=100 * flops)
     catalogue = CATALOGUE | {found.name: found for found in (slow, *using)}
     bounded, unbounded = (search(catalogue=catalogue) for _ in range(2))
-    for side in unbounded._sides.values():
-        side.bounds = NoBounds()
+    for part in unbounded._searches.values():
+        part.bounds = NoBounds()
     chosen = set[str]()
     for patch in bounded.patches():
         found, other = bounded.fastest_for(patch), unbounded.fastest_for(patch)
@@ -178,7 +178,7 @@ def test_a_pooling_may_be_bound_by_nothing() -> None:
     """Where a convolution takes no longer with it than alone."""
     fused = fake_catalogue(Fake("fused", convolved_and_pooled, flops=1e-3))
     found = search(catalogue=CATALOGUE | fused)
-    assert 0.0 in found._sides["cpu"].bounds.of_layers(tensors(NETWORK, NETWORK.total_pooling))
+    assert 0.0 in found._searches["cpu"].bounds.of_layers(tensors(NETWORK, NETWORK.total_pooling))
     assert found.fastest()[0].seconds <= using(4).seconds
 
 
@@ -204,7 +204,7 @@ def test_patches_are_the_reference_in_the_memory_promised(on_host: int) -> None:
         handed = 2 * (on_host < len(NETWORK.layers))
         assert len(set(locked) - before) == 1 + handed
         np.testing.assert_allclose(run(runner, weights, volume), expected, rtol=1e-4, atol=1e-5)
-        arena = runner._sides[0]._on_gpu
+        arena = runner._searches[0]._on_gpu
         declared = max(step.cost.memory.gpu_working for step in plan.steps)
         assert arena.peak <= declared + 8 * 512  # aligned
         assert len(runner.stages(Stopwatch())) == 1

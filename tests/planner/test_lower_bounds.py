@@ -13,9 +13,9 @@ from planner_cases import CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
 import znni.inference.planning
 from planner.cost_model import BUILT_IN
+from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
 from planner.layers import bare_step
-from planner.side_search import SideSearch
 from znni.core.shapes import Shape5, Vec3
 from znni.network.network import Conv, Network, Operation
 from znni.plans.cost import Cost, Memory
@@ -64,13 +64,13 @@ def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
 
 
 @cache
-def using_gpu(name: str) -> SideSearch:
+def using_gpu(name: str) -> DeviceSearch:
     """The layers of n337 on the host of a machine whose GPU they may compute on."""
     network, there = NETWORKS / "n337.yaml", MACHINES / f"{name}.yaml"
     search = znni.inference.planning.search(
         network, (512, 512, 512), machine=there, costs="built-in"
     )
-    return search._sides["host using gpu"]
+    return search._searches["host using gpu"]
 
 
 @settings(max_examples=60)
@@ -85,14 +85,14 @@ def test_no_layer_that_may_use_a_gpu_is_faster_than_its_bound(
 ) -> None:
     shape = Shape5.of(batch, conv.in_features, size + conv.kernel - 1)
     step = bare_step(conv, shape, Shape5.of(batch, conv.out_features, size))
-    side = using_gpu(name)
-    for way in side._options(step):
-        assert side.bounds.of_step(step) <= way.seconds
+    part = using_gpu(name)
+    for way in part._options(step):
+        assert part.bounds.of_step(step) <= way.seconds
 
 
 @pytest.mark.parametrize("name", ["titanx-e7", "h200-node"])
 def test_such_bounds_are_near(name: str) -> None:
     """The Titan X takes six times as long to compute as its input takes to come."""
     step = bare_step(HIDDEN, Shape5(64, 80, 130, 130, 130), Shape5(64, 80, 128, 128, 128))
-    side = using_gpu(name)
-    assert side._options(step)[0].seconds < 1.3 * side.bounds.of_step(step)
+    part = using_gpu(name)
+    assert part._options(step)[0].seconds < 1.3 * part.bounds.of_step(step)

@@ -16,15 +16,15 @@ from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
 from planner.layers import Options
 from planner.limits import memory_of_run, time_of_run
-from planner.overhead import Handling, Overhead
-from planner.partition import Stretch, cut, tensors
+from planner.overhead import Overhead, OverheadSeconds
+from planner.partition import Partition, cut, tensors
 from planner.patch_sizes import patch_sizes
 from planner.split import pooled_convolutions, splits
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.machine.machine import Machine, Processors
 from znni.network.network import Conv, Network, Pool
-from znni.plans.device_partition import sides_of
+from znni.plans.device_partition import parts_of
 from znni.plans.primitive import convolved, on_device
 from znni.plans.segments import Segment
 
@@ -48,15 +48,19 @@ CATALOGUE = (
 BESIDE = Overhead(100, 1, 2, cuda=50, gpu=30, gpu_value_in=4, gpu_voxel_out=2)
 OVERHEADS = {
     "nothing beside": BESIDE,
-    "a slow link": replace(BESIDE, handling=Handling(handed=3e-8, brought=2e-8, returned=1e-7)),
+    "a slow link": replace(
+        BESIDE, handling=OverheadSeconds(handed=3e-8, brought=2e-8, returned=1e-7)
+    ),
     "a slow start": replace(
         BESIDE,
-        handling=Handling(cuda=1e-3, resident=1e-7, touched=1e-8, pinned=1e-8, voxel_in=1e-7),
+        handling=OverheadSeconds(
+            cuda=1e-3, resident=1e-7, touched=1e-8, pinned=1e-8, voxel_in=1e-7
+        ),
     ),
 }
 
 
-class Candidate(NamedTuple):
+class Enumerated(NamedTuple):
     """What a plan takes."""
 
     device: Processors
@@ -66,33 +70,33 @@ class Candidate(NamedTuple):
 
 
 @cache
-def every(beside: str) -> list[Candidate]:
+def every(beside: str) -> list[Enumerated]:
     """All plans there are."""
     return [found for patch in PATCHES for found in all_in(patch, OVERHEADS[beside])]
 
 
-def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Candidate]:
+def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
     between = tensors(NETWORK, patch)
     patches = OUTPUT.ceil_div(patch).volume
     for place in range(len(NETWORK.layers) + 1):
         where = cut(NETWORK, between, place)
-        for ways in product(*map(all_ways, where.stretches)):
-            sides = sides_of(tuple(part for way in ways for part in way), between[0])
-            memory, gpu_memory = memory_of_run(NETWORK, patch, sides, overhead)
-            seconds = time_of_run(NETWORK, patch, sides, overhead).total(patches)
+        for ways in product(*map(all_ways, where.partitions)):
+            parts = parts_of(tuple(part for way in ways for part in way), between[0])
+            memory, gpu_memory = memory_of_run(NETWORK, patch, parts, overhead)
+            seconds = time_of_run(NETWORK, patch, parts, overhead).total(patches)
             on_gpu = gpu_memory.total if gpu_memory else 0
-            yield Candidate(where.device, seconds, memory.total, on_gpu)
+            yield Enumerated(where.device, seconds, memory.total, on_gpu)
 
 
 @cache
-def all_ways(stretch: Stretch) -> list[tuple[Segment, ...]]:
+def all_ways(partition: Partition) -> list[tuple[Segment, ...]]:
     """Every division of the layers, with every combination of primitives."""
-    options = Options(on_device(CATALOGUE, stretch.device).values(), BUILT_IN)
-    fusible = tuple(pooled_convolutions(NETWORK)) if stretch.device == "cpu" else ()
+    options = Options(on_device(CATALOGUE, partition.device).values(), BUILT_IN)
+    fusible = tuple(pooled_convolutions(NETWORK)) if partition.device == "cpu" else ()
     found = []
-    for some in (n for n in range(1, stretch.given.n + 1) if stretch.given.n % n == 0):
-        first_input = stretch.given._replace(n=some)
-        for bare in splits(stretch.layers, first_input, fusible=fusible, device=stretch.device):
+    for some in (n for n in range(1, partition.given.n + 1) if partition.given.n % n == 0):
+        first_input = partition.given._replace(n=some)
+        for bare in splits(partition.layers, first_input, fusible=fusible, device=partition.device):
             choices = [
                 [*options(step), *options(step, in_place=True)] for p in bare for step in p.steps
             ]
@@ -106,7 +110,7 @@ def all_ways(stretch: Stretch) -> list[tuple[Segment, ...]]:
     return found
 
 
-def limits(found: list[Candidate]) -> Iterator[tuple[int, int]]:
+def limits(found: list[Enumerated]) -> Iterator[tuple[int, int]]:
     """Of both devices, some within and some below what plans take."""
     host = sorted({candidate.host for candidate in found})
     on_gpu = sorted({candidate.gpu for candidate in found})

@@ -30,7 +30,7 @@ from znni.core.errors import DoesNotFit
 from znni.core.shapes import Shape5, Vec3
 from znni.network.network import Conv, Network, Operation, Pool, PooledConv
 from znni.plans.cost import Cost
-from znni.plans.device_partition import Side
+from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, convolved, convolved_and_pooled
 from znni.plans.segments import Segment
 
@@ -108,9 +108,9 @@ def fastest_of_split(
 ) -> float:
     """The fastest job with given segments, every combination of primitives tried."""
     size, patches = patch + NETWORK.field_of_view - 1, output.ceil_div(patch).volume
-    side = Side(segments, Shape5.of(1, 1, size))
-    runs = [n for segment, n in side.runs() for _ in segment.steps]
-    held = side.held_beside()
+    part = DevicePart(segments, Shape5.of(1, 1, size))
+    runs = [n for segment, n in part.runs() for _ in segment.steps]
+    held = part.held_beside()
     slots = [Slot(options(s), n, beside) for (s, beside), n in zip(held, runs, strict=True)]
     handling = overhead.handling
 

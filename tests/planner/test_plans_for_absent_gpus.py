@@ -102,7 +102,7 @@ def test_plans_with_layers_on_both() -> None:
     plan = load_plan(Path("plan.json"))
     assert plan.device == "cpu+gpu"
     assert plan.layers_on_host == 1
-    on_host, on_gpu = plan.sides
+    on_host, on_gpu = plan.parts
     assert on_host.output_shape == on_gpu.input_shape
     assert plan.memory.working == on_host.working_peak()[0] >= on_gpu.input_shape.nbytes
     assert plan.gpu_memory is not None

@@ -126,4 +126,4 @@ def test_steps_add_up_to_the_plans_time_and_peak(search: Search) -> None:
         assert sum(view.seconds for view in shown) == pytest.approx(plan.patch_seconds)
         highest = max(shown, key=lambda view: view.memory)
         assert highest.memory == plan.memory.total
-        assert highest.step == plan.sides[0].working_peak()[1]
+        assert highest.step == plan.parts[0].working_peak()[1]

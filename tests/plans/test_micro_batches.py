@@ -26,7 +26,7 @@ from znni.machine.arena import new_output, output_into
 from znni.network.network import Conv, Network, Operation, Pool
 from znni.network.weights import random_weights
 from znni.plans.cost import Cost, Memory
-from znni.plans.device_partition import Side
+from znni.plans.device_partition import DevicePart
 from znni.plans.micro_batches import MicroBatches, Piece, cost_of_pieces, found, named
 from znni.plans.plan import Plan
 from znni.plans.primitive import Primitive, convolved, fragmented
@@ -179,11 +179,11 @@ def test_the_plan_in_pieces_is_the_optimum(division: Division) -> None:
         for patch in patch_sizes(output, POOLED.total_pooling, isotropic=True):
             given = Shape5.of(1, 1, patch + POOLED.field_of_view - 1)
             for segments in splits(POOLED.layers, given):
-                side = Side(segments, given)
-                runs = [n for segment, n in side.runs() for _ in segment.steps]
+                part = DevicePart(segments, given)
+                runs = [n for segment, n in part.runs() for _ in segment.steps]
                 slots = [
                     Slot(options(step), n, held)
-                    for (step, held), n in zip(side.held_beside(), runs, strict=True)
+                    for (step, held), n in zip(part.held_beside(), runs, strict=True)
                 ]
                 layers = by_brute_force(slots, memory - 4 * POOLED.parameters)
                 best = min(best, output.ceil_div(patch).volume * layers)

@@ -9,7 +9,7 @@ from math import inf
 from fakes import Fake, fake_catalogue
 
 from planner.choices import Slot
-from planner.overhead import Handling, Overhead
+from planner.overhead import Overhead, OverheadSeconds
 from znni.core.shapes import Vec3
 from znni.network.network import Conv, Network, Pool
 from znni.plans.primitive import convolved, convolved_and_pooled
@@ -27,9 +27,14 @@ NETWORK = Network(
     ),
 )
 NO_OVERHEAD = Overhead(0, 0, 0)
-SLOW_TO_READ = Overhead(0, 0, 0, handling=Handling(voxel_in=1e-4, voxel_out=3e-5, lost_in=1e-6))
+SLOW_TO_READ = Overhead(
+    0, 0, 0, handling=OverheadSeconds(voxel_in=1e-4, voxel_out=3e-5, lost_in=1e-6)
+)
 SLOW_TO_START = Overhead(
-    0, 0, 0, handling=Handling(1.0, 2.0, resident=1e-6, touched=3e-7, voxel_in=1e-9, lost_out=1e-8)
+    0,
+    0,
+    0,
+    handling=OverheadSeconds(1.0, 2.0, resident=1e-6, touched=3e-7, voxel_in=1e-9, lost_out=1e-8),
 )
 
 CONVOLUTIONS = (

@@ -14,11 +14,11 @@ from planner.cost_model import BUILT_IN
 from planner.layers import Options
 from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead
-from planner.partition import Stretch, cut, places_to_cut, tensors
+from planner.partition import Partition, cut, cut_points, tensors
 from planner.split import pooled_convolutions, splits
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.engine.pipeline import Passage, Runner, run_volume
+from znni.engine.pipeline import Runner, RunState, run_volume
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
@@ -26,7 +26,7 @@ from znni.engine.tiles import make_job
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
-from znni.plans.device_partition import sides_of
+from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved, on_device
 from znni.plans.segments import Segment
@@ -53,9 +53,9 @@ def plan_of(
         for segment in undecided
     )
     patch_input = Shape5.of(1, network.in_features, patch + network.field_of_view - 1)
-    sides = sides_of(segments, patch_input)
-    memory, gpu_memory = memory_of_run(network, patch, sides, NO_OVERHEAD)
-    time = time_of_run(network, patch, sides, NO_OVERHEAD)
+    parts = parts_of(segments, patch_input)
+    memory, gpu_memory = memory_of_run(network, patch, parts, NO_OVERHEAD)
+    time = time_of_run(network, patch, parts, NO_OVERHEAD)
     there = replace(machine(), gpus=(gpu(),) if gpu_memory else ())
     return Plan(network, there, output, patch, segments, memory, time, "guessed", gpu_memory)
 
@@ -69,20 +69,20 @@ def any_plan(
     catalogue: Catalogue = CATALOGUE,
 ) -> Plan:
     """A plan with the patch given, cut at random into segments, on these devices."""
-    place = draw(st.sampled_from(places_to_cut(network, device)))
+    place = draw(st.sampled_from(cut_points(network, device)))
     segments: list[Segment] = []
-    for stretch in cut(network, tensors(network, patch), place).stretches:
-        batch = stretch.given.n
+    for partition in cut(network, tensors(network, patch), place).partitions:
+        batch = partition.given.n
         some = draw(st.sampled_from([n for n in range(1, batch + 1) if batch % n == 0]))
-        first_input = stretch.given._replace(n=some)
-        fusible = tuple(pooled_convolutions(network)) if has_fused(catalogue, stretch) else ()
-        every = splits(stretch.layers, first_input, fusible=fusible, device=stretch.device)
+        first_input = partition.given._replace(n=some)
+        fusible = tuple(pooled_convolutions(network)) if has_fused(catalogue, partition) else ()
+        every = splits(partition.layers, first_input, fusible=fusible, device=partition.device)
         segments += draw(st.sampled_from(list(every)))
     return plan_of(segments, network, output, patch, catalogue)
 
 
-def has_fused(catalogue: Catalogue, stretch: Stretch) -> bool:
-    return "fused" in on_device(catalogue, stretch.device)
+def has_fused(catalogue: Catalogue, partition: Partition) -> bool:
+    return "fused" in on_device(catalogue, partition.device)
 
 
 def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -> Float32:
@@ -101,7 +101,7 @@ def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -
     output = Once(result, network.out_features, job.output)
     remaining = Remaining(job.output)
     blocks = Blocks(ArrayVolume(volume), job, network, weights)
-    run_volume(Passage(blocks, output, "float32", remaining), runner, Stopwatch())
+    run_volume(RunState(blocks, output, "float32", remaining), runner, Stopwatch())
     assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"
     return result

@@ -12,7 +12,7 @@ from math import inf
 
 import numpy as np
 
-from planner.overhead import Handling, Overhead
+from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.io_rates import HandlingTimes
 from znni.core.options import AS_COMPUTED, Stored
 from znni.engine.device_layers import (
@@ -94,8 +94,8 @@ def run_overhead(
 
 
 def _as_measured(
-    nominal: Handling, measured: HandlingTimes, stored: Stored, threads: int
-) -> Handling:
+    nominal: OverheadSeconds, measured: HandlingTimes, stored: Stored, threads: int
+) -> OverheadSeconds:
     """The seconds, with those in the place of nominal ones that were measured."""
     largest = measured.read[max(measured.read)]
     read = measured.read.get(stored.input_itemsize, largest)
@@ -111,7 +111,7 @@ def _as_measured(
     )
 
 
-def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Handling:
+def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> OverheadSeconds:
     """The seconds.
 
     Reading and writing have a thread each, beside as many that compute as there are cores: what
@@ -124,7 +124,7 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ha
     core = host.bandwidth / host.threads**BANDWIDTH_EXPONENT
     converted, stored = CONVERTED_TRAFFIC / core, STORED_TRAFFIC / core
     copied = COPIED_TRAFFIC / core
-    return Handling(
+    return OverheadSeconds(
         building=BUILDING_SECONDS,
         warming=WARMING_SECONDS,
         cuda=CUDA_SECONDS,

@@ -51,7 +51,7 @@ def whole(block: Array) -> Fragments:
     return Fragments(block[None], (ZERO,), Vec3(1, 1, 1))
 
 
-class Traversal:
+class Executor:
     """Takes patches through segments, depth first: each one's result before its next input.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.text import in_units
-from znni.engine.pipeline import Passage, Runner, run_volume
+from znni.engine.pipeline import Runner, RunState, run_volume
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.fleet import Fleet
 from znni.machine.device_arena import device_peak
@@ -37,17 +37,17 @@ class EnduringRunner:
         self._prepare = prepare
         self._runner: Runner | Fleet | None = None
 
-    def run(self, passage: Passage, smaller: Callable[[Plan, DeviceKind], Plan]) -> JobSeconds:
+    def run(self, state: RunState, smaller: Callable[[Plan, DeviceKind], Plan]) -> JobSeconds:
         """Compute what is left of a job, as ``run_volume`` does, and tell where the time went.
 
         A runner made for one job is kept for the next.
 
         Args:
-            passage: what is left of the job.
+            state: what is left of the job.
             smaller: gives the plan to go on with where memory ran out under another, of a device;
                 where there is none, raises what ends the run.
         """
-        remaining, stopwatch = passage.remaining, Stopwatch()
+        remaining, stopwatch = state.remaining, Stopwatch()
 
         def short_of() -> DeviceKind | None:
             """Run to the end, or to where the memory of a device runs out."""
@@ -55,9 +55,9 @@ class EnduringRunner:
                 with stopwatch.during("building"):
                     runner = self._runner = self._runner or self._prepare(self.plans[-1])
                 if isinstance(runner, Fleet):
-                    runner.run_volume(passage, stopwatch)
+                    runner.run_volume(state, stopwatch)
                 else:
-                    run_volume(passage, runner, stopwatch)
+                    run_volume(state, runner, stopwatch)
             except MemoryError as error:
                 return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
             return None

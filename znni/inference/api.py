@@ -10,7 +10,7 @@ from znni.calibration.record import StepTimes, refine
 from znni.core.errors import ZnniError
 from znni.core.options import check_keywords
 from znni.engine.oom_fallback import EnduringRunner
-from znni.engine.pipeline import Passage, Progress, no_progress
+from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.skipping import Blocks
@@ -120,7 +120,7 @@ def infer(
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress)
         left, times = remaining.voxels, StepTimes()
-        passage = Passage(blocks, output, dtype, remaining, progress)
+        state = RunState(blocks, output, dtype, remaining, progress)
 
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
             found = smaller_plan(failed, short, asked)
@@ -129,8 +129,8 @@ def infer(
 
         runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
-            spent = recheck(runner, passage, output, choices.accuracy, smaller)
-            spent += runner.run(passage, smaller)
+            spent = recheck(runner, state, output, choices.accuracy, smaller)
+            spent += runner.run(state, smaller)
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
             taken = runner.workers_memory
         taken += peak.highest
@@ -141,8 +141,8 @@ def infer(
         error.add_note(output.abandon(way_on(error)))
         raise
     if choices.costs != "built-in":
-        for side in plan.sides:
-            refine(times.warm(), plan.machine.host.threads, side.device)
+        for part in plan.parts:
+            refine(times.warm(), plan.machine.host.threads, part.device)
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
     note = accuracy_note(runner.plans[-1], choices.accuracy)

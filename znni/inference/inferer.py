@@ -14,7 +14,7 @@ from znni.core.shapes import Vec3
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
 from znni.engine.oom_fallback import EnduringRunner
-from znni.engine.pipeline import Passage
+from znni.engine.pipeline import RunState
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.tiles import make_job
@@ -105,7 +105,7 @@ class Inferer:
             return smaller_plan(failed, short, required)
 
         blocks = Blocks(volume, job, self.network, self.weights)
-        runner.run(Passage(blocks, output, "float32", Remaining(job.output)), smaller)
+        runner.run(RunState(blocks, output, "float32", Remaining(job.output)), smaller)
         return dense
 
     def _required(self, volume: Volume) -> Requirements:

@@ -213,9 +213,9 @@ def checked_plan(
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
     overhead = run_overhead(there, stored, handling_times(there, choices.costs))
-    sides = given.sides
-    on_host, on_gpu = memory_of_run(network, given.patch, sides, overhead)
-    time = time_of_run(network, given.patch, sides, overhead)
+    parts = given.parts
+    on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
+    time = time_of_run(network, given.patch, parts, overhead)
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)

@@ -45,7 +45,7 @@ def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
         return f"{used} in {', '.join(layers)}: relative errors of up to {error:g} a layer"
     if allowed == "float32":
         return ""
-    devices = {side.device for side in plan.sides}
+    devices = {part.device for part in plan.parts}
     there = (found for found in primitives.values() if found.device.kind in devices)
     if any(ACCURACIES["float32"] < p.accuracy <= ACCURACIES[allowed] for p in there):
         return f"float32: {allowed} is allowed, and the plan makes no use of it"

@@ -17,7 +17,7 @@ from znni.plans.segments import Segment, Step, segment_runs
 
 
 @dataclass(frozen=True)
-class Side:
+class DevicePart:
     """Segments that follow each other on one device.
 
     Attributes:
@@ -114,33 +114,33 @@ class Side:
         return max(((peak, step) for step, peak in self.peaks()), key=lambda item: item[0])
 
 
-def sides_of(segments: tuple[Segment, ...], patch_input: Shape5) -> tuple[Side, ...]:
+def parts_of(segments: tuple[Segment, ...], patch_input: Shape5) -> tuple[DevicePart, ...]:
     """The sides of a patch's segments, first to last.
 
     Args:
         segments: of all layers.
         patch_input: the shape of a patch's input.
     """
-    parts = [tuple(part) for _, part in groupby(segments, lambda segment: segment.device)]
-    sides: list[Side] = []
-    for part in parts:
-        given = sides[-1].output_shape if sides else patch_input
-        sides.append(Side(part, given, hands_on=part is not parts[-1]))
-    return tuple(sides)
+    groups = [tuple(group) for _, group in groupby(segments, lambda segment: segment.device)]
+    parts: list[DevicePart] = []
+    for group in groups:
+        given = parts[-1].output_shape if parts else patch_input
+        parts.append(DevicePart(group, given, hands_on=group is not groups[-1]))
+    return tuple(parts)
 
 
-def bytes_of(sides: Iterable[Side], device: DeviceKind) -> tuple[int, int]:
+def bytes_of(parts: Iterable[DevicePart], device: DeviceKind) -> tuple[int, int]:
     """Bytes of a device that sides keep between patches, and the most that they take within one.
 
     On a GPU, what layers of the host take while they compute there comes on top of what its own
     hold: the arrays of these stay where they are until the patch is done.
     """
     resident = working = 0
-    for side in sides:
-        if side.device == device:
-            resident += side.resident
-            working += side.working_peak()[0]
+    for part in parts:
+        if part.device == device:
+            resident += part.resident
+            working += part.working_peak()[0]
         elif device == "gpu":
-            resident += side.gpu_resident
-            working += side.gpu_working
+            resident += part.gpu_resident
+            working += part.gpu_working
     return resident, working

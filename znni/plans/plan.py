@@ -16,7 +16,7 @@ from znni.core.errors import PLAN_AGAIN, InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
 from znni.network.network import Network
-from znni.plans.device_partition import Side, sides_of
+from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
 from znni.plans.segments import Segment, Step
 from znni.plans.totals import PlanMemory, PlanTime
@@ -51,8 +51,8 @@ class Plan:
     @property
     def device(self) -> Processors:
         """Where the layers run: on the ``cpu``, the ``gpu``, or the first of them on the one."""
-        on_host = self.side("cpu")
-        if on_host and (on_host.uses_gpu or self.side("gpu")):
+        on_host = self.part("cpu")
+        if on_host and (on_host.uses_gpu or self.part("gpu")):
             return "cpu+gpu"
         return self.segments[0].device
 
@@ -88,18 +88,18 @@ class Plan:
         return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
 
     @property
-    def sides(self) -> tuple[Side, ...]:
+    def parts(self) -> tuple[DevicePart, ...]:
         """The segments on the host, if there are any, and then those on the GPU."""
-        return sides_of(self.segments, self.input_shape)
+        return parts_of(self.segments, self.input_shape)
 
-    def side(self, device: DeviceKind) -> Side | None:
+    def part(self, device: DeviceKind) -> DevicePart | None:
         """The segments on a device, if there are any."""
-        return next((side for side in self.sides if side.device == device), None)
+        return next((part for part in self.parts if part.device == device), None)
 
     @property
     def layers_on_host(self) -> int:
         """How many of the network's layers run on the host; those after them, on the GPU."""
-        on_host = self.side("cpu")
+        on_host = self.part("cpu")
         return sum(len(step.layers) for step in on_host.steps) if on_host else 0
 
     @property
@@ -124,13 +124,13 @@ class Plan:
 
     def runs(self) -> Iterator[tuple[Segment, int]]:
         """Each segment with the number of times that it runs for one patch."""
-        for side in self.sides:
-            yield from side.runs()
+        for part in self.parts:
+            yield from part.runs()
 
     @property
     def patch_seconds(self) -> float:
         """Predicted time of one patch's layers, on both devices together."""
-        return sum(side.seconds for side in self.sides)
+        return sum(part.seconds for part in self.parts)
 
     @property
     def seconds(self) -> float:

@@ -59,8 +59,8 @@ def forward_driver() -> PhaseKernel:
         column_stride = emit.times(emit["tile_z"], emit["frequency_stride"])
         for run in planes.columns_along_z():
             target = emit.at(spectrum, emit.times(run.column, column_stride))
-            sides = [run.place, emit["plane_stride"], target, emit["frequency_stride"]]
-            emit.call(emit["columns_z"], [*sides, run.count, column_stride])
+            parts = [run.place, emit["plane_stride"], target, emit["frequency_stride"]]
+            emit.call(emit["columns_z"], [*parts, run.count, column_stride])
     return emit.compile_phase()
 
 
@@ -73,8 +73,8 @@ def inverse_driver() -> PhaseKernel:
         column_stride = emit.times(emit["tile_z"], emit["frequency_stride"])
         for run in planes.columns_along_z():
             source = emit.at(spectrum, emit.times(run.column, column_stride))
-            sides = [source, emit["frequency_stride"], run.place, emit["plane_stride"]]
-            emit.call(emit["columns_z"], [*sides, run.count, column_stride])
+            parts = [source, emit["frequency_stride"], run.place, emit["plane_stride"]]
+            emit.call(emit["columns_z"], [*parts, run.count, column_stride])
         with emit.loop(emit["inner_z"], skip_z) as z:
             plane, image = planes.at(z), emit.at(corner, emit.times(z, emit["array_z_stride"]))
             planes.mirror(plane)

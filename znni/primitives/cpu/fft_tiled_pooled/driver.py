@@ -96,8 +96,8 @@ def _forward(emit: Emitter, planes: Planes, corner: Value) -> None:
                     emit.times(column, 2), emit.times(emit["tile_z"], emit["in_features"])
                 )
                 place = emit.at(run.place, emit.times(column, NUMBER))
-                sides = [place, emit["plane_stride"], emit.at(values, block)]
-                emit.call(emit["forward_columns_z"], [*sides, planes.end])
+                parts = [place, emit["plane_stride"], emit.at(values, block)]
+                emit.call(emit["forward_columns_z"], [*parts, planes.end])
 
 
 def _products(emit: Emitter, planes: Planes, kernels: Value) -> None:

@@ -140,8 +140,8 @@ class Block:
     @property
     def columns_share(self) -> float:
         """Of these cycles, the part that tensor cores are busy, and not waiting for their sides."""
-        sides = SIDE_CYCLES + SIDE_COLUMN_CYCLES * self.columns
-        return min(1.0, COLUMN_CYCLES * self.columns / sides)
+        parts = SIDE_CYCLES + SIDE_COLUMN_CYCLES * self.columns
+        return min(1.0, COLUMN_CYCLES * self.columns / parts)
 
     def tiles(self, out: Vec3) -> Vec3:
         """Blocks along each axis that cover an output."""

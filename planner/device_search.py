@@ -11,24 +11,24 @@ from math import inf
 from typing import TypeAlias
 
 from planner.bounds import Bounds, LeastSeconds
-from planner.candidate import Price, Room, Segments, Way
+from planner.candidate import Candidate, JobTime, MemoryBudget, Segments
 from planner.choices import Choice, Slot, least_memory, undominated_within
 from planner.cost_model import CostModel
 from planner.gpu_budget import NO_ROOM, GpuRoom
 from planner.layers import Options
 from planner.micro_batches import Limit
-from planner.partition import Stretch
+from planner.partition import Partition
 from planner.split import fusible_convolutions, splits
 from znni.core.options import Division
 from znni.network.network import Network, PooledConv
-from znni.plans.device_partition import Side
+from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive
 
 # Choices of steps for slots, within bytes and seconds, as ``undominated_within`` gives them.
 Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
 
 
-class SideSearch:
+class DeviceSearch:
     """The ways to run layers of a network on one device, with what is known of them.
 
     Args:
@@ -55,12 +55,12 @@ class SideSearch:
         self._options = Options(primitives, model, division, gpu_room)
         self._choose: Chooser = undominated_within
 
-    def among(self, primitives: Collection[Primitive]) -> SideSearch:
+    def among(self, primitives: Collection[Primitive]) -> DeviceSearch:
         """The search among some of the primitives."""
         some = [primitive for primitive in self._primitives if primitive in primitives]
         return self._restricted(some, self._division)
 
-    def dividing(self, division: Division) -> SideSearch:
+    def dividing(self, division: Division) -> DeviceSearch:
         """The search among ways with batches in pieces of other sizes."""
         bounds = self.bounds  # of all calls that there may be
         other = copy(self)
@@ -68,20 +68,20 @@ class SideSearch:
         other.bounds = bounds
         return other
 
-    def within(self, gpu_room: GpuRoom) -> SideSearch:
+    def within(self, gpu_room: GpuRoom) -> DeviceSearch:
         """The search with other room on a GPU for layers on the host."""
         other = copy(self)
         other._gpu_room = gpu_room
         return other._restricted(self._primitives, self._division)
 
-    def choosing(self, choose: Chooser) -> SideSearch:
+    def choosing(self, choose: Chooser) -> DeviceSearch:
         """The search with another way to give the memory to the steps, with what this one knows."""
         other = copy(self)
         other._choose = choose
         return other
 
-    def _restricted(self, primitives: Collection[Primitive], division: Division) -> SideSearch:
-        other = SideSearch(self._network, primitives, self._model, division, self._gpu_room)
+    def _restricted(self, primitives: Collection[Primitive], division: Division) -> DeviceSearch:
+        other = DeviceSearch(self._network, primitives, self._model, division, self._gpu_room)
         other._choose = self._choose
         other.bounds = self.bounds  # what no way beats, none of some do
         return other
@@ -105,63 +105,67 @@ class SideSearch:
         whole = self._options.dividing("none")
         return (whole, self._options) if self._options.divides else (whole,)
 
-    def fastest(self, stretch: Stretch, room: Room, price: Price, limit: float) -> Way | None:
+    def fastest(
+        self, partition: Partition, budget: MemoryBudget, job_time: JobTime, limit: float
+    ) -> Candidate | None:
         """The way with which a job takes the least time, if one fits and beats the limit.
 
         Args:
-            stretch: the layers.
-            room: bytes that they may take.
-            price: of the job.
+            partition: the layers.
+            budget: bytes that they may take.
+            job_time: of the job.
             limit: its seconds.
         """
-        best: Way | None = None
-        divided = list(self._divisions(stretch, room))
+        best: Candidate | None = None
+        divided = list(self._divisions(partition, budget))
         for options, (segments, allowed) in product(self._option_sets, divided):
-            layers_limit = price.layers_within(limit)
-            slots = self._slots(segments, stretch, options, allowed, layers_limit)
+            layers_limit = job_time.layers_within(limit)
+            slots = self._slots(segments, partition, options, allowed, layers_limit)
             for choice in self._choose(slots, allowed, layers_limit) if slots else []:
-                way = Way(segments, choice)
-                if (seconds := price.seconds(way.load)) < limit:
-                    best, limit = way, seconds
+                candidate = Candidate(segments, choice)
+                if (seconds := job_time.seconds(candidate.load)) < limit:
+                    best, limit = candidate, seconds
         return best
 
-    def smallest(self, stretch: Stretch, room: Room) -> Way | None:
+    def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:
         """The way that leaves the most of its room, or lacks the least, whatever the time.
 
         Args:
-            stretch: the layers.
-            room: bytes that they may take.
+            partition: the layers.
+            budget: bytes that they may take.
         """
         best, most = None, -inf
-        for segments, _ in self._divisions(stretch, lambda _: inf):
+        for segments, _ in self._divisions(partition, lambda _: inf):
             slots = [
                 replace(slot, options=self._options(slot.options[0], in_place=slot.in_place))
-                for slot in self._asked(segments, stretch)
+                for slot in self._asked(segments, partition)
             ]
             if all(slot.options for slot in slots):
                 choice = least_memory(slots)
-                first_input = stretch.given._replace(n=segments[0].sub_batch)
-                left = room(first_input) - choice.resident - choice.peak
+                first_input = partition.given._replace(n=segments[0].sub_batch)
+                left = budget(first_input) - choice.resident - choice.peak
                 if left > most:
-                    best, most = Way(segments, choice), left
+                    best, most = Candidate(segments, choice), left
         return best
 
-    def _divisions(self, stretch: Stretch, room: Room) -> Iterator[tuple[Segments, float]]:
+    def _divisions(
+        self, partition: Partition, budget: MemoryBudget
+    ) -> Iterator[tuple[Segments, float]]:
         """All divisions of the layers, and the bytes that each may take.
 
         The first segment may take a few of the fragments given at a time.
         """
-        handed = stretch.handed.nbytes if stretch.handed else 0
-        batch = stretch.given.n
+        handed = partition.handed.nbytes if partition.handed else 0
+        batch = partition.given.n
         for some in (n for n in range(batch, 0, -1) if batch % n == 0):
-            first = stretch.given._replace(n=some)
-            allowed = room(first)
+            first = partition.given._replace(n=some)
+            allowed = budget(first)
             for segments in splits(
-                stretch.layers,
+                partition.layers,
                 first,
                 allowed - handed,
                 self._fusible,
-                stretch.device,
+                partition.device,
                 in_place=bool(handed),
             ):
                 yield segments, allowed
@@ -169,7 +173,7 @@ class SideSearch:
     def _slots(
         self,
         segments: Segments,
-        stretch: Stretch,
+        partition: Partition,
         options: Options,
         allowed: float,
         limit: float,
@@ -180,7 +184,7 @@ class SideSearch:
         options, which are few; and by lists of pieces, which are listed only where the best
         choices for the other steps leave them time and memory.
         """
-        asked = self._asked(segments, stretch)
+        asked = self._asked(segments, partition)
         least = [slot.runs * self.bounds.of_step(slot.options[0]) for slot in asked]
         slots: list[Slot] = []
         for index, slot in enumerate(asked):
@@ -230,16 +234,17 @@ class SideSearch:
             ((limit - it.seconds) / asked.runs, allowed - it.resident - arrays) for it in beside
         )
         if not any(
-            within.holds(way.seconds, relaxed.kept(way) - arrays) for way in relaxed.options
+            within.holds(candidate.seconds, relaxed.kept(candidate) - arrays)
+            for candidate in relaxed.options
         ):
             return replace(asked, options=())
         return asked.fitting(options(step, in_place=asked.in_place, limit=within), allowed)
 
-    def _asked(self, segments: Segments, stretch: Stretch) -> list[Slot]:
+    def _asked(self, segments: Segments, partition: Partition) -> list[Slot]:
         """The places of the steps, with what is asked of each as its only option."""
-        side = Side(segments, stretch.given, hands_on=stretch.handed is not None)
-        runs = [n for segment, n in side.runs() for _ in segment.steps]
+        part = DevicePart(segments, partition.given, hands_on=partition.handed is not None)
+        runs = [n for segment, n in part.runs() for _ in segment.steps]
         return [
-            Slot((step,), n, held, side.writes_in_place(step))
-            for (step, held), n in zip(side.held_beside(), runs, strict=True)
+            Slot((step,), n, held, part.writes_in_place(step))
+            for (step, held), n in zip(part.held_beside(), runs, strict=True)
         ]
