@@ -45,7 +45,7 @@ def refusal(text: str | bytes, folder: Path) -> str:
 
 def test_everything_there_is(tmp_path: Path) -> None:
     network = load(WHOLE, tmp_path)
-    assert network == Network(
+    assert network == Network.chain(
         "whole",
         2,
         (

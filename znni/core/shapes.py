@@ -134,6 +134,10 @@ class Box(NamedTuple):
             start = Vec3(*index) * stride
             yield Box(start.maximum(self.start), (start + stride).minimum(self.stop))
 
+    def hull(self, other: Box) -> Box:
+        """Return the smallest box that holds both."""
+        return Box(self.start.minimum(other.start), self.stop.maximum(other.stop))
+
     def intersection(self, other: Box) -> Box | None:
         """What it has in common with another; None where that is nothing."""
         common = Box(self.start.maximum(other.start), self.stop.minimum(other.stop))

@@ -12,7 +12,7 @@ import mmap
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -146,6 +146,32 @@ class Arena:
             yield
         finally:
             _current.reset(token)
+
+    @contextmanager
+    def step(
+        self, shape: tuple[int, ...], output: int | None, free: tuple[int, int]
+    ) -> Iterator[None]:
+        """Serve one call within a ``with`` block, at places that were decided before.
+
+        Args:
+            shape: shape of the call's output.
+            output: where the output begins, in bytes; None if it has a place elsewhere.
+            free: the first byte that is free for workspace, and the one after the last.
+        """
+        self._free, self._freed, self._outside = [free], deque(), 0
+        token = _current.set(self)
+        try:
+            with output_into(self._array(shape, output)) if output is not None else nullcontext():
+                yield
+        finally:
+            _current.reset(token)
+
+    def _array(self, shape: tuple[int, ...], start: int) -> Float32:
+        """Return an array that begins at a byte of the arena."""
+        block = _Block(
+            self._address, start, start, 4 * prod(shape), self._lock or self._pages, deque()
+        )
+        return np.asarray(block).view(np.float32).reshape(shape)
 
     def change_ends(self) -> None:
         """Allocate at the other end from now on."""

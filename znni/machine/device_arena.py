@@ -9,7 +9,7 @@ them all, and the free memory is what lies between the two.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -18,11 +18,12 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import DTypeLike
 
-from znni.machine.arena import given_output
+from znni.machine.arena import given_output, output_into
 from znni.machine.cuda import cupy
 
 ALIGNMENT = 512  # bytes: as CuPy's own pool aligns, which is enough for any access
 MOST_ARRAYS = 2048  # that are alive at a time and lose less than ALIGNMENT each
+SPARE = MOST_ARRAYS * ALIGNMENT
 
 _current: ContextVar[DeviceArena | None] = ContextVar("_current", default=None)
 _arenas: WeakSet[DeviceArena] = WeakSet()
@@ -65,25 +66,28 @@ class DeviceArena:
 
     Args:
         capacity: bytes of the arrays alive at a time.
+        spare: bytes beside these, for what the alignment of arrays takes.
 
     Raises:
         cupy.cuda.runtime.CUDARuntimeError: the GPU does not have them.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._ends = TwoStacks(capacity_with_alignment(capacity))
-        self._memory = allocate(self._ends.capacity)
+    def __init__(self, capacity: int, spare: int = SPARE) -> None:
+        self._capacity = capacity_with_alignment(capacity, spare)
+        self._memory = allocate(self._capacity)
+        self._ends = TwoStacks(0, self._capacity)
+        self._peak = 0
         _arenas.add(self)
 
     @property
     def capacity(self) -> int:
         """Bytes of the memory, with what alignment takes."""
-        return self._ends.capacity
+        return self._capacity
 
     @property
     def peak(self) -> int:
         """The most bytes that were taken at a time."""
-        return self._ends.peak
+        return max(self._peak, self._ends.peak)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -97,6 +101,32 @@ class DeviceArena:
             yield
         finally:
             _current.reset(token)
+
+    @contextmanager
+    def step(
+        self, shape: tuple[int, ...], output: int | None, free: tuple[int, int]
+    ) -> Iterator[None]:
+        """Serve one call within a ``with`` block, at places that were decided before.
+
+        Args:
+            shape: shape of the call's output.
+            output: where the output begins, in bytes; None if it has a place elsewhere.
+            free: the first byte that is free for workspace, and the one after the last.
+        """
+        self._ends = TwoStacks(*free)
+        taken = self.capacity - self._ends.size
+        token = _current.set(self)
+        try:
+            with output_into(self._array(shape, output)) if output is not None else nullcontext():
+                yield
+        finally:
+            _current.reset(token)
+            self._peak = max(self._peak, taken + self._ends.peak)
+
+    def _array(self, shape: tuple[int, ...], start: int) -> Any:
+        """Return an array that begins at a byte of the arena."""
+        memory = cupy().cuda.MemoryPointer(self._memory, start)
+        return cupy().ndarray(shape, np.float32, memptr=memory)
 
     def change_ends(self) -> None:
         """Allocate at the other end from now on."""
@@ -138,9 +168,9 @@ def for_now() -> Iterator[None]:
         yield
 
 
-def capacity_with_alignment(nbytes: int) -> int:
-    """Bytes of an arena for arrays of so many bytes, with what alignment takes."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT + MOST_ARRAYS * ALIGNMENT
+def capacity_with_alignment(nbytes: int, spare: int = SPARE) -> int:
+    """Return the bytes of an arena for arrays of that many bytes, with what alignment takes."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT + spare
 
 
 class Block:
@@ -156,19 +186,25 @@ class TwoStacks:
     """Which bytes of a memory are taken: a stack that grows from each of its ends.
 
     Args:
-        capacity: of the memory, in bytes, a multiple of ``ALIGNMENT``.
+        start: the first byte, a multiple of ``ALIGNMENT``.
+        stop: the byte after the last, a multiple of ``ALIGNMENT``.
 
     Attributes:
         at_high_end: where the next block is taken.
         peak: the most bytes that the stacks have held.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, start: int, stop: int) -> None:
+        self._start, self._stop = start, stop
         self.at_high_end = True
         self.peak = 0
         self._low: list[Block] = []
         self._high: list[Block] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes between the two ends."""
+        return self._stop - self._start
 
     def take(self, nbytes: int) -> Block:
         """A block at one end of what is free.
@@ -179,17 +215,17 @@ class TwoStacks:
         for stack in (self._low, self._high):
             while stack and stack[-1].freed:
                 stack.pop()
-        start = self._low[-1].stop if self._low else 0
-        stop = self._high[-1].start if self._high else self.capacity
+        start = self._low[-1].stop if self._low else self._start
+        stop = self._high[-1].start if self._high else self._stop
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         if size > stop - start:
             raise RuntimeError(
-                f"{nbytes} bytes are taken and {stop - start} of {self.capacity} are free: a "
+                f"{nbytes} bytes are taken and {stop - start} of {self.size} are free: a "
                 "primitive declares less memory than it takes, or does not free it in order"
             )
         block = Block(stop - size, stop) if self.at_high_end else Block(start, start + size)
         (self._high if self.at_high_end else self._low).append(block)
-        self.peak = max(self.peak, self.capacity - (stop - start) + size)
+        self.peak = max(self.peak, self.size - (stop - start) + size)
         return block
 
 

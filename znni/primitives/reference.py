@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3, offsets
-from znni.network.network import Activation, Conv, Network, Pool
+from znni.network.network import INPUT, Activation, Conv, Layer, Network, Pool
 from znni.network.weights import ConvWeights, Weights
 
 Float64 = NDArray[np.float64]
@@ -69,11 +69,15 @@ def dense(network: Network, weights: Weights, x: NDArray[np.floating]) -> Float6
     y = np.empty((network.out_features, *size))
     for at in offsets(size):
         window = x[:, at.z : at.z + view.z, at.y : at.y + view.y, at.x : at.x + view.x]
-        value: NDArray[np.floating] = window[np.newaxis]
-        for layer in network.layers:
-            if isinstance(layer, Conv):
-                value = convolution(value, layer, weights[layer.name])
-            else:
-                value = pooling(value, layer)
-        y[:, at.z, at.y, at.x] = value[0, :, 0, 0, 0]
+        values: dict[str, NDArray[np.floating]] = {INPUT: window[np.newaxis]}
+        for node in network.nodes:
+            (taken,) = node.inputs
+            values[node.name] = _computed(node.layer, weights, values[taken])
+        y[:, at.z, at.y, at.x] = values[network.output][0, :, 0, 0, 0]
     return y
+
+
+def _computed(layer: Layer, weights: Weights, x: NDArray[np.floating]) -> Float64:
+    if isinstance(layer, Conv):
+        return convolution(x, layer, weights[layer.name])
+    return pooling(x, layer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,8 @@ def test_several_batches_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_one_catalogue_entry_for_every_extent_that_differs() -> None:
     layer, shape = Conv("layer", 4, 4, Vec3(3, 3, 3), "relu"), Shape5(1, 4, 10, 10, 10)
-    applicable = [p.name for p in primitives(DEVICE) if p.out_shape(layer, shape)]
+    exact = replace(DEVICE, bfloat16=False)
+    applicable = [p.name for p in primitives(exact) if p.out_shape(layer, shape)]
     assert applicable == [
         "fft_tiled_8",
         "fft_tiled_8_transient",

@@ -28,17 +28,15 @@ from znni.plans.plan import Plan
 from znni.primitives.catalogue import catalogue
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
-from znni.primitives.cpu.fft_tiled import primitive as fft_tiled
-from znni.primitives.cpu.fft_tiled import primitive as fft_tiled_bfloat16
 from znni.primitives.cpu.fft_tiled.number_formats import BFLOAT16, FLOAT32, NumberFormat
-from znni.primitives.cpu.fft_tiled.primitive import FftTiled
+from znni.primitives.cpu.fft_tiled.primitive import FftTiled, primitives
 
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 DEVICE = MACHINE.host
 WITH, WITHOUT = (
     Machine(replace(DEVICE, bfloat16=has, pairs_per_cycle=PAIRS_PER_CYCLE)) for has in (True, False)
 )
-NETWORK = Network(
+NETWORK = Network.chain(
     "wide",
     1,
     (
@@ -54,10 +52,14 @@ has_instructions = pytest.mark.skipif(
 )
 
 
+def in_format(numbers: NumberFormat) -> list[FftTiled]:
+    return [primitive for primitive in primitives(DEVICE) if primitive.numbers is numbers]
+
+
 def bfloat16(tile: int, resident: bool = True) -> FftTiled:
     (found,) = (
         primitive
-        for primitive in fft_tiled_bfloat16.primitives(DEVICE)
+        for primitive in in_format(BFLOAT16)
         if (primitive.tile, primitive.resident) == (tile, resident)
     )
     return found
@@ -218,11 +220,10 @@ def test_spectra_take_half_the_memory() -> None:
 
 @has_instructions
 def test_names_are_those_of_float32_with_the_format() -> None:
-    assert [p.name for p in fft_tiled_bfloat16.primitives(DEVICE)] == [
-        p.name.replace(f"_{p.tile}", f"_{p.tile}_bfloat16") for p in fft_tiled.primitives(DEVICE)
+    assert [p.name for p in in_format(BFLOAT16)] == [
+        p.name.replace(f"_{p.tile}", f"_{p.tile}_bfloat16") for p in in_format(FLOAT32)
     ]
     assert bfloat16(12, resident=False).name == "fft_tiled_12_bfloat16_transient"
-    assert all(p.numbers is BFLOAT16 for p in fft_tiled_bfloat16.primitives(DEVICE))
 
 
 def plan_of(accuracy: Any, machine: Machine) -> Plan:

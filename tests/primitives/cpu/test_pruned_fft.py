@@ -20,12 +20,11 @@ from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive
 from znni.primitives import reference
 from znni.primitives.cpu.common.simd import LANES
-from znni.primitives.cpu.fft_whole_image import data_parallel as fft_data_parallel
 from znni.primitives.cpu.fft_whole_image import pruned_fft
-from znni.primitives.cpu.fft_whole_image import task_parallel as fft_task_parallel
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking, Scratch
 from znni.primitives.cpu.fft_whole_image.fft_layer import FftLayer
 from znni.primitives.cpu.fft_whole_image.fused_product import pack, unpack
+from znni.primitives.cpu.fft_whole_image.primitive import primitives
 from znni.primitives.cpu.fft_whole_image.pruned_fft import (
     Backend,
     FftwBackend,
@@ -36,7 +35,7 @@ from znni.primitives.cpu.fft_whole_image.pruned_fft import (
 )
 
 CPU = Device("cpu", "test", 4 << 30, threads=2, flops=1e11, bandwidth=1e10)
-PRIMITIVES = [*fft_task_parallel.primitives(CPU), *fft_data_parallel.primitives(CPU)]
+PRIMITIVES = primitives(CPU)
 BACKENDS = [FftwBackend(), ScipyBackend()]
 SHAPES = [
     PrunedShape(Vec3(9, 14, 11), Vec3(7, 14, 8)),

@@ -20,16 +20,14 @@ from znni.network.network import Conv
 from znni.plans.cost import Memory
 from znni.primitives.cpu.common.streaming import STREAMED_BYTES
 from znni.primitives.cpu.direct import primitive as direct
-from znni.primitives.cpu.fft_whole_image import data_parallel as fft_data_parallel
-from znni.primitives.cpu.fft_whole_image import task_parallel as fft_task_parallel
+from znni.primitives.cpu.fft_whole_image import primitive as fft_whole_image
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking
 from znni.primitives.cpu.fft_whole_image.pruned_fft import FftwBackend
 from znni.primitives.cpu.fft_whole_image.whole_image_fft import WholeImageFft
 
 THREADS = 37
 DEVICE = Device("cpu", "any", 1 << 40, THREADS, flops=1e11, bandwidth=1e10)
-(DATA_PARALLEL,) = fft_data_parallel.primitives(DEVICE)
-(TASK_PARALLEL,) = fft_task_parallel.primitives(DEVICE)
+DATA_PARALLEL, TASK_PARALLEL = fft_whole_image.primitives(DEVICE)
 (DIRECT,) = direct.primitives(DEVICE)
 
 KERNEL = Vec3(2, 3, 5)
