@@ -293,7 +293,7 @@ def strategies(records: Records) -> str:
 
 
 def _taken(row: Row) -> str:
-    """Return a strategy's rate in millions, with the GiB that it took of the GPU and of the host."""
+    """Return a strategy's rate in millions, with the GiB that it took of GPU and host."""
     gpu = f"{row['gpu_peak_gib']:.1f} + " if row.get("gpu_peak_gib") else ""
     millions = row["voxels_per_s"] / 1e6
     return (
@@ -354,7 +354,7 @@ def _gain(ours: Row, peer: Row) -> str:
 
 
 def _same(ours: Row) -> str:
-    """Return the gain over PyTorch in the same class of accuracy, of the rounds beside each other."""
+    """Return the gain over PyTorch in the same class of accuracy, by the rounds of both."""
     return _times(float(ours["ratio_to_torch"]))
 
 

@@ -1,7 +1,7 @@
-"""What README and site say works: their commands and Python examples run on small data.
+"""README and site say what works: their commands and Python examples run on small data.
 
-A block that cannot run here has a comment before it, ``<!-- not run: REASON -->``. Its commands must
-still be ones that the program understands.
+A block that cannot run here has a comment before it, ``<!-- not run: REASON -->``. The program must
+still understand its commands.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def test_what_is_not_run_is_still_understood(block: Block) -> None:
             check_understood(words, block)
 
 
-def test_a_wrong_command_of_a_document_is_found(folder: Path) -> None:
+@pytest.mark.usefixtures("folder")
+def test_a_wrong_command_of_a_document_is_found() -> None:
     def said(code: str) -> Block:
         return Block(ROOT / "README.md", 1, "bash", code, None)
 
@@ -186,6 +187,16 @@ def test_documents_have_blocks_of_both_kinds() -> None:
         for path in DOCUMENTS
     )
     assert fences == len(BLOCKS)  # none escapes by an indent or another name
+
+
+def test_documents_name_benchmarks_that_there_are() -> None:
+    from bench.__main__ import app as bench_app
+
+    known = set(typer.main.get_command(bench_app).commands)  # type: ignore[attr-defined]
+    copied = [ROOT / name for name in ("CONTRIBUTING.md", "ARCHITECTURE.md", "machines/README.md")]
+    for document in [*DOCUMENTS, *copied]:
+        named = set(re.findall(r"python -m bench ([a-z][\w-]*)", document.read_text()))
+        assert named <= known, document
 
 
 def test_the_readme_names_the_commands_that_others_call() -> None:
