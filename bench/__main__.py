@@ -40,7 +40,7 @@ from bench.result_commands import (
 )
 from bench.volume_commands import end_to_end_command, volumes_command
 from znni.cli.usage import usage_error
-from znni.errors import ZnniError
+from znni.core.errors import ZnniError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "layer": layer_command,

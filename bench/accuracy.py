@@ -11,10 +11,10 @@ from scipy import fft
 
 from bench.noise import ORIGIN, patch_input
 from bench.on_device import Elsewhere
-from znni.network import Conv, Network, Pool, PooledConv
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.network.network import Conv, Network, Pool, PooledConv
+from znni.network.weights import ConvWeights, Float32, Weights
 from znni.primitives.reference import activation, convolution, pooling
-from znni.shapes import Box, Shape5, Vec3
-from znni.weights import ConvWeights, Float32, Weights
 
 SAMPLES = 64
 UNPOOLED = Pool("none", Vec3(1, 1, 1))

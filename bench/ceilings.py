@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 from znni.primitives.cpu.common.even_slices import even_slices
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
-from znni.primitives.cpu.register_tile import registers
+from znni.primitives.cpu.direct.register_tile import registers
 
 LOOP_STEPS = 2_000_000  # some tens of milliseconds
 MATRIX_SIZE = 2048

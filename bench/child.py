@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from bench.rounds import Stopwatch
-from znni.arrays import high_water_mark
+from znni.machine.arrays import high_water_mark
 
 
 class ChildFailed(Exception):

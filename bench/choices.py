@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from bench.record import Row
-from znni.options import ACCURACIES
+from znni.core.options import ACCURACIES
 
 ABOUT = ("kernel", "pool", "maps", "batch", "input", "threads")
 

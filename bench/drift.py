@@ -14,8 +14,9 @@ from znni.calibration.choice import measurements_of
 from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
-from znni.primitive import Catalogue, catalogue, on_device
-from znni.this_machine import detect_for
+from znni.machine.detect import detect_for
+from znni.plans.primitive import Catalogue, on_device
+from znni.primitives.catalogue import catalogue
 
 # The calls took so many seconds, take so many bytes at most, and keep so few together.
 SHORTEST, LONGEST = 0.02, 0.2

@@ -21,10 +21,10 @@ import h5py
 import numpy as np
 
 from bench.record import Row
-from znni.job_seconds import StageSeconds, in_words
-from znni.options import DeviceChoice
-from znni.plans import Plan
-from znni.shapes import Vec3
+from znni.core.options import DeviceChoice
+from znni.core.shapes import Vec3
+from znni.plans.job_seconds import StageSeconds, in_words
+from znni.plans.plan import Plan
 from znni.volumes.ledger import parse
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.partial_file import partial_name

@@ -10,9 +10,9 @@ import numpy as np
 
 from bench.ceilings import Floor
 from bench.gpu_timing import seconds_of
-from znni.cost import Cost
-from znni.cuda import cupy
-from znni.cuda_kernels import compiled
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import compiled
+from znni.plans.cost import Cost
 
 COPY_BYTES = 4 * 2**30  # far beyond any cache
 MATRIX = 8192  # rows and columns of a product that matrix units are busy with

@@ -23,16 +23,17 @@ from bench.rounds import Effort
 from bench.session import layers_of, progress, report_all, save_to
 from bench.table import table
 from bench.torch_settings import LAYOUTS, has_torch
-from znni import planning
-from znni.errors import InvalidInput, RunFailed
-from znni.gpus import why_no_gpu
-from znni.machine import Machine
-from znni.network import Network
-from znni.network_file import load_network
-from znni.options import Accuracy, Costs, OutputType, memory_size
-from znni.plans import Plan
-from znni.primitive import Primitive, catalogue, on_device
-from znni.this_machine import detect_machine
+from znni.core.errors import InvalidInput, RunFailed
+from znni.core.options import Accuracy, Costs, OutputType, memory_size
+from znni.inference import planning
+from znni.machine.detect import detect_machine
+from znni.machine.gpus import why_no_gpu
+from znni.machine.machine import Machine
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.plans.plan import Plan
+from znni.plans.primitive import Primitive, on_device
+from znni.primitives.catalogue import catalogue
 
 Proposals = Annotated[
     int, typer.Option(min=1, help="Of cuDNN's engines, among which PyTorch is autotuned.")

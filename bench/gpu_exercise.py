@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.record import Row
-from znni.cuda import cupy
-from znni.device_arena import DeviceArena
+from znni.core.options import OutputType
+from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.device_recombine import DeviceRecombination
+from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
-from znni.engine.recombine import place
-from znni.network import Conv, Network, Operation, Pool, PooledConv
-from znni.options import OutputType
-from znni.primitive import Primitive
+from znni.machine.cuda import cupy
+from znni.machine.device_arena import DeviceArena
+from znni.network.network import Conv, Network, Operation, Pool, PooledConv
+from znni.network.weights import ConvWeights, Float32, random_weights
+from znni.plans.primitive import Primitive
 from znni.primitives import reference
-from znni.shapes import Shape5, Vec3, offsets
-from znni.weights import ConvWeights, Float32, random_weights
 
 FIRST = Conv("first", 1, 19, Vec3(2, 3, 4), "relu")
 HIDDEN = Conv("hidden", 80, 80, Vec3(3, 3, 3), "relu")

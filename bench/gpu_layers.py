@@ -14,15 +14,15 @@ from bench.on_device import OnDevice
 from bench.record import Row
 from bench.rounds import Effort, Result
 from bench.torch_settings import has_torch
-from planner.costs import BUILT_IN
-from znni.cost import Cost
-from znni.cuda import cupy
-from znni.device_arena import DeviceArena
-from znni.errors import InvalidInput, ZnniError
-from znni.network import Network, PooledConv
-from znni.primitive import Primitive
-from znni.shapes import Shape5
-from znni.weights import ConvWeights, random_weights
+from planner.cost_model import BUILT_IN
+from znni.core.errors import InvalidInput, ZnniError
+from znni.core.shapes import Shape5
+from znni.machine.cuda import cupy
+from znni.machine.device_arena import DeviceArena
+from znni.network.network import Network, PooledConv
+from znni.network.weights import ConvWeights, random_weights
+from znni.plans.cost import Cost
+from znni.plans.primitive import Primitive
 
 MIB = 2**20
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from bench.gpu_exercise import exercise, recombined
 from bench.record import Row
-from znni.cuda import cupy
-from znni.primitive import Primitive
+from znni.machine.cuda import cupy
+from znni.plans.primitive import Primitive
 
 
 def kept_beside(primitives: Iterable[Primitive]) -> Iterator[Row]:

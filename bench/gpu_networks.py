@@ -20,12 +20,12 @@ from bench.noise import patch_input
 from bench.record import Row
 from bench.rounds import Effort, Result
 from bench.torch_settings import WHOLE
-from znni.cuda import cupy
-from znni.network import Network
-from znni.options import OutputType
-from znni.plans import Plan
-from znni.shapes import Vec3
-from znni.weights import Float32
+from znni.core.options import OutputType
+from znni.core.shapes import Vec3
+from znni.machine.cuda import cupy
+from znni.network.network import Network
+from znni.network.weights import Float32
+from znni.plans.plan import Plan
 
 OURS = "znni"
 

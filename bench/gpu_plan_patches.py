@@ -11,14 +11,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from bench.noise import patch_input
-from znni.cuda import cupy
+from znni.core.options import OutputType
 from znni.engine.stages import run_stages
 from znni.engine.stopwatch import Stopwatch
-from znni.options import OutputType
-from znni.planning import prepare_alone
-from znni.plans import Plan
-from znni.segments import Step
-from znni.weights import random_weights
+from znni.inference.planning import prepare_alone
+from znni.machine.cuda import cupy
+from znni.network.weights import random_weights
+from znni.plans.plan import Plan
+from znni.plans.segments import Step
 
 
 class GpuPlanPatches:

@@ -6,11 +6,11 @@ from bench.gpu_ceilings import GpuCeilings
 from bench.gpu_plan_patches import GpuPlanPatches
 from bench.record import Row
 from bench.rounds import Result
-from planner.costs import BUILT_IN
-from znni.micro_batches import named
-from znni.options import OutputType
-from znni.plans import Plan
-from znni.primitive import catalogue
+from planner.cost_model import BUILT_IN
+from znni.core.options import OutputType
+from znni.plans.micro_batches import named
+from znni.plans.plan import Plan
+from znni.primitives.catalogue import catalogue
 
 
 def profile_on_gpu(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.rounds import Result
-from znni.cuda import cupy
+from znni.machine.cuda import cupy
 
 
 def seconds_of(work: Callable[[], object]) -> float:

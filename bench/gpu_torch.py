@@ -9,9 +9,9 @@ from itertools import product
 from typing import Any
 
 from bench.on_device import OnDevice
-from znni.network import Conv, PooledConv
-from znni.shapes import Shape5
-from znni.weights import ConvWeights
+from znni.core.shapes import Shape5
+from znni.network.network import Conv, PooledConv
+from znni.network.weights import ConvWeights
 
 TYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 LAYOUTS = {"": "contiguous_format", "_channels_last": "channels_last_3d"}

@@ -23,9 +23,9 @@ from bench.accuracy import Pooled
 from bench.gpu_torch import PROPOSALS, TYPES, settings
 from bench.torch_fragments import TorchFragments
 from bench.torch_network import UNDILATED
-from znni.network import Conv, Layer, Network
-from znni.shapes import Vec3, offsets
-from znni.weights import Float32
+from znni.core.shapes import Vec3, offsets
+from znni.network.network import Conv, Layer, Network
+from znni.network.weights import Float32
 
 Operators: TypeAlias = Literal["plain", "fused"]
 

@@ -11,16 +11,17 @@ from dataclasses import replace
 
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
-from planner.costs import BUILT_IN, CALL_SECONDS
+from planner.cost_model import BUILT_IN, CALL_SECONDS
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
-from znni.cost import NOTHING, Cost
-from znni.network import Conv
-from znni.nominal_time import ROUND_SECONDS, nominal_time
-from znni.primitive import Primitive, catalogue
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.detect import detect_host
+from znni.network.network import Conv
+from znni.plans.cost import NOTHING, Cost
+from znni.plans.nominal_time import ROUND_SECONDS, nominal_time
+from znni.plans.primitive import Primitive
+from znni.primitives.catalogue import catalogue
 from znni.primitives.cpu.common.workers import workers
-from znni.shapes import Shape5, Vec3
-from znni.this_machine import detect_host
 
 EMPTY_ROUND = "a round without work"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bench.record import Record
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
 
 # What a record's rows are compared under, and so has to be the same.
 SAME = ("machine", "libraries")

@@ -15,7 +15,7 @@ import h5py
 from bench.many_patches import ManyPatches
 from bench.record import Row
 from bench.same_output import difference
-from znni.errors import RunFailed
+from znni.core.errors import RunFailed
 from znni.volumes.ledger import Ledger, checksum_of, read_ledger
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.partial_file import partial_name

@@ -23,14 +23,14 @@ from bench.session import (
     save_to,
 )
 from bench.table import table
-from planner.costs import CostModel
+from planner.cost_model import CostModel
 from znni.calibration.choice import cost_model
-from znni.machine import Machine
-from znni.network_file import load_network
-from znni.options import Costs, memory_size
-from znni.primitive import catalogue
-from znni.shapes import Shape5
-from znni.this_machine import detect_host
+from znni.core.options import Costs, memory_size
+from znni.core.shapes import Shape5
+from znni.machine.detect import detect_host
+from znni.machine.machine import Machine
+from znni.network.network_file import load_network
+from znni.primitives.catalogue import catalogue
 
 
 def host_with(

@@ -15,17 +15,18 @@ from bench.record import Row
 from bench.rounds import Effort, Result, Stopwatch, run_rounds, speedups, stopwatch
 from bench.torch_layers import NAMES, TorchConvolution, same_class
 from bench.torch_settings import ENVIRONMENT, has_torch
-from planner.costs import BUILT_IN, CostModel, Estimate
-from znni.arena import Arena
-from znni.arrays import peak_memory
-from znni.cost import Cost
-from znni.errors import InvalidInput
-from znni.machine import Machine
-from znni.network import Conv, Network, Pool, PooledConv
-from znni.primitive import Primitive, catalogue
-from znni.shapes import Shape5, Vec3
-from znni.units import in_units
-from znni.weights import ConvWeights, Float32, random_weights
+from planner.cost_model import BUILT_IN, CostModel, Estimate
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Shape5, Vec3
+from znni.core.text import in_units
+from znni.machine.arena import Arena
+from znni.machine.arrays import peak_memory
+from znni.machine.machine import Machine
+from znni.network.network import Conv, Network, Pool, PooledConv
+from znni.network.weights import ConvWeights, Float32, random_weights
+from znni.plans.cost import Cost
+from znni.plans.primitive import Primitive
+from znni.primitives.catalogue import catalogue
 
 Layer: TypeAlias = Conv | PooledConv
 

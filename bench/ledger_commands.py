@@ -15,7 +15,7 @@ from bench.ledger_overhead import compare_ledger
 from bench.many_patches import OUTPUTS, ManyPatches, many_patches
 from bench.rounds import Effort
 from bench.session import progress, report_all
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
 
 Output = Annotated[
     list[str], typer.Option(help=f"Of {', '.join(OUTPUTS)}; repeatable. Default: all.")

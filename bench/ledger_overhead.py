@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch as replaced
 
-import znni.api
-import znni.resuming
+import znni.inference.api
+import znni.inference.resuming
 from bench.many_patches import ManyPatches
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
-from znni.request import Request
-from znni.volume import NewOutput, Sink
-from znni.volumes import hdf5_output, ledger_file, zarr_output
+from znni.core.volume import NewOutput, Sink
+from znni.inference.request import Request
+from znni.network.weights import Weights
+from znni.volumes import ledger_file
+from znni.volumes.hdf5 import output as hdf5_output
 from znni.volumes.ledger import checksum_of
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
-from znni.weights import Weights
+from znni.volumes.zarr import output as zarr_output
 
 
 class NoLedger(MemoryLedger):
@@ -53,7 +55,7 @@ def compare_ledger(
     spent: list[float] = []
 
     def run() -> None:
-        znni.api.infer(
+        znni.inference.api.infer(
             case.volume,
             case.net,
             case.place("out"),
@@ -72,7 +74,7 @@ def compare_ledger(
         with ExitStack() as stack:
             for module in (hdf5_output, zarr_output):
                 stack.enter_context(replaced.object(module, "LedgerFile", NoLedger))
-            stack.enter_context(replaced.object(znni.api, "identified", _as_wanted))
+            stack.enter_context(replaced.object(znni.inference.api, "identified", _as_wanted))
             run()
 
     contestants = {"with": stopwatch(with_it), "without": stopwatch(without_it)}
@@ -128,8 +130,8 @@ def timed(spent: list[float]) -> Iterator[None]:
             stack.enter_context(replaced.object(LedgerFile, name, method))
         checksum = clocked(checksum_of, time.thread_time)
         stack.enter_context(replaced.object(ledger_file, "checksum_of", checksum))
-        known = clocked(znni.resuming.identified)
-        stack.enter_context(replaced.object(znni.api, "identified", known))
+        known = clocked(znni.inference.resuming.identified)
+        stack.enter_context(replaced.object(znni.inference.api, "identified", known))
         yield
     spent.append(sum(parts))
 

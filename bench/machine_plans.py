@@ -7,12 +7,12 @@ from pathlib import Path
 
 from bench.published import published
 from bench.record import Row
-from znni.errors import DoesNotFit
-from znni.families import families
-from znni.machine import Machine, Processors
-from znni.network import Network
-from znni.options import Costs
-from znni.planning import fastest, search
+from znni.core.errors import DoesNotFit
+from znni.core.options import Costs
+from znni.inference.planning import fastest, search
+from znni.machine.machine import Machine, Processors
+from znni.network.network import Network
+from znni.primitives.catalogue import families
 
 # The strategies of the paper.
 STRATEGIES: dict[Processors, str] = {

@@ -14,10 +14,10 @@ import numpy as np
 
 from bench.networks import plan_for
 from bench.record import Row
-from znni.network_file import load_network
-from znni.plan_file import save_plans
-from znni.plans import Plan
-from znni.shapes import Vec3
+from znni.core.shapes import Vec3
+from znni.network.network_file import load_network
+from znni.plans.plan import Plan
+from znni.plans.plan_file import save_plans
 
 RAM = 4 << 30
 

@@ -10,17 +10,18 @@ from bench.layers import Layer, convolution_of
 from bench.noise import normal
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
-from planner.costs import CostModel
+from planner.cost_model import CostModel
 from planner.layers import Options, bare_step
-from znni.arena import Arena
-from znni.machine import Machine
-from znni.micro_batches import named
-from znni.network import Network
-from znni.options import ACCURACIES, Division
-from znni.primitive import Catalogue, catalogue
-from znni.segments import Step
-from znni.shapes import Shape5
-from znni.weights import random_weights
+from znni.core.options import ACCURACIES, Division
+from znni.core.shapes import Shape5
+from znni.machine.arena import Arena
+from znni.machine.machine import Machine
+from znni.network.network import Network
+from znni.network.weights import random_weights
+from znni.plans.micro_batches import named
+from znni.plans.primitive import Catalogue
+from znni.plans.segments import Step
+from znni.primitives.catalogue import catalogue
 
 DIVISIONS: tuple[Division, ...] = get_args(Division)
 

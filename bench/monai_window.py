@@ -19,9 +19,9 @@ from bench.accuracy import corners
 from bench.noise import patch_input
 from bench.torch_dilated import TorchDilated
 from bench.torch_settings import PARTS
-from znni.network import Network
-from znni.shapes import Vec3
-from znni.weights import Float32
+from znni.core.shapes import Vec3
+from znni.network.network import Network
+from znni.network.weights import Float32
 
 
 class MonaiWindows(TorchDilated):

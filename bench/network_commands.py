@@ -16,9 +16,9 @@ from bench.rounds import Effort
 from bench.session import ceilings_of, plans_of, progress, report_all
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record_steps
-from znni.options import memory_size
-from znni.plans import Plan
-from znni.segments import Step
+from znni.core.options import memory_size
+from znni.plans.plan import Plan
+from znni.plans.segments import Step
 
 
 def network_command(

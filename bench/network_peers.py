@@ -11,10 +11,10 @@ from typing import Any
 
 from bench.child import Child, ChildFailed
 from bench.torch_settings import ENVIRONMENT, LAYOUTS, TYPES, has_torch
-from znni.errors import InvalidInput
-from znni.network import Network
-from znni.shapes import Vec3
-from znni.units import in_units
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.core.text import in_units
+from znni.network.network import Network
 
 # What the peers compute after a convolution.
 ACTIVATIONS = ("relu", "identity")

@@ -16,13 +16,13 @@ from bench.published import published_rows
 from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds, speedups
 from bench.torch_settings import PARTS, WHOLE
-from znni import planning
-from znni.network import Network
-from znni.options import Accuracy
-from znni.plans import Plan
-from znni.shapes import Vec3
-from znni.this_machine import detect_host
-from znni.weights import random_weights
+from znni.core.options import Accuracy
+from znni.core.shapes import Vec3
+from znni.inference import planning
+from znni.machine.detect import detect_host
+from znni.network.network import Network
+from znni.network.weights import random_weights
+from znni.plans.plan import Plan
 
 OURS = "znni"
 BASELINE = "torch_fp32"

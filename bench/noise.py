@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from znni.network import Network
-from znni.shapes import Shape5, Vec3
-from znni.weights import Float32
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Network
+from znni.network.weights import Float32
 
 ORIGIN = Vec3(0, 0, 0)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from znni.options import Accuracy, Costs, OutputType, memory_size
+from znni.core.options import Accuracy, Costs, OutputType, memory_size
 
 LEAST_BUDGET = 1e-3  # seconds: more than none
 

@@ -6,9 +6,9 @@ import time
 
 from bench.accuracy import Corners, corners
 from bench.noise import patch_input
-from znni.planning import prepare_alone
-from znni.plans import Plan
-from znni.weights import random_weights
+from znni.inference.planning import prepare_alone
+from znni.network.weights import random_weights
+from znni.plans.plan import Plan
 
 # Seconds of a patch that need not be warm: its first time takes one more, or two.
 LONG = 30.0

@@ -18,13 +18,13 @@ from bench.session import ceilings_of, progress, report_all, top_plans
 from bench.strategies import STRATEGIES as PAPERS
 from bench.strategies import compare_strategies, run_planned
 from bench.top_plans import compare_plans
-from znni.errors import InvalidInput
-from znni.families import FAMILIES
-from znni.machine import Processors
-from znni.machine_file import machine_for
-from znni.network_file import load_network
-from znni.options import DeviceChoice, Division, memory_size
-from znni.planning import search
+from znni.core.errors import InvalidInput
+from znni.core.options import DeviceChoice, Division, memory_size
+from znni.inference.planning import search
+from znni.machine.machine import Processors
+from znni.machine.machine_file import machine_for
+from znni.network.network_file import load_network
+from znni.primitives.catalogue import FAMILIES
 
 Families = Annotated[
     list[str] | None,

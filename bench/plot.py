@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.record import Record, Row
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
 
 BEST = 3  # primitives a figure shows
 DOTS_PER_INCH = 150

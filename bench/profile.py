@@ -14,16 +14,17 @@ from bench.noise import patch_input
 from bench.record import Row
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
+from znni.core.shapes import Shape5
 from znni.engine.patch import PatchRunner
-from znni.micro_batches import named
-from znni.network import Operation
-from znni.plans import Plan
-from znni.primitive import Primitive, Run, catalogue
-from znni.segments import Step
-from znni.shapes import Shape5
-from znni.timing import Timing
-from znni.timing import timed as timed_calls
-from znni.weights import ConvWeights, Float32, random_weights
+from znni.machine.timing import Timing
+from znni.machine.timing import timed as timed_calls
+from znni.network.network import Operation
+from znni.network.weights import ConvWeights, Float32, random_weights
+from znni.plans.micro_batches import named
+from znni.plans.plan import Plan
+from znni.plans.primitive import Primitive, Run
+from znni.plans.segments import Step
+from znni.primitives.catalogue import catalogue
 
 
 @dataclass

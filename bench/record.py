@@ -17,8 +17,8 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import psutil
 
-from znni.errors import InvalidInput
-from znni.this_machine import detect_host
+from znni.core.errors import InvalidInput
+from znni.machine.detect import detect_host
 
 Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from znni.timing import Timing
+from znni.machine.timing import Timing
 
 # Runs something once and tells how many seconds that took, or None if it failed.
 Stopwatch: TypeAlias = Callable[[], "float | None"]

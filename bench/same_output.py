@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from znni.job_seconds import JobSeconds
-from znni.provenance import measured
-from znni.skipped import Skipped
+from znni.engine.skipping import Skipped
+from znni.inference.output_attributes import measured
+from znni.plans.job_seconds import JobSeconds
 
 MEASURED = frozenset(measured(JobSeconds(), 0, Skipped()))
 

@@ -11,9 +11,9 @@ from bench.networks import plan_for
 from bench.plan_patch import PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, run_rounds
-from znni.network import Network
-from znni.shapes import Shape5
-from znni.this_machine import detect_host
+from znni.core.shapes import Shape5
+from znni.machine.detect import detect_host
+from znni.network.network import Network
 
 Progress = Callable[[str], None]
 

@@ -11,12 +11,12 @@ from bench.rounds import Effort, run_rounds
 from bench.shares import equal_share, first_come
 from planner.choices import undominated_within
 from planner.exhaustive import Search
-from znni.errors import DoesNotFit
-from znni.families import FAMILIES
-from znni.network import Network
-from znni.options import Costs
-from znni.planning import search
-from znni.plans import Plan
+from znni.core.errors import DoesNotFit
+from znni.core.options import Costs
+from znni.inference.planning import search
+from znni.network.network import Network
+from znni.plans.plan import Plan
+from znni.primitives.catalogue import FAMILIES
 
 SHARES = {"joint": undominated_within, "equal": equal_share, "first come": first_come}
 

@@ -13,14 +13,14 @@ from bench.layers import Layer, layer
 from bench.networks import plan_for, volume_for
 from bench.record import Kind, Limits, Row, save
 from bench.table import table
-from znni.errors import InvalidInput
-from znni.network import Network
-from znni.network_file import load_network
-from znni.options import Accuracy, Choices, Costs
-from znni.plan_file import load_plan
-from znni.planning import checked_plan, fastest, search
-from znni.plans import Plan
-from znni.shapes import Shape5, Vec3
+from znni.core.errors import InvalidInput
+from znni.core.options import Accuracy, Choices, Costs
+from znni.core.shapes import Shape5, Vec3
+from znni.inference.planning import checked_plan, fastest, search
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.plans.plan import Plan
+from znni.plans.plan_file import load_plan
 
 
 def layers_of(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.choices import Choice, Slot
-from planner.front import Front
-from znni.segments import Step
+from planner.pareto import Front
+from znni.plans.segments import Step
 
 Pairs = list[tuple[int, int]]
 

@@ -12,26 +12,25 @@ from bench.noise import patch_input
 from bench.published import published
 from bench.record import Row
 from planner.exhaustive import Search
-from planner.strategy import Place
-from znni.arrays import peak_memory
-from znni.cuda import cupy
+from planner.partition import CutPoint
+from znni.core.errors import DoesNotFit, InvalidInput, ZnniError
+from znni.core.options import Costs
+from znni.core.shapes import Vec3
 from znni.engine.patch import PatchRunner
 from znni.engine.stages import run_stages
 from znni.engine.stopwatch import Stopwatch
-from znni.errors import DoesNotFit, InvalidInput, ZnniError
-from znni.families import FAMILIES
-from znni.network import Network
-from znni.options import Costs
-from znni.planning import fastest, search
-from znni.plans import Plan
-from znni.primitive import catalogue
-from znni.shapes import Vec3
-from znni.weights import Float32, random_weights
+from znni.inference.planning import fastest, search
+from znni.machine.arrays import peak_memory
+from znni.machine.cuda import cupy
+from znni.network.network import Network
+from znni.network.weights import Float32, random_weights
+from znni.plans.plan import Plan
+from znni.primitives.catalogue import FAMILIES, catalogue
 
 HOST_RAM = "GPU + host RAM"
 
 # Where a strategy passes from the host to the GPU, in a network of so many layers.
-STRATEGIES: dict[str, Callable[[Place, int], bool]] = {
+STRATEGIES: dict[str, Callable[[CutPoint, int], bool]] = {
     "CPU-only": lambda place, layers: not place.host_uses_gpu and place.on_host == layers,
     "GPU-only": lambda place, _: place.on_host == 0,
     HOST_RAM: lambda place, _: place.host_uses_gpu,

@@ -12,13 +12,13 @@ from bench.drift import CalibratedCalls
 from bench.plan_patch import LONG, PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
-from znni.errors import InvalidInput
-from znni.handling import handling_times
-from znni.options import Costs
-from znni.plans import Plan
-from znni.run_overhead import run_overhead
-from znni.this_machine import detect_machine
-from znni.units import in_units
+from znni.calibration.io_rates import handling_times
+from znni.calibration.run_overhead import run_overhead
+from znni.core.errors import InvalidInput
+from znni.core.options import Costs
+from znni.core.text import in_units
+from znni.machine.detect import detect_machine
+from znni.plans.plan import Plan
 
 MEASURED = "measured"  # how the source of such costs begins
 CALIBRATION = ("the calibration's calls", "the calibration's calls, again")

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from bench.torch_network import TorchNetwork
 from bench.torch_parts import Piece, layer_flops
-from znni.network import Conv, Layer
-from znni.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv, Layer
 
 
 class TorchDilated(TorchNetwork):

@@ -22,10 +22,10 @@ from bench.on_device import OnDevice
 from bench.torch_network import TorchNetwork
 from bench.torch_parts import Piece, layer_flops
 from bench.torch_settings import WHOLE
-from znni.engine.recombine import place
-from znni.network import Conv, Layer, Network, Pool
-from znni.shapes import Shape5, Vec3, offsets
-from znni.weights import Float32
+from znni.core.shapes import Shape5, Vec3, offsets
+from znni.engine.host_layers import place
+from znni.network.network import Conv, Layer, Network, Pool
+from znni.network.weights import Float32
 
 # A pool's fragments, and joined: both at once.
 COPIES_OF_FRAGMENTS = 2

@@ -11,9 +11,9 @@ import numpy as np
 from bench.accuracy import sampled_error
 from bench.noise import normal
 from bench.torch_settings import TYPES
-from znni.network import Conv, PooledConv
-from znni.shapes import Shape5
-from znni.weights import ConvWeights, Float32
+from znni.core.shapes import Shape5
+from znni.network.network import Conv, PooledConv
+from znni.network.weights import ConvWeights, Float32
 
 LAYOUTS = {"": "contiguous_format", "_channels_last": "channels_last_3d"}
 NAMES = tuple(f"torch_{dtype}{layout}" for dtype, layout in product(TYPES, LAYOUTS))

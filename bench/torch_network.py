@@ -16,9 +16,9 @@ from bench.noise import patch_input
 from bench.on_device import OnDevice
 from bench.torch_parts import Piece, seconds_in_parts
 from bench.torch_settings import PARTS, WHOLE
-from znni.network import Conv, Network
-from znni.shapes import Vec3
-from znni.weights import Float32, random_weights
+from znni.core.shapes import Vec3
+from znni.network.network import Conv, Network
+from znni.network.weights import Float32, random_weights
 
 # What PyTorch takes of memory for a patch's arrays, which it copies to layouts of its own: with
 # twice their bytes, processes have been killed.

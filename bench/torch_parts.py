@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from znni.network import Conv, Layer
-from znni.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv, Layer
 
 # Pooling is bound by memory: per value read it takes about the time of so many operations.
 FLOPS_PER_POOLED_VALUE = 32

@@ -14,7 +14,7 @@ from bench.rounds import Effort
 from bench.session import progress, report_all
 from bench.volumes import compare_formats
 from znni.cli.values import three_extents
-from znni.options import DeviceChoice, OutputType
+from znni.core.options import DeviceChoice, OutputType
 
 Folder = Annotated[
     Path | None,

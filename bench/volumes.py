@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
+from znni.core.options import Compression, OutputType
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import NewOutput
 from znni.engine.pipeline import convert
-from znni.options import Compression, OutputType
-from znni.shapes import Box, Vec3
-from znni.volume import NewOutput
 from znni.volumes.formats import library
 from znni.volumes.locate import open_output, open_volume
 

@@ -26,9 +26,9 @@ from scores import Scores, score
 from synthetic_cells import Cells, Size, Tissue, synthetic_cells
 from torch.nn import functional
 
-from znni.network import Conv, Network
-from znni.network_file import load_network
-from znni.weights import load_weights, random_weights
+from znni.network.network import Conv, Network
+from znni.network.network_file import load_network
+from znni.network.weights import load_weights, random_weights
 
 NETWORK_FILE = Path(__file__).with_name("boundaries.yaml")
 TRAINING_SEEDS = range(48)

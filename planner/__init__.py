@@ -1,1 +1,1 @@
-"""Finds the fastest plan under the memory allowed. Knows shapes and costs, never arrays."""
+"""The planner: finds the fastest plan within memory, from shapes and costs alone."""

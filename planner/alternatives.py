@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from planner.costs import CostModel
-from znni.plan_memory import PlanMemory
-from znni.plans import Plan
-from znni.primitive import Catalogue, Primitive, on_device
-from znni.segments import Step
-from znni.sides import Side
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A step by another primitive, all else of its plan unchanged.
-
-    Attributes:
-        step: that one.
-        memory: bytes that the plan would then take of the device where the step runs.
-        allowed: bytes of that device.
-    """
-
-    step: Step
-    memory: int
-    allowed: int
+from planner.cost_model import CostModel
+from znni.plans.device_partition import DevicePart
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, Primitive, on_device
+from znni.plans.segments import Alternative, Step
+from znni.plans.totals import PlanMemory
 
 
 def alternatives(
@@ -38,14 +23,14 @@ def alternatives(
         catalogue: the primitives.
         model: predicts the times of the alternatives.
     """
-    for side in plan.sides:
-        memory, device = plan.limits[side.device]
-        there = on_device(catalogue, side.device)
-        for place, (segment, runs) in enumerate(side.runs()):
+    for part in plan.parts:
+        memory, device = plan.limits[part.device]
+        there = on_device(catalogue, part.device)
+        for place, (segment, runs) in enumerate(part.runs()):
             for index, step in enumerate(segment.steps):
                 others = [
                     Alternative(
-                        other, _memory_with(side, memory, place, index, other), device.memory
+                        other, _memory_with(part, memory, place, index, other), device.memory
                     )
                     for other in _by_others(step, there, model)
                 ]
@@ -66,12 +51,12 @@ def _does(primitive: Primitive, step: Step) -> bool:
     return primitive.out_shape(step.operation, step.shape_in) == step.shape_out
 
 
-def _memory_with(side: Side, memory: PlanMemory, place: int, index: int, other: Step) -> int:
+def _memory_with(part: DevicePart, memory: PlanMemory, place: int, index: int, other: Step) -> int:
     """Bytes of a device with one step of its side replaced."""
-    segments = list(side.segments)
+    segments = list(part.segments)
     steps = segments[place].steps
     instead = (*steps[:index], other, *steps[index + 1 :])
     segments[place] = replace(segments[place], steps=instead)
-    changed = replace(side, segments=tuple(segments))
+    changed = replace(part, segments=tuple(segments))
     working, _ = changed.working_peak()
     return replace(memory, working=working, resident=changed.resident).total

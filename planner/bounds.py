@@ -8,11 +8,11 @@ from math import inf
 from typing import Protocol
 
 from planner.layers import Options
-from planner.samples import sample_steps
-from znni.network import Conv, Layer, Network, Operation, Pool, PooledConv
-from znni.primitive import Primitive, UsesGpu
-from znni.segments import Step
-from znni.shapes import Shape5
+from planner.shape_samples import sample_steps
+from znni.core.shapes import Shape5
+from znni.network.network import Conv, Layer, Network, Operation, Pool, PooledConv
+from znni.plans.primitive import Primitive, UsesGpu
+from znni.plans.segments import Step
 
 # The bound on a layer's speed comes from a sample of shapes; a shape outside it may be a little
 # faster per voxel, so the bound is relaxed by this much before it rules a patch out. In the

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from planner.front import Front
-from znni.segments import Step
+from planner.pareto import Front
+from znni.plans.segments import Step
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,12 @@ class Slot:
         """These, and what it keeps between patches."""
         return self.peak(step) + step.cost.memory.resident
 
-    def fitting(self, ways: Iterable[Step], allowed: float) -> Slot:
+    def fitting(self, steps: Iterable[Step], allowed: float) -> Slot:
         """With those as options that fit into so many bytes alone."""
-        return replace(self, options=tuple(way for way in ways if self.kept(way) <= allowed))
+        return replace(
+            self,
+            options=tuple(step for step in steps if self.kept(step) <= allowed),
+        )
 
 
 @dataclass(frozen=True)

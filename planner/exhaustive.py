@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from planner.best import Best
-from planner.job import Job
+from planner.candidate import Candidate
 from planner.limits import does_not_fit, memory_of_run, time_of_run
-from planner.sizes import patch_sizes_near
+from planner.pareto import Best
+from planner.partition import Cut, CutPoint
+from planner.patch_candidate import PatchCandidate
+from planner.patch_sizes import patch_sizes_near
 from planner.space import Space
-from planner.strategy import Cut, Place
-from planner.ways import Way
-from znni.errors import InvalidInput, option
-from znni.plans import Plan
-from znni.shapes import Shape5, Vec3
-from znni.sides import sides_of
+from znni.core.errors import InvalidInput, option
+from znni.core.shapes import Shape5, Vec3
+from znni.plans.device_partition import parts_of
+from znni.plans.plan import Plan
 
 # Different calls that a search prices: some seconds' worth. Only outputs of thousands of voxels an
 # axis need more; of those the patches that are likely best have been tried by then.
@@ -104,9 +104,9 @@ class Search(Space):
         patch = self.network.total_pooling
         job = self.job(patch)
         candidates = [
-            self._plan(job, ways)
+            self._plan(job, candidates)
             for where in map(job.cut, self.places)
-            if len(ways := list(self._smallest_ways(job, where))) == len(where.stretches)
+            if len(candidates := list(self._smallest_ways(job, where))) == len(where.partitions)
         ]
         if not candidates:
             what = f"network {self.network.name} in patches of {patch}"
@@ -129,7 +129,7 @@ class Search(Space):
             if plan := self.fastest_for(patch, best.limit):
                 best.add(plan)
 
-    def _fastest_with(self, job: Job, place: Place, limit: float) -> Plan | None:
+    def _fastest_with(self, job: PatchCandidate, place: CutPoint, limit: float) -> Plan | None:
         """The fastest plan that passes from the host to the GPU there, within the limit.
 
         Each device has a memory of its own, and a job's time grows with that of either one's
@@ -137,30 +137,32 @@ class Search(Space):
         of the fastest plan, whatever the host does; and among the host's, what their memory costs
         beside their time is weighed with these.
         """
-        where, loads, ways = job.cut(place), job.least_loads(place), list[Way]()
-        for stretch in reversed(where.stretches):
-            device = stretch.device
-            price = job.price(place, loads, device)
-            room = job.room(where, device)
-            way = self._sides[stretch.means].fastest(stretch, room, price, limit)
-            if way is None:
+        where, loads, candidates = job.cut(place), job.least_loads(place), list[Candidate]()
+        for partition in reversed(where.partitions):
+            device = partition.device
+            job_time = job.job_time(place, loads, device)
+            budget = job.budget(where, device)
+            candidate = self._searches[partition.means].fastest(partition, budget, job_time, limit)
+            if candidate is None:
                 return None
-            loads[device] = way.load
-            ways.insert(0, way)
-        return self._plan(job, ways)
+            loads[device] = candidate.load
+            candidates.insert(0, candidate)
+        return self._plan(job, candidates)
 
-    def _smallest_ways(self, job: Job, where: Cut) -> Iterator[Way]:
+    def _smallest_ways(self, job: PatchCandidate, where: Cut) -> Iterator[Candidate]:
         """The way of each side that leaves the most of its room, if there is any way."""
-        for stretch in where.stretches:
-            device = stretch.device
-            if way := self._sides[stretch.means].smallest(stretch, job.room(where, device)):
-                yield way
+        for partition in where.partitions:
+            device = partition.device
+            if candidate := self._searches[partition.means].smallest(
+                partition, job.budget(where, device)
+            ):
+                yield candidate
 
-    def _plan(self, job: Job, ways: Iterable[Way]) -> Plan:
-        segments = tuple(segment for way in ways for segment in way.decided)
+    def _plan(self, job: PatchCandidate, candidates: Iterable[Candidate]) -> Plan:
+        segments = tuple(segment for candidate in candidates for segment in candidate.decided)
         size = job.patch + self.network.field_of_view - 1
-        sides = sides_of(segments, Shape5.of(1, self.network.in_features, size))
-        memory, gpu_memory = memory_of_run(self.network, job.patch, sides, self.overhead)
+        parts = parts_of(segments, Shape5.of(1, self.network.in_features, size))
+        memory, gpu_memory = memory_of_run(self.network, job.patch, parts, self.overhead)
         return Plan(
             self.network,
             self.machine,
@@ -168,7 +170,7 @@ class Search(Space):
             job.patch,
             segments,
             memory,
-            time_of_run(self.network, job.patch, sides, self.overhead),
+            time_of_run(self.network, job.patch, parts, self.overhead),
             self.model.source,
             gpu_memory,
         )

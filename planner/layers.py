@@ -7,8 +7,9 @@ from copy import copy
 from dataclasses import replace
 from typing import TypeAlias
 
-from planner.costs import CostModel
-from planner.divisions import (
+from planner.cost_model import CostModel
+from planner.gpu_budget import NO_ROOM, GpuRoom
+from planner.micro_batches import (
     NO_LIMIT,
     Limit,
     Offer,
@@ -16,16 +17,15 @@ from planner.divisions import (
     piece_sizes,
     undominated_offers,
 )
-from planner.front import Front
-from planner.gpu_room import NO_ROOM, GpuRoom
+from planner.pareto import Front
 from planner.sharing import shared_offer
-from znni.cost import Cost, Memory
-from znni.micro_batches import cost_of_pieces
-from znni.network import Operation
-from znni.options import Division
-from znni.primitive import Primitive, UsesGpu
-from znni.segments import Step
-from znni.shapes import Shape5
+from znni.core.options import Division
+from znni.core.shapes import Shape5
+from znni.network.network import Operation
+from znni.plans.cost import Cost, Memory
+from znni.plans.micro_batches import cost_of_pieces
+from znni.plans.primitive import Primitive, UsesGpu
+from znni.plans.segments import Step
 
 UNDECIDED = "undecided"
 NOTHING_WITHIN = Limit([])

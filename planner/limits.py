@@ -6,28 +6,27 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from planner.overhead import Load, Overhead
-from znni.errors import DoesNotFit
-from znni.machine import DeviceKind, Processors
-from znni.network import Network
-from znni.plan_memory import PlanMemory
-from znni.plan_time import PlanTime
-from znni.plans import Plan
-from znni.shapes import Vec3
-from znni.sides import Side, bytes_of
+from znni.core.errors import DoesNotFit
+from znni.core.shapes import Vec3
+from znni.machine.machine import DeviceKind, Processors
+from znni.network.network import Network
+from znni.plans.device_partition import DevicePart, bytes_of
+from znni.plans.plan import Plan
+from znni.plans.totals import PlanMemory, PlanTime
 
 
 def memory_of_run(
-    network: Network, patch: Vec3, sides: Iterable[Side], overhead: Overhead
+    network: Network, patch: Vec3, parts: Iterable[DevicePart], overhead: Overhead
 ) -> tuple[PlanMemory, PlanMemory | None]:
     """Peak bytes on the host, and on the GPU if layers run there, or layers of the host use it.
 
     Args:
         network: what is run.
         patch: output voxels.
-        sides: its layers.
+        parts: its layers.
         overhead: what the run takes beside them.
     """
-    by_device = {side.device: side for side in sides}
+    by_device = {part.device: part for part in parts}
     on_host, on_gpu = by_device.get("cpu"), by_device.get("gpu")
     host_uses_gpu = bool(on_host and on_host.uses_gpu)
     handed = on_host.output_shape.nbytes if on_host and on_host.hands_on else 0
@@ -41,30 +40,30 @@ def memory_of_run(
 
 
 def time_of_run(
-    network: Network, patch: Vec3, sides: Collection[Side], overhead: Overhead
+    network: Network, patch: Vec3, parts: Collection[DevicePart], overhead: Overhead
 ) -> PlanTime:
     """How long a run takes, and what for.
 
     Args:
         network: what is run.
         patch: output voxels.
-        sides: its layers.
+        parts: its layers.
         overhead: what the run takes beside them.
     """
     loads: dict[DeviceKind, Load] = {}
     brought = 0
-    host_uses_gpu = any(side.uses_gpu for side in sides)
-    for side in sides:
-        working, _ = side.working_peak()
-        loads[side.device] = Load(side.seconds, side.resident, working)
-        brought = side.input_shape.nbytes if side.device == "gpu" else 0
+    host_uses_gpu = any(part.uses_gpu for part in parts)
+    for part in parts:
+        working, _ = part.working_peak()
+        loads[part.device] = Load(part.seconds, part.resident, working)
+        brought = part.input_shape.nbytes if part.device == "gpu" else 0
     return overhead.time_of_run(network, patch, loads, brought, host_uses_gpu=host_uses_gpu)
 
 
 def _with_layers(
-    beside: PlanMemory, sides: Mapping[DeviceKind, Side], device: DeviceKind
+    beside: PlanMemory, parts: Mapping[DeviceKind, DevicePart], device: DeviceKind
 ) -> PlanMemory:
-    resident, working = bytes_of(sides.values(), device)
+    resident, working = bytes_of(parts.values(), device)
     return replace(beside, resident=resident, working=working)
 
 
@@ -75,8 +74,8 @@ def does_not_fit(smallest: Plan) -> DoesNotFit:
         for memory, device in smallest.limits.values()
         if memory.total > device.memory
     )
-    side = smallest.side(device.kind) or smallest.sides[0]
-    _, step = side.working_peak()
+    part = smallest.part(device.kind) or smallest.parts[0]
+    _, step = part.working_peak()
     return DoesNotFit(
         needed=memory.total,
         allowed=device.memory,

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from znni.job_seconds import StageSeconds
-from znni.machine import DeviceKind, Processors
-from znni.network import Network
-from znni.plan_memory import PlanMemory
-from znni.plan_time import PlanTime
-from znni.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import DeviceKind, Processors
+from znni.network.network import Network
+from znni.plans.job_seconds import StageSeconds
+from znni.plans.totals import PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
 
@@ -21,7 +20,7 @@ LOCKED_BYTES_PER_TABLE_BYTE = 512
 
 
 @dataclass(frozen=True)
-class Handling:
+class OverheadSeconds:
     """Seconds that a run takes beside its layers.
 
     Attributes:
@@ -98,7 +97,7 @@ class Overhead:
     gpu: int = 0
     gpu_value_in: int = 0
     gpu_voxel_out: int = 0
-    handling: Handling = Handling()
+    handling: OverheadSeconds = OverheadSeconds()
     worker: int = 0
     workers: int = 1
     slot_value_in: int = 0

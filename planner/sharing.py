@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from planner.divisions import Offer
-from znni.network import Operation
-from znni.primitive import Primitive
-from znni.shapes import Shape5
-from znni.side_by_side import Share, SideBySide
+from planner.micro_batches import Offer
+from znni.core.shapes import Shape5
+from znni.network.network import Operation
+from znni.plans.primitive import Primitive
+from znni.plans.side_by_side import Share, SideBySide
 
 # The price of a primitive for some items, or None where it does not apply.
 Priced = Callable[[Primitive, int], Offer | None]

@@ -9,18 +9,18 @@ from functools import cached_property
 from typing import Self
 
 from planner.bounds import BoundsUsingGpu, computing_pieces
-from planner.costs import BUILT_IN, CostModel
-from planner.gpu_room import GpuRoom, room_for_host
-from planner.job import Job
+from planner.cost_model import BUILT_IN, CostModel
+from planner.device_search import Chooser, DeviceSearch
+from planner.gpu_budget import GpuRoom, room_for_host
 from planner.overhead import Overhead
-from planner.side_search import Chooser, SideSearch
-from planner.sizes import patch_sizes
-from planner.strategy import Means, Place, places_to_cut, places_to_use_gpu
-from znni.machine import Device, DeviceKind, Machine
-from znni.network import Conv, Network
-from znni.options import DeviceChoice, Division
-from znni.primitive import Catalogue, UsesGpu, on_device, without_gpu
-from znni.shapes import Vec3
+from planner.partition import CutPoint, Processor, cut_points, cut_points_using_gpu
+from planner.patch_candidate import PatchCandidate
+from planner.patch_sizes import patch_sizes
+from znni.core.options import DeviceChoice, Division
+from znni.core.shapes import Vec3
+from znni.machine.machine import Device, DeviceKind, Machine
+from znni.network.network import Conv, Network
+from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 
 
 @dataclass(eq=False)
@@ -50,40 +50,40 @@ class Space:
 
     def __post_init__(self) -> None:
         self.network = replace(self.network, weights=None)
-        self._wanted: frozenset[Place] | None = None
+        self._wanted: frozenset[CutPoint] | None = None
         alone = without_gpu(self.catalogue), on_device(self.catalogue, "gpu")
         on_host, on_gpu = (
-            SideSearch(self.network, some.values(), self.model, self.division) for some in alone
+            DeviceSearch(self.network, some.values(), self.model, self.division) for some in alone
         )
-        self._sides: dict[Means, SideSearch] = {"cpu": on_host, "gpu": on_gpu}
+        self._searches: dict[Processor, DeviceSearch] = {"cpu": on_host, "gpu": on_gpu}
         if any(isinstance(primitive, UsesGpu) for primitive in self.catalogue.values()):
-            self._sides["host using gpu"] = self._using_gpu()
+            self._searches["host using gpu"] = self._using_gpu()
 
-    def _using_gpu(self) -> SideSearch:
+    def _using_gpu(self) -> DeviceSearch:
         """The ways of layers on the host that may compute on the GPU."""
         gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
-        search = SideSearch(self.network, on_host, self.model, self.division, self._gpu_room(gpu))
+        search = DeviceSearch(self.network, on_host, self.model, self.division, self._gpu_room(gpu))
         search.bounds = BoundsUsingGpu(
-            lambda: self._sides["cpu"].bounds, lambda: self._pieces.bounds, gpu.link
+            lambda: self._searches["cpu"].bounds, lambda: self._pieces.bounds, gpu.link
         )
         return search
 
     @cached_property
-    def _pieces(self) -> SideSearch:
+    def _pieces(self) -> DeviceSearch:
         """Layers on the GPU by what computes pieces there for the host, and as these are timed."""
         bases = computing_pieces(self.network, on_device(self.catalogue, "cpu").values())
-        return SideSearch(self.network, bases, BUILT_IN, "none")
+        return DeviceSearch(self.network, bases, BUILT_IN, "none")
 
     def _gpu_room(self, gpu: Device) -> GpuRoom:
         return room_for_host(gpu.memory, len(self.network.convolutions))
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[CutPoint]:
         """Where plans may pass from the host to the GPU, which the host's layers may use or not."""
-        places = [Place(n) for n in places_to_cut(self.network, self.device)]
-        if "host using gpu" in self._sides:
-            using = places_to_use_gpu(self.network, self.device)
-            places += [Place(n, host_uses_gpu=True) for n in using]
+        places = [CutPoint(n) for n in cut_points(self.network, self.device)]
+        if "host using gpu" in self._searches:
+            using = cut_points_using_gpu(self.network, self.device)
+            places += [CutPoint(n, host_uses_gpu=True) for n in using]
         return [place for place in places if self._wanted is None or place in self._wanted]
 
     def on(self, device: DeviceChoice) -> Self:
@@ -92,7 +92,7 @@ class Space:
         other.device = device
         return other
 
-    def through(self, places: Iterable[Place]) -> Self:
+    def through(self, places: Iterable[CutPoint]) -> Self:
         """The search among plans that pass from the host to the GPU at one of these places."""
         other = copy(self)
         other._wanted = frozenset(places)
@@ -112,21 +112,21 @@ class Space:
         else:
             gpu = replace(self.machine.gpus[0], memory=memory)
             other.machine = replace(self.machine, gpus=(gpu, *self.machine.gpus[1:]))
-            if "host using gpu" in self._sides:
-                within = self._sides["host using gpu"].within(self._gpu_room(gpu))
-                other._sides = {**self._sides, "host using gpu": within}
+            if "host using gpu" in self._searches:
+                within = self._searches["host using gpu"].within(self._gpu_room(gpu))
+                other._searches = {**self._searches, "host using gpu": within}
         return other
 
     def among(self, primitives: Collection[str]) -> Self:
         """The search among some of the primitives, by their names."""
         some = {name: found for name, found in self.catalogue.items() if name in primitives}
-        other = self._with_sides(lambda side: side.among(some.values()))
+        other = self._with_sides(lambda part: part.among(some.values()))
         other.catalogue = some
         return other
 
     def choosing(self, choose: Chooser) -> Self:
         """The search with another way to give the memory to the steps, with what this one knows."""
-        return self._with_sides(lambda side: side.choosing(choose))
+        return self._with_sides(lambda part: part.choosing(choose))
 
     def undivided(self) -> Self:
         """The search among plans that compute each layer's batch whole; the quicker one."""
@@ -134,19 +134,19 @@ class Space:
 
     def dividing(self, division: Division) -> Self:
         """The search among plans with batches in pieces of these sizes."""
-        other = self._with_sides(lambda side: side.dividing(division))
+        other = self._with_sides(lambda part: part.dividing(division))
         other.division = division
         return other
 
-    def _with_sides(self, change: Callable[[SideSearch], SideSearch]) -> Self:
+    def _with_sides(self, change: Callable[[DeviceSearch], DeviceSearch]) -> Self:
         other = copy(self)
-        other._sides = {kind: change(side) for kind, side in self._sides.items()}
+        other._searches = {kind: change(part) for kind, part in self._searches.items()}
         return other
 
     @property
     def calls(self) -> int:
         """How many different calls were priced so far."""
-        return sum(map(len, self._sides.values()))
+        return sum(map(len, self._searches.values()))
 
     def patches(self) -> Iterator[Vec3]:
         """The patches that are tried first: of those that differ by little a spread."""
@@ -156,7 +156,7 @@ class Space:
         )
         return patch_sizes(self.output, self.network.total_pooling, isotropic=isotropic)
 
-    def job(self, patch: Vec3) -> Job:
+    def job(self, patch: Vec3) -> PatchCandidate:
         """The job in patches of that many output voxels."""
-        bounds = {means: side.bounds for means, side in self._sides.items()}
-        return Job(self.network, self.machine, self.output, patch, self.overhead, bounds)
+        bounds = {means: part.bounds for means, part in self._searches.items()}
+        return PatchCandidate(self.network, self.machine, self.output, patch, self.overhead, bounds)

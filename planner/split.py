@@ -8,11 +8,11 @@ from itertools import pairwise
 from math import inf
 
 from planner.layers import Options, bare_step
-from planner.samples import sample_steps
-from znni.machine import DeviceKind
-from znni.network import Conv, Layer, Network, Pool, PooledConv
-from znni.segments import Segment, Step
-from znni.shapes import Shape5, fragments, valid_convolution
+from planner.shape_samples import sample_steps
+from znni.core.shapes import Shape5, fragments, valid_convolution
+from znni.machine.machine import DeviceKind
+from znni.network.network import Conv, Layer, Network, Pool, PooledConv
+from znni.plans.segments import Segment, Step
 
 
 def pooled_convolutions(network: Network) -> Iterator[PooledConv]:

@@ -14,18 +14,18 @@ from command_line import INFER, LONG_VOLUME, succeeds, voxels, write_case, write
 from fakes import fake_catalogue
 from hypothesis import settings
 
-from planner.costs import BUILT_IN
+from planner.cost_model import BUILT_IN
 from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
-from znni.machine import Machine
-from znni.network import Network
-from znni.network_file import load_network
-from znni.primitive import Primitive
-from znni.this_machine import detect_machine
-from znni.timing import Timing
-from znni.weights import Weights, load_weights
+from znni.machine.detect import detect_machine
+from znni.machine.machine import Machine
+from znni.machine.timing import Timing
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import Weights, load_weights
+from znni.plans.primitive import Primitive
 
 # The same examples on every run: a failure on one machine is a failure on the next.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
@@ -86,7 +86,7 @@ def weights(small_case: Path, network: Network) -> Weights:
 @pytest.fixture
 def fake_primitives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans choose among primitives that cost no time to plan for, and give the reference."""
-    monkeypatch.setattr("znni.planning.catalogue", lambda _machine: fake_catalogue())
+    monkeypatch.setattr("znni.inference.planning.catalogue", lambda _machine: fake_catalogue())
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from znni.api import (
+    from znni.inference.api import (
         Inferer,
         ZnniError,
         infer,
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
         random_weights,
         search,
     )
-    from znni.drop_in import SlidingWindowInferer
-    from znni.importing import import_network
-    from znni.verification import verify
-    from znni.viewing import view
+    from znni.inference.monai import SlidingWindowInferer
+    from znni.inference.network_import import import_network
+    from znni.inference.verification import verify
+    from znni.inference.viewing import view
 
 __version__ = "0.1.0"
 
@@ -39,10 +39,10 @@ __all__ = [
 
 # Where what is not of the library's central module lives.
 HOMES = {
-    "SlidingWindowInferer": "znni.drop_in",
-    "import_network": "znni.importing",
-    "verify": "znni.verification",
-    "view": "znni.viewing",
+    "SlidingWindowInferer": "znni.inference.monai",
+    "import_network": "znni.inference.network_import",
+    "verify": "znni.inference.verification",
+    "view": "znni.inference.viewing",
 }
 
 
@@ -56,4 +56,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'znni' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(HOMES.get(name, "znni.api")), name)
+    return getattr(import_module(HOMES.get(name, "znni.inference.api")), name)

@@ -23,10 +23,10 @@ import pytest
 import typer
 from command_line import znni
 from numpy.typing import NDArray
+from paths import ROOT
 
 from znni.cli import app
 
-ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs"
 DOCUMENTS = [ROOT / "README.md", *sorted(SITE.rglob("*.md"))]
 

@@ -1,1 +1,1 @@
-"""Costs that are measured: what to measure, where it is kept, and the model that it gives."""
+"""Measured time: what to measure, where it is kept, and the cost model it gives."""

@@ -15,13 +15,14 @@ from znni.calibration.measure import Workbench
 from znni.calibration.model import Fitted, MeasuredModel
 from znni.calibration.record import record
 from znni.calibration.shapes import Call, Effort, designed_calls, effort_for
-from znni.errors import InvalidInput, option
-from znni.gpus import why_no_gpu
-from znni.machine import DeviceKind
-from znni.options import Calibrated
-from znni.primitive import Primitive, catalogue, on_device, without_gpu
-from znni.this_machine import detect_for
-from znni.units import in_units
+from znni.core.errors import InvalidInput, option
+from znni.core.options import Calibrated
+from znni.core.text import in_units
+from znni.machine.detect import detect_for
+from znni.machine.gpus import why_no_gpu
+from znni.machine.machine import DeviceKind
+from znni.plans.primitive import Primitive, on_device, without_gpu
+from znni.primitives.catalogue import catalogue
 
 Progress: TypeAlias = Callable[[int, int], None]
 

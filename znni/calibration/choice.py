@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from planner.costs import BUILT_IN, FLOPS_AND_BYTES, NOT_HERE, BuiltInModel, CostModel
+from planner.cost_model import BUILT_IN, FLOPS_AND_BYTES, NOT_HERE, BuiltInModel, CostModel
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.model import MeasuredModel
-from znni.errors import InvalidInput, option
-from znni.options import Costs
-from znni.primitive import Catalogue, Primitive
+from znni.core.errors import InvalidInput, option
+from znni.core.options import Costs
+from znni.plans.primitive import Catalogue, Primitive
 
 log = logging.getLogger("znni")
 

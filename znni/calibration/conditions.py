@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from znni.machine import Device
-from znni.units import counted
+from znni.core.text import counted
+from znni.machine.machine import Device
 
 # Those that the primitives' inner loops are compiled by, or call: on the host, and on a GPU, where
 # each has a name for every version of CUDA.

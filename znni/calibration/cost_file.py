@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from znni.errors import InvalidInput
-from znni.user_cache import user_cache
+from znni.core.errors import InvalidInput
+from znni.core.user_cache import user_cache
 
 # The environment variable that names another file.
 VARIABLE = "ZNNI_COSTS"

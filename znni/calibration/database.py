@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from znni.calibration.conditions import Conditions
 from znni.calibration.cost_file import CostFile
-from znni.network import Conv, Operation, PooledConv
-from znni.shapes import Shape5
+from znni.core.shapes import Shape5
+from znni.network.network import Conv, Operation, PooledConv
 
 # Of one primitive on one shape the latest of these count, by their median: a single one may have
 # been disturbed, and old ones are of a machine that was set up otherwise.

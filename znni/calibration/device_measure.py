@@ -8,11 +8,10 @@ import numpy as np
 
 from znni.calibration.measure import NOISE, memory_for, some_weights
 from znni.calibration.shapes import Call
-from znni.cuda import cupy, device_errors
-from znni.device_arena import DeviceArena
-from znni.device_timing import timed_on_device
-from znni.primitive import Primitive
-from znni.timing import Timing
+from znni.machine.cuda import cupy, device_errors
+from znni.machine.device_arena import DeviceArena
+from znni.machine.timing import Timing, timed_on_device
+from znni.plans.primitive import Primitive
 
 
 class DeviceWorkbench:

@@ -8,11 +8,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.cost import Cost
-from znni.network import Conv, Operation, Pool, PooledConv
-from znni.nominal_time import nominal_seconds
-from znni.primitive import Primitive
-from znni.shapes import Shape5
+from znni.core.shapes import Shape5
+from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.plans.cost import Cost
+from znni.plans.nominal_time import nominal_seconds
+from znni.plans.primitive import Primitive
 
 Numbers: TypeAlias = NDArray[np.float64]
 

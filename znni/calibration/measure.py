@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from znni.arena import Arena
 from znni.calibration.shapes import Call
-from znni.network import Conv, Network, Operation, PooledConv
-from znni.primitive import Primitive
-from znni.timing import Timing, timed
-from znni.weights import ConvWeights, random_weights
+from znni.machine.arena import Arena
+from znni.machine.timing import Timing, timed
+from znni.network.network import Conv, Network, Operation, PooledConv
+from znni.network.weights import ConvWeights, random_weights
+from znni.plans.primitive import Primitive
 
 NOISE = 2**16  # different numbers in an input, which times do not depend on
 

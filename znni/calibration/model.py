@@ -9,15 +9,16 @@ from typing import get_args
 
 import numpy as np
 
-from planner.costs import BUILT_IN, Estimate
+from planner.cost_model import BUILT_IN, Estimate
 from znni.calibration.database import Measurement
 from znni.calibration.features import AXES, Numbers, place
 from znni.calibration.regression import Regression
-from znni.cost import Cost
-from znni.machine import DeviceKind
-from znni.network import Operation
-from znni.primitive import Catalogue, Primitive
-from znni.shapes import Shape5
+from znni.core.shapes import Shape5
+from znni.core.text import aligned
+from znni.machine.machine import DeviceKind
+from znni.network.network import Operation
+from znni.plans.cost import Cost
+from znni.plans.primitive import Catalogue, Primitive
 
 # Of each kind of primitives the latest so many measurements count: runs that are recorded add some
 # whenever a plan is new, and the time of a prediction grows with their square.
@@ -132,3 +133,24 @@ class _Sample:
 
 def _root_mean_square(logarithms: Numbers) -> float:
     return float(np.sqrt(np.mean(np.square(logarithms))))
+
+
+HEADER = ("primitive", "measurements", "error", "error of the built-in model")
+
+
+def calibration_table(known: Iterable[Fitted]) -> str:
+    """A row for each primitive; a dash where nothing was measured of it."""
+    rows = [
+        (
+            fitted.primitive,
+            f"{fitted.measurements}",
+            _share(fitted.error),
+            _share(fitted.built_in_error),
+        )
+        for fitted in known
+    ]
+    return "\n".join(aligned([HEADER, *rows], left=1))
+
+
+def _share(error: float | None) -> str:
+    return "-" if error is None else f"{error:.0%}"

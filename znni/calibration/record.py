@@ -11,11 +11,12 @@ from znni.calibration.choice import measurements_of
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement, today
 from znni.calibration.shapes import Call
-from znni.errors import InvalidInput
-from znni.machine import DeviceKind
-from znni.primitive import Primitive, catalogue, on_device
-from znni.segments import Step
-from znni.this_machine import detect_for
+from znni.core.errors import InvalidInput
+from znni.machine.detect import detect_for
+from znni.machine.machine import DeviceKind
+from znni.plans.primitive import Primitive, on_device
+from znni.plans.segments import Step
+from znni.primitives.catalogue import catalogue
 
 log = logging.getLogger("znni")
 

@@ -9,11 +9,11 @@ from math import exp, log
 from random import Random
 from typing import NamedTuple
 
-from planner.costs import BUILT_IN
-from znni.machine import DeviceKind
-from znni.network import Conv, Operation, Pool, PooledConv
-from znni.primitive import Primitive
-from znni.shapes import Shape5, Vec3
+from planner.cost_model import BUILT_IN
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import DeviceKind
+from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.plans.primitive import Primitive
 
 # Layers: of kernels, pooling windows and maps (in, out), the common ones several times.
 KERNELS = range(1, 10)

@@ -10,8 +10,8 @@ from typing import NoReturn
 import typer
 
 from znni.cli.commands import app
-from znni.errors import ZnniError
-from znni.stopping import Stopped, stopping_on_signals
+from znni.cli.signals import Stopped, stopping_on_signals
+from znni.core.errors import ZnniError
 
 INTERNAL_ERROR = 70
 LONGEST = 1500  # characters of a message

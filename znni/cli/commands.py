@@ -14,11 +14,11 @@ from znni.cli.infer import infer
 from znni.cli.plan import plan
 from znni.cli.verify import verify
 from znni.cli.view import view
-from znni.options import Calibrated
-from znni.units import counted
+from znni.core.options import Calibrated
+from znni.core.text import counted
 
 if TYPE_CHECKING:
-    from znni.network import Network
+    from znni.network.network import Network
 
 app = typer.Typer(
     name="znni",
@@ -70,10 +70,10 @@ def calibrate(
 ) -> None:
     """Measure how fast this machine is, for plans to be made from."""
     from znni.calibration.campaign import calibrate_machine
-    from znni.calibration.report import calibration_table
-    from znni.handling import calibrate_handling
-    from znni.progress import show_progress
-    from znni.this_machine import detect_for
+    from znni.calibration.io_rates import calibrate_handling
+    from znni.calibration.model import calibration_table
+    from znni.cli.progress import show_progress
+    from znni.machine.detect import detect_for
 
     with show_progress("measurements") as progress:
         known = calibrate_machine(
@@ -90,7 +90,7 @@ def info(
 ) -> None:
     """Describe a network or a volume."""
     if Path(file).suffix in (".yaml", ".yml"):
-        from znni.network_file import load_network
+        from znni.network.network_file import load_network
 
         typer.echo(_describe(load_network(file)))
     else:
@@ -105,7 +105,7 @@ app.command()(view)
 
 
 def _describe(network: Network) -> str:
-    from znni.network import Conv
+    from znni.network.network import Conv
 
     lines = [str(network)]
     for layer in network.layers:

@@ -32,6 +32,6 @@ def import_network(
     ] = False,
 ) -> None:
     """Turn a network of PyTorch, ONNX or ZNN into a network file and weights."""
-    from znni import importing
+    from znni.inference.network_import import import_network
 
-    typer.echo(importing.import_network(source, out, like=like, overwrite=overwrite))
+    typer.echo(import_network(source, out, like=like, overwrite=overwrite))

@@ -12,7 +12,7 @@ import typer
 from znni.cli import options
 from znni.cli.plan import plan_text
 from znni.cli.values import parse_roi
-from znni.options import Pad
+from znni.core.options import Pad
 
 
 @options.planned(before="plan")
@@ -66,11 +66,11 @@ def infer(
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Run a network over a volume and write its dense output."""
-    from znni import api
-    from znni.dry_run import rehearse
-    from znni.plan_file import load_plan
-    from znni.progress import show_progress
-    from znni.request import RunOptions
+    from znni.cli.progress import show_progress
+    from znni.inference import api
+    from znni.inference.dry_run import rehearse
+    from znni.inference.request import RunOptions
+    from znni.plans.plan_file import load_plan
     from znni.volumes.locate import stem
 
     network = api.load_network(net)

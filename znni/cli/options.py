@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from znni.options import (
+from znni.core.options import (
     Accuracy,
     Border,
     Compression,

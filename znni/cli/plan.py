@@ -9,10 +9,10 @@ import typer
 
 from znni.cli import options
 from znni.cli.values import are_extents, parse_roi, three_extents
-from znni.options import Accuracy
+from znni.core.options import Accuracy
 
 if TYPE_CHECKING:
-    from znni.plans import Plan
+    from znni.plans.plan import Plan
 
 
 @options.planned(before="explain")
@@ -56,10 +56,10 @@ def plan(
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Print the fastest plan and what it will take, without running it."""
-    from znni import planning
-    from znni.plan_file import save_plans
-    from znni.plan_plot import check_drawable, plot_plan
-    from znni.ranking import ranking
+    from znni.inference import planning
+    from znni.inference.plan_plot import check_drawable, plot_plan
+    from znni.plans.plan_file import save_plans
+    from znni.plans.plan_text import ranking
     from znni.volumes.locate import open_volume
 
     if plot:
@@ -93,7 +93,7 @@ def plan(
 
 def plan_text(plan: Plan, allowed: Accuracy) -> str:
     """A plan as a table, with a line on its accuracy where there is something to say."""
-    from znni.planning import accuracy_note
+    from znni.inference.planning import accuracy_note
 
     note = accuracy_note(plan, allowed)
     return str(plan) + f"\naccuracy      {note}" * bool(note)

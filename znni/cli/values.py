@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from znni.errors import InvalidInput
-from znni.shapes import Vec3
-from znni.units import counted
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.core.text import counted
 
 
 def are_extents(text: str) -> bool:

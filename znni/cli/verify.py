@@ -35,9 +35,9 @@ def verify(
     Its blocks are held to their checksums, too. Exits with 5 where anything differs, or a block
     cannot be read, and with 4 where input or output cannot be got at.
     """
-    from znni import verification
-    from znni.errors import OutputDiffers, option
-    from znni.progress import show_progress
+    from znni.cli.progress import show_progress
+    from znni.core.errors import OutputDiffers, option
+    from znni.inference import verification
 
     with show_progress() as progress:
         found = verification.verify(

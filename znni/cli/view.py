@@ -35,7 +35,7 @@ def view(
 
     It is one HTML file, without anything from elsewhere.
     """
-    from znni import viewing
+    from znni.inference import viewing
 
     region = parse_roi(roi) if roi else None
     made = viewing.view(

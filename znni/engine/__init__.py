@@ -1,1 +1,1 @@
-"""Runs a plan: tiles of a volume, patches through the layers, fragments to dense output."""
+"""The engine: runs a plan over a volume, reading, computing and writing at once."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from znni.errors import PLAN_AGAIN, InvalidInput
-from znni.micro_batches import found
-from znni.network import Network
-from znni.plans import Plan
-from znni.primitive import Catalogue
-from znni.sides import Side, bytes_of
-from znni.units import counted
-from znni.volume import Volume
+from znni.core.errors import PLAN_AGAIN, InvalidInput
+from znni.core.text import counted
+from znni.core.volume import Volume
+from znni.network.network import Network
+from znni.plans.device_partition import DevicePart, bytes_of
+from znni.plans.micro_batches import found
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue
 
 
 def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
@@ -19,14 +19,14 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
         InvalidInput: an unknown primitive, shapes that it would not produce, or other memory
             than it takes.
     """
-    for side in plan.sides:
-        _check_steps(side, catalogue)
+    for part in plan.parts:
+        _check_steps(part, catalogue)
     _check_memory(plan)
 
 
-def _check_steps(side: Side, catalogue: Catalogue) -> None:
-    expected = side.input_shape
-    for segment in side.segments:
+def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
+    expected = part.input_shape
+    for segment in part.segments:
         first = segment.steps[0]
         if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
             raise InvalidInput(
@@ -70,7 +70,7 @@ def _check_steps(side: Side, catalogue: Catalogue) -> None:
 
 def _check_memory(plan: Plan) -> None:
     for promised, device in plan.limits.values():
-        resident, working = bytes_of(plan.sides, device.kind)
+        resident, working = bytes_of(plan.parts, device.kind)
         if (promised.resident, promised.working) != (resident, working):
             raise InvalidInput(
                 f"the plan promises {promised.resident} resident and {promised.working} working "

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.cuda import cupy, device_errors
-from znni.device_arena import DeviceArena, capacity_with_alignment
+from znni.core.options import OutputType
 from znni.engine.device_recombine import DeviceRecombination
+from znni.engine.executor import Executor, Fragments, Measured
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.traversal import Fragments, Measured, Traversal
 from znni.engine.upload import Parts, Span, Upload
-from znni.options import OutputType
-from znni.plans import Plan
-from znni.primitive import Catalogue, Run
-from znni.segments import Step
-from znni.sides import Side
-from znni.weights import Weights
+from znni.machine.cuda import cupy, device_errors
+from znni.machine.device_arena import DeviceArena, capacity_with_alignment
+from znni.network.weights import Weights
+from znni.plans.device_partition import DevicePart
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, Run
+from znni.plans.segments import Step
 
 # What the driver rounds allocations up to, and what it keeps for code of kernels and for libraries
 # once they are called: all primitives together 30 MiB (`python -m bench gpu-memory`).
@@ -93,7 +93,7 @@ class DeviceLayers:
     def __init__(
         self,
         plan: Plan,
-        side: Side,
+        part: DevicePart,
         catalogue: Catalogue,
         weights: Weights,
         measured: Measured,
@@ -106,13 +106,13 @@ class DeviceLayers:
                 cupy().cuda.Stream(non_blocking=True) for _ in range(2)
             )
             with self._compute:
-                self._traversal = Traversal(side.segments, catalogue, weights)
+                self._executor = Executor(part.segments, catalogue, weights)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # what only preparing took
-            working, _ = side.working_peak()
-            self._arena = DeviceArena(working - side.first_input.nbytes)
-            self._upload = Upload(side.first_input, self._compute)
+            working, _ = part.working_peak()
+            self._arena = DeviceArena(working - part.first_input.nbytes)
+            self._upload = Upload(part.first_input, self._compute)
             dense = (plan.network.out_features, *plan.patch)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
@@ -149,7 +149,7 @@ class DeviceLayers:
 
         with device_errors(self._name):
             with self._upload.of(given.values) as parts, self._compute, self._arena.in_use():
-                self._traversal(given._replace(values=parts), call, put)
+                self._executor(given._replace(values=parts), call, put)
             self._compute.record(place.computed)  # the last: what is timed is over by then
         return Launched(place, parts, steps)
 

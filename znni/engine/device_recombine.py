@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from znni.cuda import cupy
-from znni.cuda_kernels import compiled, source_beside
-from znni.options import OutputType
-from znni.shapes import Vec3
+from znni.core.options import OutputType
+from znni.core.shapes import Vec3
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import compiled, source_beside
 
 THREADS = 256
 MOST_BLOCKS = 1 << 20  # each thread goes on from there
@@ -31,7 +31,7 @@ class DeviceRecombination:
     def __call__(self, fragments: Any, at: tuple[Vec3, ...], stride: Vec3, dense: Any) -> None:
         """Write fragments (n, f, z, y, x) to their positions in the output (f, Z, Y, X).
 
-        As ``znni.engine.recombine.place`` does, and on the current stream.
+        As ``znni.engine.host_layers.place`` does, and on the current stream.
         """
         if at not in self._starts:  # the same in every patch
             self._starts[at] = cupy().asarray(starts(at, self._patch))

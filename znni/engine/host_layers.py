@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import cycle
 
 import numpy as np
 
-from znni.arena import Arena, output_into
-from znni.cuda import cupy, device_errors
-from znni.device_arena import DeviceArena
-from znni.engine.recombine import place
+from znni.core.shapes import Vec3
+from znni.engine.executor import Executor, Fragments, Measured
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.traversal import Fragments, Measured, Traversal
 from znni.engine.upload import pinned
-from znni.plans import Plan
-from znni.primitive import Catalogue, Run
-from znni.segments import Step
-from znni.sides import Side
-from znni.weights import Float32, Weights
+from znni.machine.arena import Arena, output_into
+from znni.machine.cuda import cupy, device_errors
+from znni.machine.device_arena import DeviceArena
+from znni.network.weights import Float32, Weights
+from znni.plans.device_partition import DevicePart
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, Run
+from znni.plans.segments import Step
 
 
 class HostLayers:
@@ -44,30 +45,35 @@ class HostLayers:
     """
 
     def __init__(
-        self, plan: Plan, side: Side, catalogue: Catalogue, weights: Weights, measured: Measured
+        self,
+        plan: Plan,
+        part: DevicePart,
+        catalogue: Catalogue,
+        weights: Weights,
+        measured: Measured,
     ) -> None:
-        self._side = side
+        self._part = part
         self._patch = plan.patch
         self._measured = measured
-        working, _ = side.working_peak()
-        beside = side.first_input.nbytes
-        if side.hands_on:
-            beside += side.output_shape.nbytes
+        working, _ = part.working_peak()
+        beside = part.first_input.nbytes
+        if part.hands_on:
+            beside += part.output_shape.nbytes
             with device_errors(plan.gpu.name):
-                self._tensors = cycle([pinned(side.output_shape) for _ in range(2)])
-        self._traversal = Traversal(side.segments, catalogue, weights)
+                self._tensors = cycle([pinned(part.output_shape) for _ in range(2)])
+        self._executor = Executor(part.segments, catalogue, weights)
         self._on_gpu: DeviceArena | None = None
-        if not side.uses_gpu:
+        if not part.uses_gpu:
             self._arena = Arena(working - beside)
             return
         with device_errors(plan.gpu.name):
             cupy().get_default_memory_pool().free_all_blocks()  # what only preparing took
             self._arena = Arena(working - beside, page_locked=True)
-            self._on_gpu = DeviceArena(side.gpu_working)
+            self._on_gpu = DeviceArena(part.gpu_working)
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
         """One, which gives dense output, or all that the last step makes, for the next side."""
-        run = self.tensor if self._side.hands_on else self.dense
+        run = self.tensor if self._part.hands_on else self.dense
 
         def work(given: Fragments) -> Float32 | Fragments:
             on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()
@@ -78,8 +84,8 @@ class HostLayers:
 
     def dense(self, given: Fragments) -> Float32:
         """The dense output (f', Z, Y, X) of a patch."""
-        dense = np.empty((self._side.output_shape.f, *self._patch), np.float32)
-        self._traversal(given, self._call, lambda made: place(*made, dense))
+        dense = np.empty((self._part.output_shape.f, *self._patch), np.float32)
+        self._executor(given, self._call, lambda made: place(*made, dense))
         return dense
 
     def tensor(self, given: Fragments) -> Fragments:
@@ -88,13 +94,13 @@ class HostLayers:
         parts: list[Fragments] = []
 
         def call(step: Step, run: Run, x: Float32) -> Float32:
-            if not self._side.writes_in_place(step):
+            if not self._part.writes_in_place(step):
                 return self._call(step, run, x)
             first = sum(len(part.at) for part in parts)
             with output_into(whole[first : first + step.shape_out.n]):
                 return self._call(step, run, x)
 
-        self._traversal(given, call, parts.append)
+        self._executor(given, call, parts.append)
         at = tuple(start for part in parts for start in part.at)
         return Fragments(whole, at, parts[0].stride)
 
@@ -103,3 +109,13 @@ class HostLayers:
         y = run(x)
         self._measured(step, time.perf_counter() - begun)
         return y
+
+
+def place(fragments: Float32, at: Sequence[Vec3], stride: Vec3, dense: Float32) -> None:
+    """Write fragments (n, f, z, y, x) to their positions in the dense output (f, Z, Y, X).
+
+    Voxel i of a fragment goes to ``at + stride * i``. After pools p1, p2, ... with offsets o1,
+    o2, ... that is ``o1 + p1 (o2 + p2 (... + i))``: the first pool's offset counts least.
+    """
+    for fragment, start in zip(fragments, at, strict=True):
+        dense[:, start.z :: stride.z, start.y :: stride.y, start.x :: stride.x] = fragment

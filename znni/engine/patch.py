@@ -6,17 +6,17 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from znni.core.options import OutputType
 from znni.engine.checks import check_runnable
 from znni.engine.device_layers import DeviceLayers
+from znni.engine.executor import Measured, not_measured, whole
 from znni.engine.host_layers import HostLayers
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.traversal import Measured, not_measured, whole
-from znni.options import OutputType
-from znni.plans import Plan
-from znni.primitive import Catalogue
-from znni.sides import Side
-from znni.weights import Float32, Weights
+from znni.network.weights import Float32, Weights
+from znni.plans.device_partition import DevicePart
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue
 
 
 class Layers(Protocol):
@@ -52,12 +52,12 @@ class PatchRunner:
         check_runnable(plan, catalogue)
         self.plan = plan
 
-        def ready(side: Side) -> Layers:
-            if side.device == "gpu":
-                return DeviceLayers(plan, side, catalogue, weights, measured, dtype)
-            return HostLayers(plan, side, catalogue, weights, measured)
+        def ready(part: DevicePart) -> Layers:
+            if part.device == "gpu":
+                return DeviceLayers(plan, part, catalogue, weights, measured, dtype)
+            return HostLayers(plan, part, catalogue, weights, measured)
 
-        self._sides = [ready(side) for side in plan.sides]
+        self._layers = [ready(part) for part in plan.parts]
 
     def __call__(self, block: Float32) -> NDArray[Any]:
         """The dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
@@ -72,7 +72,7 @@ class PatchRunner:
 
         Where the sides take turns they are one stage.
         """
-        first, *others = (work for side in self._sides for work in side.stages(stopwatch))
+        first, *others = (work for part in self._layers for work in part.stages(stopwatch))
         if not self.plan.time.in_turn:
             return [lambda block: first(whole(block)), *others]
 

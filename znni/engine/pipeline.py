@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.options import OutputType
+from znni.core.volume import Sink
 from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
 from znni.engine.stages import Work, of_values, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
-from znni.options import OutputType
-from znni.plans import Plan
-from znni.volume import Sink
+from znni.plans.plan import Plan
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -44,7 +44,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class Passage:
+class RunState:
     """What is left of a job, from its input to its output.
 
     Attributes:
@@ -87,7 +87,7 @@ class Patch(NamedTuple):
     finished: bool
 
 
-def run_volume(passage: Passage, runner: Runner, stopwatch: Stopwatch) -> None:
+def run_volume(state: RunState, runner: Runner, stopwatch: Stopwatch) -> None:
     """Compute what is left of a job patch by patch, and write each output voxel once.
 
     Reading, the layers on each device, transfer and writing are stages, which work at a time, each
@@ -95,23 +95,23 @@ def run_volume(passage: Passage, runner: Runner, stopwatch: Stopwatch) -> None:
     had passed the one that failed are written, and are no longer among the remaining.
 
     Args:
-        passage: what is left of the job.
+        state: what is left of the job.
         runner: computes the patches.
         stopwatch: learns where the time goes.
     """
 
     def read(tile: Tile) -> Patch:
         with stopwatch.during("reading"):
-            return Patch(tile, *passage.blocks.read(tile))
+            return Patch(tile, *state.blocks.read(tile))
 
     def write(patch: Patch) -> None:
         tile, dense, _ = patch
         with stopwatch.during("writing"):
-            passage.write(tile, dense)
-        passage.note_written(tile)
+            state.write(tile, dense)
+        state.note_written(tile)
 
     computing = map(_unless_finished, map(of_values, runner.stages(stopwatch)))
-    tiles = list(passage.remaining.tiles(runner.plan.patch))
+    tiles = list(state.remaining.tiles(runner.plan.patch))
     with stopwatch.during("running"):
         run_stages(tiles, [read, *computing, write], here=1)
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.engine.endurance import EnduringRunner
-from znni.engine.pipeline import Passage
+from znni.core.errors import InvalidInput, option
+from znni.core.options import ACCURACIES, Accuracy, OutputType
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Output
+from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.pipeline import RunState
 from znni.engine.remaining import Remaining
-from znni.errors import InvalidInput, option
-from znni.job_seconds import JobSeconds
-from znni.machine import DeviceKind
-from znni.options import ACCURACIES, Accuracy, OutputType
-from znni.plans import Plan
-from znni.shapes import Box, Vec3
-from znni.volume import Output
+from znni.machine.machine import DeviceKind
+from znni.plans.job_seconds import JobSeconds
+from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
 
@@ -74,7 +74,7 @@ class Comparison:
 
 def recheck(
     runner: EnduringRunner,
-    passage: Passage,
+    state: RunState,
     output: Output,
     accuracy: Accuracy,
     smaller: Callable[[Plan, DeviceKind], Plan],
@@ -85,7 +85,7 @@ def recheck(
 
     Args:
         runner: with the plan to go on with.
-        passage: what is left of the job.
+        state: what is left of the job.
         output: with the blocks that are finished.
         accuracy: the class that primitives may have.
         smaller: as ``EnduringRunner.run`` takes it.
@@ -97,14 +97,14 @@ def recheck(
         InvalidInput: the block comes out differently, by more than rounding.
     """
     finished = reversed(_finished(output.begun.history))
-    block = next((block for block in finished if not passage.blocks.is_outside(block)), None)
+    block = next((block for block in finished if not state.blocks.is_outside(block)), None)
     if block is None:
         return JobSeconds()
-    size = passage.remaining.output
+    size = state.remaining.output
     only = Remaining(size, [(Box(Vec3(0, 0, 0), size), True), (block, False)])
-    share, accepted = ROUNDING[passage.dtype]
+    share, accepted = ROUNDING[state.dtype]
     found = Comparison(output, accepted)
-    again = Passage(passage.blocks.unmasked(), found, passage.dtype, only)
+    again = RunState(state.blocks.unmasked(), found, state.dtype, only)
     spent = runner.run(again, smaller)
     layers = len(runner.plans[-1].network.convolutions)
     if not found.largest <= layers * ACCURACIES[accuracy] + share:

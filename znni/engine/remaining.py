@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import Tile, tiles
-from znni.shapes import Box, Vec3
 
 
 class Remaining:

@@ -1,30 +1,43 @@
-"""Blocks that need no work, because what they hold is known.
-
-A block outside the mask holds 0. A block that sees one value per map has f(c) everywhere, what the
-network gives for that value c: it is found layer by layer in float64, since a convolution of
-constant maps is the sum of its kernel times them and pooling leaves them as they are, and rounded
-once to float32. So it depends on c alone, whatever the plan, and is within the primitives' error of
-what a block that was computed holds.
-"""
+"""Blocks of a run that needed no work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 
+from znni.core.errors import InvalidInput, UnusableValues
+from znni.core.shapes import Box, Vec3
+from znni.core.text import counted
+from znni.core.volume import Volume
 from znni.engine.tiles import Job, Tile, read_input
-from znni.errors import InvalidInput, UnusableValues
-from znni.network import Network
+from znni.network.network import Network
+from znni.network.weights import Float32, Weights
 from znni.primitives.reference import activation
-from znni.shapes import Box, Vec3
-from znni.skipped import Skipped
-from znni.units import counted
-from znni.volume import Volume
-from znni.weights import Float32, Weights
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """How many blocks were not computed, and why.
+
+    Attributes:
+        outside_mask: blocks that no voxel of the mask is in.
+        constant: blocks that see one value per map.
+    """
+
+    outside_mask: int = 0
+    constant: int = 0
+
+    def __str__(self) -> str:
+        """In words; empty where there were none."""
+        reasons = {"outside the mask": self.outside_mask, "of constant input": self.constant}
+        said = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
+        total = counted(self.outside_mask + self.constant, "block")
+        return f"{total} not computed: {', '.join(said)}" * bool(said)
+
 
 MASK_BYTES = 2**20  # of a mask, read at a time: promised as part of what a process takes
 MOST_CONSTANTS = 256  # that are kept

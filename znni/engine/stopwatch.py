@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Literal, TypeAlias
 
-from znni.job_seconds import JobSeconds, Stage, StageSeconds
+from znni.plans.job_seconds import JobSeconds, Stage, StageSeconds
 
 Purpose: TypeAlias = Literal["building", "running"] | Stage
 

@@ -10,12 +10,12 @@ from typing import Any, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, UnusableValues, option
-from znni.network import InputScaling, Network
-from znni.options import Border, Pad, check_names
-from znni.shapes import Box, Vec3
-from znni.volume import Volume
-from znni.weights import Float32
+from znni.core.errors import InvalidInput, UnusableValues, option
+from znni.core.options import Border, Pad, check_names
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Volume
+from znni.network.network import InputScaling, Network
+from znni.network.weights import Float32
 
 # Of float32 that are scaled at a time: a mebibyte.
 CACHED_VALUES = 2**18

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from znni.arena import Arena
-from znni.cuda import cupy
-from znni.shapes import Shape5
-from znni.weights import Float32
+from znni.core.shapes import Shape5
+from znni.machine.arena import Arena
+from znni.machine.cuda import cupy
+from znni.network.weights import Float32
 
 
 class Span(NamedTuple):

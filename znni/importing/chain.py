@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.core.text import counted
 from znni.importing.checks import CHAIN, refuse
 from znni.importing.steps import Affine, Convolution, Float64, MaxPooling, Nonlinearity, Step
-from znni.network import Activation, Conv, InputScaling, Layer, Network, Pool
-from znni.shapes import Vec3
-from znni.units import counted
-from znni.weights import ConvWeights, Weights, checked_weights
+from znni.network.network import Activation, Conv, InputScaling, Layer, Network, Pool
+from znni.network.weights import ConvWeights, Weights, checked_weights
 
 
 @dataclass(frozen=True)

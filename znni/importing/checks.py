@@ -12,12 +12,12 @@ from typing import NoReturn, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, option
+from znni.core.shapes import Vec3
+from znni.core.text import counted
+from znni.core.yaml_file import is_count
 from znni.importing.steps import Affine, Convolution, Float64, MaxPooling, Nonlinearity
-from znni.network import Activation
-from znni.shapes import Vec3
-from znni.units import counted
-from znni.yaml_file import is_count
+from znni.network.network import Activation
 
 # What a layer with a parameter must have it be: the slope of leaky_relu, the scale of elu.
 PARAMETERS: Mapping[str, float] = {"leaky_relu": 0.01, "elu": 1.0}

@@ -11,13 +11,13 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
 from znni.importing import checks
 from znni.importing.graph import Operation, in_order
 from znni.importing.pt2_archive import EXPORT_AGAIN, Archive, Node, Tensor
 from znni.importing.steps import Found, Original, Step
-from znni.network import Activation
-from znni.weights import Float32
+from znni.network.network import Activation
+from znni.network.weights import Float32
 
 PLAIN: Mapping[str, Activation] = {"relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
 from znni.importing.checks import CHAIN
 
 NO_BRANCHES = f"skip connections and branches cannot be represented; {CHAIN}"

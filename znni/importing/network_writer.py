@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from znni import __version__
-from znni.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, option
 from znni.importing.chain import Chain
-from znni.network import Conv, InputScaling, Layer
-from znni.network_file import load_network
-from znni.weights import KINDS
+from znni.network.network import Conv, InputScaling, Layer
+from znni.network.network_file import load_network
+from znni.network.weights import KINDS
 
 
 def weights_beside(out: Path) -> Path:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.graph import Operation, in_order
 from znni.importing.steps import Found, Original, Step
-from znni.network import Activation
-from znni.shapes import Vec3
-from znni.weights import Float32
+from znni.network.network import Activation
+from znni.network.weights import Float32
 
 INSTALL = "pip install 'znni[onnx]'"
 # Operations that onnx's own evaluator, which is plain NumPy, does in about a minute.

@@ -7,24 +7,25 @@ shifted by none and by P - 1 voxels, it must agree with what znni gives for all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
-from znni.api import Inferer
-from znni.errors import DoesNotFit, RunFailed
+from znni.core.errors import DoesNotFit, RunFailed
+from znni.core.shapes import Vec3
+from znni.core.text import in_units
 from znni.importing.chain import Chain
 from znni.importing.steps import Original
-from znni.network import Conv, Network
-from znni.shapes import Vec3
-from znni.this_machine import detect_host
-from znni.units import in_units
-from znni.weights import Float32
+from znni.machine.detect import detect_host
+from znni.network.network import Conv, Network
+from znni.network.weights import Float32, Weights
 
 MOST_ERROR = 1e-4  # the largest difference allowed, relative to the largest output
 SEED = 0
 TINY = float(np.finfo(np.float32).tiny)
+Compute: TypeAlias = "Callable[[Network, Weights, Float32], Float32]"
 COPIES = 3  # of a layer's input and output that a library may hold
 
 
@@ -49,8 +50,13 @@ class Parity:
         )
 
 
-def compare(chain: Chain, original: Original) -> Parity | str:
+def compare(chain: Chain, original: Original, compute: Compute) -> Parity | str:
     """Run a network and its original on random input.
+
+    Args:
+        chain: the network as imported.
+        original: what it was imported from.
+        compute: runs the imported network.
 
     Returns:
         How close they are, or why that could not be found out.
@@ -68,7 +74,7 @@ def compare(chain: Chain, original: Original) -> Parity | str:
     extents = (size - network.field_of_view) // pooling + 1
     ours, theirs = list[Float32](), list[Float32]()
     try:
-        dense = Inferer(network, chain.weights, costs="built-in", device="cpu")(x)
+        dense = compute(network, chain.weights, x)
     except DoesNotFit as error:
         return f"a patch to compare does not fit into memory: {error}"
     try:

@@ -16,10 +16,10 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.graph import Operation
-from znni.shapes import Vec3
 
 SCHEMA = 8  # major version of the graph's JSON
 LARGEST_JSON = 2**26  # bytes of a graph: a thousand layers take a few MiB

@@ -15,12 +15,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, option
+from znni.core.shapes import Vec3
+from znni.core.text import counted
 from znni.importing import checks
 from znni.importing.steps import Affine, Convolution, Found, MaxPooling, Nonlinearity, Step
-from znni.network import Conv, Network
-from znni.shapes import Vec3
-from znni.units import counted
+from znni.network.network import Conv, Network
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 

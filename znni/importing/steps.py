@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.network import Activation
-from znni.shapes import Vec3
-from znni.weights import Float32
+from znni.core.shapes import Vec3
+from znni.network.network import Activation
+from znni.network.weights import Float32
 
 Float64: TypeAlias = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from zipfile import ZipFile, is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, option
 from znni.importing.checks import array_of
 from znni.importing.torch_module import EXPORT
 

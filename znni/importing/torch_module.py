@@ -10,8 +10,8 @@ import numpy as np
 
 from znni.importing import checks
 from znni.importing.steps import Found, Original, Step
-from znni.network import Activation
-from znni.weights import Float32
+from znni.network.network import Activation
+from znni.network.weights import Float32
 
 EXPORT = (
     "give it as torch.export.export(module.eval(), (torch.zeros(1, MAPS, Z, Y, X),)), or that "

@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from znni.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, option
 from znni.importing import checks
 from znni.importing.graph import Operation, in_order
 from znni.importing.steps import Affine, Found, Step
-from znni.network import Activation
+from znni.network.network import Activation
 
 NETWORK = "processing/znn/train/network"
 FUNCTIONS: Mapping[str, Activation] = {

@@ -1,1 +1,1 @@
-"""The algorithms, one a file. ``reference`` is the definition of correct."""
+"""Primitives: the algorithms that compute one operation on one device."""

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from znni.network import Activation, Conv, Network, Pool
-from znni.shapes import Vec3, offsets
-from znni.weights import ConvWeights, Weights
+from znni.core.shapes import Vec3, offsets
+from znni.network.network import Activation, Conv, Network, Pool
+from znni.network.weights import ConvWeights, Weights
 
 Float64 = NDArray[np.float64]
 

@@ -1,1 +1,1 @@
-"""Where voxels come from and go to. A file format is one module."""
+"""Volumes: reading and writing. A file format is one module or package."""

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from znni.errors import InvalidInput
-from znni.shapes import Box, Vec3
-from znni.volume import Begun, Grid
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Begun, Grid
 
 LARGEST_EXTENT = 2**48  # far above any real one, far below any overflow
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from znni.errors import InvalidInput, Unreachable, Unreadable
-from znni.shapes import Box, Vec3
-from znni.units import counted
-from znni.volume import Volume
+from znni.core.errors import InvalidInput, Unreachable, Unreadable
+from znni.core.shapes import Box, Vec3
+from znni.core.text import counted
+from znni.core.volume import Volume
 from znni.volumes.ledger import Ledger, checksum_of
 from znni.volumes.stored import reason
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.shapes import Vec3
+from znni.core.shapes import Vec3
 
 CHUNK = 64
 

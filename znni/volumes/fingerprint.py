@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from znni.errors import Unreadable
-from znni.shapes import Box, Vec3
-from znni.volume import Volume
+from znni.core.errors import Unreadable
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Volume
 from znni.volumes.locate import split_dataset
 from znni.volumes.stored import is_url
 

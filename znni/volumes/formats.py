@@ -1,7 +1,7 @@
 """The formats that volumes are kept in, each by the endings of its names.
 
-Adding one is adding a module to this folder that has a ``FORMAT``; the table of all there are finds
-it.
+To add a format, add a module to this folder that defines ``FORMAT``, or a package whose module
+``format`` does. ``formats`` finds it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
 from types import ModuleType
 
 import znni.volumes
-from znni.errors import InvalidInput, option
-from znni.volume import Begun, NewOutput, Output, Volume
+from znni.core.errors import InvalidInput, option
+from znni.core.members import members
+from znni.core.volume import Begun, NewOutput, Output, Volume
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,7 @@ class Format:
 @cache
 def formats() -> tuple[Format, ...]:
     """All formats there are."""
-    package = znni.volumes
-    modules = (
-        import_module(found.name)
-        for found in iter_modules(package.__path__, f"{package.__name__}.")
-    )
+    modules = members(znni.volumes, "format")
     return tuple(module.FORMAT for module in modules if hasattr(module, "FORMAT"))
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import islice
 from typing import TypeVar
 
-from znni.this_machine import detect_host
+from znni.machine.detect import detect_host
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

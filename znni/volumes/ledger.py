@@ -17,9 +17,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
-from znni.shapes import Box, Vec3
-from znni.volume import Begun
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Begun
 
 CRC_DIGITS = 8
 

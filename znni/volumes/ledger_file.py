@@ -11,10 +11,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, RunFailed, option
-from znni.shapes import Box
-from znni.units import counted
-from znni.volume import NewOutput, Sink
+from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.shapes import Box
+from znni.core.text import counted
+from znni.core.volume import NewOutput, Sink
 from znni.volumes.io_threads import beside
 from znni.volumes.ledger import (
     Ledger,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from znni.errors import InvalidInput, option
-from znni.volume import Begun, NewOutput, Output, Volume
+from znni.core.errors import InvalidInput, option
+from znni.core.volume import Begun, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.formats import Format, Writer, check_plain, formats
 from znni.volumes.partial_file import partial_name

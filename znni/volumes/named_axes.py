@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
 from znni.volumes.array import ArrayLike
 
 ORDER = "czyx"

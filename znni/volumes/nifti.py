@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
-from znni.volume import Grid
+from znni.core.errors import InvalidInput
+from znni.core.volume import Grid
 from znni.volumes.formats import Format, library
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.stored import StoredVolume, local_file, reason

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
 from znni.volumes.formats import Format
 from znni.volumes.stored import StoredVolume, local_file, reason
 

@@ -12,9 +12,9 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from znni.errors import InvalidInput, option
-from znni.units import in_units
-from znni.volume import SAME_COMMAND
+from znni.core.errors import InvalidInput, option
+from znni.core.text import in_units
+from znni.core.volume import SAME_COMMAND
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
 from znni.volumes.partial_file import check_free, hold, partial_name, refused_at
 from znni.volumes.positioned_write import write_all
 

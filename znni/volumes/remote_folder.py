@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from znni.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, option
 from znni.volumes.formats import library
 from znni.volumes.stored import reason
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from znni.errors import InvalidInput, Unreachable, Unreadable
-from znni.shapes import Box
-from znni.volume import Grid
+from znni.core.errors import InvalidInput, Unreachable, Unreadable
+from znni.core.shapes import Box
+from znni.core.volume import Grid
 from znni.volumes.array import ArrayLike, ArrayVolume
 
 # How the system says that something is out of reach, and not that it is damaged. Libraries raise

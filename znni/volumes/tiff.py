@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
-from znni.errors import InvalidInput
-from znni.volume import Grid
+from znni.core.errors import InvalidInput
+from znni.core.volume import Grid
 from znni.volumes.formats import Format, library
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.stored import StoredVolume, local_file, reason

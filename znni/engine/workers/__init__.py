@@ -1,1 +1,1 @@
-"""Processes that compute patches, each on a device of its own, for one that reads and writes."""
+"""Several GPUs: one process for each, fed by the process that reads and writes."""

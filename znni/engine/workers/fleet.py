@@ -6,15 +6,15 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from znni.engine.pipeline import Passage
+from znni.core.options import OutputType
+from znni.engine.pipeline import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.lanes import Lanes
 from znni.engine.workers.serving import Prepare
 from znni.engine.workers.slots import SlotShape
 from znni.engine.workers.worker import Worker, end_all
-from znni.job_seconds import Stage
-from znni.options import OutputType
-from znni.plans import Plan
+from znni.plans.job_seconds import Stage
+from znni.plans.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Fleet:
             _end(self._workers)
             raise
 
-    def run_volume(self, passage: Passage, stopwatch: Stopwatch) -> None:
+    def run_volume(self, state: RunState, stopwatch: Stopwatch) -> None:
         """Compute what is left of a job, as ``run_volume`` does, and blocks in any order.
 
         Args:
-            passage: what is left of the job.
+            state: what is left of the job.
             stopwatch: learns how long the workers took to get ready, how long blocks were written,
                 and how long a worker was at each of the other stages, on average.
 
@@ -91,7 +91,7 @@ class Fleet:
         """
         if not self._workers:  # an earlier run failed
             self._start()
-        lanes = Lanes(self.plan, passage)
+        lanes = Lanes(self.plan, state)
         try:
             lanes.run(self._workers, stopwatch)
         except BaseException:

@@ -13,12 +13,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from znni.engine.pipeline import Passage
+from znni.engine.pipeline import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
 from znni.engine.workers.worker import Worker, end_all
-from znni.plans import Plan
-from znni.weights import Float32
+from znni.network.weights import Float32
+from znni.plans.plan import Plan
 
 
 class Lanes:
@@ -28,16 +28,16 @@ class Lanes:
 
     Args:
         plan: what they run.
-        passage: what is left of the job.
+        state: what is left of the job.
 
     Attributes:
         reading: seconds that blocks took to read, of all workers together.
         writing: seconds that blocks took to write.
     """
 
-    def __init__(self, plan: Plan, passage: Passage) -> None:
-        self._passage = passage
-        self._todo = iter(list(passage.remaining.tiles(plan.patch)))
+    def __init__(self, plan: Plan, state: RunState) -> None:
+        self._state = state
+        self._todo = iter(list(state.remaining.tiles(plan.patch)))
         self._taking, self._storing = Lock(), Lock()
         self._errors: list[BaseException] = []
         self.reading = 0.0
@@ -94,7 +94,7 @@ class Lanes:
     def _read(self, tile: Tile, block: Float32) -> Float32 | None:
         """Bring what is to be computed, or return the output where that is known."""
         begun = perf_counter()
-        found = self._passage.blocks.read(tile, block)
+        found = self._state.blocks.read(tile, block)
         with self._taking:
             self.reading += perf_counter() - begun
         return found.values if found.finished else None
@@ -102,9 +102,9 @@ class Lanes:
     def _write(self, tile: Tile, dense: NDArray[Any]) -> None:
         with self._storing:
             begun = perf_counter()
-            self._passage.write(tile, dense)
+            self._state.write(tile, dense)
             self.writing += perf_counter() - begun
-            self._passage.note_written(tile)
+            self._state.note_written(tile)
 
 
 def _end(workers: Sequence[Worker], threads: Sequence[Thread]) -> None:

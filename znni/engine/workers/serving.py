@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.arrays import high_water_mark
-from znni.device_arena import device_peak
+from znni.core.errors import RunFailed
 from znni.engine.pipeline import Runner, convert
 from znni.engine.stages import of_values, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.slots import Slot, SlotShape
-from znni.errors import RunFailed
-from znni.job_seconds import JobSeconds
+from znni.machine.arrays import high_water_mark
+from znni.machine.device_arena import device_peak
+from znni.plans.job_seconds import JobSeconds
 
 # Makes what computes patches. It is pickled.
 Prepare: TypeAlias = Callable[[], Runner]

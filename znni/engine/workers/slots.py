@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.options import OutputType
-from znni.weights import Float32
+from znni.core.options import OutputType
+from znni.network.weights import Float32
 
 # Of each worker: while a patch is computed the next is read and the last one written.
 SLOTS = 3

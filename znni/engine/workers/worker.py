@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from socket import socketpair
 from typing import Any
 
+from znni.core.errors import RunFailed
 from znni.engine.workers.serving import Account, Failure, Prepare, Task
 from znni.engine.workers.slots import SLOTS, Slot, SlotShape
-from znni.errors import RunFailed
 
 
 class WorkerTraceback(Exception):

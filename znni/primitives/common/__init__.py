@@ -1,1 +1,1 @@
-"""What algorithms for CPUs and for GPUs have in common."""
+"""Code that primitives of every device share."""

@@ -1,1 +1,1 @@
-"""Primitives that run on the CPU: numba, BLAS and FFTW on one pool of threads."""
+"""Primitives for CPUs, one package for each algorithm."""

@@ -1,1 +1,1 @@
-"""Algorithms for GPUs, one a file, found as those of the CPU are."""
+"""Primitives for NVIDIA GPUs, one package for each algorithm."""

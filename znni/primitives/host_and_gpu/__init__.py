@@ -1,1 +1,1 @@
-"""Layers whose tensors are in the host's memory and that a GPU computes, or helps to compute."""
+"""Primitives for arrays in host memory that a GPU helps to compute."""

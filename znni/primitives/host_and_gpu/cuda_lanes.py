@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from znni.arena import output_into
-from znni.cuda import cupy
-from znni.cuda_kernels import compiled, source_beside
-from znni.device_arena import device_workspace
-from znni.network import Activation
-from znni.primitive import Run
+from znni.core.shapes import Shape5
+from znni.machine.arena import output_into
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import compiled, source_beside
+from znni.machine.device_arena import device_workspace
+from znni.network.network import Activation
+from znni.network.weights import Float32
+from znni.plans.primitive import Run
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
-from znni.shapes import Shape5
-from znni.weights import Float32
 
 THREADS = 256
 

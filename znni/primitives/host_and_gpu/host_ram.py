@@ -15,18 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from znni.arena import new_output
-from znni.cost import Cost, Memory
-from znni.cuda import device_errors
-from znni.machine import Device
-from znni.network import Conv, Operation
-from znni.nominal_time import nominal_time
-from znni.primitive import Primitive, Run, applying, convolved
+from znni.core.shapes import Shape5
+from znni.machine.arena import new_output
+from znni.machine.cuda import device_errors
+from znni.machine.machine import Device
+from znni.network.network import Conv, Operation
+from znni.network.weights import ConvWeights, Float32, conv_weights
+from znni.plans.cost import Cost, Memory
+from znni.plans.nominal_time import nominal_time
+from znni.plans.primitive import Primitive, Run, applying, convolved
 from znni.primitives.host_and_gpu.splits import splits
 from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
 from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers
-from znni.shapes import Shape5
-from znni.weights import ConvWeights, Float32, conv_weights
 
 GIB = 2**30
 

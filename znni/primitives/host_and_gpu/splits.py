@@ -13,8 +13,8 @@ from itertools import product
 from math import inf
 from typing import NamedTuple
 
-from znni.network import Conv
-from znni.shapes import Shape5
+from znni.core.shapes import Shape5
+from znni.network.network import Conv
 
 # Maps that the primitives of a GPU work on together: pieces of more are multiples of it.
 MAPS_TOGETHER = 16

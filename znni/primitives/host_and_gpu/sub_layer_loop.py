@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any, Protocol, TypeAlias
 
-from znni.primitive import Run
+from znni.core.shapes import Shape5
+from znni.network.weights import Float32
+from znni.plans.primitive import Run
 from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers
-from znni.shapes import Shape5
-from znni.weights import Float32
 
 # Of a GPU.
 DeviceArray: TypeAlias = Any

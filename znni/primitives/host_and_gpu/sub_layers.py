@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
-from znni.network import Conv
+from znni.core.shapes import Shape5
+from znni.network.network import Conv
 from znni.primitives.host_and_gpu.splits import Amounts, Split, amounts, overlapped
-from znni.shapes import Shape5
 
 
 class Part(NamedTuple):

@@ -1,1 +1,1 @@
-"""What several primitives stand on: threads, activations, vector code."""
+"""Code that CPU primitives share: threads, vectors, compiled code, activations."""

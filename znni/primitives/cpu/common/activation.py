@@ -7,13 +7,13 @@ from collections.abc import Set
 
 import numpy as np
 
-from znni.cost import Cost, HandedOut
-from znni.network import Activation, Conv
+from znni.core.shapes import Shape5
+from znni.network.network import Activation, Conv
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.cost import Cost, HandedOut
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.primitives.cpu.common.simd import LANES, whole_vectors
 from znni.primitives.cpu.common.workers import Workers, share_count
-from znni.shapes import Shape5
-from znni.weights import ConvWeights, Float32
 
 # Codes for compiled kernels. Softmax needs all maps of a voxel: it adds the bias here, and
 # ``softmax_over_maps`` follows once all maps are there.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from znni.network import Operation, PooledConv
-from znni.primitive import convolved_and_pooled
-from znni.shapes import Shape5
+from znni.core.shapes import Shape5
+from znni.network.network import Operation, PooledConv
+from znni.plans.primitive import convolved_and_pooled
 
 # Input maps, at most. With more, the output is no longer much larger than the input, and the
 # products take most of the time and want to be made in batches.

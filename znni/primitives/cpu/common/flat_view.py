@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from znni.weights import Float32
+from znni.network.weights import Float32
 
 
 class FlatView(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from znni.network.weights import Float32
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, Argument, Emitter, Value
-from znni.weights import Float32
 
 STRIDES = ("image_stride", "map_stride", "z_stride", "y_stride")
 

@@ -21,7 +21,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from znni.user_cache import user_cache
+from znni.core.user_cache import user_cache
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.arrays import ALIGNMENT
+from znni.machine.arrays import ALIGNMENT
 from znni.primitives.cpu.common.machine_code import Kernel, yield_address
 from znni.primitives.cpu.common.simd import Argument, Emitter, Value
 from znni.primitives.cpu.common.workers import Workers

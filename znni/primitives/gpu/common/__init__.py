@@ -1,1 +1,1 @@
-"""What GPU primitives share."""
+"""Code that GPU primitives share."""

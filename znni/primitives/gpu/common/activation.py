@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from znni.cost import Cost
-from znni.cuda_kernels import compiled, source_beside
-from znni.network import Activation
+from znni.core.shapes import Shape5
+from znni.machine.cuda_kernels import compiled, source_beside
+from znni.network.network import Activation
+from znni.plans.cost import Cost
 from znni.primitives.gpu.common.larger import larger_source
-from znni.shapes import Shape5
 
 # Of a sum `value`. The larger of two that keeps NaN is `larger`. Softmax needs all maps of a voxel,
 # and follows once they are there.

@@ -6,7 +6,7 @@ generation alone are asked for by equality.
 
 from __future__ import annotations
 
-from znni.machine import Device
+from znni.machine.machine import Device
 
 # What came with them: matrix units for float16; for tf32 and bfloat16, with copies to shared memory
 # that go on beside the threads; products of whole warp groups, which only Hopper has.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Literal, TypeAlias
 
-from znni.cuda import CUDA_ERROR_OUT_OF_MEMORY, INSTALL, LibraryFailed, cupy
-from znni.errors import InvalidInput
+from znni.core.errors import InvalidInput
+from znni.machine.cuda import CUDA_ERROR_OUT_OF_MEMORY, INSTALL, LibraryFailed, cupy
 
 Kind: TypeAlias = Literal["forward", "inverse", "real_to_complex", "complex_to_real"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.cuda_kernels import source_beside
+from znni.machine.cuda_kernels import source_beside
 
 
 def larger_source() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from znni.weights import Float32
+from znni.network.weights import Float32
 
 # Of the largest output, of 11 significant bits: tf32 or float16. Errors measured were 2e-4 to 5e-4.
 ERROR_OF_11_BITS = 1e-3

@@ -1,0 +1,97 @@
+"""Whole runs, timed from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from command_line import succeeds
+
+from bench.end_to_end import (
+    Runs,
+    row_of_run,
+    time_run,
+    time_runs,
+    with_efficiency,
+    write_noise,
+)
+from bench.table import table
+from znni.core.shapes import Vec3
+from znni.plans.plan import Plan
+
+SIZE = Vec3(70, 20, 23)
+
+pytestmark = pytest.mark.usefixtures("small_case")
+
+
+def runs_of(net: str) -> Runs:
+    # so little memory that there are several patches
+    options = ("--ram=512.5MiB", "--costs=built-in")
+    return Runs([Path(net)], SIZE, [1], False, "cpu", None, options)
+
+
+def test_a_run_is_seen_while_it_goes_on(small_case: Path) -> None:
+    ((row,),) = time_runs(runs_of("tiny.yaml"), small_case, 60, lambda _: None)
+    assert row["network"] == "tiny"
+    assert row["patches"] > 2
+    assert 0 < row["building_seconds"] < row["first_seconds"] < row["seconds"]
+    assert row["running_seconds"] < row["seconds"]
+    assert row["bottleneck"] == "host layers"
+    assert row["peak_gib"] <= row["declared_gib"]
+    assert "gpu_peak_gib" not in row
+    assert len(table("end-to-end", [row]).splitlines()) == 3
+    assert sorted(path.name for path in small_case.iterdir()) == [
+        "tiny.npz",
+        "tiny.yaml",
+        "volume.h5",
+    ]
+
+
+def test_what_came_after_the_first_block() -> None:
+    run = ("infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.5MiB", "--device", "cpu")
+    with h5py.File("volume.h5", "w") as file:
+        file["raw"] = np.random.default_rng(0).integers(0, 200, SIZE, np.uint8)
+    succeeds(*run, "--out", "out.h5", "--costs", "built-in")
+    with h5py.File("out.h5") as file:
+        told, voxels = dict(file["main"].attrs), file["main"][0].size
+    told |= {"host_layers_seconds": 6.0, "reading_seconds": 3.0, "writing_seconds": 0.0}
+    patches = Plan.from_json(told["plan"]).patches
+    share = (patches - 1) / patches
+    row = row_of_run(told, 20.0, [5.0] + [8.0] * (patches - 1))
+    assert row["later_seconds"] == 3
+    assert row["later_voxels_per_s"] == pytest.approx(share * voxels / 3)
+    assert row["busy"]["host_layers"] == pytest.approx(share * 2)
+    assert row["busy"]["reading"] == pytest.approx(share)
+    assert row["busy_in_words"] == f"reading {share:.0%}, host layers {2 * share:.0%}"
+    for seen in ([5.0] * patches, [5.0]):  # in one look, or not all
+        assert "later_seconds" not in row_of_run(told, 20.0, seen)
+
+
+def test_runs_that_give_nothing_say_why(small_case: Path) -> None:
+    rows = [row for (row,) in time_runs(runs_of("none.yaml"), small_case, 60, lambda _: None)]
+    assert [row["skipped"] for row in rows] == ["the run failed"]
+    rows = [row for (row,) in time_runs(runs_of("tiny.yaml"), small_case, 0.0, lambda _: None)]
+    assert [row["skipped"] for row in rows] == ["no time was left"]
+    row = time_run(["sleep", "60"], small_case / "out.h5", 0.1)
+    assert row["skipped"] == "the run was ended after 0 s"
+
+
+def test_the_volume_is_noise(small_case: Path) -> None:
+    write_noise(small_case / "noise.h5", SIZE)
+    with h5py.File(small_case / "noise.h5") as file:
+        values = file["raw"][()]
+    assert values.shape == SIZE
+    assert 100 < values.mean() < 155
+    assert len(np.unique(values)) == 256
+    assert (values[:6] != values[64:]).any()
+
+
+def test_what_each_gpu_gives_beside_the_fewest() -> None:
+    two = {"gpus": 2, "voxels_per_s": 30.0, "later_voxels_per_s": 40.0}
+    six = {"gpus": 6, "voxels_per_s": 45.0, "later_voxels_per_s": 120.0}
+    assert with_efficiency(dict(two), two) == two
+    found = with_efficiency(six, two)
+    assert found["efficiency"] == 0.5
+    assert found["later_efficiency"] == 1

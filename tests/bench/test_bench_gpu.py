@@ -1,0 +1,144 @@
+"""``python -m bench gpu-layers``: what can be told of it without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_layers import DEVICE
+from layers import random_case
+from typer.testing import CliRunner
+
+from bench import gpu_commands, gpu_timing
+from bench.__main__ import app
+from bench.ceilings import Floor
+from bench.gpu_ceilings import GpuCeilings
+from bench.gpu_exercise import cases_for, relative_error
+from bench.gpu_torch import MOST_ELEMENTS, NAMES, RUN_FLOPS, part_at_once
+from bench.layers import layer
+from bench.on_device import OnDevice
+from bench.record import Row, load, save
+from bench.report import report
+from bench.table import table
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.detect import detect_machine
+from znni.machine.machine import Machine
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import Primitive, on_device
+from znni.primitives.catalogue import catalogue
+
+H200 = replace(DEVICE, capability=90)
+CEILINGS = GpuCeilings("NVIDIA H200", flops=60e12, copy_bandwidth=4e12)
+ROWS: list[Row] = [
+    {
+        "kernel": "3x3x3", "maps": "1->80", "input": "1x1x9x9x9", "name": "gpu_direct",
+        "ns_per_voxel": 0.157, "tflops_direct": 27.6, "floor_ns": 0.076, "bound": "bytes",
+        "achieved": 0.48, "error": 1.5e-7,
+    },
+    {"kernel": "3x3x3", "name": "torch_tf32", "skipped": "RuntimeError: out of memory"},
+]  # fmt: skip
+
+
+def test_results_go_through_json_to_a_table_and_a_page(tmp_path: Path) -> None:
+    save(tmp_path / "rows.json", "gpu-layers", ROWS, [CEILINGS])
+    record = load(tmp_path / "rows.json", "gpu-layers")
+    assert table("gpu-layers", record.rows) == table("gpu-layers", ROWS)
+    assert "0.076 (bytes)" in table("gpu-layers", ROWS)
+    assert "out of memory" in table("gpu-layers", ROWS)
+    assert f"- {CEILINGS}" in report({"rows.json": record})
+
+
+def test_a_floor_is_the_longer_of_arithmetic_and_traffic() -> None:
+    memory = Memory(0, 0, 0)
+    assert CEILINGS.floor(Cost(60e12, 2e12, memory, 0.5)) == Floor(1, "flops")
+    assert CEILINGS.floor(Cost(6e12, 8e12, memory, 0.5)) == Floor(2, "bytes")
+    on_matrix_units = Cost(6000e12, 8e12, memory, 3)
+    assert CEILINGS.floor(on_matrix_units) == Floor(2, "bytes")
+    assert replace(CEILINGS, matrix_flops=600e12).floor(on_matrix_units) == Floor(10, "flops")
+
+
+def test_limits_are_told_as_far_as_they_were_measured() -> None:
+    assert "60.0 Tflop/s on registers, 4.00 TB/s copied" in str(CEILINGS)
+    measured = replace(CEILINGS, matrix_flops=600e12)
+    assert "on registers, 600 of float16 matrices, 4.00 TB/s copied" in str(measured)
+
+
+def test_pytorch_computes_no_more_at_once_than_cudnn_counts_and_autotuning_bears() -> None:
+    first, hidden = layer(Vec3.of(2), 1, 80), layer(Vec3.of(9), 80, 80)
+    batch = Shape5(64, 1, 50, 50, 50)
+    assert part_at_once(first, batch) == batch
+    many = part_at_once(first, Shape5(1000, 1, 150, 150, 150)).n
+    assert many * 80 * 150**3 <= MOST_ELEMENTS < (many + 1) * 80 * 150**3
+    some = part_at_once(hidden, Shape5(64, 80, 40, 40, 40)).n
+    assert some * 32**3 * 2 * 80 * 80 * 9**3 <= RUN_FLOPS
+    assert 1 < some < 64
+    planes = part_at_once(hidden, Shape5(64, 80, 200, 208, 208))
+    assert planes == Shape5(1, 80, 8 + 5, 208, 208)
+    assert part_at_once(layer(Vec3.of(9), 80, 80, 2), Shape5(2, 80, 900, 900, 900)).z == 10
+    assert len(set(NAMES)) == 8
+
+
+def test_runs_are_as_many_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter([2.0, *range(1, 10)])
+    monkeypatch.setattr(gpu_timing, "seconds_of", lambda _: float(next(taken)))
+    calls: list[int] = []
+    assert gpu_timing.measured(lambda: calls.append(1), 5, budget=7).by_round == (1, 2, 3)
+    assert calls == [1]
+    assert gpu_timing.measured(lambda: None, 5, budget=1).by_round == (5,)
+    assert gpu_timing.measured(lambda: None, 2, budget=99).by_round == (7, 8)
+
+
+@pytest.mark.parametrize(
+    "primitive",
+    on_device(catalogue(Machine(detect_machine(threads=1).host, (H200,))), "gpu").values(),
+    ids=lambda primitive: primitive.name,
+)
+def test_every_primitive_for_gpus_is_exercised(primitive: Primitive) -> None:
+    cases = list(cases_for(primitive))
+    assert len(cases) >= 2
+    for operation, shape in cases:
+        assert primitive.out_shape(operation, shape) is not None
+        assert shape.elements < 10**6
+
+
+def test_the_exercises_errors_are_those_of_the_reference(machine: Machine) -> None:
+    host = catalogue(machine)
+    for name in ("direct", "direct_pooled", "max_pooling", "max_pooling_fragments"):
+        for operation, shape in list(cases_for(host[name]))[-1:]:
+            case = random_case(operation, shape)
+            y = case.run(host[name])
+            assert relative_error(operation, case.x, case.weights, y) <= host[name].accuracy
+            y[-1, 0, 0, 0, 0] += 10 * np.abs(y).max()
+            assert relative_error(operation, case.x, case.weights, y) > 1
+            y[-1, 0, 0, 0, 0] = np.nan
+            assert relative_error(operation, case.x, case.weights, y) == np.inf
+
+
+def test_parts_of_an_array_come_to_the_host() -> None:
+    class There:
+        """Like an array of CuPy."""
+
+        def __init__(self, array: np.ndarray) -> None:
+            self.array, self.shape = array, array.shape
+
+        def __getitem__(self, index: object) -> There:
+            return There(self.array[index])
+
+        def get(self) -> np.ndarray:
+            return self.array
+
+    array = np.arange(24).reshape(2, 3, 4)
+    there = OnDevice(There(array))
+    assert there.shape == (2, 3, 4)
+    np.testing.assert_array_equal(there[1, :, 2], array[1, :, 2])
+
+
+def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Machine(detect_machine(threads=1).host)
+    monkeypatch.setattr(gpu_commands, "detect_machine", lambda: host)
+    result = CliRunner().invoke(app, ["gpu-layers", "--kernel", "3"])
+    assert isinstance(result.exception, InvalidInput)
+    assert "needs a GPU" in str(result.exception)

@@ -1,0 +1,141 @@
+"""The benchmarks of the planner: searches, and ways to share memory out."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import Unpack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paths import MACHINES
+from quick_benchmarks import NETWORK, QUICK
+from test_workspace_division import slots
+from typer.testing import CliRunner
+
+from bench.__main__ import app
+from bench.machine_plans import plan_on
+from bench.networks import plan_for
+from bench.published import published
+from bench.record import Row, load, save
+from bench.searches import SHARES, compare_shares, time_search
+from bench.strategies import STRATEGIES, compare_strategies, run_planned
+from bench.table import table
+from planner.choices import Slot, fastest_within
+from znni.core.errors import InvalidInput
+from znni.inference.planning import SearchOptions, search
+from znni.machine.machine import DeviceKind
+from znni.network.network_file import load_network
+
+NETWORKS = MACHINES.parent / "networks"
+DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
+
+
+@given(slots(), st.integers(0, 50))
+def test_no_simpler_way_beats_the_joint_one_or_takes_more_than_there_is(
+    made: list[Slot], allowed: int
+) -> None:
+    joint = fastest_within(made, allowed, inf)
+    for choose in SHARES.values():
+        for found in choose(made, allowed, inf):
+            assert joint
+            assert joint.seconds <= found.seconds
+            assert found.resident + found.peak <= allowed
+            assert all(it.seconds < found.seconds for it in choose(made, allowed, found.seconds))
+    assert bool(SHARES["first come"](made, allowed, inf)) == bool(joint)
+
+
+def test_searches_are_timed_here_and_for_other_machines() -> None:
+    def row(**options: Unpack[SearchOptions]) -> Row:
+        return time_search(search(NETWORK, (64, 64, 64), device="cpu", costs="built-in", **options))
+
+    here = row(ram=1 << 30, micro_batches="none")
+    there = row(machine=MACHINES / "e7.yaml")
+    assert here["limit_gib"] == 1
+    assert there["threads"] == 72
+    for one in (here, there):
+        assert one["seconds"] > 0
+        assert one["calls"] > 0
+        assert one["declared_gib"] <= one["limit_gib"]
+    assert "skipped" in row(ram=1 << 20, micro_batches="none")
+    assert len(table("search", [here, there]).splitlines()) == 4
+
+
+def test_what_a_machine_is_planned_to_do_stands_beside_what_was_published() -> None:
+    paper = load_network(NETWORKS / "n337.yaml")
+    rows = [plan_on(paper, 192, MACHINES / "titanx-e7.yaml", kind, "built-in") for kind in DEVICES]
+    assert [row["published_voxels_per_s"] for row in rows] == [262_131, 671_782]
+    assert "direct" in rows[0]["layers"]
+    assert "conv1 gpu_" in rows[1]["layers"]
+    assert rows[1]["declared_gib"] <= 12
+    assert "skipped" not in plan_on(NETWORK, 32, None, "cpu", "built-in")
+    narrow = plan_on(NETWORK, 32, None, "cpu", "built-in", ["FFT of whole images"])
+    convolutions = [it for it in narrow["layers"].split(", ") if it.startswith("conv")]
+    assert all("data_parallel" in it or "task_parallel" in it for it in convolutions)
+    assert narrow["primitives"] == "FFT of whole images"
+    assert published("none of them", "ZNN") is None
+    assert len(table("machine-plans", rows).splitlines()) == 4
+
+
+def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
+    there = MACHINES / "h200-node.yaml"
+    paper = load_network(NETWORKS / "n337.yaml")
+    rows = compare_strategies(paper, 100, there, None, 4 * 10**9, "built-in")
+    assert [row["strategy"] for row in rows] == list(STRATEGIES)
+    assert [row["published_voxels_per_s"] for row in rows][:3] == [262_131, 671_782, 727_103]
+    host, gpu, using, both = rows
+    assert (host["theta"], gpu["theta"]) == (10, 0)
+    assert using["theta"] > 0
+    assert 0 < both["theta"] < 10
+    assert "gpu_declared_gib" not in host
+    for row in (gpu, using, both):
+        assert row["gpu_declared_gib"] <= row["gpu_limit_gib"]
+    assert both["on_gpu"] == "none"
+    assert "conv1" in using["on_gpu"]
+    assert len(table("strategies", rows).splitlines()) == 6
+    with pytest.raises(InvalidInput, match="strategies needs a GPU"):
+        compare_strategies(paper, 100, MACHINES / "e7.yaml", None, None, "built-in")
+
+
+def test_plans_of_strategies_are_run_where_there_is_time() -> None:
+    plan = plan_for(NETWORK, 0, 1 << 30, 1, 20)
+    planned = {"network": "tiny", "strategy": "CPU-only", "plan": plan.to_json()}
+    none = {"network": "tiny", "strategy": "GPU-only", "skipped": "no GPU"}
+    row, skipped = run_planned([planned, none], 0.0, 60.0, lambda _: None)
+    assert row["patches"] == 2
+    assert row["voxels_per_s"] == pytest.approx(plan.patch.volume / row["seconds"])
+    assert 0 < row["peak_gib"] < 8
+    assert "plan" not in row
+    assert skipped == none
+    (late,) = run_planned([planned], 0.0, -1.0, lambda _: None)
+    assert late["skipped"] == "no time was left"
+
+
+def test_rows_of_strategies_say_how_their_plans_are_made_again(tmp_path: Path) -> None:
+    made, out = tmp_path / "planned.json", tmp_path / "run.json"
+    save(made, "strategies", [{"network": "net", "strategy": "CPU-only", "skipped": "no plan"}], [])
+    outcome = CliRunner().invoke(app, ["run-strategies", str(made), "--out", str(out)])
+    assert outcome.exit_code == 0, outcome.output
+    about = load(made).about
+    (row,) = load(out, "strategies").rows
+    assert (row["planned_by"], row["planned_at"]) == (about["command"], about["revision"])
+
+
+def test_shares_are_predicted_and_measured() -> None:
+    family = "FFT of whole images"
+    rows = compare_shares(NETWORK, 32, 1 << 30, [family], "built-in", QUICK, lambda _: None)
+    assert [row["shares"] for row in rows] == ["joint", "equal", "first come"]
+    for row in rows:
+        assert row["primitives"] == family
+        assert row["predicted_gain"] >= 1
+        assert row["seconds"] > 0
+    assert rows[0]["gain"] == 1
+    without = compare_shares(NETWORK, 32, 1 << 30, [], "built-in", None, lambda _: None)
+    assert not any("seconds" in row for row in without)
+
+
+def test_an_unknown_family_is_refused() -> None:
+    asked = ["shares", "--net", "any.yaml", "--ram", "1GiB", "--family", "FFTs"]
+    with pytest.raises(InvalidInput, match="no family 'FFTs'; choose of tiled FFT, "):
+        CliRunner().invoke(app, asked, catch_exceptions=False, standalone_mode=False)

@@ -1,0 +1,93 @@
+"""The command line of the benchmarks: memory as ``znni`` takes it, and mistakes told in a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from paths import NETWORKS
+
+import bench.__main__
+import bench.session
+from znni.core.errors import InvalidInput
+
+NET = str(NETWORKS / "n337.yaml")
+NO_SIZE = "'x' is not a size of memory; write it as 8GiB or 500MB"
+LAYER = "; see python -m bench layer --help"
+
+
+@pytest.fixture(autouse=True)
+def binary(own_folder: Path) -> None:
+    (own_folder / "binary.json").write_bytes(b"\xff\xfe")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of a command, none of which gets as far as measuring."""
+    monkeypatch.setattr("sys.argv", ["bench", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        bench.__main__.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("layer", f"Missing option '--kernel'{LAYER}"),
+        ("layer --kernal 3", f"No such option: --kernal (Possible options: --kernel){LAYER}"),
+        ("layer --kernel two", f"Invalid value for '--kernel': 'two' is not an integer{LAYER}"),
+        ("layer --kernel 3 --kernel 0", f"Invalid value for '--kernel': 0 is less than 1{LAYER}"),
+        ("layer --budget x", f"Invalid value for '--budget': 'x' is not a number{LAYER}"),
+        ("layer --kernel 3 --out .", f"Invalid value for '--out': file '.' is a directory{LAYER}"),
+        ("nonesuch", "No such command 'nonesuch'; see python -m bench --help"),
+        ("network --net none.yaml", "none.yaml: no such network file; check the path"),
+        (
+            "network --net a --ram x",
+            f"Invalid value for '--ram': {NO_SIZE}; see python -m bench network --help",
+        ),
+        (
+            "network --net a --peer-ram x",
+            f"Invalid value for '--peer-ram': {NO_SIZE}; see python -m bench network --help",
+        ),
+        (
+            f"profile --net {NET} --plan none.json",
+            "none.json: cannot be read: No such file or directory; check the path, or plan again "
+            "with znni.plan (znni plan --out)",
+        ),
+        (
+            f"profile --net {NET} --plan binary.json",
+            "binary.json: not a plan of this version of znni: wrong or missing at the top; plan "
+            "again with znni.plan (znni plan --out)",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(
+    command: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *command.split()) == InvalidInput.exit_code
+    assert capsys.readouterr().err == f"bench: error: {said}\n"
+
+
+def test_memory_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def plan_for(_network: object, _size: int, ram: int, *_: object) -> None:
+        asked.append(ram)
+        raise InvalidInput("that is all")
+
+    monkeypatch.setattr(bench.session, "plan_for", plan_for)
+    for given in ((), ("--ram", "2GiB"), ("--ram", "500MB"), ("--ram", "4096")):
+        assert run(monkeypatch, "network", "--net", NET, *given) == InvalidInput.exit_code
+    assert asked == [16 << 30, 2 << 30, 500_000_000, 4096]
+
+
+def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch) == 0
+    assert "scaling" in capsys.readouterr().out
+    assert run(monkeypatch, "network", "--help") == 0
+    said = capsys.readouterr().out
+    assert "--ram SIZE" in said
+    assert "16GiB" in said
+    assert run(monkeypatch, "layer", "--help") == 0
+    said = capsys.readouterr().out
+    assert "--no-peers" in said
+    assert "<bool>" not in said

@@ -1,0 +1,181 @@
+"""Calibration of GPUs: what is measured, that it is kept apart, and what plans make of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import refused, succeeds
+from fakes import fake_catalogue, fake_gpu_catalogue, gpu
+from layers import does
+
+from planner.cost_model import BUILT_IN
+from znni.calibration.campaign import Campaign
+from znni.calibration.choice import cost_model
+from znni.calibration.conditions import Conditions
+from znni.calibration.database import CostDatabase
+from znni.calibration.device_measure import DeviceWorkbench
+from znni.calibration.measure import Workbench, memory_for
+from znni.calibration.record import record, refine
+from znni.calibration.shapes import GPU_FULL, GPU_QUICK, Call, designed_calls
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.detect import detect_host, detect_machine
+from znni.machine.machine import Device, Machine
+from znni.machine.timing import Timing
+from znni.network.network import Conv
+from znni.plans.plan import Plan
+from znni.plans.primitive import Primitive, on_device
+from znni.primitives.catalogue import catalogue
+
+H200 = Device("gpu", "NVIDIA H200", 125 * 2**30, 1, flops=67e12, bandwidth=4.9e12, capability=90)
+ON_GPU = on_device(catalogue(Machine(detect_host().host, (H200,))), "gpu")
+BOTH = fake_catalogue() | fake_gpu_catalogue()
+CONVOLUTION = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, 90, 90, 90))
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture
+def both_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fakes of a host and a GPU, which take three and five times what is predicted."""
+    here = Machine(BOTH["conv"].device, (gpu(),))
+    for module in ("inference.planning", "calibration.campaign", "calibration.record"):
+        monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: BOTH)
+    for module in ("inference.planning", "calibration.campaign", "inference.plan_choice"):
+        monkeypatch.setattr(f"znni.{module}.detect_for", lambda *_, **__: here)
+    monkeypatch.setattr("znni.inference.planning.machine_for", lambda *_: here)
+    for workbench, factor in ((Workbench, 3), (DeviceWorkbench, 5)):
+
+        def pretend(
+            _: object, primitive: Primitive, call: Call, repeats: int, factor: int = factor
+        ) -> Timing:
+            seconds = BUILT_IN.estimate(primitive, *call, primitive.cost(*call)).seconds
+            return Timing((factor * seconds,) * repeats)
+
+        monkeypatch.setattr(workbench, "__init__", lambda _self, _calls: None)
+        monkeypatch.setattr(workbench, "measure", pretend)
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_calls_for_a_gpu_keep_it_busy_and_fit(name: str) -> None:
+    primitive = ON_GPU[name]
+    found = designed_calls(primitive, GPU_QUICK, H200.memory)
+    assert len(found) == GPU_QUICK.calls
+    for call in found:
+        seconds = BUILT_IN.estimate(primitive, *call, primitive.cost(*call)).seconds
+        assert GPU_QUICK.shortest <= seconds <= GPU_QUICK.longest
+    elements, beside = memory_for([(primitive, call) for call in found])
+    assert 4 * elements + beside <= H200.memory
+    assert designed_calls(primitive, GPU_FULL, 2**20) == []
+
+
+def test_conditions_of_a_gpu_are_its_own() -> None:
+    here = Conditions.of(H200)
+    assert here.device == "NVIDIA H200 (compute capability 9.0)"
+    assert (here.caches, here.threads) == ("", 0)
+    assert "numba" not in here.libraries
+    assert "thread" not in str(here)
+    assert Conditions.of(replace(H200, capability=80)) != here
+
+
+@pytest.mark.usefixtures("both_here")
+def test_each_device_is_measured_or_both(database: CostDatabase) -> None:
+    assert rows("--device", "gpu") == [name for name in BOTH if name.startswith("gpu_")]
+    assert database.measured(Conditions.of(BOTH["conv"].device)) == []
+    assert len(database.measured(Conditions.of(gpu()))) == 3 * GPU_QUICK.calls
+    assert rows("--device", "cpu") == [name for name in BOTH if not name.startswith("gpu_")]
+    assert rows() == list(BOTH)
+    assert rows("--only", "gpu_conv", "--forget") == ["gpu_conv"]
+    assert "no primitive 'conv'" in refused("calibrate", "--device", "gpu", "--only", "conv")
+
+
+def rows(*options: str) -> list[str]:
+    """The primitives that a quick calibration tells of."""
+    table, *_ = succeeds("calibrate", "--quick", *options).split("\n\n")
+    return [row.split()[0] for row in table.splitlines()[1:]]
+
+
+@pytest.mark.usefixtures("both_here")
+def test_what_one_device_has_in_common_says_nothing_of_the_other() -> None:
+    succeeds("calibrate", "--quick")
+    model = cost_model(BOTH, "measured")
+    for name, factor in (("conv", 3), ("gpu_conv", 5)):
+        cost = BOTH[name].cost(*CONVOLUTION)
+        built_in = BUILT_IN.estimate(BOTH[name], *CONVOLUTION, cost).seconds
+        measured = model.estimate(BOTH[name], *CONVOLUTION, cost).seconds
+        assert measured == pytest.approx(factor * built_in, rel=0.1)
+
+
+@pytest.mark.usefixtures("both_here", "small_case")
+def test_plans_for_a_gpu_are_made_from_what_was_measured_of_it() -> None:
+    show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
+    assert "run znni calibrate with device='gpu' (--device gpu)" in refused(
+        *show, "--device", "gpu", "--costs", "measured"
+    )
+    succeeds("calibrate", "--quick", "--device", "cpu")
+    assert "gpu_conv" not in succeeds(*show, "--costs", "measured")
+    succeeds("calibrate", "--quick", "--device", "gpu")
+    table = succeeds(*show, "--device", "gpu", "--costs", "measured")
+    assert "gpu_conv" in table
+    assert "predicted (measured on this machine on 20" in table
+
+
+@pytest.mark.usefixtures("both_here")
+def test_runs_on_a_gpu_refine_its_calibration(
+    small_case: Path, database: CostDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "znni.calibration.record.detect_for",
+        lambda *_, **__: Machine(BOTH["conv"].device, (gpu(),)),
+    )
+    show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--device", "gpu")
+    succeeds(*show, "--out", "plan.json")
+    steps = Plan.from_json((small_case / "plan.json").read_bytes()).steps
+    timings = [(step, 0.25) for step in steps]
+    refine(timings, 1, "gpu")
+    assert database.measured(Conditions.of(gpu())) == []
+    record([(BOTH["conv"], CONVOLUTION, 0.5)], database)
+    refine(timings, 1, "gpu")
+    assert database.measured(Conditions.of(gpu())) == []
+    record([(BOTH["gpu_conv"], CONVOLUTION, 0.5)], database)
+    refine(timings, 1, "gpu")
+    calibrated, *refined = database.measured(Conditions.of(gpu()))
+    assert calibrated.seconds == 0.5
+    assert [(m.primitive, m.seconds) for m in refined] == [(s.primitive, 0.25) for s in steps]
+
+
+def test_a_machine_without_a_gpu_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.calibration.campaign.detect_for", lambda *_, **__: detect_host())
+    monkeypatch.setattr("znni.calibration.campaign.why_no_gpu", lambda: "CUDA finds no GPU")
+    said = refused("calibrate", "--device", "gpu")
+    assert (
+        said == "device='gpu' (--device gpu): CUDA finds no GPU; give device='cpu' (--device cpu)"
+    )
+    with pytest.raises(InvalidInput, match="nothing was measured yet on fake GPU"):
+        cost_model(fake_gpu_catalogue(), "measured")
+
+
+@pytest.fixture
+def here() -> dict[str, Primitive]:
+    """The primitives of the GPU that there is."""
+    return on_device(catalogue(detect_machine()), "gpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gpu_direct", "gpu_direct_pooled", "gpu_max_pooling_fragments"])
+def test_a_call_is_built_and_timed_by_the_gpu(here: dict[str, Primitive], name: str) -> None:
+    primitive = here[name]
+    call = Call(*does(primitive))
+    timing = DeviceWorkbench([(primitive, call)]).measure(primitive, call, repeats=3)
+    assert len(timing.seconds) == 3
+    assert 0 < timing.median < 1
+
+
+@pytest.mark.gpu
+def test_a_campaign_on_the_gpu(here: dict[str, Primitive]) -> None:
+    few = replace(GPU_QUICK, calls=1, longest=5e-3)
+    measured = list(Campaign([here["gpu_direct"], here["gpu_max_pooling"]], few).run())
+    assert [primitive.name for primitive, _, _ in measured] == ["gpu_direct", "gpu_max_pooling"]
+    assert all(few.shortest / 5 < seconds < 5 * few.longest for *_, seconds in measured)

@@ -1,0 +1,120 @@
+"""What a run does beside its layers, measured: kept, told, and what plans make of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from fakes import machine
+
+import znni
+from znni.calibration.conditions import Conditions
+from znni.calibration.database import CostDatabase
+from znni.calibration.io_rates import (
+    READ,
+    HandlingTimes,
+    Taken,
+    calibrate_handling,
+    handling_times,
+    measure_handling,
+)
+from znni.calibration.run_overhead import run_overhead
+from znni.core.errors import InvalidInput
+from znni.core.options import OutputType, Stored
+from znni.core.shapes import Vec3
+from znni.inference.planning import checked_plan
+from znni.network.network import Conv, Network
+from znni.plans.plan import Plan
+
+NETWORK = Network("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
+TIMES = HandlingTimes(
+    touched=2e-9,
+    placed=3e-9,
+    read={size: Taken(size * 1e-8, size * 4e-9) for size in READ},
+    written={
+        dtype: Taken(number * 1e-7, number * 6e-8)
+        for number, dtype in enumerate(get_args(OutputType), 1)
+    },
+)
+
+
+pytestmark = pytest.mark.usefixtures("database", "fake_primitives")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.calibration.io_rates.measure_handling", lambda _threads: TIMES)
+
+
+def test_all_is_measured() -> None:
+    found = measure_handling(2, Vec3(16, 16, 16))
+    rates = found.rates()
+    assert HandlingTimes.of_rates(rates) == found
+    assert all(0 < seconds < 1e-3 for seconds in rates.values())
+    lines = str(found).splitlines()
+    assert len(lines) == 2 + len(found.read) + len(found.written)
+    assert lines[0].split()[:3] == ["memory", "touched", "first"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_latest_are_kept_by_their_median_until_they_are_forgotten(
+    database: CostDatabase,
+) -> None:
+    here = Conditions.of(machine().host)
+    assert database.rates(here) == {}
+    for slower in (9, 9, 9, 2, 1, 1, 4, 1):
+        database.add_rates(here, {"touched": slower * 1e-9})
+    assert database.rates(here) == {"touched": 1e-9}
+    assert database.rates(here._replace(threads=here.threads + 1)) == {}
+    assert calibrate_handling(machine(), forget=True) == TIMES
+    database.forget_rates(here)
+    assert handling_times(machine(), "measured") is None
+
+
+def test_a_file_from_before_there_were_rates_has_none(database: CostDatabase) -> None:
+    import sqlite3
+
+    here = Conditions.of(machine().host)
+    database.add_rates(here, {"touched": 1e-9})
+    with sqlite3.connect(database.path) as connection:
+        connection.execute("DROP TABLE rates")
+    assert database.rates(here) == {}
+    database.add_rates(here, {"touched": 2e-9})
+    assert database.rates(here) == {"touched": 2e-9}
+
+
+@pytest.mark.usefixtures("quick")
+def test_they_are_of_this_machine_and_of_measured_costs(database: CostDatabase) -> None:
+    calibrate_handling(machine(), forget=False)
+    assert handling_times(machine(), "auto") == handling_times(machine(), "measured") == TIMES
+    assert handling_times(machine(), "built-in") is None
+    assert handling_times(replace(machine(), absent=True), "auto") is None
+    database.path.write_text("damaged" * 1000)
+    assert handling_times(machine(), "auto") is None
+    with pytest.raises(InvalidInput, match="measured costs cannot be read"):
+        handling_times(machine(), "measured")
+
+
+def test_what_is_measured_takes_the_place_of_nominal_rates() -> None:
+    host = replace(machine(), host=replace(machine().host, threads=4))
+    nominal = run_overhead(host, Stored("uint8", 2)).handling
+    found = run_overhead(host, Stored("uint8", 2), TIMES).handling
+    written = TIMES.written["uint8"]
+    assert (found.touched, found.placed) == (2e-9, 3e-9)
+    assert (found.voxel_in, found.voxel_out) == (2e-8, written.seconds)
+    assert found.lost_in == pytest.approx(8e-9 / 4)
+    assert found.lost_out == pytest.approx(written.working / 4)
+    assert (found.building, found.resident) == (nominal.building, nominal.resident)
+
+
+def test_plans_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reading(plan: Plan) -> float:
+        """Seconds per voxel."""
+        return plan.time.patch.reading / plan.input_patch.volume
+
+    before = znni.plan(NETWORK, (20, 30, 40), threads=1)
+    assert reading(before) < TIMES.read[4].seconds
+    monkeypatch.setattr("znni.inference.planning.handling_times", lambda *_: TIMES)
+    for plan in (znni.plan(NETWORK, (20, 30, 40), threads=1), checked_plan(before, NETWORK)):
+        assert reading(plan) == pytest.approx(TIMES.read[4].seconds)

@@ -1,0 +1,84 @@
+"""Times of real runs: which are kept, and when they join those of a calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import succeeds, znni
+from fakes import fake_catalogue
+
+from znni.calibration.conditions import Conditions
+from znni.calibration.database import CostDatabase, today
+from znni.calibration.record import StepTimes, record, record_steps
+from znni.calibration.shapes import Call
+from znni.core.shapes import Shape5, Vec3
+from znni.inference.planning import plan
+from znni.network.network import Conv
+from znni.plans.plan import Plan
+from znni.plans.segments import Step
+
+CATALOGUE = fake_catalogue()
+HERE = Conditions.of(CATALOGUE["conv"].device)
+CALIBRATED = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, 9, 9, 9))
+
+pytestmark = pytest.mark.usefixtures("small_case", "database")
+
+
+@pytest.fixture(autouse=True)
+def primitives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that cost no time to plan for, for plans and for what is kept of their runs."""
+    for module in ("inference.planning", "calibration.record"):
+        monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
+
+
+def steps_of(made: Plan) -> list[Step]:
+    return [step for segment in made.segments for step in segment.steps]
+
+
+def several_patches() -> tuple[list[Step], tuple[str, ...]]:
+    """The steps of a plan of small patches, and the command that runs it over several."""
+    succeeds("plan", "--net", "tiny.yaml", "--volume", "7,10,12", "--out", "plan.json")
+    made = Plan.from_json(Path("plan.json").read_bytes())
+    run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json", "--out", "out.h5")
+    return steps_of(made), (*run, "--overwrite")
+
+
+def test_what_steps_took_is_kept(database: CostDatabase) -> None:
+    steps = steps_of(plan("tiny.yaml", (7, 20, 23)))
+    record_steps([(step, 0.125) for step in steps], 1, database)
+    assert [(m.primitive, m.shape, m.seconds, m.day) for m in database.measured(HERE)] == [
+        (step.primitive, step.shape_in, 0.125, today()) for step in steps
+    ]
+
+
+def test_the_first_call_of_a_step_does_not_count() -> None:
+    first, second, *_ = steps_of(plan("tiny.yaml", (7, 20, 23)))
+    times = StepTimes()
+    for seconds in (100.0, 1.0, 3.0, 2.0):
+        times(first, seconds)
+    times(second, 100.0)
+    assert list(times.warm()) == [(first, 2.0)]
+
+
+def test_runs_refine_a_calibration_if_there_is_one(database: CostDatabase) -> None:
+    steps, run = several_patches()
+    succeeds(*run)
+    assert database.measured(HERE) == []
+    record([(CATALOGUE["conv"], CALIBRATED, 0.125)], database)
+    (calibrated,) = database.measured(HERE)
+    succeeds(*run, "--costs", "built-in")
+    assert database.measured(HERE) == [calibrated]
+    succeeds(*run)
+    kept, *added = database.measured(HERE)
+    assert kept == calibrated
+    assert [(m.primitive, m.shape) for m in added] == [(s.primitive, s.shape_in) for s in steps]
+
+
+def test_a_run_that_cannot_refine_says_so_and_succeeds(
+    database: CostDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, run = several_patches()
+    database.path.write_text("damaged" * 1000)
+    assert znni(*run).code == 0
+    assert "measured costs cannot be read" in caplog.text

@@ -1,0 +1,142 @@
+"""What ``znni infer`` writes is the network's output, for any region, border, type and size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import h5py
+import numpy as np
+import pytest
+from command_line import INFER, NET, VOLUME, read_main, succeeds, voxels, write_volume
+from tiny_network import close, expected, parts, whole
+
+from znni import __version__
+from znni.plans.job_seconds import Stage
+from znni.plans.plan import Plan
+from znni.primitives.reference import dense
+
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_partial")
+
+
+def test_an_output_says_how_it_came_to_be() -> None:
+    succeeds(*INFER, "--roi", "1:5,4:10,6:9", "--dtype", "uint8", "--threads", 1)
+    network, weights = parts()
+    with h5py.File("out.h5") as file:
+        assert list(file) == ["ledger", "main"]
+        main = file["main"]
+        assert (main.dtype, main.shape, main.chunks) == (np.uint8, (2, 4, 6, 3), (1, 4, 6, 3))
+        attributes = dict(main.attrs)
+    assert attributes["network"] == "tiny"
+    assert attributes["weights_sha256"] == weights.sha256
+    assert attributes["weights"] == "tiny.npz"
+    assert attributes["source"] == "volume.h5"
+    assert attributes["znni_version"] == __version__
+    assert attributes["command"] == (
+        "znni infer volume.h5 --net tiny.yaml --out out.h5 "
+        "--roi 1:5,4:10,6:9 --dtype uint8 --threads 1"
+    )
+    assert attributes["voxel_offset"].tolist() == [1, 4, 6]
+    assert attributes["scale"] == pytest.approx(1 / 255)
+    assert attributes["seconds"] > 0
+    assert attributes["peak_memory_bytes"] > 0
+    assert attributes["gpu_peak_memory_bytes"] == 0
+    assert attributes["fallbacks"] == 0
+    for purpose in ("building", "running", "reading", "host_layers", "writing"):
+        assert attributes[f"{purpose}_seconds"] > 0
+        assert attributes[f"predicted_{purpose}_seconds"] > 0
+    in_turn = attributes["building_seconds"] + attributes["running_seconds"]
+    assert attributes["seconds"] == pytest.approx(in_turn)
+    assert attributes["gpu_layers_seconds"] == 0
+    assert attributes["bottleneck"] in get_args(Stage)
+    plan = Plan.from_json(attributes["plan"])
+    assert plan.network == network
+    assert plan.output == (4, 6, 3)
+    described = succeeds("info", "out.h5")
+    assert "/main  (2, 4, 6, 3) uint8" in described
+    assert f"weights_sha256: {weights.sha256}" in described
+
+
+@pytest.mark.parametrize("source", ["volume.h5:/raw", "volume.h5:raw"])
+def test_the_output_has_a_name_of_its_own(source: str) -> None:
+    Path("other").mkdir()
+    assert succeeds("infer", source, "--net", "tiny.yaml").startswith("volume-tiny.h5: ")
+    assert close(read_main("volume-tiny.h5"), whole())
+
+
+@pytest.mark.parametrize("dataset", [("--dataset", "raw"), ("--dataset", "/raw")])
+def test_one_dataset_of_several(dataset: tuple[str, str]) -> None:
+    with h5py.File("volume.h5", "a") as file:
+        file["other"] = np.zeros((9, 9, 9))
+    succeeds(*INFER, *dataset)
+    assert close(read_main("out.h5"), whole())
+
+
+@pytest.mark.parametrize(
+    ("roi", "box"),
+    [
+        ("1:5,4:10,6:9", np.s_[1:5, 4:10, 6:9]),
+        ("0:6,2:17,3:19", np.s_[0:6, 2:17, 3:19]),
+        ("5:6,16:17,18:19", np.s_[5:6, 16:17, 18:19]),
+        ("0:3, 5:6, 3:19", np.s_[0:3, 5:6, 3:19]),
+    ],
+)
+def test_a_region_is_a_crop_of_the_whole(roi: str, box: tuple[slice, ...]) -> None:
+    succeeds(*INFER, "--roi", roi)
+    before = (0, 2, 3)  # input voxels before the first that has output
+    crop = tuple(slice(s.start - b, s.stop - b) for s, b in zip(box, before, strict=True))
+    assert close(read_main("out.h5"), whole()[:, *crop])
+
+
+@pytest.mark.parametrize("pad", ["reflect", "edge", "constant"])
+def test_all_voxels_with_padding(pad: Any) -> None:
+    succeeds(*INFER, "--border", "same", "--pad", pad)
+    network, weights = parts()
+    view = network.field_of_view
+    margins = [((extent - 1) // 2, extent - 1 - (extent - 1) // 2) for extent in view]
+    seen = voxels() * network.scaling.scale + network.scaling.offset
+    padded = np.pad(seen, margins, mode=pad)[np.newaxis]
+    found = read_main("out.h5")
+    assert found.shape[1:] == VOLUME
+    assert close(found, dense(network, weights, padded))
+    succeeds(*INFER, "--border", "same", "--pad", pad, "--roi", ":3,5:,:", "--overwrite")
+    assert close(read_main("out.h5"), found[:, :3, 5:])
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float16", 1e-3), ("uint8", 0.51)])
+def test_types_of_output(dtype: str, error: float) -> None:
+    succeeds(*INFER, "--dtype", dtype)
+    found = read_main("out.h5")
+    assert found.dtype == dtype
+    scale = 255 if dtype == "uint8" else 1
+    assert close(found.astype(np.float64), whole() * scale, error)
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 6, 8), (3, 6, 8), (2, 7, 9), (1, 40, 41), (2, 6, 50), (19, 7, 8), (5, 13, 17)]
+)
+def test_sizes_that_are_multiples_of_nothing(shape: tuple[int, int, int]) -> None:
+    if shape[0] == 1:
+        Path("tiny.yaml").write_text(NET.replace("[2, 3, 3]", "[1, 3, 3]"))
+    arguments = (*INFER, "--overwrite", "--random-weights", 3, "--border")
+    write_volume(voxels(shape))
+    succeeds(*arguments, "valid")
+    assert close(read_main("out.h5"), expected(voxels(shape), seed=3))
+    succeeds(*arguments, "same")
+    assert read_main("out.h5").shape == (2, *shape)
+
+
+def test_little_memory_gives_the_same() -> None:
+    write_volume(voxels((30, 31, 33)))
+    succeeds(*INFER, "--ram", "512.2MiB")
+    assert close(read_main("out.h5"), expected(voxels((30, 31, 33))))
+    with h5py.File("out.h5") as file:
+        assert Plan.from_json(file["main"].attrs["plan"]).patches > 1
+
+
+def test_several_maps_in() -> None:
+    Path("tiny.yaml").write_text("in_features: 2\n" + NET)
+    volume = voxels((2, *VOLUME), "int16")
+    write_volume(volume)
+    succeeds(*INFER, "--random-weights", 0)
+    assert close(read_main("out.h5"), expected(volume, seed=0))

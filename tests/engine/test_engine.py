@@ -1,0 +1,273 @@
+"""Tiled equals whole: any plan gives, at every voxel, the network's value there."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+from fakes import fake_catalogue, machine
+from hypothesis import given
+from hypothesis import strategies as st
+from random_networks import chain, networks
+from random_plans import (
+    CATALOGUE,
+    NO_OVERHEAD,
+    SEPARATE,
+    WORKSPACE,
+    any_plan,
+    plan_of,
+    random_volume,
+)
+from random_plans import run as run_job
+
+from planner.cost_model import BUILT_IN_ERROR
+from planner.exhaustive import Search
+from planner.layers import bare_step
+from planner.split import pooled_convolutions, splits
+from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.engine.checks import check_runnable
+from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import convert
+from znni.engine.tiles import make_job, read_input, tiles
+from znni.machine import arena
+from znni.network.network import Conv, InputScaling, Network, Pool, PooledConv
+from znni.network.weights import Float32, random_weights
+from znni.plans.plan import Plan
+from znni.plans.primitive import on_device
+from znni.plans.segments import Segment
+from znni.primitives.reference import dense
+from znni.volumes.array import ArrayVolume
+
+ON_HOST = on_device(CATALOGUE, "cpu")
+
+
+def run(network: Network, plan: Plan, volume: Float32, **job_options: object) -> Float32:
+    weights = random_weights(network, 7)
+    return run_job(PatchRunner(plan, CATALOGUE, weights), weights, volume, **job_options)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Network, Float32, Vec3, Plan]:
+    network = draw(networks())
+    output = Vec3(*draw(st.tuples(*[st.integers(1, 5)] * 3)))
+    pooling = network.total_pooling
+    patch = Vec3(*draw(st.tuples(*[st.integers(1, 2)] * 3))) * pooling
+    volume = random_volume(network, output, draw(st.integers(0, 99)))
+    return network, volume, output, any_plan(draw, network, output, patch, "cpu")
+
+
+@given(cases())
+def test_any_plan_equals_single_windows(case: tuple[Network, Float32, Vec3, Plan]) -> None:
+    network, volume, _, plan = case
+    scaled = volume * np.float32(0.5) + np.float32(0.25)
+    expected = dense(network, random_weights(network, 7), scaled)
+    np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+
+
+@given(cases())
+def test_every_patch_finds_room_in_what_the_plan_takes_beside_its_input(
+    case: tuple[Network, Float32, Vec3, Plan],
+) -> None:
+    network, volume, _, plan = case
+    with (
+        mock.patch.object(arena, "SMALL", 1),
+        mock.patch.object(arena, "map_pages", wraps=arena.map_pages) as mapped,
+    ):
+        run(network, plan, volume)
+    (capacity,) = (call.args[0] for call in mapped.call_args_list)  # the arena, and no more
+    beside_input = plan.memory.working - plan.input_shape.nbytes
+    assert capacity <= beside_input + 2 * mmap.PAGESIZE
+
+
+@given(cases(), st.sampled_from(["reflect", "edge", "constant"]), st.data())
+def test_same_border_and_roi_are_crops_of_the_padded_whole(
+    case: tuple[Network, Float32, Vec3, Plan], pad: str, data: st.DataObject
+) -> None:
+    network, volume, _, plan = case
+    size = Vec3(*volume.shape[1:])
+    before = (network.field_of_view - 1) // 2
+    after = network.field_of_view - 1 - before
+    start = Vec3(*(data.draw(st.integers(0, extent - 1)) for extent in size))
+    roi = Box(start, (start + 3).minimum(size))
+    scaled = volume * np.float32(0.5) + np.float32(0.25)
+    margins = [(0, 0), *zip(before, after, strict=True)]
+    padded = np.pad(scaled, margins, mode=pad)  # type: ignore[call-overload]
+    seen = Box(roi.start, roi.stop + network.field_of_view - 1)
+    expected = dense(network, random_weights(network, 7), padded[:, *seen.slices])
+    found = run(network, plan, volume, border="same", pad=pad, roi=roi)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@given(st.tuples(*[st.integers(1, 30)] * 3), st.tuples(*[st.integers(1, 12)] * 3))
+def test_tiles_partition_the_output(
+    output: tuple[int, int, int], patch: tuple[int, int, int]
+) -> None:
+    count = np.zeros(output, int)
+    for tile in tiles(Vec3(*output), Vec3(*patch)):
+        count[tile.written.slices] += 1
+        assert tile.written.within(tile.computed)
+        assert tile.computed.size == patch
+    assert (count == 1).all()
+
+
+NESTING = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
+
+
+def assert_dense(network: Network, plan: Plan) -> None:
+    """What a plan gives for its output is what single windows give."""
+    generator = np.random.default_rng(0)
+    extents = plan.output + network.field_of_view - 1
+    volume = generator.random((1, *extents), dtype=np.float32)
+    expected = dense(network, random_weights(network, 7), volume)
+    np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_fixed_example_of_three_nested_segments() -> None:
+    patch = NESTING.total_pooling
+    given = Shape5.of(1, 1, patch + NESTING.field_of_view - 1)
+    divisions = splits(NESTING.layers, given)
+    nested = next(segments for segments in divisions if len(segments) == 3)
+    assert_dense(NESTING, plan_of(nested, NESTING, patch * 2, patch))
+
+
+def test_where_memory_is_short_what_comes_before_a_pool_is_computed_again() -> None:
+    output = NESTING.total_pooling * 2
+    with pytest.raises(DoesNotFit) as refused:
+        Search(NESTING, output, machine(memory=1), SEPARATE, NO_OVERHEAD).fastest()[0]
+    tight = machine(memory=refused.value.needed)
+    plan = Search(NESTING, output, tight, SEPARATE, NO_OVERHEAD).fastest()[0]
+    assert plan.memory.total <= refused.value.needed
+    assert plan.segments[0].steps[0].conv
+    assert plan.segments[0].shifts > 1
+    assert_dense(NESTING, plan)
+
+
+def test_every_division_with_a_fused_step() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
+    patch = network.total_pooling
+    generator = np.random.default_rng(0)
+    volume = generator.random((1, *(patch + network.field_of_view - 1)), dtype=np.float32)
+    expected = dense(network, random_weights(network, 7), volume)
+    found = set()
+    fusible = tuple(pooled_convolutions(network))
+    for segments in splits(network.layers, Shape5(1, *volume.shape), fusible=fusible):
+        names = tuple(step.operation.name for part in segments for step in part.steps)
+        if len(names) < len(network.layers):
+            plan = plan_of(segments, network, patch, patch)
+            np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+            found.add(names)
+    assert found == {
+        ("l0+l1", "l2", "l3", "l4"),
+        ("l0", "l1", "l2+l3", "l4"),
+        ("l0+l1", "l2+l3", "l4"),
+    }
+
+
+def test_a_fused_step_amid_its_segment() -> None:
+    """A segment gives the same whatever comes before what it pools."""
+    network = chain(("conv", 2), ("conv", 2), ("pool", 2), ("conv", 2))
+    patch = Vec3(2, 4, 2)
+    first, conv, pool, last = network.layers
+    assert isinstance(conv, Conv)
+    assert isinstance(pool, Pool)
+    shape = Shape5.of(1, 1, patch + network.field_of_view - 2)
+    steps = []
+    for layer in (first, PooledConv(conv, pool), last):
+        (out,) = filter(None, (primitive.out_shape(layer, shape) for primitive in ON_HOST.values()))
+        steps.append(bare_step(layer, shape, out))
+        shape = out
+    plan = plan_of((Segment("cpu", 1, tuple(steps)),), network, patch, patch)
+    step, held = next(plan.parts[0].held_beside())
+    in_place = plan.input_shape.nbytes + steps[0].shape_out.nbytes + WORKSPACE
+    assert held + step.cost.memory.working == in_place, "the stored input is read where it is"
+    generator = np.random.default_rng(0)
+    volume = generator.random((1, *plan.input_patch), dtype=np.float32)
+    expected = dense(network, random_weights(network, 7), volume)
+    np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_error_while_reading_stops_the_run() -> None:
+    network = chain(("conv", 2))
+    plan = Search(network, Vec3(8, 8, 8), machine(), SEPARATE, NO_OVERHEAD).fastest()[0]
+    volume = np.ones((1, 9, 9, 9), np.float32)
+    volume[0, 4, 5, 6] = np.nan
+    with pytest.raises(InvalidInput, match="z=4, y=5, x=6"):
+        run(network, plan, volume)
+
+
+def test_a_volume_with_its_axes_in_another_order_reaches_the_network_in_rows() -> None:
+    network = chain(("conv", 3))
+    volume = np.asfortranarray(np.random.default_rng(0).random((1, 5, 6, 7), np.float32))
+    job = make_job(network, Vec3(5, 6, 7), "valid", "reflect", None)
+    for tile in tiles(job.output, Vec3(3, 2, 5)):
+        box = read_input(ArrayVolume(volume), job, tile, network.field_of_view, InputScaling())
+        assert box.flags.c_contiguous
+
+
+def test_plan_json_round_trip_and_rejection() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2))
+    plan = Search(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD).fastest()[0]
+    assert Plan.from_json(plan.to_json()) == plan
+    for broken in ("", "{}", "[1]", plan.to_json().replace('"l2"', '"lx"', 1)):
+        with pytest.raises(InvalidInput, match="not a plan"):
+            Plan.from_json(broken)
+    predicted = f'"error": {BUILT_IN_ERROR}'
+    assert predicted in plan.to_json()
+    for error in ("-0.1", "NaN", "null"):
+        with pytest.raises(InvalidInput, match="not a plan"):
+            Plan.from_json(plan.to_json().replace(predicted, f'"error": {error}'))
+    with pytest.raises(InvalidInput, match=r"missing at .*steps\.0\.operation; plan again"):
+        Plan.from_json(plan.to_json().replace('"operation"', '"layer"'))  # an earlier version's
+
+
+def test_a_plan_of_unknown_or_wrong_steps_is_refused() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2))
+    plan = Search(network, Vec3(8, 8, 8), machine(), fake_catalogue(), NO_OVERHEAD).fastest()[0]
+    for old, new, message in (
+        ('"primitive": "conv"', '"primitive": "nonesuch"', "nonesuch"),
+        ('"sub_batch": 1', '"sub_batch": 3', "takes 3 of 1 item at"),
+        ('"primitive": "fragments"', '"primitive": "pool"', "by pool"),
+    ):
+        changed = Plan.from_json(plan.to_json().replace(old, new))
+        with pytest.raises(InvalidInput, match=message):
+            check_runnable(changed, fake_catalogue())
+
+
+def test_a_fused_step_survives_json_and_a_tampered_one_does_not() -> None:
+    network = chain(("conv", 2), ("pool", 2), ("conv", 2), features=9)
+    (pair,) = fusible = tuple(pooled_convolutions(network))
+    patch = network.total_pooling
+    given = Shape5.of(1, 1, patch + network.field_of_view - 1)
+    every = splits(network.layers, given, fusible=fusible)
+    (fused,) = (segments for segments in every if segments[0].steps[0].operation == pair)
+    plan = plan_of(fused, network, patch, patch)
+    text = plan.to_json()
+    again = Plan.from_json(text)
+    assert again == plan
+    assert again.segments[0].steps[0].operation == pair
+    check_runnable(again, CATALOGUE)
+    with pytest.raises(InvalidInput, match="'fused', which this machine does not have"):
+        check_runnable(again, fake_catalogue())
+    before, after = text.split('"segments"')
+    for old, new in (('"l1"', '"lx"'), ('"out_features": 9', '"out_features": 8')):
+        with pytest.raises(InvalidInput, match="not its network's layers"):
+            Plan.from_json(before + '"segments"' + after.replace(old, new, 1))
+    unpooled = after.replace('"primitive": "fused"', '"primitive": "conv"')
+    with pytest.raises(InvalidInput, match=r"l0\+l1 does not take .* by conv"):
+        check_runnable(Plan.from_json(before + '"segments"' + unpooled), CATALOGUE)
+    step = plan.segments[0].steps[0]
+    all_fragments = replace(step, shape_out=step.shape_out._replace(n=8))
+    segment = replace(plan.segments[0], steps=(all_fragments, *plan.segments[0].steps[1:]))
+    with pytest.raises(InvalidInput, match=r"l0\+l1"):
+        check_runnable(replace(plan, segments=(segment,)), CATALOGUE)
+
+
+def test_stored_types() -> None:
+    values = np.array([-0.5, 0.0, 0.5, 1.0, 2.0], np.float32)
+    assert convert(values, "uint8").tolist() == [0, 0, 128, 255, 255]
+    assert convert(values, "float16").dtype == np.float16
+    assert convert(values, "float32") is values

@@ -1,0 +1,269 @@
+"""Workers give the same numbers however many there are, and what befalls one ends all."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from functools import partial
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import read_main, refused, succeeds
+from doomed_runner import Doomed
+from numpy.typing import NDArray
+from worker_runners import NETWORK, Sums, SumsPlan, made_when, not_made, not_made_when, sums
+
+import znni
+from znni.core.errors import InvalidInput, RunFailed, Unreadable
+from znni.core.options import OutputType
+from znni.core.shapes import Box, Vec3
+from znni.engine.pipeline import RunState
+from znni.engine.remaining import Remaining
+from znni.engine.skipping import Blocks
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import make_job
+from znni.engine.workers.fleet import Fleet, Member
+from znni.network.weights import Weights, random_weights
+from znni.plans.plan import Plan
+from znni.volumes.array import ArrayOutput, ArrayVolume
+
+SIZE = Vec3(22, 14, 13)
+PATCH = Vec3(5, 4, 3)
+PLAN = SumsPlan(PATCH)
+
+
+def fleet_of(prepare: Any, count: int = 2, plan: Any = PLAN, dtype: Any = "float32") -> Fleet:
+    members = [Member(f"worker {number + 1}", prepare, {}) for number in range(count)]
+    return Fleet(plan, members, dtype)
+
+
+def fleet(count: int = 2, fate: str = "", dtype: OutputType = "float32") -> Fleet:
+    return fleet_of(partial(Sums, PLAN, fate), count, dtype=dtype)
+
+
+class Case:
+    """A volume, what is wanted of it, and what was written."""
+
+    def __init__(self, dtype: OutputType = "float32", size: Vec3 = SIZE) -> None:
+        self.x = np.random.default_rng(0).random(size, np.float32) / 30
+        self.job = make_job(NETWORK, Vec3(*self.x.shape), "valid", "reflect", None)
+        self.expected = np.stack([sums(self.x), -sums(self.x)])
+        self.found: NDArray[Any] = np.zeros(self.expected.shape, dtype)
+        self.remaining = Remaining(self.job.output)
+        self.stopwatch = Stopwatch()
+        self.told: list[int] = []
+        self.volume = ArrayVolume(self.x)
+        self.mask: ArrayVolume | None = None
+
+    def run(self, workers: Fleet, output: Any = None) -> None:
+        features, dtype = len(self.found), self.found.dtype
+        weights = random_weights(NETWORK, 0)
+        state = RunState(
+            Blocks(self.volume, self.job, NETWORK, weights, self.mask),
+            output or ArrayOutput(self.found, features, self.job.output, dtype),
+            dtype.name,  # type: ignore[arg-type]
+            self.remaining,
+            lambda done, _: self.told.append(done),
+        )
+        workers.run_volume(state, self.stopwatch)
+
+    def check_finished_blocks(self) -> None:
+        """What is written is right, and all that is not is still to be done."""
+        left = np.ones(self.found.shape[1:], bool)
+        for tile in self.remaining.tiles(PATCH):
+            left[tile.written.slices] = False
+        np.testing.assert_allclose(self.found[:, left], self.expected[:, left], rtol=1e-5)
+        assert not self.found[:, ~left].any()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
+    case = Case()
+    workers = fleet(count)
+    for _ in range(2):  # the second time with what is there
+        case.found[...] = np.nan
+        case.told.clear()
+        case.remaining = Remaining(case.job.output)
+        case.run(workers)
+        np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+        assert case.told == sorted(case.told)
+        assert case.told[-1] == case.job.output.volume
+    spent = case.stopwatch.seconds
+    assert 0 < spent.busy.host_layers < spent.running
+    assert 0 < spent.busy.reading < spent.building + spent.running  # it begins while they get ready
+    assert 0 < spent.busy.writing < spent.running
+    assert workers.peak_memory > count * 2**20
+    assert workers.gpu_peak_memory == 0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_output_comes_as_it_is_stored(dtype: OutputType) -> None:
+    case = Case(dtype)
+    case.run(fleet(dtype=dtype))
+    scale = 255 if dtype == "uint8" else 1
+    expected = (case.expected * scale).clip(0 if dtype == "uint8" else None)
+    np.testing.assert_allclose(case.found, expected, atol=0.51 if dtype == "uint8" else 1e-3)
+
+
+def test_blocks_that_need_no_work_are_not_given_to_workers() -> None:
+    case = Case()
+    mask = np.zeros(case.x.shape, np.uint8)
+    mask[:10] = 1
+    case.mask = ArrayVolume(mask)
+    case.run(fleet())
+    rows = -(-(10 - case.job.center.z) // PATCH.z) * PATCH.z
+    np.testing.assert_allclose(case.found[:, :rows], case.expected[:, :rows], rtol=1e-5)
+    assert not case.found[:, rows:].any()
+    assert not case.remaining.voxels
+
+
+@pytest.mark.parametrize(
+    ("fate", "error", "said"),
+    [
+        ("failed", RunFailed, "^the device failed; run again$"),
+        ("short of memory", MemoryError, "^$"),
+        ("odd", RunFailed, "^Odd: 1 and 2$"),
+        ("killed", RunFailed, "^worker [12] was killed by SIGKILL, as systems do where memory"),
+        ("ends", RunFailed, r"^worker [12] ended before its work was done \(exit code 3\)"),
+    ],
+)
+def test_what_befalls_a_worker_ends_all_and_leaves_what_was_written(
+    fate: str, error: type[BaseException], said: str
+) -> None:
+    case, workers = Case(), fleet(fate=fate)
+    with pytest.raises(error, match=said):
+        case.run(workers)
+    case.check_finished_blocks()
+    assert case.remaining.voxels < case.job.output.volume
+
+
+def test_after_a_failure_a_run_goes_on_with_others() -> None:
+    case, workers = Case(), fleet()
+    values = case.x[12, 3, 4]
+    case.x[12, 3, 4] = np.nan
+    with pytest.raises(InvalidInput, match="nan at voxel z=12, y=3, x=4"):
+        case.run(workers)
+    case.check_finished_blocks()
+    case.x[12, 3, 4] = values
+    case.run(workers)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+
+
+def test_a_worker_that_cannot_be_made() -> None:
+    case = Case()
+    with pytest.raises(RunFailed, match=r"^no such device; give another$") as raised:
+        case.run(fleet_of(not_made))
+    assert "in not_made" in str(raised.value.__cause__)
+    assert case.remaining.voxels == case.job.output.volume
+
+
+def test_the_first_blocks_are_read_while_workers_get_ready(tmp_path: Path) -> None:
+    """Here they get ready when the first block was read, and not before."""
+
+    class Seen(ArrayVolume):
+        def read(self, box: Box) -> NDArray[Any]:
+            (tmp_path / "seen").touch()
+            return super().read(box)
+
+    case = Case()
+    case.volume = Seen(case.x)
+    case.run(fleet_of(partial(made_when, tmp_path / "seen", PLAN)))
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    assert case.stopwatch.seconds.building > 0
+
+
+def test_what_fails_in_reading_is_raised_though_a_worker_cannot_be_made_after_it(
+    tmp_path: Path,
+) -> None:
+    class Torn(ArrayVolume):
+        def read(self, box: Box) -> NDArray[Any]:
+            (tmp_path / "read").touch()
+            raise Unreadable(f"the disk is torn at {box.start}")
+
+    case = Case()
+    case.volume = Torn(case.x)
+    with pytest.raises(Unreadable, match="the disk is torn"):
+        case.run(fleet_of(partial(not_made_when, tmp_path / "read"), 1))
+
+
+def test_what_fails_in_writing_is_raised_as_itself() -> None:
+    class Full(ArrayOutput):
+        written = 0
+
+        def write(self, box: Box, values: NDArray[Any]) -> None:
+            self.written += 1
+            if self.written > 2:
+                raise RunFailed("the disk is full")
+            super().write(box, values)
+
+    case = Case()
+    with pytest.raises(RunFailed, match="the disk is full"):
+        case.run(fleet(), output=Full(case.found, 2, case.job.output))
+    case.check_finished_blocks()
+
+
+def test_a_signal_ends_workers_at_once() -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    case, workers = Case(), fleet(fate="slow")
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(Stop):
+            case.run(workers)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    case.check_finished_blocks()
+
+
+def test_a_late_failure_is_told_though_no_patch_follows() -> None:
+    case = Case(size=PLAN.input_patch)
+    with pytest.raises(RunFailed, match="failed late"):
+        case.run(fleet(1, fate="fails late"))
+
+
+def test_workers_that_nobody_refers_to_end() -> None:
+    workers = fleet()
+    processes = [worker.process_id for worker in workers._workers]
+    assert all(Path(f"/proc/{number}").exists() for number in processes)
+    del workers
+    assert not any(Path(f"/proc/{number}").exists() for number in processes)
+
+
+def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
+    """Let plans for the host be run as those for several GPUs are."""
+
+    def prepare(plan: Plan, weights: Weights, _measured: Any, dtype: OutputType) -> Fleet:
+        return fleet_of(partial(Doomed, plan, weights, fate), 2, plan, dtype)
+
+    monkeypatch.setattr("znni.inference.api.prepare", prepare)
+
+
+@pytest.mark.usefixtures("small_case")
+def test_whole_runs_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They give the same bytes, and keep their blocks where a worker is killed."""
+    search = znni.search("tiny.yaml", (7, 20, 23), device="cpu", threads=1, costs="built-in")
+    plan = search.fastest_for(Vec3(2, 4, 6))
+    assert plan is not None
+    Path("plan.json").write_text(plan.to_json())
+    run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json", "--out")
+    succeeds(*run, "one.h5")
+    whole = read_main("one.h5")
+    run_in_two_processes(monkeypatch, fate="")
+    assert "voxels in" in succeeds(*run, "two.h5")
+    np.testing.assert_array_equal(read_main("two.h5"), whole)
+    run_in_two_processes(monkeypatch, fate="killed")
+    said = refused(*run, "out.h5", code=4)
+    assert re.match(r"worker [12] was killed by SIGKILL, as systems do where memory runs out", said)
+    assert re.search(r"out.h5.partial holds \d+ finished block", said)
+    found = read_main("out.h5.partial")
+    assert 0 < np.count_nonzero(found) < whole.size
+    np.testing.assert_array_equal(found[found != 0], whole[found != 0])

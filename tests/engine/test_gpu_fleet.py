@@ -1,0 +1,79 @@
+"""Two workers on one GPU, in the place of one on each of two."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import psutil
+import pytest
+from command_line import read_main, refused, succeeds
+from numpy.typing import NDArray
+from paths import NETWORKS
+
+from znni.core.options import Choices
+from znni.inference import planning
+from znni.machine.machine import Machine
+
+pytestmark = pytest.mark.gpu
+
+NET = NETWORKS / "boundaries.yaml"
+RUN = ("infer", "volume.h5", "--net", NET, "--device", "gpu", "--dtype", "uint8", "--out")
+LIMITS = ("--gpu-memory", "1GiB", "--ram", "24GiB", "--costs", "built-in")
+
+
+def run_twice_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs have two workers, which see the same GPU."""
+
+    def twice(machine: Machine, _choices: Choices) -> Machine:
+        return replace(machine, gpus=machine.gpus[:1] * 2, used_gpus=2)
+
+    for module in ("planning", "plan_choice"):
+        monkeypatch.setattr(f"znni.inference.{module}.choose_gpus", twice)
+
+
+@pytest.fixture
+def whole(own_folder: Path) -> NDArray[Any]:
+    """The output of a run in this process alone, by a plan that is noted."""
+    with h5py.File(own_folder / "volume.h5", "w") as file:
+        values = np.random.default_rng(0).integers(0, 255, (300, 200, 250))
+        file["raw"] = values.astype(np.uint8)
+    plan = ("plan", "--net", NET, "--volume", "volume.h5", "--device", "gpu", "--out", "plan.json")
+    succeeds(*plan, "--gpu-memory", "256MiB", "--costs", "built-in")
+    succeeds(*RUN, "one.h5", "--plan", "plan.json", *LIMITS)
+    return read_main("one.h5")
+
+
+def test_two_workers_give_the_same_bytes(
+    whole: NDArray[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_twice_there(monkeypatch)
+    print(succeeds(*RUN, "two.h5", "--plan", "plan.json", *LIMITS))
+    np.testing.assert_array_equal(read_main("two.h5"), whole)
+    with h5py.File("two.h5") as file:
+        told = file["main"].attrs
+        promised = told["predicted_gpu_memory_bytes"]
+        assert promised / 2 < told["gpu_peak_memory_bytes"] <= promised
+
+
+def test_a_worker_that_is_killed_ends_the_run(
+    whole: NDArray[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_twice_there(monkeypatch)
+    prepare = planning.prepare
+
+    def doomed(*arguments: Any) -> Any:
+        fleet = prepare(*arguments)
+        psutil.Process().children()[-1].kill()
+        return fleet
+
+    monkeypatch.setattr("znni.inference.api.prepare", doomed)
+    said = refused(*RUN, "out.h5", "--plan", "plan.json", *LIMITS, code=4)
+    assert re.match("the worker of GPU 0 was killed by SIGKILL", said)
+    if Path("out.h5.partial").exists():
+        found = read_main("out.h5.partial")
+        np.testing.assert_array_equal(found[found != 0], whole[found != 0])

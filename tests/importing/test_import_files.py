@@ -1,0 +1,256 @@
+"""``znni import`` on the command line, the files that it writes, and damaged ones that it reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import refused, succeeds, write_case, znni
+from hypothesis import given
+from hypothesis import strategies as st
+from import_cases import (
+    numbers,
+    onnx_chain,
+    onnx_or_skip,
+    read_back,
+    sequential,
+    torch_or_skip,
+    write_znn,
+    znn_fields,
+)
+from safetensors.numpy import save_file
+
+from znni import import_network
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.importing.chain import Chain
+from znni.importing.network_writer import write_network
+from znni.network.network import Conv, InputScaling, Network, Pool
+from znni.network.weights import ConvWeights, Weights
+
+pytestmark = pytest.mark.usefixtures("fake_primitives", "nothing_partial")
+
+
+def test_a_network_of_znn_is_imported_and_runs() -> None:
+    write_znn(Path("znn.h5"), znn_fields())
+    said = succeeds("import", "znn.h5", "--out", "net.yaml")
+    assert said.splitlines() == [
+        "net.yaml: net: 3 layers, 113 parameters, 1 -> 2 maps, field of view 2x6x9, "
+        "total pooling 1x2x2",
+        "net.safetensors: its weights",
+        "not compared: ZNN itself, which would run it, is not here",
+    ]
+    write_case(Path())
+    assert "out.h5: " in succeeds("infer", "volume.h5", "--net", "net.yaml", "--out", "out.h5")
+
+
+def test_a_state_dict_needs_a_network_file() -> None:
+    save_file({"0.weight": numbers(2, 1, 1, 2, 3)}, "state.safetensors")
+    command = ("import", "state.safetensors", "--out", "net.yaml")
+    assert "--like NET.yaml" in refused(*command)
+    Path("like.yaml").write_text(
+        "name: like\nlayers: [{conv: {features: 2, kernel: [1, 2, 3], activation: relu}}]"
+    )
+    assert succeeds(*command, "--like", "like.yaml").startswith("net.yaml: like: 1 layer")
+    write_znn(Path("znn.h5"), znn_fields())
+    wrong = refused("import", "znn.h5", "--out", "other.yaml", "--like", "like.yaml")
+    assert "is for state dicts: leave it out" in wrong
+
+
+def test_nothing_is_replaced_unasked_nor_what_is_no_network() -> None:
+    write_znn(Path("znn.h5"), znn_fields())
+    command = ("import", "znn.h5", "--out", "net.yaml")
+    succeeds(*command)
+    assert "net.yaml: exists" in refused(*command)
+    before = Path("net.yaml").read_text()
+    succeeds(*command, "--overwrite")
+    assert Path("net.yaml").read_text() == before
+    Path("notes.yaml").write_text("notes: of mine")
+    assert "unknown key 'notes'" in refused(
+        "import", "znn.h5", "--out", "notes.yaml", "--overwrite"
+    )
+    save_file({"0.weight": numbers(2, 1, 1, 2, 3)}, "state.safetensors")
+    own = ("import", "state.safetensors", "--out", "state.yaml", "--overwrite")
+    assert "state.safetensors: is what is imported" in refused(*own)
+    assert "ends in .yaml" in refused("import", "znn.h5", "--out", "net.json")
+    assert "cannot be written" in refused("import", "znn.h5", "--out", "nowhere/net.yaml")
+    assert "no such file" in refused("import", "missing.onnx", "--out", "new.yaml")
+    assert "unknown kind of file '.caffemodel'" in refused(
+        "import", write_znn(Path("net.caffemodel"), {}), "--out", "new.yaml"
+    )
+
+
+def test_without_pytorch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.importing.conversion.find_spec", lambda _name: None)
+    Path("state.pt").touch()
+    assert "pip install 'znni[torch]'" in refused("import", "state.pt", "--out", "net.yaml")
+
+
+names = st.text(min_size=1, max_size=6).filter(lambda t: t.isprintable() and "/" not in t)
+extents = st.builds(Vec3, *[st.integers(1, 3)] * 3)
+
+
+@st.composite
+def written(draw: st.DrawFn) -> Chain:
+    """Networks with any names, and any text about where they come from."""
+    called = draw(st.lists(names, min_size=1, max_size=4, unique=True))
+    layers: list[Conv | Pool] = []
+    arrays, maps = {}, 1
+    for index, name in enumerate(called):
+        if index and draw(st.booleans()):
+            layers.append(Pool(name, draw(extents)))
+            continue
+        conv = Conv(name, maps, draw(st.integers(1, 3)), draw(extents), "relu")
+        layers.append(conv)
+        arrays[name] = ConvWeights(numbers(*conv.weight_shape), numbers(conv.out_features, seed=1))
+        maps = conv.out_features
+    finite = st.floats(-1e6, 1e6)
+    scaling = InputScaling(draw(finite), draw(finite))
+    network = Network(draw(names), 1, tuple(layers), scaling)
+    return Chain(network, Weights(arrays, "drawn"), tuple(draw(st.text()) for _ in layers))
+
+
+@given(written(), st.text())
+def test_what_is_written_reads_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, chain: Chain, source: str
+) -> None:
+    out = tmp_path_factory.mktemp("written") / "net.yaml"
+    write_network(out, chain, source)
+    network, weights = read_back(out)
+    assert network == chain.network
+    assert network.name == chain.network.name
+    assert weights.sha256 == chain.weights.sha256
+
+
+def damaged(data: bytes, count: int) -> Iterator[bytes]:
+    """A file cut short, and with bytes changed, put in and left out; the same ones every time."""
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        at = int(generator.integers(len(data)))
+        some = generator.bytes(int(generator.integers(1, 9)))
+        match number % 4:
+            case 0:
+                yield data[:at]
+            case 1:
+                yield data[:at] + some + data[at + len(some) :]
+            case 2:
+                yield data[:at] + some + data[at:]
+            case _:
+                yield data[:at] + data[at + len(some) :]
+
+
+def survives(path: Path, **options: Any) -> bool:
+    """Import a damaged file: a network that can be read, or else one clear error."""
+    out = path.with_name("net.yaml")
+    try:
+        import_network(path, out, overwrite=True, **options)
+    except InvalidInput as error:
+        if not str(error).startswith(f"{path}: "):
+            raise
+        return False
+    read_back(out)
+    return True
+
+
+def good_onnx(_folder: Path) -> bytes:
+    onnx_or_skip()
+    return bytes(onnx_chain().SerializeToString())
+
+
+def good_program(_folder: Path) -> bytes:
+    torch = torch_or_skip()
+    held = io.BytesIO()
+    module = sequential()[:4].eval()
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 2, 2, 4, 5),)), held)
+    return held.getvalue()
+
+
+def good_checkpoint(_folder: Path) -> bytes:
+    torch = torch_or_skip()
+    held = io.BytesIO()
+    torch.save(torch.nn.Sequential(torch.nn.Conv3d(1, 2, (1, 2, 3))).state_dict(), held)
+    return held.getvalue()
+
+
+def good_safetensors(folder: Path) -> bytes:
+    arrays = {"0.weight": numbers(2, 1, 1, 2, 3), "0.bias": numbers(2)}
+    save_file(arrays, folder / "good.safetensors")
+    return (folder / "good.safetensors").read_bytes()
+
+
+def good_znn(folder: Path) -> bytes:
+    return write_znn(folder / "good.h5", znn_fields()).read_bytes()
+
+
+LIKE = Network("like", 1, (Conv("conv1", 1, 2, Vec3(1, 2, 3), "relu"),))
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "like"),
+    [
+        ("damaged.onnx", good_onnx, None),
+        ("damaged.pt2", good_program, None),
+        ("damaged.pt", good_checkpoint, LIKE),
+        ("damaged.safetensors", good_safetensors, LIKE),
+        ("damaged.h5", good_znn, None),
+    ],
+)
+def test_damaged_files_give_a_network_or_one_clear_error(
+    name: str, good: Callable[[Path], bytes], like: Network | None, own_folder: Path
+) -> None:
+    path, data = own_folder / name, good(own_folder)
+    path.write_bytes(data)
+    options = {"like": like} if like else {}
+    assert survives(path, **options)
+    outcomes = []
+    for content in damaged(data, 100):
+        path.write_bytes(content)
+        outcomes.append(survives(path, **options))
+    assert outcomes.count(False) > 10
+
+
+def test_programs_with_other_json_give_a_network_or_one_clear_error(own_folder: Path) -> None:
+    """Archives have checksums, which a careful vandal sees to."""
+    path, data = own_folder / "odd.pt2", good_program(own_folder)
+    generator = np.random.default_rng(0)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    described = [name for name in members if name.endswith(".json")]
+    outcomes = []
+    for _ in range(150):
+        changed = dict(members)
+        name = described[int(generator.integers(len(described)))]
+        tree = json.loads(changed[name])
+        spoil(tree, generator)
+        changed[name] = json.dumps(tree).encode()
+        with zipfile.ZipFile(path, "w") as archive:
+            for member, content in changed.items():
+                archive.writestr(member, content)
+        outcomes.append(survives(path))
+    assert {True, False} == set(outcomes)
+
+
+def spoil(tree: Any, generator: np.random.Generator) -> None:
+    """Change one value somewhere in a tree of JSON."""
+    at = tree
+    while True:
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        if not keys:
+            return
+        key = keys[int(generator.integers(len(keys)))]
+        if not isinstance(at[key], dict | list) or generator.random() < 0.1:
+            odd = [None, -1, 0, 2**70, 0.5, "x", [], {}, True, [[]], {"as_int": -3}]
+            at[key] = odd[int(generator.integers(len(odd)))]
+            return
+        at = at[key]
+
+
+def test_help_names_the_kinds_of_files() -> None:
+    said = znni("import", "--help").out
+    assert all(kind in said for kind in (".pt2", ".onnx", ".safetensors", ".h5", "--like"))

@@ -1,0 +1,158 @@
+"""State dicts: matched with the layers of a network file, or told what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from import_cases import numbers, pooled, read_back, relative, sequential, torch_or_skip
+from safetensors.numpy import save_file
+
+import znni
+from znni.core.errors import InvalidInput
+from znni.network.network import InputScaling
+
+LIKE = """\
+name: known
+in_features: 2
+input: {scale: 0.5, offset: -1.0}
+layers:
+  - conv: {features: 3, kernel: [1, 2, 3], activation: relu}
+  - pool: {window: [1, 2, 2]}
+  - name: last
+    conv: {features: 1, kernel: [2, 1, 2], activation: sigmoid}
+"""
+FIRST, SECOND = numbers(3, 2, 1, 2, 3, seed=1), numbers(1, 3, 2, 1, 2, seed=2)
+
+
+def norm(prefix: str) -> dict[str, Any]:
+    return {
+        f"{prefix}.weight": numbers(3, seed=3),
+        f"{prefix}.bias": numbers(3, seed=4),
+        f"{prefix}.running_mean": numbers(3, seed=5),
+        f"{prefix}.running_var": np.abs(numbers(3, seed=6)) + 0.5,
+        f"{prefix}.num_batches_tracked": np.array(7),
+    }
+
+
+def tensors(first: str, second: str, **more: Any) -> dict[str, Any]:
+    return {
+        f"{first}.weight": FIRST,
+        f"{first}.bias": numbers(3, seed=7),
+        f"{second}.weight": SECOND,
+        f"{second}.bias": numbers(1, seed=8),
+        **more,
+    }
+
+
+def like(folder: Path) -> Path:
+    (folder / "like.yaml").write_text(LIKE)
+    return folder / "like.yaml"
+
+
+def saved(folder: Path, arrays: dict[str, Any]) -> Path:
+    save_file(arrays, folder / "state.safetensors")
+    return folder / "state.safetensors"
+
+
+def imported(source: Any, folder: Path) -> Any:
+    return znni.import_network(source, folder / "net.yaml", like=like(folder), overwrite=True)
+
+
+def refusal(arrays: dict[str, Any], folder: Path) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        imported(saved(folder, arrays), folder)
+    assert not (folder / "net.yaml").exists()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("0", "12"), ("conv2", "conv10"), ("last.0", "last.1"), ("conv1", "last")]
+)
+def test_layers_are_matched_by_number_or_name(first: str, second: str, tmp_path: Path) -> None:
+    found = imported(saved(tmp_path, tensors(first, second)), tmp_path)
+    assert (found.network.name, found.network.scaling) == ("known", InputScaling(0.5, -1.0))
+    assert [layer.name for layer in found.network.layers] == ["conv1", "pool1", "last"]
+    _, weights = read_back(tmp_path / "net.yaml")
+    assert (weights["conv1"].weight == FIRST).all()
+    assert (weights["last"].weight == SECOND).all()
+    assert "not compared: a state dict does not say how its layers are connected" in str(found)
+
+
+def test_without_a_network_file_it_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
+    file = saved(tmp_path, tensors("0", "3"))
+    with pytest.raises(InvalidInput) as refused:
+        znni.import_network(file, tmp_path / "net.yaml")
+    message = str(refused.value)
+    assert "2 convolutions (0: 2 -> 3 maps, kernel 1x2x3; 3: 3 -> 1 maps" in message
+    assert "which activations and pooling" in message
+    assert "--like NET.yaml" in message
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [(("0", "4"), "1"), (("conv1", "conv2"), "bn1"), (("f.0.0", "f.1.0"), "f.0.1")],
+)
+def test_a_batch_normalization_is_folded_into_the_convolution_before_it(
+    names: tuple[str, str], name: str, tmp_path: Path
+) -> None:
+    found = imported(saved(tmp_path, tensors(*names) | norm(name)), tmp_path)
+    assert f"note: batch normalization {name} is taken to come right after convolution" in str(
+        found
+    )
+    _, weights = read_back(tmp_path / "net.yaml")
+    arrays = norm(name)
+    scale = arrays[f"{name}.weight"] / np.sqrt(arrays[f"{name}.running_var"] + 1e-5)
+    wanted = FIRST * scale[:, None, None, None, None]
+    assert relative(weights["conv1"].weight, wanted) < 1e-6
+    bias = (numbers(3, seed=7) - arrays[f"{name}.running_mean"]) * scale + arrays[f"{name}.bias"]
+    assert relative(weights["conv1"].bias, bias) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        (tensors("0", "4") | norm("2"), "does not tell whether it comes right after"),
+        (tensors("conv1", "conv2") | norm("bn3"), "'bn3', and its name does not tell"),
+        (tensors("encoder", "decoder"), "(name: decoder), or save it with torch.save"),
+        (tensors("1", "0"), "convolution '0' has weights (1, 3, 2, 1, 2), and layer conv1"),
+        ({"0.weight": FIRST}, "has 1 convolution (0), and network known has 2"),
+        (tensors("0", "1") | {"2.weight": numbers(3, 4)}, "layer '2' has weight (3, 4)"),
+        (tensors("0", "1") | {"2.weight": numbers(3)}, "neither a 3D convolution nor a batch"),
+        ({"0.weight": numbers(3, 4)}, "layer '0' has weight (3, 4)"),
+        (tensors("0", "1") | {"0.bias": numbers(2)}, "bias of shape (2,) for 3 maps"),
+        (tensors("0", "1") | {"0.weight": FIRST * np.nan}, "not finite"),
+        (tensors("0", "1") | {"0.weight": FIRST.astype(np.int32)}, "weight of int32"),
+    ],
+)
+def test_what_does_not_agree_is_refused(arrays: dict[str, Any], named: str, tmp_path: Path) -> None:
+    assert named in refusal(arrays, tmp_path)
+
+
+def test_files_of_torch_keep_their_order(tmp_path: Path) -> None:
+    torch = torch_or_skip()
+    state = {key: torch.from_numpy(np.asarray(value)) for key, value in tensors("b", "a").items()}
+    torch.save({"state_dict": state, "epoch": 3}, tmp_path / "state.pt")
+    found = imported(tmp_path / "state.pt", tmp_path)
+    assert found.network.convolutions[0].weight_shape == FIRST.shape
+    imported(state, tmp_path)
+    torch.save({"one": state, "two": state}, tmp_path / "two.pt")
+    with pytest.raises(InvalidInput, match="has to hold one state dict, and holds one, two"):
+        imported(tmp_path / "two.pt", tmp_path)
+
+
+def test_a_module_and_its_state_dict_give_the_same_network(tmp_path: Path) -> None:
+    torch = torch_or_skip()
+    module = torch.nn.Sequential(*list(sequential())[:4])
+    (tmp_path / "like.yaml").write_text(
+        "name: same\nin_features: 2\nlayers:\n"
+        "- conv: {features: 3, kernel: [2, 3, 4], activation: relu}\n- pool: {window: [1, 2, 2]}\n"
+    )
+    out = tmp_path / "net.yaml"
+    znni.import_network(module.state_dict(), out, like=tmp_path / "like.yaml")
+    x = numbers(2, 5, 9, 11)
+    with torch.no_grad():
+        wanted = module.eval()(torch.from_numpy(x)[None])[0].numpy()
+    assert relative(pooled(read_back(out), x), wanted) < 1e-5

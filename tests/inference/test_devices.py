@@ -1,0 +1,215 @@
+"""Several GPUs: which ones, what plans say of them, and how their workers are made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import refused, succeeds
+from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.exhaustive import Search
+from planner.limits import memory_of_run
+from znni.calibration.run_overhead import PROCESS_BYTES, run_overhead
+from znni.core.errors import InvalidInput
+from znni.core.options import Choices, DeviceChoice
+from znni.core.shapes import Vec3
+from znni.engine.workers.fleet import Member
+from znni.inference import planning
+from znni.inference.devices import CONTEXT_BYTES, choose_gpus, seeing_only
+from znni.machine.machine import Machine
+from znni.network.network import Conv, Network, Pool
+from znni.network.weights import random_weights
+from znni.plans.job_seconds import Stage, StageSeconds
+from znni.plans.plan import Plan
+from znni.plans.totals import PlanTime
+
+GIB = 2**30
+NETWORK = Network(
+    "net",
+    1,
+    (
+        Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu"),
+        Pool("pool1", Vec3(2, 2, 2)),
+        Conv("conv2", 2, 3, Vec3(3, 3, 3), "relu"),
+    ),
+)
+OUTPUT = Vec3(40, 40, 48)
+
+
+def with_gpus(*memory: int) -> Machine:
+    return replace(machine(64 * GIB), gpus=tuple(map(gpu, memory)))
+
+
+FOUR = with_gpus(8 * GIB, 4 * GIB, 6 * GIB, 9 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "numbers", "least"),
+    [
+        (1, [0], 8),
+        ("1", [0], 8),
+        (2, [0, 1], 4),
+        ("all", [0, 1, 2, 3], 4),
+        ("2,0", [2, 0], 6),
+        ("0, 3", [0, 3], 8),
+    ],
+)
+def test_those_that_are_chosen_come_first(gpus: int | str, numbers: list[int], least: int) -> None:
+    found = choose_gpus(FOUR, Choices(gpus=gpus))
+    used = found.gpus[: found.used_gpus]
+    assert [card.number for card in used] == numbers
+    taken = CONTEXT_BYTES if len(numbers) > 1 else 0
+    assert {card.memory for card in used} == {least * GIB - taken}
+    assert sorted(card.number for card in found.gpus) == [0, 1, 2, 3] or found == FOUR
+    stated = choose_gpus(FOUR, Choices(gpus=gpus, gpu_memory="1GiB"))
+    assert {card.memory for card in stated.gpus[: stated.used_gpus]} == {least * GIB}
+
+
+def test_no_gpu_has_a_limit_where_none_is_used() -> None:
+    with pytest.raises(InvalidInput, match=r"gpu_memory='1GiB' .* limits a GPU, and no layer"):
+        choose_gpus(FOUR, Choices(device="cpu", gpu_memory="1GiB"))
+
+
+def test_without_gpus_none_is_needed() -> None:
+    assert choose_gpus(machine(), Choices()) == machine()
+    assert choose_gpus(machine(), Choices(gpus="all")) == machine()
+    with pytest.raises(InvalidInput, match=r"gpus=2 .* no GPU that can be used; leave it out"):
+        choose_gpus(machine(), Choices(gpus=2))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "said"),
+    [
+        (5, "auto", r"gpus=5 \(--gpus 5\): there are 4 GPUs, numbered from 0; give gpus='all'"),
+        ("0,4", "auto", r"gpus='0,4' \(--gpus 0,4\): there are 4 GPUs"),
+        (0, "auto", "give one GPU or more, and each of them once"),
+        ("1,1", "auto", "give one GPU or more, and each of them once"),
+        ("both", "auto", r"give how many, all, or which, as gpus='0,2' \(--gpus 0,2\)"),
+        ("1,", "auto", "give how many, all, or which"),
+        (-1, "auto", "give how many, all, or which"),
+        (2, "cpu", r"2 GPUs compute all layers, and device='cpu' .* has some on the host"),
+        (2, "cpu+gpu", r"; give gpus=1 \(--gpus 1\), or device='gpu' \(--device gpu\)"),
+    ],
+)
+def test_what_cannot_be_chosen(gpus: int | str, device: DeviceChoice, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        choose_gpus(FOUR, Choices(gpus=gpus, device=device))
+
+
+def test_a_worker_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    third = replace(gpu(), number=2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert seeing_only(third) == {"CUDA_VISIBLE_DEVICES": "2"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-8f,7")
+    assert seeing_only(third) == {"CUDA_VISIBLE_DEVICES": "7"}
+
+
+def planned(gpus: int) -> Plan:
+    there = choose_gpus(FOUR, Choices(gpus=gpus))
+    primitives = {
+        name: replace(found, device=there.gpus[0]) for name, found in fake_gpu_catalogue().items()
+    }
+    overhead = run_overhead(there)
+    plan = Search(NETWORK, OUTPUT, there, primitives, overhead).fastest()[0]
+    taken = memory_of_run(NETWORK, plan.patch, plan.parts, overhead)
+    assert (plan.memory, plan.gpu_memory) == taken
+    return plan
+
+
+def test_what_several_take_of_the_host() -> None:
+    one, three = planned(1), planned(3)
+    same, _ = memory_of_run(NETWORK, one.patch, one.parts, run_overhead(three.machine))
+    assert (one.workers, three.workers) == (1, 3)
+    cuda = one.memory.process - PROCESS_BYTES
+    assert same.process == one.memory.process + 3 * (PROCESS_BYTES + cuda)
+    assert same.weights == 4 * one.memory.weights
+    slots = 3 * 3 * 4 * (one.input_patch.volume + 3 * one.patch.volume)  # float32, both ways
+    read = 2 * 4 * one.input_patch.volume  # which goes into slots: no block of float32 beside them
+    assert same.blocks == 3 * (one.memory.blocks - read) + slots
+
+
+def test_patches_are_shared_out() -> None:
+    plan = planned(1)
+    patches = 1000
+    alone, two = plan.time, replace(plan.time, workers=2)
+    stages = alone.patch.by_stage()
+    layers_bound = replace(alone, patch=replace(alone.patch, gpu_layers=1.0))
+    assert replace(layers_bound, workers=4).total(patches) < 0.26 * layers_bound.total(patches)
+    write_bound = replace(alone, patch=replace(alone.patch, writing=1.0))
+    assert replace(write_bound, workers=4).total(patches) == write_bound.total(patches)
+    busy, alone_busy = (time.of_job(patches).busy.by_stage() for time in (two, alone))
+    assert busy["writing"] == alone_busy["writing"] == patches * stages["writing"]
+    assert busy["gpu_layers"] == alone_busy["gpu_layers"] / 2
+
+
+def test_workers_take_patches_in_rounds() -> None:
+    """As long as the one with the most, whose patches go through one after another."""
+    for workers, patches in product((1, 2, 3, 4), (1, 2, 3, 4, 5, 8, 13)):
+        time = PlanTime(1.0, 2.0, StageSeconds(1.0, 0.0, 0.5, 4.0, 0.0), workers)
+        most = max(len(range(worker, patches, workers)) for worker in range(workers))
+        assert time.total(patches) == replace(time, workers=1).total(most)
+
+
+@given(
+    st.lists(st.floats(0.01, 9), min_size=5, max_size=5),
+    st.integers(1, 50),
+    st.integers(1, 8),
+    st.sampled_from(["gpu_layers", "transfer", "reading", "writing"]),
+)
+def test_what_is_left_to_a_stage_is_what_the_job_takes_with_it(
+    seconds: list[float], patches: int, workers: int, stage: Stage
+) -> None:
+    time = PlanTime(1.0, 2.0, StageSeconds(*seconds), workers)
+    left = time.stage_within(time.total(patches), patches, stage)
+    again = replace(time, patch=replace(time.patch, **{stage: left}))
+    assert again.total(patches) == pytest.approx(time.total(patches))
+
+
+def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, made = planned(3), list[Any]()
+    monkeypatch.setattr(planning, "Fleet", lambda _plan, members, _dtype: made.extend(members))
+    planning.prepare(plan, random_weights(NETWORK, 0), dtype="uint8")
+    for number, member in enumerate(made):
+        assert isinstance(member, Member)
+        assert member.name == f"the worker of GPU {number}"
+        assert member.environment == {"CUDA_VISIBLE_DEVICES": str(number)}
+        (alone, _), options = member.prepare.args, member.prepare.keywords  # type: ignore[attr-defined]
+        assert alone.workers == 1
+        assert [card.number for card in alone.machine.gpus] == [number]
+        assert alone.segments == plan.segments
+        assert options == {"dtype": "uint8"}
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_the_command_line_plans_for_several(
+    small_case: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        planning,
+        "catalogue",
+        lambda there: (
+            fake_catalogue()
+            | {
+                name: replace(found, device=there.gpus[0])
+                for name, found in fake_gpu_catalogue().items()
+            }
+        ),
+    )
+    (small_case / "there.yaml").write_text(
+        "host: {name: there, memory: 40GiB, threads: 3, flops: 300 Gflop/s, bandwidth: 30 GB/s}\n"
+        "gpus:\n"
+        "  - &card {name: Card, memory: 12GiB, flops: 6 Tflop/s, bandwidth: 300 GB/s}\n"
+        "  - *card\n"
+        "  - *card\n"
+    )
+    plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--machine", "there.yaml")
+    table = succeeds(*plan, "--gpus", "2")
+    assert "layers on each of 2 x Card, " in table
+    assert "beside 1 x Card, not used" in table
+    assert "there are 3 GPUs" in refused(*plan, "--gpus", "4")

@@ -1,0 +1,150 @@
+"""A network held ready for arrays in memory: any size and type, checked and planned for."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from command_line import VOLUME, voxels
+from tiny_network import close, expected, whole
+
+import znni
+import znni.inference.inferer
+from znni.core.errors import DoesNotFit, InvalidInput
+from znni.network.network import Network
+from znni.network.weights import Weights
+
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
+
+
+def test_padding_needs_a_border(network: Network) -> None:
+    with pytest.raises(InvalidInput, match=r"pad is 'edge', and border='valid' sees nothing bey.*"):
+        znni.Inferer(network, pad="edge")(voxels())
+
+
+def test_an_inferer_takes_arrays_of_any_kind_and_size() -> None:
+    inferer = znni.Inferer("tiny.yaml")
+    for shape, dtype in (
+        (VOLUME, "uint8"),
+        (VOLUME, ">f4"),
+        ((1, *VOLUME), "float64"),
+        ((2, 6, 8), "int16"),
+        ((9, 9, 30), "bool"),
+        (VOLUME, "uint8"),
+    ):
+        volume = voxels(shape, dtype)
+        before = volume.copy()
+        found = inferer(volume)
+        assert found.dtype == np.float32
+        assert close(found, expected(volume))
+        np.testing.assert_array_equal(volume, before)
+    with h5py.File("volume.h5") as file:
+        np.testing.assert_array_equal(inferer(file["raw"]), inferer(voxels()))
+    turned = np.asfortranarray(voxels())[::-1, :, ::-1]
+    assert close(inferer(turned), expected(turned))
+
+
+def test_an_inferer_prepares_a_size_once(
+    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
+) -> None:
+    planned: list[Any] = []
+    original = znni.inference.planning.fastest
+    monkeypatch.setattr(
+        znni.inference.planning, "fastest", lambda *a: planned.append(a) or original(*a)
+    )
+    inferer = znni.Inferer(network, weights)
+    inferer(voxels())
+    inferer(voxels())
+    assert len(planned) == 1
+    inferer(voxels((9, 20, 23)))
+    assert len(planned) == 2
+    inferer(voxels((9, 20, 23), "float64"))  # blocks of it take more memory
+    assert len(planned) == 3
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_copy_is_made_ready_by_itself(used: bool, copied: Any) -> None:
+    inferer = znni.Inferer("tiny.yaml", border="same", pad="edge", threads=1)
+    if used:
+        inferer(voxels())
+    other = copied(inferer)
+    np.testing.assert_array_equal(other(voxels()), inferer(voxels()))
+    assert other._runner is not inferer._runner
+    assert other._turn is not inferer._turn
+
+
+def test_an_inferer_counts_its_output(network: Network, weights: Weights) -> None:
+    output = 4 * 2 * 6 * 15 * 16
+    with pytest.raises(DoesNotFit) as alone:
+        znni.plan(network, VOLUME, ram=1, input_itemsize=1)
+    with pytest.raises(DoesNotFit) as refused:
+        znni.Inferer(network, weights, ram=1)(voxels())
+    needed = refused.value.needed
+    assert needed == alone.value.needed + output
+    assert refused.value.__notes__ == ["11 KiB of that are for the output array"]
+    with pytest.raises(DoesNotFit):
+        znni.Inferer(network, weights, ram=needed - 1)(voxels())
+    found = znni.Inferer(network, weights, ram=needed)(voxels())
+    assert close(found, whole())
+
+
+def test_an_inferer_checks_a_plan_for_what_it_is_called_with(
+    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
+) -> None:
+    prepared: list[Any] = []
+    original = znni.inference.inferer.prepare
+    monkeypatch.setattr(
+        znni.inference.inferer, "prepare", lambda *a: prepared.append(a) or original(*a)
+    )
+    plan = znni.plan(network, (4, 10, 12), input_itemsize=1)
+    small, output = voxels((4, 10, 12)), 4 * 2 * 3 * 5 * 5
+    inferer = znni.Inferer(network, weights, plan, ram=plan.memory.total + output)
+    inferer(small)
+    with pytest.raises(InvalidInput, match="11 KiB of it for the output array, and"):
+        inferer(voxels())
+    with pytest.raises(InvalidInput, match="are allowed"):
+        inferer(small.astype("float64"))
+    inferer(small)
+    assert len(prepared) == 1
+    with pytest.raises(InvalidInput, match="are allowed"):
+        znni.Inferer(network, weights, plan, ram=plan.memory.total + output - 1)(small)
+
+
+def test_an_inferer_with_a_plan_runs_it_on_any_size(network: Network, weights: Weights) -> None:
+    plan = znni.plan(network, (4, 10, 12))
+    inferer = znni.Inferer(network, weights, plan)
+    for shape in (VOLUME, (4, 10, 12), (2, 6, 8)):
+        volume = voxels(shape)
+        assert close(inferer(volume), expected(volume))
+    other = Network("other", 1, network.layers, network.scaling)
+    with pytest.raises(InvalidInput, match="the plan is for network tiny"):
+        znni.Inferer(other, weights, plan)(voxels())
+
+
+def test_an_inferer_pads(network: Network, weights: Weights) -> None:
+    inferer = znni.Inferer(network, weights, border="same", pad="edge")
+    found = inferer(voxels())
+    assert found.shape == (2, *VOLUME)
+    assert close(found[:, :6, 2:17, 3:19], whole())
+
+
+def test_an_inferer_refuses(network: Network, weights: Weights) -> None:
+    inferer = znni.Inferer(network, weights)
+    for array, said in (
+        (voxels((2, *VOLUME)), "2 maps"),
+        (voxels((*VOLUME, 1)), r"the maps: move it to the front"),
+        (voxels((2, 2, 2)), "field of view"),
+        (np.full(VOLUME, np.nan), "holds nan at voxel z=0, y=0, x=0"),
+        (voxels().tolist(), "a list"),
+        (voxels(dtype="complex64"), "complex64"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            inferer(array)
+    assert close(inferer(voxels()), whole())
+    with pytest.raises(InvalidInput, match=r"weights=znni\.random_weights\(network, 0\)"):
+        znni.Inferer(Network("none", 1, network.layers))

@@ -1,0 +1,109 @@
+"""Inferers in threads of one process: right, within the memory of each, and in turn."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Barrier, Lock
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import VOLUME, voxels
+from fakes import Fake, fake_catalogue
+from numpy.typing import NDArray
+from tiny_network import close, expected
+
+import znni
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.arrays import peak_memory
+from znni.machine.machine import Machine
+from znni.network.network import Conv, Network, Operation, Pool
+from znni.network.weights import ConvWeights, Weights
+from znni.plans.primitive import Catalogue, Run, convolved
+from znni.primitives.catalogue import catalogue
+
+NETWORK = Network(
+    "net",
+    1,
+    (
+        Conv("conv1", 1, 6, Vec3(3, 3, 3), "relu"),
+        Pool("pool1", Vec3(2, 2, 2)),
+        Conv("conv2", 6, 8, Vec3(5, 5, 5), "relu"),
+    ),
+)
+POOLING = "max_pooling_fragments"
+CALLS = 3
+SLACK = 3 * 2**20  # what the allocator, the interpreter and huge pages may add, once
+
+
+def volume(extent: int) -> NDArray[np.float32]:
+    return np.random.default_rng(extent).random((extent, 70, 80), np.float32)
+
+
+@pytest.mark.parametrize("names", [("direct", "fft_tiled_12"), ("lowered_balanced",)])
+def test_two_at_once_are_right_and_keep_to_the_memory_of_both(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def few_real(machine: Machine) -> Catalogue:
+        found = catalogue(machine)
+        return {name: found[name] for name in (*names, POOLING)}
+
+    monkeypatch.setattr("znni.inference.planning.catalogue", few_real)
+    weights = znni.random_weights(NETWORK, 1)
+    volumes = [volume(60), volume(64)]
+    plan = znni.plan(NETWORK, volumes[0].shape, ram="1GiB", threads=2)
+
+    def inferer() -> znni.Inferer:
+        return znni.Inferer(NETWORK, weights, plan, ram="1GiB")
+
+    alone = [inferer()(one) for one in volumes]
+    together = Barrier(2, timeout=60)
+
+    def results(one: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+        own = inferer()
+        together.wait()
+        return [own(one) for _ in range(CALLS)]
+
+    with peak_memory() as peak, ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(results, volumes))
+    for made, wanted in zip(found, alone, strict=True):
+        for one in made:
+            np.testing.assert_array_equal(one, wanted)
+    promised = 2 * (plan.memory.total - plan.memory.process)
+    outputs = CALLS * sum(wanted.nbytes for wanted in alone)
+    assert promised > 4 * SLACK
+    assert peak.added <= promised + outputs + SLACK
+
+
+@dataclass(frozen=True)
+class Slow(Fake):
+    """Notes when it runs, which takes a while."""
+
+    running: Any = None
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        run = super().build(layer, shape, weights)
+
+        def slowly(x: Any) -> Any:
+            assert self.running.acquire(blocking=False), "two runs at a time"
+            time.sleep(0.01)
+            y = run(x)
+            self.running.release()
+            return y
+
+        return slowly
+
+
+def test_calls_of_one_take_turns(
+    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
+) -> None:
+    slow = Slow("conv", convolved, running=Lock())
+    monkeypatch.setattr("znni.inference.planning.catalogue", lambda _machine: fake_catalogue(slow))
+    inferer = znni.Inferer(network, weights, znni.plan(network, VOLUME))
+    volumes = [voxels(), voxels((8, 20, 23)), voxels((9, 20, 23))]
+    wanted = [expected(one) for one in volumes]
+    with ThreadPoolExecutor(3) as threads:
+        for found, right in zip(threads.map(inferer, volumes), wanted, strict=True):
+            assert close(found, right)

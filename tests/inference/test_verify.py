@@ -1,0 +1,269 @@
+"""Outputs are held to what input and network alone give."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from command_line import NET, VOLUME, read_main, refused, succeeds, voxels, write_volume
+
+import znni
+from znni.core.errors import InvalidInput, OutputDiffers
+from znni.core.shapes import Box, Vec3
+from znni.inference.verification import compared
+from znni.volumes.block_checks import check_blocks
+from znni.volumes.hdf5.output import LEDGER
+from znni.volumes.ledger import Ledger, read_ledger
+from znni.volumes.locate import open_volume
+
+INFER = ("infer", "volume.h5", "--net", "tiny.yaml")
+
+
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--dtype", "uint8"),
+        ("--dtype", "float16"),
+        ("--roi", "1:5,4:10,6:9"),
+        ("--border", "same"),
+        ("--border", "same", "--pad", "edge"),
+        ("--border", "same", "--pad", "constant", "--roi", "0:2,:,:3"),
+        ("--dataset", "raw", "--threads", "1"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["h5", "zarr"])
+def test_what_was_computed_agrees(options: tuple[str, ...], ending: str) -> None:
+    if ending == "zarr":
+        pytest.importorskip("zarr")
+    out = f"out.{ending}"
+    succeeds(*INFER, "--out", out, *options)
+    said = succeeds("verify", out, "--voxels", 40, "--seed", 3)
+    assert f"{out}: agree; 40 voxels computed again in float64 (seed 3), largest error " in said
+    found = znni.verify(out, voxels=40, seed=3)
+    assert found.agrees
+    assert str(found) == said.rstrip()
+    assert 0 < found.allowed < 2.1e-3
+    assert found.largest_error <= found.allowed
+
+
+def test_padding_that_is_wider_than_the_volume() -> None:
+    write_volume(voxels((1, 3, 2)))
+    for pad in ("reflect", "edge", "constant"):
+        succeeds(*INFER, "--out", "out.h5", "--border", "same", "--pad", pad, "--overwrite")
+        assert znni.verify("out.h5", voxels=30, seed=0).agrees
+
+
+def change(at: tuple[int, ...], by: float, name: str = "out.h5") -> None:
+    with h5py.File(name, "r+") as file:
+        main = file["main"]
+        main[at] = main[at] + by
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unseen", "seen"),
+    [("float32", 2e-5, 1e-4), ("float16", 2e-5, 1e-3), ("uint8", 0, 1)],
+)
+def test_values_that_differ_are_found(dtype: str, unseen: float, seen: float) -> None:
+    succeeds(*INFER, "--out", "out.h5", "--dtype", dtype, "--roi", "2:3,5:7,8:9")
+    change((1, 0, 1, 0), unseen)
+    assert znni.verify("out.h5", voxels=20, blocks=0, seed=1).agrees
+    assert bool(znni.verify("out.h5", voxels=20, seed=1).blocks.damaged) == (dtype == "float32")
+    change((1, 0, 1, 0), seen)
+    found = znni.verify("out.h5", voxels=20, seed=1)
+    assert found.blocks.damaged == (Box(Vec3(0, 0, 0), Vec3(1, 2, 1)),)
+    assert 0 < found.wrong < 20
+    assert found.at == (0, 1, 0)
+    assert found.largest_error > found.allowed
+    message = refused("verify", "out.h5", "--seed", 1, code=OutputDiffers.exit_code)
+    assert "voxels differ; 32 voxels computed again" in message
+    assert "at z=0, y=1, x=0 of the output, where " in message
+
+
+def test_a_value_that_is_not_a_number_differs() -> None:
+    succeeds(*INFER, "--out", "out.h5", "--roi", "2:3,5:6,8:9")
+    change((0, 0, 0, 0), np.nan)
+    assert znni.verify("out.h5", voxels=3, seed=1).wrong == 3
+
+
+def test_other_input_differs() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    with h5py.File("volume.h5", "r+") as file:
+        file["raw"][...] = voxels()[::-1]
+    message = refused("verify", "out.h5")
+    assert re.match(
+        r"out.h5:/main was computed from another input, or this one has changed since: the input's "
+        r"(values|bytes) \([0-9a-f]{16} then, [0-9a-f]{16} now\); give that one",
+        message,
+    )
+
+
+def test_blocks_are_held_to_their_checksums() -> None:
+    plan = znni.plan("tiny.yaml", (3, 9, 10), threads=1)
+    znni.infer("volume.h5", "tiny.yaml", "out.h5", plan=plan)
+    whole = znni.verify("out.h5", voxels=1)
+    blocks = len(read_ledger("out.h5").checksums)
+    assert (whole.blocks.blocks, whole.blocks.checked) == (blocks, blocks)
+    assert blocks > 8
+    assert f"; {blocks} blocks have their checksums" in succeeds("verify", "out.h5", "--voxels", 1)
+    assert f"; 5 blocks of {blocks} have" in succeeds("verify", "out.h5", "--blocks", 5)
+    assert f"; 1 block of {blocks} has its" in succeeds("verify", "out.h5", "--blocks", 1)
+    said = succeeds("verify", "out.h5", "--blocks", 0)
+    assert said.startswith("out.h5: the voxels looked at agree; 32 voxels computed again")
+    assert f"; none of {blocks} blocks read, so that other voxels may differ" in said
+    change((0, 5, 14, 15), 1e-7)
+    message = refused("verify", "out.h5", code=5)
+    assert "; 1 block damaged, the first one at " in message
+    agree = [znni.verify("out.h5", voxels=1, blocks=9, seed=seed).agrees for seed in range(9)]
+    assert {True, False} == set(agree)
+
+
+def nobody(_done: int, _total: int) -> None:
+    """Is told nothing."""
+
+
+def test_ledgers_of_other_outputs() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    part = Ledger(checksums={Box(Vec3(0, 0, 0), Vec3(1, 2, 3)): "0"})
+    with pytest.raises(InvalidInput, match="out: its ledger has blocks of 6 voxels and it holds 1"):
+        check_blocks(open_volume("out.h5"), part, "out", None, np.random.default_rng(), nobody)
+    with h5py.File("out.h5", "r+") as file:
+        del file[LEDGER]
+    assert "has no ledger of its blocks" in refused("verify", "out.h5")
+
+
+@pytest.mark.parametrize(
+    ("stored", "computed", "error"),
+    [
+        (np.float16(np.inf), 1e6, 0.0),
+        (np.float16(np.inf), 65519.0, 0.0),
+        (np.float16(np.inf), -1e6, np.inf),
+        (np.float16(np.inf), 3.0, np.inf),
+        (np.uint8(255), 1.5, 0.0),
+        (np.uint8(0), -3.0, 0.0),
+        (np.float32(1.5), 1.0, 0.5),
+    ],
+)
+def test_errors_are_of_what_the_type_can_hold(stored: Any, computed: float, error: float) -> None:
+    scale = 1 / 255 if stored.dtype == np.uint8 else 1.0
+    found, _ = compared(np.array([stored]), np.array([computed]), scale, 1e-4)
+    assert found[0] == error
+
+
+def test_random_weights_are_drawn_again() -> None:
+    Path("tiny.yaml").write_text(NET.replace("weights: tiny.npz\n", ""))
+    succeeds(*INFER, "--out", "out.h5", "--random-weights", 7)
+    assert znni.verify("out.h5", voxels=5).agrees
+
+
+def test_input_and_weights_may_lie_elsewhere() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    Path("volume.h5").rename("moved.h5")
+    message = refused("verify", "out.h5")
+    assert "no such file" in message
+    assert "computed from volume.h5: if that lies elsewhere" in message
+    assert "source='FILE' (--source FILE)" in message
+    Path("tiny.npz").rename("moved.npz")
+    assert "if they lie elsewhere" in refused("verify", "out.h5", "--source", "moved.h5")
+    succeeds("verify", "out.h5", "--source", "moved.h5:/raw", "--weights", "moved.npz")
+
+
+def test_a_copy_of_the_input_will_do() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    os.utime("volume.h5", (1, 1))
+    assert znni.verify("out.h5", voxels=2).agrees
+    assert znni.verify("out.h5", voxels=2, source=voxels()).agrees
+
+
+def test_an_array_is_given_again() -> None:
+    values = voxels()
+    znni.infer(values, "tiny.yaml", "out.h5")
+    with pytest.raises(InvalidInput, match="from an array in memory, of type ndarray; give it"):
+        znni.verify("out.h5")
+    assert znni.verify("out.h5", source=values).agrees
+    assert "from an array in memory, of type ndarray; " in refused("verify", "out.h5")
+    np.save("values.npy", values)
+    succeeds("verify", "out.h5", "--source", "values.npy")
+
+
+def test_a_mask_in_memory_is_given_again() -> None:
+    mask = np.ones(VOLUME, bool)
+    znni.infer("volume.h5", "tiny.yaml", "out.h5", mask=mask)
+    with pytest.raises(InvalidInput, match="with a mask in memory, of type ndarray; give it"):
+        znni.verify("out.h5")
+    assert znni.verify("out.h5", mask=mask).agrees
+
+
+def test_a_file_by_the_name_of_a_type_is_a_file() -> None:
+    Path("volume.h5").rename("ndarray")
+    znni.infer("ndarray", "tiny.yaml", "out.h5")
+    assert znni.verify("out.h5").agrees
+    Path("ndarray").unlink()
+    assert "ndarray: no such file" in refused("verify", "out.h5")
+
+
+def test_other_weights_are_refused() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    arrays = dict(np.load("tiny.npz"))
+    arrays["conv1.bias"] = arrays["conv1.bias"] + 1
+    np.savez("tiny.npz", **arrays)
+    message = refused("verify", "out.h5")
+    assert "other weights than those of tiny.npz: their SHA-256 is " in message
+
+
+def test_another_input_is_refused() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    write_volume(voxels((7, 20, 24)))
+    message = refused("verify", "out.h5")
+    assert (
+        "the input is 7x20x24 voxels, and out.h5:/main was computed from one of 7x20x23" in message
+    )
+
+
+def test_what_no_run_has_made_is_refused() -> None:
+    with h5py.File("other.h5", "w") as file:
+        file["main"] = read = np.zeros((1, 4, 5, 6), np.float32)
+    assert read.any() == 0
+    message = refused("verify", "other.h5")
+    assert message == (
+        "other.h5:/main: has no attribute 'source', so that nothing tells how it was computed; "
+        "give an output of znni infer"
+    )
+    assert "no such file" in refused("verify", "absent.h5")
+    np.save("a.npy", read)
+    assert "attribute 'source'" in refused("verify", "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("network_file", "{", "attribute network_file, line 1: not valid YAML"),
+        ("network_file", 3, "attribute 'network_file' is 3, which no run has written"),
+        ("voxel_offset", [1, 2], "attribute 'voxel_offset' is [1, 2], which no run"),
+        ("voxel_offset", [90, 2, 3], "from voxel 90x2x3 of a volume of 7x20x23"),
+        ("pad", "mirror", "attribute 'pad' is 'mirror', which"),
+        ("scale", h5py.Empty("f8"), "attribute 'scale' is Empty(dtype="),
+    ],
+)
+def test_damaged_attributes_are_refused(name: str, value: Any, said: str) -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    with h5py.File("out.h5", "r+") as file:
+        del file["main"].attrs[name]
+        file["main"].attrs[name] = value
+    assert said in refused("verify", "out.h5")
+
+
+def test_other_voxels_each_time() -> None:
+    succeeds(*INFER, "--out", "out.h5")
+    assert len({znni.verify("out.h5", voxels=1).seed for _ in range(5)}) > 1
+    assert read_main("out.h5").shape == (2, 6, 15, 16)
+    with pytest.raises(InvalidInput, match="0 voxels"):
+        znni.verify("out.h5", voxels=0)

@@ -1,0 +1,84 @@
+"""Outputs in other viewers: lines that start them, and arrays that are read as they look."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+from command_line import read_main, voxels
+
+import znni
+from znni.inference.viewing import LazyArray
+
+pytestmark = pytest.mark.usefixtures("fake_primitives", "small_output")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        np.s_[0],
+        np.s_[:, 2],
+        np.s_[..., 3],
+        np.s_[-1, ..., -1],
+        np.s_[0, 1:5:2, ::-1, -9:-2],
+        np.s_[:, 3:3],
+        np.s_[1, 2, 3, 4],
+        np.s_[:],
+        np.s_[::-1, ::-2],
+    ],
+)
+def test_volumes_are_indexed_as_arrays(key: Any) -> None:
+    values, lazy = read_main("out.h5"), LazyArray("out.h5")
+    assert (lazy.shape, lazy.ndim, lazy.dtype) == (values.shape, 4, values.dtype)
+    found = lazy[key]
+    np.testing.assert_array_equal(found, values[key])
+    assert found.shape == values[key].shape
+    assert found.dtype == values.dtype
+    np.testing.assert_array_equal(np.asarray(lazy), values)
+
+
+def run_line(line: str, monkeypatch: pytest.MonkeyPatch, name: str) -> MagicMock:
+    """Run a line's program with a stand-in for the viewer."""
+    viewer = MagicMock(spec=ModuleType, name=name)
+    for attribute in (
+        "Viewer",
+        "run",
+        "CoordinateSpace",
+        "LocalVolume",
+        "ImageLayer",
+        "ViewerState",
+    ):
+        setattr(viewer, attribute, MagicMock(return_value=MagicMock()))
+    monkeypatch.setitem(sys.modules, name, viewer)
+    monkeypatch.setattr("builtins.input", lambda _prompt: "")
+    python, option, program = shlex.split(line)
+    assert (python, option) == ("python", "-c")
+    exec(program, {})
+    return viewer
+
+
+def test_the_line_for_napari(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = znni.view("volume.h5", "out.h5", dataset="raw").napari
+    viewer = run_line(line, monkeypatch, "napari")
+    given, made = viewer.Viewer.return_value.add_image.call_args_list
+    np.testing.assert_array_equal(given.args[0][0], voxels())
+    np.testing.assert_array_equal(made.args[0][:], read_main("out.h5"))
+    assert made.kwargs["translate"] == (0.0, 2.0, 3.0)
+    viewer.run.assert_called_once_with()
+
+
+def test_the_line_for_neuroglancer(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = znni.view("volume.h5", "out.h5").neuroglancer
+    viewer = run_line(line, monkeypatch, "neuroglancer")
+    given, made = viewer.LocalVolume.call_args_list
+    np.testing.assert_array_equal(given.args[0][0], voxels())
+    np.testing.assert_array_equal(made.args[0][:], read_main("out.h5"))
+    assert made.kwargs["voxel_offset"] == [0, 0, 2, 3]
+    state = viewer.ViewerState.return_value
+    assert [call.args[0] for call in state.layers.__setitem__.call_args_list] == ["input", "output"]
+    viewer.Viewer.return_value.set_state.assert_called_once_with(state)

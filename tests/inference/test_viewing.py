@@ -1,0 +1,145 @@
+"""Pages to look at outputs: what they hold, and what cannot be shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from command_line import read_main, refused, succeeds, voxels
+from pages import picture, read_page
+
+import znni
+from znni.core.shapes import Box, Vec3
+from znni.inference.viewing.pictures import planes_in_grid, range_of, sampled
+from znni.inference.viewing.png import grey_png
+from znni.inference.viewing.region import shown
+from znni.volumes.array import ArrayVolume
+
+pytestmark = pytest.mark.usefixtures("fake_primitives", "small_output")
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 7)])
+def test_pictures_are_png(shape: tuple[int, int]) -> None:
+    values = np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)
+    np.testing.assert_array_equal(picture(grey_png(values)).reshape(*shape, -1)[..., 0], values)
+
+
+def test_a_page_holds_input_and_output() -> None:
+    said = succeeds("view", "volume.h5", "out.h5")
+    assert said.startswith("out.html: 1,440 input voxels, 0:6,2:17,3:19\nnapari:\n  python -c ")
+    data, (given, *maps) = read_page("out.html")
+    assert (data["title"], data["start"], data["stride"]) == ("out over volume", [0, 2, 3], 1)
+    assert [one["name"] for one in data["maps"]] == ["map 0 of 2", "map 1 of 2"]
+    low, high = data["input"]["low"], data["input"]["high"]
+    wanted = voxels()[:6, 2:17, 3:19].clip(low, high)
+    np.testing.assert_allclose(low + given / 255 * (high - low), wanted, rtol=0, atol=0.5)
+    for shades, values, limits in zip(maps, read_main("out.h5"), data["maps"], strict=True):
+        assert (limits["low"], limits["high"]) == (0, 1)
+        np.testing.assert_allclose(shades / 255, values, rtol=0, atol=0.51 / 255)
+
+
+def test_a_page_needs_nothing_from_elsewhere() -> None:
+    succeeds("view", "volume.h5", "out.h5")
+    text = Path("out.html").read_text()
+    assert "http" not in text.replace("http-equiv", "")
+    assert set(re.findall(r'(?:src|href)="(.{5})', text)) == {"data:"}
+    assert "default-src 'none'" in text
+
+
+def test_part_of_it_at_a_stride() -> None:
+    roi = ("--roi", "1:6,3:,:12")
+    said = succeeds("view", "volume.h5", "out.h5", "--out", "p.html", "--stride", 2, *roi)
+    assert "p.html: 630 input voxels, 1:6,3:17,3:12, one in 2 along each axis" in said
+    data, (_, first, _) = read_page("p.html")
+    assert (data["start"], data["stride"], data["size"]) == ([1, 3, 3], 2, [3, 7, 5])
+    values = read_main("out.h5")[0, 1:6:2, 1:15:2, 0:9:2]
+    np.testing.assert_allclose(first / 255, values, rtol=0, atol=0.51 / 255)
+
+
+def test_scaled_values_of_uint8() -> None:
+    succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--out", "u.h5", "--dtype", "uint8")
+    succeeds("view", "volume.h5", "u.h5")
+    data, (_, first, _) = read_page("u.html")
+    assert data["maps"][0]["high"] == 1
+    with h5py.File("u.h5") as file:
+        np.testing.assert_array_equal(first, file["main"][0])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "out.html: exists; give overwrite=True (--overwrite)"),
+        (("--out", "p.html", "--roi", "0:7,:,:"), "region 0:7,2:17,3:19 is not within"),
+        (("--out", "p.html", "--roi", "3:3,:,:"), "is not within 0:6,2:17,3:19"),
+        (("--out", "none/p.html"), "cannot be written"),
+        (("--out", "p.html", "--dataset", "other"), "no dataset 'other'"),
+        (("--out", "p.html", "--stride", "0"), "0 is less than 1"),
+    ],
+)
+def test_what_cannot_be_shown(options: tuple[str, ...], said: str) -> None:
+    Path("out.html").write_text("precious")
+    assert said in refused("view", "volume.h5", "out.h5", *options)
+    assert Path("out.html").read_text() == "precious"
+    assert not Path("p.html").exists()
+
+
+@pytest.mark.parametrize("extents", [(5, 6, 7), (70, 200, 230)])
+def test_outputs_of_other_inputs(extents: tuple[int, int, int]) -> None:
+    np.save("other.npy", np.zeros(extents, np.uint8))
+    message = refused("view", "other.npy", "out.h5")
+    found = "x".join(map(str, extents))
+    assert f"the input is {found} voxels, and the output was computed from one of 7x20" in message
+    assert not Path("out.html").exists()
+
+
+def test_outputs_of_other_programs() -> None:
+    with h5py.File("out.h5", "r+") as file:
+        del file["main"].attrs["source_extents"]
+    np.save("small.npy", np.zeros((5, 6, 7), np.uint8))
+    message = refused("view", "small.npy", "out.h5")
+    assert "the output is 6x15x16 voxels from 0x2x3 on, and the input is 5x6x7" in message
+    assert "there is no attribute 'voxel_offset'" in refused("view", "volume.h5", "small.npy")
+    np.save("same.npy", np.zeros((5, 6, 7), np.uint8))
+    said = succeeds("view", "small.npy", "same.npy")
+    assert "210 input voxels, 0:5,0:6,0:7\nnote: same.npy does not say what it was" in said
+
+
+@pytest.mark.parametrize("name", ["scale", "voxel_offset", "source_extents"])
+def test_damaged_attributes(name: str) -> None:
+    with h5py.File("out.h5", "r+") as file:
+        del file["main"].attrs[name]
+        file["main"].attrs[name] = "three"
+    assert f"attribute '{name}' is 'three'" in refused("view", "volume.h5", "out.h5")
+
+
+def test_huge_outputs_are_seen_in_their_middle() -> None:
+    huge = Box(Vec3(10, 20, 30), Vec3(10, 20, 30) + Vec3(2000, 3000, 100))
+    assert shown(huge, None, None) == (Box(Vec3(914, 1424, 30), Vec3(1106, 1616, 130)), 1)
+    assert shown(huge, None, 4) == (Box(Vec3(626, 1136, 30), Vec3(1394, 1904, 130)), 4)
+    assert shown(Box(Vec3(0, 0, 0), Vec3(400, 300, 200)), None, None)[1] == 3
+    with pytest.raises(znni.ZnniError, match=r"give stride=3 \(--stride 3\)"):
+        shown(Box(Vec3(0, 0, 0), Vec3(400, 300, 200)), None, 2)
+
+
+def test_samples_are_read_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.inference.viewing.pictures.SLAB", 700)
+    values = voxels((2, 13, 11, 10))
+    box = Box(Vec3(1, 2, 3), Vec3(13, 9, 10))
+    for stride in (1, 2, 3, 5):
+        found = sampled(ArrayVolume(values), 1, box, stride)
+        np.testing.assert_array_equal(
+            found, values[1, 1:13, 2:9, 3:10][(slice(None, None, stride),) * 3]
+        )
+
+
+def test_shades() -> None:
+    assert range_of(np.float32([0, 0.1]), output=True) == (0, 1)
+    assert range_of(np.float32([0, 0.1]), output=False) == pytest.approx((0.0005, 0.0995))
+    assert range_of(np.float32([5, 5, np.nan]), output=True) == (5, 6)
+    assert range_of(np.float32([np.inf]), output=True) == (0, 1)
+    grid = planes_in_grid(np.ones((5, 2, 3), np.uint8))
+    assert grid.shape == (6, 6)
+    assert grid.sum() == 5 * 2 * 3

@@ -1,0 +1,111 @@
+"""CUDA sources compile without a device, once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from znni.machine import cuda_kernels
+from znni.machine.cuda_kernels import ResourceUsage, compile_offline, parsed_usage, resource_usage
+
+KERNELS = """
+#include <cuda_fp16.h>
+
+extern "C" __global__ void doubled(float* x) { x[threadIdx.x] *= 2.0f; }
+
+extern "C" __global__ void reversed(__half* x) {
+    __shared__ __half staged[WIDTH];
+    staged[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = staged[WIDTH - 1 - threadIdx.x];
+}
+"""
+
+needs_compiler = pytest.mark.skipif(
+    find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_a_kernel_compiles_without_a_device(architecture: str) -> None:
+    code = compile_offline(KERNELS, architecture, ("-DWIDTH=64",))
+    assert code[:4] == b"\x7fELF"
+
+
+@needs_compiler
+def test_resources_are_told_of_each_kernel() -> None:
+    usage = resource_usage(KERNELS, options=("-DWIDTH=64",))
+    assert set(usage) == {"doubled", "reversed"}
+    assert usage["reversed"].shared == 128
+    assert all(0 < kernel.registers <= 32 and not kernel.spills for kernel in usage.values())
+
+
+@needs_compiler
+def test_a_mistake_is_shown_with_its_line() -> None:
+    with pytest.raises(RuntimeError, match=r"kernels\.cu\(1\).*identifier \"y\" is undefined"):
+        compile_offline('extern "C" __global__ void f(float* x) { x[0] = y; }')
+
+
+@needs_compiler
+def test_compiled_code_is_kept_and_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_kernels, "user_cache", lambda: tmp_path)
+    file = cuda_kernels._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
+    assert file.read_bytes()[:4] == b"\x7fELF"
+    monkeypatch.setattr(cuda_kernels, "compile_offline", lambda *_: pytest.fail("compiled again"))
+    assert cuda_kernels._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",)) == file
+    assert list(file.parent.iterdir()) == [file]
+
+
+@needs_compiler
+def test_modules_that_are_compiled_together_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_kernels, "user_cache", lambda: tmp_path)
+    monkeypatch.setattr(cuda_kernels, "_architecture", lambda: "sm_80")
+    sources = [f'extern "C" __global__ void f{i}(float* x) {{ x[{i}] = 1; }}' for i in range(3)]
+    cuda_kernels.compile_together(sources)
+    monkeypatch.setattr(cuda_kernels, "compile_offline", lambda *_: pytest.fail("compiled again"))
+    assert {cuda_kernels._stored(source, "sm_80", ()) for source in sources} == set(
+        (tmp_path / "kernels").iterdir()
+    )
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_costs_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    monkeypatch.setattr(cuda_kernels, "user_cache", lambda: in_the_way)
+    file = cuda_kernels._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
+    assert file.read_bytes()[:4] == b"\x7fELF"
+    assert file.parent == cuda_kernels._own_folder()
+
+
+def test_what_a_process_could_not_keep_goes_with_it() -> None:
+    code = (
+        "from znni.machine.cuda_kernels import _own_folder as own; "
+        "file = own() / 'a'; file.touch(); print(file)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert not Path(done.stdout.strip()).parent.exists()
+
+
+def test_spills_are_stores_and_loads() -> None:
+    report = """
+ptxas info    : Compiling entry function 'hot' for 'sm_90a'
+ptxas info    : Function properties for hot
+    88 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 88 bytes cumulative stack size, 640 bytes smem
+"""
+    assert parsed_usage(report) == {"hot": ResourceUsage(registers=255, spills=32, shared=640)}

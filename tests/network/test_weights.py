@@ -1,0 +1,275 @@
+"""Weights: the same from every format, and refused where they are not the network's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.network.network import Conv, Network, Pool
+from znni.network.weights import (
+    ConvWeights,
+    Weights,
+    checked_weights,
+    conv_weights,
+    load_weights,
+    random_weights,
+    weights_for,
+)
+
+NETWORK = Network(
+    "small",
+    2,
+    (
+        Conv("first", 2, 3, Vec3(1, 2, 3), "relu"),
+        Pool("pool", Vec3(2, 2, 2)),
+        Conv("last", 3, 1, Vec3(2, 2, 2), "sigmoid"),
+    ),
+)
+Arrays = dict[str, NDArray[Any]]
+
+
+def save_npz(arrays: Arrays, path: Path) -> None:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def save_hdf5(arrays: Arrays, path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+
+
+SAVERS: dict[str, Callable[[Arrays, Path], None]] = {
+    ".safetensors": save_file,
+    ".npz": save_npz,
+    ".h5": save_hdf5,
+    ".hdf5": save_hdf5,
+}
+
+
+def good(dtype: str = "float32") -> Arrays:
+    weights = random_weights(NETWORK, seed=3)
+    arrays: Arrays = {}
+    for conv in NETWORK.convolutions:
+        arrays[f"{conv.name}.weight"] = weights[conv.name].weight.astype(dtype)
+        arrays[f"{conv.name}.bias"] = weights[conv.name].bias.astype(dtype)
+    return arrays
+
+
+def refusal(arrays: Arrays, folder: Path) -> str:
+    save_npz(arrays, folder / "w.npz")
+    with pytest.raises(InvalidInput) as refused:
+        load_weights(folder / "w.npz", NETWORK)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4"])
+@pytest.mark.parametrize("suffix", SAVERS)
+def test_every_format_gives_the_same(suffix: str, dtype: str, tmp_path: Path) -> None:
+    if suffix == ".safetensors" and dtype == ">f4":
+        pytest.skip("safetensors files are little-endian")
+    path = tmp_path / f"w{suffix}"
+    SAVERS[suffix](good(dtype), path)
+    weights = load_weights(path, NETWORK)
+    assert weights.source == str(path)
+    assert set(weights.layers) == {"first", "last"}
+    for name, expected in good(dtype).items():
+        layer, _, kind = name.rpartition(".")
+        found = getattr(weights[layer], kind)
+        assert found.dtype == np.float32
+        assert found.dtype.isnative
+        assert found.flags.c_contiguous
+        np.testing.assert_array_equal(found, expected.astype(np.float32))
+    if dtype != "float16":
+        assert weights.sha256 == random_weights(NETWORK, seed=3).sha256
+    assert weights.nbytes == 4 * NETWORK.parameters
+
+
+def test_the_hash_tells_weights_apart() -> None:
+    same = random_weights(NETWORK, seed=3)
+    assert same.sha256 == random_weights(NETWORK, seed=3).sha256
+    assert same.sha256 != random_weights(NETWORK, seed=4).sha256
+
+
+def test_missing_and_unknown_arrays(tmp_path: Path) -> None:
+    arrays = good()
+    del arrays["last.bias"]
+    message = refusal(arrays, tmp_path)
+    assert "lacks 'last.bias'" in message
+    assert "first.weight" in message
+    message = refusal(good() | {"extra.weight": np.zeros(1)}, tmp_path)
+    assert "'extra.weight'" in message
+    assert "another network" in message
+
+
+def test_wrong_shape(tmp_path: Path) -> None:
+    turned = good()["first.weight"].transpose(1, 0, 2, 3, 4)
+    message = refusal(good() | {"first.weight": turned}, tmp_path)
+    assert "layer first: weight has shape (2, 3, 1, 2, 3)" in message
+    assert "needs (3, 2, 1, 2, 3): correct the layer" in message
+
+
+@pytest.mark.parametrize("dtype", ["int32", "complex64", "bool", "S4"])
+def test_wrong_type(dtype: str, tmp_path: Path) -> None:
+    message = refusal(good() | {"last.bias": np.ones(1).astype(dtype)}, tmp_path)
+    assert "layer last: bias is" in message
+    assert "float32" in message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_not_finite(value: float, tmp_path: Path) -> None:
+    bad = good("float64")["first.weight"]
+    bad.flat[:2] = value
+    message = refusal(good() | {"first.weight": bad}, tmp_path)
+    assert "layer first: weight has 2 values not finite in float32" in message
+
+
+@pytest.mark.parametrize("suffix", SAVERS)
+def test_damaged_files(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"w{suffix}"
+    SAVERS[suffix](good(), path)
+    whole = path.read_bytes()
+    for damaged in (b"", b"nonsense" * 9, whole[: len(whole) // 2], whole[:-1]):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidInput) as refused:
+            load_weights(path, NETWORK)
+        assert str(refused.value).startswith(f"{path}: cannot be read as {suffix} weights: ")
+        assert str(refused.value).endswith("; is the file whole? copy or export it again")
+
+
+def test_not_weights(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no such weights file"):
+        load_weights(tmp_path / "none.npz", NETWORK)
+    with pytest.raises(InvalidInput, match="no such weights file"):
+        load_weights(tmp_path, NETWORK)
+    (tmp_path / "w.pt").write_bytes(b"x")
+    with pytest.raises(InvalidInput, match=r"'\.pt'; use \.safetensors"):
+        load_weights(tmp_path / "w.pt", NETWORK)
+    np.savez(tmp_path / "w.npz", allow_pickle=True, **{"first.weight": np.array([None])})
+    with pytest.raises(InvalidInput, match=r"cannot be read as \.npz"):
+        load_weights(tmp_path / "w.npz", NETWORK)
+
+
+def test_an_array_saved_by_itself(tmp_path: Path) -> None:
+    with (tmp_path / "w.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(InvalidInput, match=r"cannot be read as \.npz"):
+        load_weights(tmp_path / "w.npz", NETWORK)
+
+
+def test_a_name_in_hdf5_that_is_no_text(tmp_path: Path) -> None:
+    save_hdf5(good(), tmp_path / "w.h5")
+    with h5py.File(tmp_path / "w.h5", "r+") as file:
+        file[b"\xff\xfe"] = np.zeros(3)
+    with pytest.raises(InvalidInput, match=r"which network .* has no layer for"):
+        load_weights(tmp_path / "w.h5", NETWORK)
+
+
+def test_a_group_in_hdf5_is_named(tmp_path: Path) -> None:
+    arrays = {name.replace(".", "/"): values for name, values in good().items()}
+    save_hdf5(arrays, tmp_path / "w.h5")
+    with pytest.raises(InvalidInput, match=r"lacks 'first\.bias'.*first/bias"):
+        load_weights(tmp_path / "w.h5", NETWORK)
+
+
+def test_which_weights(tmp_path: Path) -> None:
+    said = r"weights='FILE' \(--weights FILE\) or.*\(--random-weights 0\)"
+    with pytest.raises(InvalidInput, match=said):
+        weights_for(NETWORK, None, None)
+    path = tmp_path / "w.npz"
+    save_npz(good(), path)
+    assert weights_for(NETWORK, path, None).source == str(path)
+    assert weights_for(NETWORK, None, 5).source == "random, seed 5"
+    with pytest.raises(InvalidInput, match="both"):
+        weights_for(NETWORK, path, 5)
+
+
+def test_weights_that_a_program_made() -> None:
+    made = random_weights(NETWORK, 5)
+    kept = checked_weights(made, NETWORK)
+    assert (kept.source, kept.sha256) == (made.source, made.sha256)
+    for name, layer in made.layers.items():
+        assert kept[name].weight is layer.weight  # not copied without need
+    other = {
+        name: ConvWeights(np.asfortranarray(layer.weight, ">f8"), np.repeat(layer.bias, 2)[::2])
+        for name, layer in made.layers.items()
+    }
+    converted = weights_for(NETWORK, Weights(other, "mine"), None)
+    assert converted.sha256 == made.sha256
+    for layer in converted.layers.values():
+        for array in (layer.weight, layer.bias):
+            assert array.dtype == np.float32
+            assert array.dtype.isnative
+            assert array.flags.c_contiguous
+    with pytest.raises(InvalidInput, match="both random weights and the weights mine"):
+        weights_for(NETWORK, Weights(other, "mine"), 5)
+
+
+GOOD = random_weights(NETWORK, 5)["first"]
+FAULTS: dict[str, tuple[Any, str]] = {
+    "fewer maps": (
+        ConvWeights(GOOD.weight[:2], GOOD.bias),
+        "weight has shape (2, 2, 1, 2, 3); the network needs (3, 2, 1, 2, 3)",
+    ),
+    "turned": (
+        ConvWeights(GOOD.weight.swapaxes(0, 1), GOOD.bias),
+        "weight has shape (2, 3, 1, 2, 3); the network needs (3, 2, 1, 2, 3)",
+    ),
+    "short bias": (
+        ConvWeights(GOOD.weight, GOOD.bias[:1]),
+        "bias has shape (1,); the network needs (3,)",
+    ),
+    "integers": (
+        ConvWeights(GOOD.weight.astype(np.int32), GOOD.bias),  # type: ignore[arg-type]
+        "weight is int32; give it as float32",
+    ),
+    "not finite": (
+        ConvWeights(GOOD.weight, GOOD.bias * np.float32(np.nan)),
+        "bias has 3 values not finite",
+    ),
+    "list": (ConvWeights(GOOD.weight, GOOD.bias.tolist()), "bias is a list; give a NumPy array"),
+    "one not finite": (
+        ConvWeights(GOOD.weight, np.array([1, np.inf, 2], np.float32)),
+        "bias has 1 value not finite",
+    ),
+    "nothing": (ConvWeights(GOOD.weight, None), "bias is a NoneType"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_weights_that_a_program_made_wrong(fault: str) -> None:
+    """Refused before a run, and again where compiled code would read them."""
+    wrong, said = FAULTS[fault]
+    layers = random_weights(NETWORK, 5).layers
+    with pytest.raises(InvalidInput) as refused:
+        checked_weights(Weights({**layers, "first": wrong}, "mine"), NETWORK)
+    assert str(refused.value).startswith(f"mine: layer first: {said}")
+    with pytest.raises(InvalidInput) as refused:
+        conv_weights(NETWORK.convolutions[0], wrong)
+    assert str(refused.value).startswith(f"layer first: {said}")
+
+
+def test_layers_missing_and_unknown() -> None:
+    layers = dict(random_weights(NETWORK, 5).layers)
+    more = Weights({**layers, "third": layers["last"]}, "mine")
+    with pytest.raises(InvalidInput, match=r"mine: holds 'third\.bias'.* another network\?"):
+        checked_weights(more, NETWORK)
+    pair = (layers["last"].weight, layers["last"].bias)
+    with pytest.raises(InvalidInput, match="mine: layer last has a tuple; give it ConvWeights"):
+        checked_weights(Weights({**layers, "last": pair}, "mine"), NETWORK)  # type: ignore[dict-item]
+    del layers["last"]
+    fewer = Weights(layers, "mine")
+    with pytest.raises(InvalidInput, match=r"mine: lacks 'last\.bias'.*it holds first\.bias"):
+        checked_weights(fewer, NETWORK)
+    with pytest.raises(InvalidInput, match=r"mine: has no weights for layer 'last'; .* of first"):
+        _ = fewer["last"]
+    with pytest.raises(InvalidInput, match="layer last is a convolution and needs weights"):
+        conv_weights(NETWORK.convolutions[1], None)

@@ -1,0 +1,163 @@
+"""Plans for a GPU: the limits of its memory, and which primitives they choose from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
+
+from planner.exhaustive import Search
+from planner.overhead import Overhead
+from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
+from znni.core.options import ANYTHING, AS_COMPUTED
+from znni.core.shapes import Vec3
+from znni.engine.tiles import make_job
+from znni.inference import plan_choice as plan_of_run
+from znni.inference.devices import primitives_for
+from znni.inference.plan_choice import smaller_plan
+from znni.inference.request import Requirements
+from znni.machine.gpus import Gpu
+from znni.machine.machine import Device, Machine, limited
+from znni.network.network import Conv, Network, Pool
+from znni.plans.plan import Plan
+
+NETWORK = Network(
+    "net",
+    1,
+    (
+        Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu"),
+        Pool("pool1", Vec3(2, 2, 2)),
+        Conv("conv2", 2, 1, Vec3(3, 3, 3), "relu"),
+    ),
+)
+OUTPUT = Vec3(40, 40, 48)
+ON_HOST = Overhead(1000, 1, 2)
+ON_GPU = Overhead(1000, 1, 2, cuda=500, gpu=300, gpu_value_in=4, gpu_voxel_out=2)
+
+
+def with_gpu(memory: int, ram: int = 2**34) -> Machine:
+    return replace(machine(ram), gpus=(gpu(memory), gpu(memory)))
+
+
+def on_gpu(memory: int, ram: int = 2**34) -> Plan:
+    return Search(NETWORK, OUTPUT, with_gpu(memory, ram), fake_gpu_catalogue(), ON_GPU).fastest()[0]
+
+
+@pytest.mark.parametrize("memory", [200_000, 400_000, 10**7])
+def test_the_gpu_limits_the_layers_as_the_host_would(memory: int) -> None:
+    """What is beside them taken off, the fastest plan is the same."""
+    plan = on_gpu(memory)
+    assert plan.gpu_memory is not None
+    beside = plan.gpu_memory.total - plan.gpu_memory.working - plan.gpu_memory.resident
+    left = memory - beside + ON_HOST.of_host(plan.network, plan.patch, "cpu").total
+    catalogue = {
+        name: replace(primitive, device=machine().host)
+        for name, primitive in fake_gpu_catalogue().items()
+    }
+    search = Search(NETWORK, OUTPUT, machine(left), catalogue, ON_HOST)
+    same = search.fastest_for(plan.patch)
+    assert same is not None
+    assert [step.primitive for step in same.steps] == [step.primitive for step in plan.steps]
+    assert same.memory.working == plan.gpu_memory.working
+    assert plan.gpu_memory.total <= memory
+
+
+def test_memory_is_told_of_both() -> None:
+    plan = on_gpu(10**7)
+    voxels_in, voxels_out = plan.input_patch.volume, plan.patch.volume
+    assert plan.gpu_memory is not None
+    assert plan.device == "gpu"
+    assert plan.gpu == plan.last_device == gpu(10**7)
+    assert plan.gpu_memory.process == 300
+    assert plan.gpu_memory.blocks == 4 * voxels_in + 2 * voxels_out
+    assert plan.memory.process == 1500
+    assert plan.memory.blocks == (1 + 4) * voxels_in + 2 * voxels_out  # one goes to the GPU
+    assert plan.memory.working == plan.memory.resident == 0
+    assert {segment.device for segment in plan.segments} == {"gpu"}
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_what_does_not_fit_names_the_device_and_its_option() -> None:
+    with pytest.raises(DoesNotFit, match=r"on the gpu, .*; give gpu_memory=.*--gpu-memory") as gpu_:
+        on_gpu(1000)
+    assert gpu_.value.device == "gpu"
+    assert on_gpu(gpu_.value.needed).device_memory.total == gpu_.value.needed
+    with pytest.raises(DoesNotFit):
+        on_gpu(gpu_.value.needed - 1)
+    with pytest.raises(DoesNotFit, match=r"on the cpu, .*; give ram=") as host:
+        on_gpu(10**7, ram=1600)
+    assert on_gpu(10**7, ram=host.value.needed).memory.total <= host.value.needed
+
+
+def test_the_primitives_are_those_of_the_devices_that_are_wanted() -> None:
+    both = fake_catalogue() | fake_gpu_catalogue()
+    there = with_gpu(10**7)
+    assert primitives_for(NETWORK, both, there, "auto") == both
+    assert primitives_for(NETWORK, both, there, "cpu+gpu") == both
+    assert primitives_for(NETWORK, both, there, "cpu") == fake_catalogue()
+    assert primitives_for(NETWORK, both, there, "gpu") == fake_gpu_catalogue()
+    without_conv = {name: found for name, found in both.items() if name != "gpu_conv"}
+    with pytest.raises(InvalidInput, match="no GPU primitive of this accuracy does layer conv1"):
+        primitives_for(NETWORK, without_conv, there, "gpu")
+    for device in ("gpu", "cpu+gpu"):
+        asked = rf"device='{re.escape(device)}' \(--device .*\): .*; give device='cpu'"
+        with pytest.raises(InvalidInput, match=asked):
+            primitives_for(NETWORK, fake_catalogue(), machine(), device)
+
+
+def test_a_gpu_whose_primitives_cannot_do_the_network_is_left_alone() -> None:
+    """Alone they do each layer, in some shapes; together none that the patches need."""
+    few = {
+        name: replace(
+            primitive,
+            shapes=lambda layer, shape, of=primitive.shapes: (
+                of(layer, shape) if shape.n == 1 else None
+            ),
+        )
+        for name, primitive in fake_gpu_catalogue().items()
+        if name != "gpu_pool"
+    }
+    search = Search(NETWORK, OUTPUT, with_gpu(10**7), few, ON_GPU, division="none")
+    with pytest.raises(InvalidInput, match="no primitives compute network net in patches of"):
+        search.smallest()
+    both = few | fake_catalogue()
+    search = Search(NETWORK, OUTPUT, with_gpu(10**7), both, ON_GPU, division="none")
+    assert "cpu" in search.fastest()[0].device
+
+
+@pytest.mark.parametrize("free", [2**33, 500_000])
+def test_a_gpu_that_is_short_of_memory_gets_a_smaller_plan(
+    monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    plan = on_gpu(10**7)
+    monkeypatch.setattr("znni.inference.planning.catalogue", lambda _machine: fake_gpu_catalogue())
+    monkeypatch.setattr("znni.inference.planning.run_overhead", lambda *_: ON_GPU)
+    monkeypatch.setattr(
+        "znni.inference.plan_choice.detect_for",
+        lambda _device, ram=None, threads=None, gpu_memory=None: limited(
+            with_gpu(free), ram, threads, gpu_memory
+        ),
+    )
+    job = make_job(NETWORK, OUTPUT + NETWORK.field_of_view - 1, "valid", "reflect", None)
+    required = Requirements(NETWORK, job, ANYTHING, AS_COMPUTED)
+    smaller = smaller_plan(plan, "gpu", required)
+    taken = plan.memory_on("gpu")
+    share = taken.process + 3 * (taken.total - taken.process) // 4
+    assert smaller.memory_on("gpu").total <= min(share, free)
+    assert smaller.memory.total <= plan.machine.host.memory
+    least = replace(smaller, gpu_memory=replace(taken, working=0, resident=0, blocks=0))
+    with pytest.raises(RunFailed, match=r"memory of the GPU ran out .*give device='cpu'"):
+        smaller_plan(least, "gpu", required)
+
+
+@pytest.mark.parametrize(("held", "said"), [(0, True), (900, False)])
+def test_a_plan_beyond_what_is_free_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, held: int, said: bool
+) -> None:
+    monkeypatch.setattr(plan_of_run, "detect_gpus", lambda: [Gpu("there", 2**20, 1e12, 1e11, 90)])
+    monkeypatch.setattr(plan_of_run, "device_peak", lambda: held)
+    gpu = Device("gpu", "there", 2**20, 1, 1e12, 1e11)
+    plan_of_run._warn_beyond_free(2**20 + 900, [gpu])
+    assert ("1 MiB are free" in caplog.text and "give gpu_memory='0MiB'" in caplog.text) == said

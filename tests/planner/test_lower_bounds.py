@@ -1,0 +1,98 @@
+"""The bounds by which patches are ruled out: no plan is faster."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from fakes import Fake, fake_catalogue, machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import MACHINES, NETWORKS
+from planner_cases import CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
+
+import znni.inference.planning
+from planner.cost_model import BUILT_IN
+from planner.device_search import DeviceSearch
+from planner.exhaustive import Search
+from planner.layers import bare_step
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv, Network, Operation
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import convolved, convolved_and_pooled
+
+FIRST = Conv("conv1", 1, 80, Vec3(2, 2, 2), "relu")  # of n337
+HIDDEN = Conv("conv2", 80, 80, Vec3(3, 3, 3), "relu")
+
+
+class Tiled(Fake):
+    """Computes whole tiles of 22 voxels an axis only."""
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        out = convolved(layer, shape)
+        assert out is not None
+        computed = out.n * out.f * (out.size.ceil_div(22) * 22).volume
+        memory = Memory.beside(shape.nbytes + out.nbytes, workspace=0)
+        return Cost(float(computed), 0.0, memory, 1.0)
+
+
+def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
+    """Tiles of 22 outputs, as in overlap-save, which few extents are a multiple of."""
+    by_tiles = Tiled("tiled", convolved, flops=1.0)
+    network = Network("one", 1, (CONV,))
+    for extent in (22, 44, 66, 220):
+        plan = Search(
+            network, Vec3.of(extent), machine(10**9), fake_catalogue(by_tiles), NO_OVERHEAD
+        ).fastest()[0]
+        output, tiled = Vec3.of(extent), {"tiled": by_tiles}
+        search = Search(network, output, machine(10**9), tiled, NO_OVERHEAD, BUILT_IN, "none")
+        assert search.lower_bound(plan.patch) <= plan.seconds
+
+
+def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
+    """Where all is fused, where nothing is, and where one layer's bound is from each."""
+    for flops in (2.0, 60.0, 90.0, 400.0):
+        fused = Fake("fused", convolved_and_pooled, flops=flops)
+        catalogue = fake_catalogue(*CONVOLUTIONS, fused)
+        for memory in (60_000, 200_000, 10**9):
+            for output in (Vec3(12, 20, 24), Vec3(40, 40, 40)):
+                plan = Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD).fastest()[0]
+                search = Search(
+                    NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, BUILT_IN, "none"
+                )
+                assert search.lower_bound(plan.patch) <= plan.seconds
+
+
+@cache
+def using_gpu(name: str) -> DeviceSearch:
+    """The layers of n337 on the host of a machine whose GPU they may compute on."""
+    network, there = NETWORKS / "n337.yaml", MACHINES / f"{name}.yaml"
+    search = znni.inference.planning.search(
+        network, (512, 512, 512), machine=there, costs="built-in"
+    )
+    return search._searches["host using gpu"]
+
+
+@settings(max_examples=60)
+@given(
+    conv=st.sampled_from([FIRST, HIDDEN]),
+    batch=st.sampled_from([1, 2, 8, 60, 512]),
+    size=st.builds(Vec3, *3 * [st.one_of(st.integers(1, 40), st.integers(30, 600))]),
+    name=st.sampled_from(["titanx-e7", "h200-node"]),
+)
+def test_no_layer_that_may_use_a_gpu_is_faster_than_its_bound(
+    conv: Conv, batch: int, size: Vec3, name: str
+) -> None:
+    shape = Shape5.of(batch, conv.in_features, size + conv.kernel - 1)
+    step = bare_step(conv, shape, Shape5.of(batch, conv.out_features, size))
+    part = using_gpu(name)
+    for way in part._options(step):
+        assert part.bounds.of_step(step) <= way.seconds
+
+
+@pytest.mark.parametrize("name", ["titanx-e7", "h200-node"])
+def test_such_bounds_are_near(name: str) -> None:
+    """The Titan X takes six times as long to compute as its input takes to come."""
+    step = bare_step(HIDDEN, Shape5(64, 80, 130, 130, 130), Shape5(64, 80, 128, 128, 128))
+    part = using_gpu(name)
+    assert part._options(step)[0].seconds < 1.3 * part.bounds.of_step(step)

@@ -1,0 +1,165 @@
+"""Which layers are on the host and which on a GPU: what the search finds is the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from math import inf
+from typing import NamedTuple
+
+import pytest
+from fakes import FUSED, Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gpu, machine
+
+from planner.cost_model import BUILT_IN
+from planner.exhaustive import Search
+from planner.layers import Options
+from planner.limits import memory_of_run, time_of_run
+from planner.overhead import Overhead, OverheadSeconds
+from planner.partition import Partition, cut, tensors
+from planner.patch_sizes import patch_sizes
+from planner.split import pooled_convolutions, splits
+from znni.core.errors import DoesNotFit
+from znni.core.shapes import Vec3
+from znni.machine.machine import Machine, Processors
+from znni.network.network import Conv, Network, Pool
+from znni.plans.device_partition import parts_of
+from znni.plans.primitive import convolved, on_device
+from znni.plans.segments import Segment
+
+NETWORK = Network(
+    "net",
+    1,
+    (
+        Conv("conv1", 1, 2, Vec3(2, 3, 2), "relu"),
+        Pool("pool1", Vec3(1, 2, 2)),
+        Conv("conv2", 2, 3, Vec3(2, 2, 2), "relu"),
+        Conv("conv3", 3, 1, Vec3(1, 2, 1), "relu"),
+    ),
+)
+OUTPUT = Vec3(3, 4, 6)
+PATCHES = list(patch_sizes(OUTPUT, NETWORK.total_pooling, isotropic=False))
+CATALOGUE = (
+    fake_catalogue(Fake("large", convolved, flops=10.0, workspace=4_000, resident=900), FUSED)
+    | fake_gpu_catalogue(resident=500)
+    | {"gpu_large": FakeOnGpu("gpu_large", convolved, flops=5.0, workspace=3_000)}
+)
+BESIDE = Overhead(100, 1, 2, cuda=50, gpu=30, gpu_value_in=4, gpu_voxel_out=2)
+OVERHEADS = {
+    "nothing beside": BESIDE,
+    "a slow link": replace(
+        BESIDE, handling=OverheadSeconds(handed=3e-8, brought=2e-8, returned=1e-7)
+    ),
+    "a slow start": replace(
+        BESIDE,
+        handling=OverheadSeconds(
+            cuda=1e-3, resident=1e-7, touched=1e-8, pinned=1e-8, voxel_in=1e-7
+        ),
+    ),
+}
+
+
+class Enumerated(NamedTuple):
+    """What a plan takes."""
+
+    device: Processors
+    seconds: float
+    host: int
+    gpu: int
+
+
+@cache
+def every(beside: str) -> list[Enumerated]:
+    """All plans there are."""
+    return [found for patch in PATCHES for found in all_in(patch, OVERHEADS[beside])]
+
+
+def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
+    between = tensors(NETWORK, patch)
+    patches = OUTPUT.ceil_div(patch).volume
+    for place in range(len(NETWORK.layers) + 1):
+        where = cut(NETWORK, between, place)
+        for ways in product(*map(all_ways, where.partitions)):
+            parts = parts_of(tuple(part for way in ways for part in way), between[0])
+            memory, gpu_memory = memory_of_run(NETWORK, patch, parts, overhead)
+            seconds = time_of_run(NETWORK, patch, parts, overhead).total(patches)
+            on_gpu = gpu_memory.total if gpu_memory else 0
+            yield Enumerated(where.device, seconds, memory.total, on_gpu)
+
+
+@cache
+def all_ways(partition: Partition) -> list[tuple[Segment, ...]]:
+    """Every division of the layers, with every combination of primitives."""
+    options = Options(on_device(CATALOGUE, partition.device).values(), BUILT_IN)
+    fusible = tuple(pooled_convolutions(NETWORK)) if partition.device == "cpu" else ()
+    found = []
+    for some in (n for n in range(1, partition.given.n + 1) if partition.given.n % n == 0):
+        first_input = partition.given._replace(n=some)
+        for bare in splits(partition.layers, first_input, fusible=fusible, device=partition.device):
+            choices = [
+                [*options(step), *options(step, in_place=True)] for p in bare for step in p.steps
+            ]
+            for chosen in product(*map(dict.fromkeys, choices)):
+                steps = iter(chosen)
+                found.append(
+                    tuple(
+                        replace(part, steps=tuple(next(steps) for _ in part.steps)) for part in bare
+                    )
+                )
+    return found
+
+
+def limits(found: list[Enumerated]) -> Iterator[tuple[int, int]]:
+    """Of both devices, some within and some below what plans take."""
+    host = sorted({candidate.host for candidate in found})
+    on_gpu = sorted({candidate.gpu for candidate in found})
+    for share_of_host, share_of_gpu in product((0.0, 0.1, 1.0), repeat=2):
+        yield (
+            host[int(share_of_host * (len(host) - 1))],
+            on_gpu[int(share_of_gpu * (len(on_gpu) - 1))],
+        )
+
+
+@pytest.mark.parametrize("beside", OVERHEADS)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_places_come_in_the_order_of_their_bounds(beside: str, workers: int) -> None:
+    there = Machine(machine().host, (gpu(),))
+    overhead = replace(OVERHEADS[beside], workers=workers)
+    search = Search(NETWORK, OUTPUT, there, CATALOGUE, overhead)
+    for patch in PATCHES:
+        job = search.job(patch)
+        patches = OUTPUT.ceil_div(patch).volume
+        bounds = [
+            (job.time(place, job.least_loads(place)).total(patches), place)
+            for place in search.places
+        ]
+        assert list(job.by_least_time(search.places)) == sorted(bounds)
+
+
+@pytest.mark.parametrize("beside", OVERHEADS)
+def test_the_plan_is_the_optimum_over_all_places_to_pass_to_the_gpu(beside: str) -> None:
+    found = every(beside)
+    best_on = set()
+    for host, on_gpu in limits(found):
+        allowed = replace(machine(host), gpus=(gpu(on_gpu),))
+        for device in ("auto", "cpu", "gpu", "cpu+gpu"):
+            fitting = [
+                it
+                for it in found
+                if it.host <= host and it.gpu <= on_gpu and device in ("auto", it.device)
+            ]
+            best = min((candidate.seconds for candidate in fitting), default=inf)
+            search = Search(NETWORK, OUTPUT, allowed, CATALOGUE, OVERHEADS[beside], device=device)
+            if best == inf:
+                with pytest.raises(DoesNotFit):
+                    search.fastest()
+                continue
+            plan = search.fastest()[0]
+            assert plan.seconds == pytest.approx(best)
+            assert plan.memory.total <= host
+            assert plan.gpu_memory is None or plan.gpu_memory.total <= on_gpu
+            assert device in ("auto", plan.device)
+            assert search.lower_bound(plan.patch) <= plan.seconds
+            best_on |= {plan.device} if device == "auto" else set()
+    assert len(best_on) > 1

@@ -1,0 +1,225 @@
+"""The planner finds the optimum of its model, stays within memory, and says what does not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from fakes import Fake, fake_catalogue, machine
+from planner_cases import (
+    CHOICES,
+    CONV,
+    NETWORK,
+    NO_OVERHEAD,
+    SLOW_TO_READ,
+    SLOW_TO_START,
+    WITH_FREE_FUSED,
+    WITH_FUSED,
+    by_brute_force,
+)
+
+from planner.choices import Slot
+from planner.cost_model import BUILT_IN
+from planner.exhaustive import Search
+from planner.layers import Options
+from planner.overhead import Overhead
+from planner.patch_sizes import patch_sizes
+from planner.split import pooled_convolutions, splits
+from znni.core.errors import DoesNotFit
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv, Network, Operation, Pool, PooledConv
+from znni.plans.cost import Cost
+from znni.plans.device_partition import DevicePart
+from znni.plans.primitive import Primitive, convolved, convolved_and_pooled
+from znni.plans.segments import Segment
+
+
+class Multiplying(Fake):
+    """Takes the time of the convolution's multiplications, at every voxel that it computes."""
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        conv = layer.conv if isinstance(layer, PooledConv) else layer
+        assert isinstance(conv, Conv)
+        positions = shape.n * (shape.size - conv.kernel + 1).volume
+        return replace(super().cost(layer, shape), flops=float(positions * conv.parameters))
+
+
+@pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_READ, SLOW_TO_START])
+@pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED, WITH_FREE_FUSED])
+def test_plan_is_the_optimum_over_patches_splits_and_primitives(
+    catalogue: dict[str, Primitive], overhead: Overhead
+) -> None:
+    output = Vec3(12, 20, 24)
+    fusible = () if catalogue is CHOICES else tuple(pooled_convolutions(NETWORK))
+    options = Options(catalogue.values(), BUILT_IN)
+    fused = 0
+    for memory in (60_000, 100_000, 200_000, 10**7):
+        best = inf
+        for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
+            size = patch + NETWORK.field_of_view - 1
+            for segments in splits(NETWORK.layers, Shape5.of(1, 1, size), fusible=fusible):
+                seconds = fastest_of_split(segments, output, patch, memory, options, overhead)
+                best = min(best, seconds)
+        if best == inf:
+            with pytest.raises(DoesNotFit):
+                Search(NETWORK, output, machine(memory), catalogue, overhead).fastest()[0]
+            continue
+        plan = Search(NETWORK, output, machine(memory), catalogue, overhead).fastest()[0]
+        assert plan.seconds == pytest.approx(best)
+        assert plan.memory.total <= memory
+        search = Search(NETWORK, output, machine(memory), catalogue, overhead)
+        assert search.lower_bound(plan.patch) <= plan.seconds
+        fused += any(len(step.layers) == 2 for part in plan.segments for step in part.steps)
+    assert bool(fused) == bool(fusible)
+
+
+def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None:
+    layers = [Conv(f"c{i}", 1, 1, Vec3(2, 2, 2), "relu") for i in range(3)]
+    network = Network(
+        "one pool",
+        1,
+        (*layers, Pool("pool", Vec3(2, 2, 2)), Conv("last", 1, 1, Vec3(1, 1, 1), "relu")),
+    )
+    fusible = tuple(pooled_convolutions(network))
+    names = {
+        tuple("".join(step.operation.name[:2] for step in part.steps) for part in segments)
+        for segments in splits(network.layers, Shape5(1, 1, 8, 8, 8), fusible=fusible)
+        if any(part.plain_windows for part in segments)
+    }
+    assert names == {
+        ("c0c1c2pola",),
+        ("c0c1c2la",),
+        ("c0", "c1c2pola"),
+        ("c0", "c1c2la"),
+        ("c0c1", "c2pola"),
+        ("c0c1", "c2la"),
+        ("c0c1c2", "pola"),
+    }
+
+
+def fastest_of_split(
+    segments: tuple[Segment, ...],
+    output: Vec3,
+    patch: Vec3,
+    memory: int,
+    options: Options,
+    overhead: Overhead,
+) -> float:
+    """The fastest job with given segments, every combination of primitives tried."""
+    size, patches = patch + NETWORK.field_of_view - 1, output.ceil_div(patch).volume
+    part = DevicePart(segments, Shape5.of(1, 1, size))
+    runs = [n for segment, n in part.runs() for _ in segment.steps]
+    held = part.held_beside()
+    slots = [Slot(options(s), n, beside) for (s, beside), n in zip(held, runs, strict=True)]
+    handling = overhead.handling
+
+    def job_of(layers: float, resident: int, peak: int) -> float:
+        start = handling.building + handling.warming + handling.resident * resident
+        start += handling.touched * (peak - 4 * size.volume)
+        reading, writing = handling.voxel_in * size.volume, handling.voxel_out * patch.volume
+        computing = layers + handling.lost_in * size.volume + handling.lost_out * patch.volume
+        slowest = max(reading, computing, writing)
+        return start + reading + computing + writing + (patches - 1) * slowest
+
+    return by_brute_force(slots, memory - 4 * NETWORK.parameters, job_of)
+
+
+def test_what_reading_and_starting_take_decides() -> None:
+    """A plan whose reading is the bottleneck reads less; a small job keeps less resident."""
+    output = Vec3(12, 20, 24)
+    quick = Search(NETWORK, output, machine(100_000), CHOICES, NO_OVERHEAD).fastest()[0]
+    read = Search(NETWORK, output, machine(100_000), CHOICES, SLOW_TO_READ).fastest()[0]
+    assert read.time.patch.bottleneck == "reading"
+    assert read.patches * read.input_patch.volume < quick.patches * quick.input_patch.volume
+    plenty = machine(10**7)
+    quick = Search(NETWORK, output, plenty, WITH_FUSED, NO_OVERHEAD).fastest()[0]
+    started = Search(NETWORK, output, plenty, WITH_FUSED, SLOW_TO_START).fastest()[0]
+    assert started.memory.resident + started.memory.working < (
+        quick.memory.resident + quick.memory.working
+    )
+    assert started.patch_seconds * started.patches > quick.patch_seconds * quick.patches
+
+
+@pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED])
+def test_too_little_memory_names_what_would_do(catalogue: dict[str, Primitive]) -> None:
+    output = Vec3(40, 40, 40)
+    with pytest.raises(DoesNotFit) as refused:
+        Search(NETWORK, output, machine(1000), catalogue, NO_OVERHEAD).fastest()[0]
+    error = refused.value
+    assert error.patch == NETWORK.total_pooling
+    assert error.layer in {layer.name for layer in (*NETWORK.layers, *pooled_convolutions(NETWORK))}
+    plan = Search(NETWORK, output, machine(error.needed), catalogue, NO_OVERHEAD).fastest()[0]
+    assert plan.memory.total <= error.needed
+    with pytest.raises(DoesNotFit):
+        Search(NETWORK, output, machine(error.needed - 1), catalogue, NO_OVERHEAD).fastest()[0]
+
+
+def test_where_memory_is_short_a_fused_step_makes_room_for_larger_patches() -> None:
+    """Their smaller borders save more than the first convolution's repetition costs."""
+    network = Network(
+        "wide",
+        1,
+        (
+            Conv("conv1", 1, 40, Vec3(3, 3, 3), "relu"),
+            Pool("pool1", Vec3(2, 2, 2)),
+            Conv("conv2", 40, 40, Vec3(5, 5, 5), "relu"),
+            Conv("conv3", 40, 40, Vec3(5, 5, 5), "relu"),
+        ),
+    )
+    output = Vec3(96, 96, 96)
+    apart = fake_catalogue(Multiplying("conv", convolved))
+    both = apart | {"fused": Multiplying("fused", convolved_and_pooled)}
+    allowed = machine(8 * 2**20)
+    stored = Search(network, output, allowed, apart, NO_OVERHEAD).fastest()[0]
+    pooled = Search(network, output, allowed, both, NO_OVERHEAD).fastest()[0]
+    assert pooled.segments[0].steps[0].operation == PooledConv(*network.layers[:2])  # type: ignore[arg-type]
+    assert pooled.memory.total <= 8 * 2**20
+    assert pooled.patch.volume >= 4 * stored.patch.volume
+    assert pooled.seconds < stored.seconds
+    plenty = machine(2**34)
+    assert (
+        Search(network, output, plenty, both, NO_OVERHEAD).fastest()[0]
+        == Search(network, output, plenty, apart, NO_OVERHEAD).fastest()[0]
+    )
+
+
+def test_a_thin_volume_is_not_padded_to_a_cube() -> None:
+    plan = Search(NETWORK, Vec3(2, 120, 120), machine(10**7), CHOICES, NO_OVERHEAD).fastest()[0]
+    assert plan.patch.z == 2
+    assert plan.patch.x > 20
+
+
+def test_overhead_counts_against_the_limit() -> None:
+    output = Vec3(12, 20, 24)
+    alone = Search(NETWORK, output, machine(10**7), CHOICES, NO_OVERHEAD).fastest()[0]
+    overhead = Overhead(process=10**6, voxel_in=7, voxel_out=11)
+    beside = Search(NETWORK, output, machine(10**7), CHOICES, overhead).fastest()[0]
+    assert beside.patch == alone.patch
+    blocks = 7 * beside.input_patch.volume + 11 * beside.patch.volume
+    assert beside.memory.blocks == blocks
+    assert beside.memory.total == alone.memory.total + 10**6 + blocks
+
+
+def test_a_fused_step_reads_its_stored_input_in_place() -> None:
+    pooled = Network("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
+    fused = {"fused": Fake("fused", convolved_and_pooled)}
+    plan = Search(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD).fastest()[0]
+    stored, fragment = Shape5(1, 1, 13, 13, 13), Shape5(1, 2, 5, 5, 5)
+    assert plan.memory.working == stored.nbytes + fragment.nbytes
+
+
+def test_the_best_plans_are_those_of_all_patches() -> None:
+    output, catalogue = Vec3(12, 20, 24), WITH_FUSED
+    for memory in (60_000, 200_000, 10**7):
+        search = Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
+        every = search.fastest(10**6)
+        patches = [plan.patch for plan in every]
+        assert len(set(patches)) == len(patches)
+        seconds = [plan.seconds for plan in every]
+        assert seconds == sorted(seconds)
+        assert len(every) > 10
+        some = search.fastest(10)
+        assert [plan.seconds for plan in some] == seconds[:10]
+        best = Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD).fastest()[0]
+        assert best.seconds == seconds[0]

@@ -1,0 +1,129 @@
+"""What surrounds a plan: other limits, other patches, families of primitives, its steps."""
+
+from __future__ import annotations
+
+import pytest
+from paths import MACHINES
+from small_search import CATALOGUE, LIMIT, OUTPUT, small_search
+
+from planner.exhaustive import Search
+from planner.patch_sizes import axis_sizes
+from planner.sweeps import (
+    ANY,
+    NEAR,
+    by_memory,
+    by_patch_size,
+    cubes,
+    edge,
+    near_cubes,
+    steps,
+    views,
+)
+from znni.core.errors import DoesNotFit
+from znni.core.shapes import Vec3
+from znni.machine.machine_file import load_machine
+from znni.primitives.catalogue import catalogue, families
+
+
+@pytest.fixture(scope="module")
+def search() -> Search:
+    return small_search()
+
+
+def test_fast_plans_under_limits_from_the_least_that_holds_any(search: Search) -> None:
+    plan = search.fastest()[0]
+    found = by_memory(search, plan, 7)
+    limits = [one.machine.host.memory for one in found]
+    assert limits == sorted(set(limits))
+    assert len(limits) == 7
+    assert found[-1] == plan
+    patches = list(near_cubes(search))
+    for one, limit in zip(found[:-1], limits, strict=False):
+        assert one.memory.total <= limit
+        within = search.within(limit)
+        fits = [of for patch in patches if (of := within.undivided().fastest_for(patch))]
+        assert one.seconds == min(of.seconds for of in fits)
+        assert one.seconds <= 1.25 * within.fastest()[0].seconds
+    seconds = [one.seconds for one in found]
+    assert seconds == sorted(seconds, reverse=True)
+    assert len(set(seconds)) > 3
+    with pytest.raises(DoesNotFit):
+        search.undivided().within(limits[0] - 1).fastest()
+
+
+def test_a_plan_is_kept_under_every_limit_that_holds_it() -> None:
+    roomy = small_search(10**12)
+    plan = roomy.fastest()[0]
+    *_, last_but_one, last = by_memory(roomy, plan, 20)
+    assert last_but_one.machine.host.memory < last.machine.host.memory
+    assert last_but_one.segments == last.segments
+
+
+def test_cubes_cover_the_output_in_whole_patches(search: Search) -> None:
+    sizes = cubes(search, [1.0, 4.0, 5.0, 9.9, 20.0, 21.0, 70.0])
+    assert sizes[0] == (2, 2, 2)
+    assert sizes[-1] == (40, 40, 48)
+    assert len(set(sizes)) == len(sizes)
+    assert [edge(size) for size in sizes] == sorted(edge(size) for size in sizes)
+    for size in sizes:
+        for extent, whole in zip(size, OUTPUT, strict=True):
+            assert extent in axis_sizes(whole, 2)
+    thin = small_search(output=Vec3(2, 40, 40))
+    assert cubes(thin, [10.0]) == [(2, 10, 10)]
+
+
+def test_patches_near_a_cube_are_all_that_are() -> None:
+    """Of an output whose axes have the same extents to choose from."""
+    same = small_search(output=Vec3(40, 40, 40))
+    near, tried = set(near_cubes(same)), set(same.patches())
+    assert {patch for patch in tried if max(patch) <= NEAR * min(patch)} <= near < tried
+    assert not any(max(patch) > NEAR**2 * min(patch) for patch in near)
+    thin = small_search(output=Vec3(2, 40, 40))
+    assert {patch.z for patch in near_cubes(thin)} == {2}
+
+
+def test_the_fastest_plan_of_each_patch_may_be_in_pieces(search: Search) -> None:
+    patches = cubes(search, [4.0, 8.0, 20.0, 40.0])
+    for limit in (20_000, 60_000, LIMIT):
+        within = search.within(limit)
+        alone = [of.seconds for patch in patches if (of := within.fastest_for(patch))]
+        assert [of.seconds for of in by_patch_size(within, patches)] == alone
+        assert alone
+
+
+def test_only_pooling_is_in_no_family() -> None:
+    node = load_machine(MACHINES / "h200-node.yaml")
+    primitives = catalogue(node)
+    pooling = set.intersection(*families(primitives).values())
+    assert {"max_pooling", "gpu_max_pooling_fragments"} <= pooling
+    assert all("max_pooling" in name for name in pooling)
+
+
+def test_a_family_has_its_own_primitives_and_all_pooling(search: Search) -> None:
+    found = families(CATALOGUE)
+    assert list(found) == ["tiled FFT", "lowered to matrix products", "direct"]
+    plan = search.fastest()[0]
+    seen = views(search, plan, found)
+    assert seen.plan == plan
+    assert seen.by_memory[-1] == plan
+    assert list(seen.by_patch) == [ANY, *found]
+    fastest = {one.patch: one.seconds for one in seen.by_patch[ANY]}
+    for name, plans in seen.by_patch.items():
+        assert len(plans) > 3
+        edges = [edge(one.patch) for one in plans]
+        assert edges == sorted(edges)
+        for one in plans:
+            assert one.memory.total <= LIMIT
+            assert fastest[one.patch] <= one.seconds
+            for step in one.steps:
+                assert any(it in step.primitive for it in found.get(name, CATALOGUE))
+
+
+def test_steps_add_up_to_the_plans_time_and_peak(search: Search) -> None:
+    for plan in search.fastest(5):
+        shown = list(steps(plan))
+        assert [view.step for view in shown] == list(plan.steps)
+        assert sum(view.seconds for view in shown) == pytest.approx(plan.patch_seconds)
+        highest = max(shown, key=lambda view: view.memory)
+        assert highest.memory == plan.memory.total
+        assert highest.step == plan.parts[0].working_peak()[1]

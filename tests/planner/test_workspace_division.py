@@ -1,0 +1,72 @@
+"""Who gets the memory that layers hold at the same time: as a 0-1 program has it.
+
+Workspace division of micro-cuDNN (Oyama et al., 2018, section III-C), solved by a library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from planner.choices import Slot, fastest_within
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv
+from znni.plans.cost import Cost, Memory
+from znni.plans.segments import Step
+
+CONV = Conv("conv", 1, 1, Vec3(1, 1, 1), "relu")
+SHAPE = Shape5(1, 1, 1, 1, 1)
+
+
+def seconds_of_program(slots: Sequence[Slot], allowed: int) -> float:
+    """The least time, with a variable for each slot's choice of each step, and one for the peak."""
+    options = [(index, step) for index, slot in enumerate(slots) for step in slot.options]
+    count = len(options)
+    seconds = np.array([slots[i].runs * step.seconds for i, step in options] + [0.0])
+    one_each = np.zeros((len(slots), count + 1))
+    below_peak = np.zeros((len(slots), count + 1))
+    together = np.zeros((1, count + 1))
+    for column, (index, step) in enumerate(options):
+        one_each[index, column] = 1
+        below_peak[index, column] = step.cost.memory.working
+        together[0, column] = step.cost.memory.resident
+    below_peak[:, -1], together[0, -1] = -1, 1
+    held = np.array([slot.held for slot in slots])
+    found = milp(
+        seconds,
+        integrality=[1] * count + [0],
+        bounds=Bounds([0] * (count + 1), [1] * count + [np.inf]),
+        constraints=[
+            LinearConstraint(one_each, 1, 1),
+            LinearConstraint(below_peak, -np.inf, -held),
+            LinearConstraint(together, -np.inf, allowed),
+        ],
+    )
+    return float(found.fun) if found.success else inf
+
+
+@st.composite
+def slots(draw: st.DrawFn) -> list[Slot]:
+    numbers = st.integers(0, 9)
+    made = []
+    for _ in range(draw(st.integers(1, 6))):
+        figures = draw(
+            st.lists(st.tuples(st.integers(1, 9), numbers, numbers), min_size=1, max_size=5)
+        )
+        steps = [
+            Step(CONV, "any", SHAPE, SHAPE, Cost(1, 1, Memory(res, work, work), 1), time, 0.1)
+            for time, res, work in sorted(figures)
+        ]
+        made.append(Slot(tuple(steps), draw(st.integers(1, 3)), draw(numbers)))
+    return made
+
+
+@given(slots(), st.integers(0, 50))
+def test_memory_goes_where_it_saves_the_most_time(made: list[Slot], allowed: int) -> None:
+    found = fastest_within(made, allowed, inf)
+    assert (found.seconds if found else inf) == seconds_of_program(made, allowed)

@@ -1,0 +1,79 @@
+"""What a plan says of itself: its error, and the work that it wastes."""
+
+from __future__ import annotations
+
+import pytest
+from fakes import Fake, fake_catalogue, machine
+from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
+
+from planner.cost_model import BUILT_IN_ERROR, NOT_MEASURED, CostModel, Estimate
+from planner.exhaustive import Search
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Network, Operation, Pool
+from znni.plans.cost import Cost
+from znni.plans.plan_text import plan_table
+from znni.plans.primitive import Primitive, convolved_and_pooled
+
+
+def test_wasted_work_counts_borders_and_overlap() -> None:
+    one = Network("one", 1, (CONV,))
+    plan = Search(one, Vec3(10, 10, 10), machine(10**9), fake_catalogue(), NO_OVERHEAD).fastest()[0]
+    assert plan.patch == (10, 10, 10)
+    assert plan.wasted_work == pytest.approx(0)
+    deep = Search(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD).fastest()[0]
+    assert 0 < deep.wasted_work < 1
+
+
+def test_wasted_work_counts_a_convolution_repeated_for_every_offset_of_its_pool() -> None:
+    pooled = Network("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
+    fused = {"fused": Fake("fused", convolved_and_pooled)}
+    plan = Search(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD).fastest()[0]
+    assert plan.patch == (10, 10, 10)
+    assert plan.segments[0].shifts == 8
+    assert plan.wasted_work == pytest.approx(7 / 8)
+    assert "conv1+pool1" in plan_table(plan)
+
+
+class Preferring:
+    """A model by which one primitive takes a second, and each other one two."""
+
+    source = "a preference"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def estimate(
+        self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
+    ) -> Estimate:
+        assert cost == primitive.cost(operation, shape)
+        return Estimate(1.0, 0.25) if primitive.name == self.name else Estimate(2.0, 0.5)
+
+
+@pytest.mark.parametrize("name", [fake.name for fake in CONVOLUTIONS])
+def test_the_model_that_is_given_decides(name: str) -> None:
+    model: CostModel = Preferring(name)
+    output = Vec3(12, 20, 24)
+    plan = Search(NETWORK, output, machine(10**9), CHOICES, NO_OVERHEAD, model).fastest()[0]
+    steps = [step for segment in plan.segments for step in segment.steps]
+    assert {step.primitive for step in steps if step.conv} == {name}
+    assert {(step.seconds, step.error) for step in steps if step.conv} == {(1.0, 0.25)}
+    assert plan.costs == "a preference"
+    assert plan.patch == output  # all patches take the same, so the fewest are best
+
+
+def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
+    plan = Search(
+        NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD, Preferring("medium")
+    ).fastest()[0]
+    times = [(n * s.seconds, s.error) for segment, n in plan.runs() for s in segment.steps]
+    assert len({error for _, error in times}) == 2
+    total = sum(seconds for seconds, _ in times)
+    assert plan.error == pytest.approx(sum(s * error for s, error in times) / total)
+    table = str(plan)
+    assert table == plan_table(plan)
+    assert f"voxels/s +- {plan.error:.0%} predicted" in table
+    assert f"+- {plan.error:.0%} predicted (a preference)" in table
+    assert {"25%", "50%"} <= set(table.split())
+    default = Search(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD).fastest()[0]
+    assert default.costs == NOT_MEASURED
+    assert default.error == pytest.approx(BUILT_IN_ERROR)

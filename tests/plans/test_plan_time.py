@@ -1,0 +1,39 @@
+"""The time that a plan's stages leave each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from znni.plans.job_seconds import Stage, StageSeconds
+from znni.plans.totals import PlanTime
+
+
+@given(st.tuples(*[st.floats(0, 10)] * 7), st.integers(1, 9), st.sampled_from(get_args(Stage)))
+def test_the_seconds_that_a_time_leaves_a_stage(
+    seconds: tuple[float, ...], patches: int, stage: Stage
+) -> None:
+    time = PlanTime(*seconds[:2], StageSeconds(*seconds[2:]))
+    within = time.stage_within(time.total(patches), patches, stage)
+    if patches == 1 or time.patch.bottleneck == stage:
+        assert within == pytest.approx(time.patch.by_stage()[stage], abs=1e-6)
+    there = replace(time, patch=replace(time.patch, **{stage: max(within, 0)}))
+    assert there.total(patches) == pytest.approx(time.total(patches), abs=1e-6)
+
+
+def test_stages_that_go_on_at_a_time_take_as_long_as_the_slowest() -> None:
+    """Each stage takes a patch when it has handed on its last."""
+    for seconds in product((1.0, 2.0, 5.0), repeat=5):
+        time = PlanTime(3.0, 4.0, StageSeconds(*seconds))
+        for patches in (1, 2, 7):
+            free = [7.0] * (len(seconds) + 1)  # when each stage takes its next patch
+            for _ in range(patches):
+                handed = free[0]
+                for stage, each in enumerate(seconds):
+                    free[stage] = handed = max(handed + each, free[stage + 1])
+            assert time.total(patches) == handed

@@ -1,0 +1,191 @@
+"""Pooled convolution on tensor cores: its layouts, its division of work, and its results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+from gpu_layers import DEVICE, needs_compiler
+from hypothesis import given
+from hypothesis import strategies as st
+from layers import assert_accurate, random_case, random_weights
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.cuda_kernels import resource_usage
+from znni.network.network import Activation, Conv, Pool, PooledConv
+from znni.plans.accuracy import class_of
+from znni.primitives.gpu.common.rounding import TF32_LACKS, rounded
+from znni.primitives.gpu.direct_pooled_tensor.geometry import (
+    LANES,
+    MAPS,
+    MOST_SHARED,
+    SHARED_TOGETHER,
+    TAPS,
+    Tile,
+    tile_for,
+)
+from znni.primitives.gpu.direct_pooled_tensor.pooled_convolution import (
+    source,
+    taps_by_lane,
+    weights_by_lane,
+)
+from znni.primitives.gpu.direct_pooled_tensor.primitive import GpuDirectPooledTensor, primitives
+
+REGISTERS = 64 * 1024  # of a multiprocessor
+TWO = Vec3(2, 2, 2)
+EXACT, ROUNDED = primitives(DEVICE)
+
+both = pytest.mark.parametrize("primitive", [EXACT, ROUNDED], ids=lambda p: p.name)
+parts = pytest.mark.parametrize("parts", [1, 2])
+kernels = pytest.mark.parametrize(
+    ("maps", "kernel", "window"),
+    [(1, TWO, TWO), (1, Vec3(3, 3, 3), TWO), (1, Vec3(4, 4, 4), TWO), (3, TWO, Vec3(1, 3, 2))],
+    ids=str,
+)
+
+
+def pooled(
+    maps: tuple[int, int], kernel: Vec3, window: Vec3, activation: Activation = "relu"
+) -> PooledConv:
+    return PooledConv(Conv("conv", *maps, kernel, activation), Pool("pool", window))
+
+
+def tile_of(maps: int, kernel: Vec3, window: Vec3, parts: int) -> Tile:
+    tile = tile_for(Conv("conv", maps, 80, kernel, "relu"), window, parts)
+    assert tile is not None
+    return tile
+
+
+@parts
+@kernels
+def test_blocks_fit_a_multiprocessor(maps: int, kernel: Vec3, window: Vec3, parts: int) -> None:
+    tile = tile_of(maps, kernel, window, parts)
+    assert tile.shared_bytes <= MOST_SHARED
+    assert 1 <= tile.blocks <= SHARED_TOGETHER // (tile.shared_bytes + 1024)
+    assert tile.threads == LANES * tile.out.z * tile.out.y
+    assert tile.seen == tile.out * window + kernel - 1
+    assert tile.image_bytes % 8 == 0
+    assert tile.seen.x <= tile.pitch < tile.seen.x + LANES
+
+
+@parts
+def test_right_sides_of_even_kernels_are_read_without_waiting(parts: int) -> None:
+    for kernel in (TWO, Vec3(4, 4, 4)):
+        tile = tile_of(1, kernel, TWO, parts)
+        taps = taps_by_lane(tile)
+        for step, i in np.ndindex(tile.steps, 2):
+            words = {int(tap) + 2 * voxel for tap in taps[step, :, i] for voxel in range(8)}
+            assert len({word % LANES for word in words}) == len(words)
+
+
+@parts
+@kernels
+def test_products_of_lanes_are_the_convolution(
+    maps: int, kernel: Vec3, window: Vec3, parts: int
+) -> None:
+    """What the kernel does to its layouts, with the lanes of the instruction, in float64."""
+    tile = tile_of(maps, kernel, window, parts)
+    conv = Conv("conv", maps, 21, kernel, "identity")
+    weight = random_weights(conv).weight
+    lanes, taps = weights_by_lane(weight, tile), taps_by_lane(tile)
+    image = np.zeros((maps, tile.seen.z, tile.seen.y, tile.pitch))
+    image[..., : tile.seen.x] = np.random.default_rng(0).random((maps, *tile.seen))
+    seen = image.ravel()
+    voxels = np.arange(8) * window.x
+    left, right = np.zeros((2, MAPS, TAPS)), np.zeros((TAPS, 8))
+    for group in range(len(lanes)):
+        sums = np.zeros((MAPS, 8))
+        for step in range(tile.steps):
+            for lane in range(LANES):
+                row, column = lane // 4, lane % 4
+                of_lane = lanes[group, step, :, lane].astype(float)
+                for i in range(4):
+                    left[:parts, row + i % 2 * 8, column + i // 2 * 4] = of_lane[:, i]
+                right[column] = seen[taps[step, column, 0] + voxels]
+                right[column + 4] = seen[taps[step, column, 1] + voxels]
+            sums += left.sum(0) @ right
+        valid = [np.s_[:, z : z + 1, y : y + 1] for z, y, _ in np.ndindex(kernel)]
+        of_taps = [
+            image[slices][..., x + voxels].reshape(maps, 8)
+            for slices, (_, _, x) in zip(valid, np.ndindex(kernel), strict=True)
+        ]
+        of_group = weight[group * MAPS : (group + 1) * MAPS].reshape(-1, maps, kernel.volume)
+        expected = np.einsum("gmt,tmv->gv", of_group.astype(float), np.array(of_taps))
+        tolerance = (1e-6 if parts == 2 else 1e-3) * np.abs(expected).max()
+        np.testing.assert_allclose(sums[: len(expected)], expected, rtol=0, atol=tolerance)
+        assert not sums[len(expected) :].any()
+
+
+@given(st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False))
+def test_weights_are_rounded_to_eleven_bits(value: float) -> None:
+    (found,) = rounded(np.array([value], np.float32), TF32_LACKS)
+    assert abs(found - np.float64(value)) <= 2.0**-11 * abs(value)
+    assert found.view(np.uint32) & 0x1FFF == 0
+
+
+@both
+@kernels
+def test_memory_is_input_output_and_weights(
+    primitive: GpuDirectPooledTensor, maps: int, kernel: Vec3, window: Vec3
+) -> None:
+    layer, shape = pooled((maps, 21), kernel, window), Shape5(2, maps, 21, 22, 75)
+    out = primitive.out_shape(layer, shape)
+    assert out is not None
+    memory = primitive.cost(layer, shape).memory
+    assert memory.workspace == 0
+    assert memory.working == 4 * (prod(shape) + prod(out))
+    tile = tile_of(maps, kernel, window, primitive.parts)
+    ordered = weights_by_lane(random_weights(layer.conv).weight, tile)
+    assert memory.resident == ordered.nbytes + taps_by_lane(tile).nbytes + 4 * 2 * MAPS
+
+
+def test_what_others_do_better_is_left_to_them() -> None:
+    shape = Shape5(1, 1, 40, 40, 40)
+    for maps, kernel, window, activation in (
+        ((1, 8), Vec3(6, 6, 6), TWO, "relu"),
+        ((1, 8), TWO, Vec3(3, 3, 2), "relu"),
+        ((1, 8), TWO, TWO, "softmax"),
+    ):
+        layer = pooled(maps, kernel, window, activation)
+        assert EXACT.out_shape(layer, shape) is None
+    assert EXACT.out_shape(layer.conv, shape) is None
+    with pytest.raises(ValueError, match="gpu_direct_pooled_tensor does not apply"):
+        EXACT.cost(layer, shape)
+
+
+def test_older_gpus_multiply_no_tf32_and_rounded_numbers_are_in_its_class() -> None:
+    assert primitives(replace(DEVICE, capability=75)) == ()
+    assert (class_of(EXACT), class_of(ROUNDED)) == ("float32", "tf32")
+
+
+@needs_compiler
+@parts
+@kernels
+def test_sums_stay_in_registers(maps: int, kernel: Vec3, window: Vec3, parts: int) -> None:
+    tile = tile_of(maps, kernel, window, parts)
+    usage = resource_usage(source(tile, "relu"))["convolve_and_pool"]
+    assert usage.spills == 0
+    assert usage.registers * tile.threads * tile.blocks <= REGISTERS
+
+
+def layers_of_all_kinds() -> list[tuple[PooledConv, Shape5]]:
+    return [
+        (pooled((1, 80), TWO, TWO), Shape5(1, 1, 27, 35, 203)),
+        (pooled((1, 21), Vec3(3, 3, 3), TWO, "elu"), Shape5(2, 1, 15, 21, 35)),
+        (pooled((1, 17), Vec3(4, 4, 4), TWO, "tanh"), Shape5(1, 1, 14, 33, 150)),
+        (pooled((4, 5), Vec3(2, 3, 1), Vec3(1, 3, 2), "identity"), Shape5(3, 4, 9, 14, 66)),
+        (pooled((2, 16), Vec3(1, 5, 4), Vec3(3, 1, 1), "sigmoid"), Shape5(1, 2, 13, 17, 29)),
+        (pooled((1, 3), Vec3(1, 1, 1), Vec3(2, 2, 4), "leaky_relu"), Shape5(1, 1, 8, 8, 8)),
+    ]
+
+
+@pytest.mark.gpu
+@both
+@pytest.mark.parametrize(("layer", "shape"), layers_of_all_kinds())
+def test_layers_of_all_kinds_are_the_reference(
+    primitive: GpuDirectPooledTensor, layer: PooledConv, shape: Shape5
+) -> None:
+    case = random_case(layer, shape)
+    assert_accurate(primitive, case, case.run(primitive))

@@ -1,0 +1,89 @@
+"""The CUDA sources compile, for the oldest and the newest GPUs that are supported, and fit."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from layers import extents
+
+from znni.core.options import OutputType
+from znni.core.shapes import Shape5, Vec3
+from znni.engine import device_recombine
+from znni.machine.cuda_kernels import compile_offline, resource_usage
+from znni.primitives.gpu.fft_tiled.number_formats import FLOAT16, HALVES, NumberFormat
+from znni.primitives.gpu.fft_tiled.primitive import FASTEST
+from znni.primitives.gpu.fft_tiled.product_source import product_shape
+from znni.primitives.gpu.fft_tiled.tile_extents import LENGTHS
+from znni.primitives.gpu.fft_tiled.transform_source import transform_shape
+from znni.primitives.gpu.max_pooling import primitive as pooling
+
+pytestmark = pytest.mark.skipif(
+    find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
+)
+
+REGISTERS = 64 * 1024  # of a multiprocessor
+FEW_BYTES = 32  # that a thread may spill of its line: it costs less than a block of fewer threads
+
+formats = pytest.mark.parametrize("numbers", [HALVES, FLOAT16], ids=lambda numbers: numbers.name)
+
+
+@pytest.mark.parametrize("window", [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(4, 4, 4), Vec3(1, 2, 2)])
+@pytest.mark.parametrize("fragments", [False, True], ids=["plain", "fragments"])
+def test_pooling_keeps_its_maxima_in_registers(window: Vec3, fragments: bool) -> None:
+    pooled_at = window if fragments else Vec3(1, 1, 1)
+    options = pooling.constants(window, pooled_at)
+    usage = resource_usage(pooling.source(), options=options)["max_pooling"]
+    assert usage.spills == 0
+    assert usage.registers * pooling.most_threads(window, pooled_at) <= REGISTERS
+    assert compile_offline(pooling.source(), "sm_75", options)
+
+
+@given(st.integers(1, 64), st.sampled_from([1, 3, 80]), extents(1, 300), extents(1, 4))
+def test_pooling_is_divided_among_blocks_without_rest(
+    n: int, maps: int, size: Vec3, window: Vec3
+) -> None:
+    shape, out = Shape5.of(n, maps, size * window), Shape5.of(n, maps, size)
+    threads, blocks, planes = pooling.division(shape, out, window, 512)
+    columns, rest = divmod(blocks, n * maps * -(-size.z // planes))
+    assert rest == 0
+    assert threads % 32 == 0
+    assert threads <= 512
+    assert (columns - 1) * threads < size.y * size.x <= columns * threads
+
+
+@pytest.mark.parametrize("dtype", get_args(OutputType))
+def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
+    usage = resource_usage(device_recombine.source(), options=(device_recombine.stored_as(dtype),))[
+        "place"
+    ]
+    assert usage.spills == 0
+
+
+@formats
+@pytest.mark.parametrize("tile", [*map(Vec3.of, LENGTHS), FASTEST], ids=str)
+def test_transforms_of_tiles_keep_their_lines_in_registers(
+    tile: Vec3, numbers: NumberFormat
+) -> None:
+    kernel = Vec3(3, 3, 3)
+    for inverse in (False, True):
+        shape = transform_shape(tile, kernel, numbers, inverse=inverse)
+        (usage,) = resource_usage(shape.source("relu")).values()
+        assert usage.spills <= FEW_BYTES
+        assert usage.registers * shape.threads * shape.blocks <= REGISTERS
+    assert resource_usage(shape.kernel_spectra_source())["transform_kernels"].spills == 0
+
+
+@formats
+@pytest.mark.parametrize("maps", [(1, 80), (80, 80), (80, 3), (200, 80)])
+def test_products_of_spectra_keep_their_sums_in_registers(
+    maps: tuple[int, int], numbers: NumberFormat
+) -> None:
+    shape = product_shape(*maps, numbers)
+    assert shape is not None
+    usage = resource_usage(shape.source())["multiply_spectra"]
+    assert usage.spills == 0
+    assert usage.registers * shape.threads <= REGISTERS

@@ -1,0 +1,194 @@
+"""Declared memory is a promise: never exceeded, and never much more than is really used."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from statistics import median
+
+import psutil
+import pytest
+from devices import to_gpu
+from layers import CONVOLUTION, POOLED_CONVOLUTION, POOLING, Case, case_for, primitives_for
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.arena import output_into
+from znni.machine.arrays import Peak, peak_memory
+from znni.machine.cuda import cupy
+from znni.machine.device_arena import DeviceArena
+from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.plans.cost import Memory
+from znni.plans.primitive import Primitive, UsesGpu
+
+# What the allocator, the interpreter and huge pages (2 MiB each) may add or hide, once.
+SLACK = 3 * 2**20
+
+# Extents and map numbers are different primes, so that no term of a formula hides behind another.
+CONVOLUTIONS = [
+    (Conv("hidden", 13, 17, Vec3(3, 2, 5), "relu"), Shape5(3, 13, 37, 43, 53)),
+    (Conv("first", 1, 19, Vec3(2, 3, 2), "softmax"), Shape5(1, 1, 71, 79, 83)),
+    (Conv("last", 29, 3, Vec3(5, 3, 2), "relu"), Shape5(2, 29, 31, 43, 47)),
+    (Conv("many maps", 97, 89, Vec3(3, 5, 5), "relu"), Shape5(1, 97, 13, 17, 31)),
+]
+POOLINGS = [
+    (Pool("pool", Vec3(2, 3, 2)), Shape5(3, 17, 59, 62, 83)),
+    (Pool("plane", Vec3(1, 2, 3)), Shape5(1, 13, 61, 97, 101)),
+]
+POOLED = [
+    (PooledConv(conv, pool), Shape5(1, conv.in_features, 113, 127, 131))
+    for conv in (
+        Conv("few", 1, 19, Vec3(2, 3, 5), "relu"),
+        Conv("some", 3, 37, Vec3(5, 7, 3), "elu"),
+    )
+    for pool in (Pool("cube", Vec3(2, 2, 2)), Pool("plane", Vec3(1, 3, 2)))
+]
+
+
+def cases(layers: list[tuple[Operation, Shape5]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("layer", "shape"), layers, ids=[la.name for la, _ in layers])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects_to_collect() -> Iterator[None]:
+    """Look for garbage only among what these tests make, not among all that was imported before."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system, so that using it again counts."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def anonymous_memory() -> int:
+    """Resident bytes that are of no file: pages of files come and go as the system likes."""
+    return int(psutil.Process().memory_info().rss) - file_memory()
+
+
+def file_memory() -> int:
+    """Resident bytes of files, such as code; 0 where the system does not tell."""
+    return int(getattr(psutil.Process().memory_info(), "shared", 0))
+
+
+@contextmanager
+def anonymous_peak() -> Iterator[Peak]:
+    """The peak within a ``with`` block, but for pages of files that came back in it."""
+    before = file_memory()
+    with peak_memory() as peak:
+        yield peak
+    peak.highest -= max(file_memory() - before, 0)
+
+
+def measure(primitive: Primitive, case: Case) -> Memory:
+    """What building and running really take."""
+    give_back_freed_memory()
+    before = anonymous_memory()
+    run = primitive.build(case.layer, case.shape, case.weights)
+    give_back_freed_memory()
+    resident = anonymous_memory() - before
+    with anonymous_peak() as peak:
+        y = run(case.x)
+    assert y.shape == primitive.out_shape(case.layer, case.shape)
+    with output_into(y), anonymous_peak() as beside:
+        run(case.x)
+    return Memory(resident, peak.added + case.x.nbytes, beside.added)
+
+
+def measure_on_gpu(primitive: Primitive, case: Case) -> Memory:
+    """What building and running really take of the GPU."""
+    pool = cupy().get_default_memory_pool()
+    before = pool.used_bytes()
+    run = primitive.build(case.layer, case.shape, case.weights)
+    resident = pool.used_bytes() - before
+    x = to_gpu(case.x)
+    declared = primitive.cost(case.layer, case.shape).memory
+    arena, beside = DeviceArena(declared.working - x.nbytes), DeviceArena(declared.workspace)
+    pooled = pool.total_bytes()
+    with arena.in_use():
+        y = run(x)
+    with output_into(y), beside.in_use():
+        run(x)
+    assert pool.total_bytes() == pooled, "a run takes memory from the arena alone"
+    return Memory(resident, arena.peak + x.nbytes, beside.peak)
+
+
+def measure_on_both(primitive: Primitive, case: Case) -> Memory:
+    """What building and running really take of the GPU where a primitive of the host uses it.
+
+    What CUDA takes of the host comes and goes, and would hide what the primitive does.
+    """
+    pool = cupy().get_default_memory_pool()
+    before = pool.used_bytes()
+    run = primitive.build(case.layer, case.shape, case.weights)
+    resident = pool.used_bytes() - before
+    declared = primitive.cost(case.layer, case.shape).memory
+    arena = DeviceArena(declared.gpu_working)
+    with arena.in_use():
+        run(case.x)
+    return replace(declared, gpu_resident=resident, gpu_working=arena.peak)
+
+
+MEASURES = {"cpu": measure, "gpu": measure_on_gpu}
+
+
+def both(declared: Memory, measured: Memory) -> dict[str, tuple[int, int]]:
+    """Of each kind of memory, the bytes declared and measured."""
+    pairs = zip(asdict(declared).items(), asdict(measured).values(), strict=True)
+    return {kind: (promised, taken) for (kind, promised), taken in pairs}
+
+
+def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+    case = case_for(primitive, layer, shape)
+    case.run(primitive)  # compile, start threads, let libraries make their buffers
+    uses_gpu = isinstance(primitive, UsesGpu)
+    measured_by = measure_on_both if uses_gpu else MEASURES[primitive.device.kind]
+    declared = primitive.cost(layer, case.shape).memory
+    found = both(declared, measured_by(primitive, case))
+    if not as_promised(found):
+        # Once may be disturbed: by workers that come late, whose scratch is never touched, or by
+        # pages that something else touches meanwhile. The median of three is not.
+        again = [both(declared, measured_by(primitive, case)) for _ in range(2)]
+        found = {
+            kind: (promised, int(median([taken, *(other[kind][1] for other in again)])))
+            for kind, (promised, taken) in found.items()
+        }
+    assert as_promised(found), f"bytes declared and measured: {found}"
+
+
+def as_promised(found: dict[str, tuple[int, int]]) -> bool:
+    """No more is taken than was declared, and no much less."""
+    return all(
+        taken <= promised + SLACK and promised <= 1.15 * taken + SLACK
+        for promised, taken in found.values()
+    )
+
+
+@cases(CONVOLUTIONS)
+@pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
+def test_convolution_keeps_to_its_memory(
+    primitive: Primitive, layer: Operation, shape: Shape5
+) -> None:
+    check(primitive, layer, shape)
+
+
+@cases(POOLINGS)
+@pytest.mark.parametrize("primitive", primitives_for(*POOLING))
+def test_pooling_keeps_to_its_memory(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+    check(primitive, layer, shape)
+
+
+@cases(POOLED)
+@pytest.mark.parametrize("primitive", primitives_for(*POOLED_CONVOLUTION))
+def test_pooled_convolution_keeps_to_its_memory(
+    primitive: Primitive, layer: Operation, shape: Shape5
+) -> None:
+    check(primitive, layer, shape)

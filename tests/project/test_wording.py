@@ -1,0 +1,117 @@
+"""How errors and reports are worded: for Python and the command line alike, in good grammar."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import znni
+from planner.cost_model import NOT_MEASURED
+from znni.core.errors import DoesNotFit, InvalidInput, option
+from znni.core.shapes import Vec3
+from znni.core.text import counted, in_units
+from znni.engine.checks import check_features
+from znni.engine.report import Report
+from znni.network.network import Conv, Network
+from znni.plans.job_seconds import JobSeconds, StageSeconds
+from znni.plans.plan import Plan
+from znni.plans.plan_text import totals
+from znni.plans.totals import PlanTime
+from znni.volumes.array import ArrayVolume
+
+LIBRARY = Path(znni.__file__).parent
+ONE_OF_ALL = Network("one", 1, (Conv("c", 1, 1, Vec3(1, 1, 1), "relu"),))
+
+pytestmark = pytest.mark.usefixtures("fake_primitives")
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return znni.plan(ONE_OF_ALL, (4, 5, 6), threads=1)
+
+
+def test_a_remedy_names_an_option_as_both_callers_give_it() -> None:
+    assert option("border", "same") == "border='same' (--border same)"
+    assert option("threads", 2) == "threads=2 (--threads 2)"
+    assert option("overwrite", True) == "overwrite=True (--overwrite)"
+    assert option("resume", False) == "resume=False (--no-resume)"
+    error = DoesNotFit(needed=3 << 20, allowed=1 << 20, device="cpu", layer="c", patch=(1, 2, 3))
+    assert "give ram='3MiB' (--ram 3MiB) or more" in str(error)
+    with pytest.raises(InvalidInput, match=r"or border='same' \(--border same\) to pad it"):
+        znni.plan(Network("n", 1, (Conv("c", 1, 1, Vec3(9, 9, 9), "relu"),)), (4, 5, 6))
+
+
+def flags_alone(source: str) -> list[str]:
+    """Options of the command line in a module's texts that do not follow the Python ones."""
+    tree = ast.parse(source)
+    statements = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    documentation = {id(value) for value in statements if isinstance(value, ast.Constant)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
+        and re.search(r"(?<!\()(?<!\(znni plan )(?<!znni calibrate )--[a-z]", node.value)
+    ]
+
+
+def test_the_library_names_no_option_for_the_command_line_alone() -> None:
+    assert flags_alone('raise InvalidInput(f"{path}: exists; give --overwrite")')
+    assert not flags_alone('"""As --border same."""\nx = "border=1 (--border 1)"')
+    paths = [path for path in LIBRARY.rglob("*.py") if "cli" not in path.parts]
+    assert len(paths) > 20
+    for path in paths:
+        assert not flags_alone(path.read_text()), path
+
+
+def test_one_is_not_several(plan: Plan) -> None:
+    assert [counted(n, "block") for n in (0, 1, 1200)] == ["0 blocks", "1 block", "1,200 blocks"]
+    network, machine, *_ = totals(plan)
+    assert "one: 1 layer, 2 parameters, 1 -> 1 map, " in network
+    assert ", 1 thread, " in machine
+    two = Network("two", 2, (Conv("c", 2, 1, Vec3(1, 1, 1), "relu"),))
+    with pytest.raises(InvalidInput, match="the volume has 1 map and network two takes 2"):
+        check_features(ArrayVolume(np.zeros((4, 5, 6))), two)
+
+
+def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -> None:
+    patch = StageSeconds(reading=0.25, host_layers=4.0, writing=0.75)
+    plan = replace(plan, time=PlanTime(2.0, 0.5, patch))
+    busy = StageSeconds(reading=0.3, host_layers=1.5, gpu_layers=0.4, writing=0.2)
+    time = JobSeconds(building=6.0, running=2.0, busy=busy)
+    report = Report(plan, (), 120, time, 3 << 20, {}, "")
+    said, *table = str(report).splitlines()
+    assert said == (
+        "120 voxels in 8.0 s; host layers set the pace, busy 75% of the time; "
+        f"predicted from {NOT_MEASURED}, the time +- 30%"
+    )
+    rows = {tuple(line.split()) for line in table}
+    assert {
+        ("measured", "predicted", "waiting"),
+        ("voxels/s", "15", "16"),
+        ("time", "8.0", "s", "7.5", "s"),
+        ("building", "6.0", "s", "2.0", "s"),
+        ("running", "2.0", "s", "5.5", "s"),
+        ("reading", "0.3", "s", "0.2", "s", "1.7", "s"),
+        ("host", "layers", "1.5", "s", "4.5", "s", "0.5", "s"),
+        ("GPU", "layers", "0.4", "s", "0.0", "s", "1.6", "s"),
+        ("writing", "0.2", "s", "0.8", "s", "1.8", "s"),
+        ("peak", "memory", "3", "MiB", *in_units(plan.memory.total).split()),
+    } <= rows
+    on_gpu = replace(plan, gpu_memory=replace(plan.memory, process=0))
+    beside = str(replace(report, plan=on_gpu, gpu_peak_memory=5 << 20)).splitlines()[-1]
+    assert beside.split() == [
+        "GPU",
+        "memory",
+        "5",
+        "MiB",
+        *in_units(on_gpu.gpu_memory.total).split(),
+    ]
+    fallen = replace(report, fallbacks=(plan, plan), accuracy_note="bfloat16 in c")
+    assert "; memory ran out 2 times; accuracy bfloat16 in c; predicted" in str(fallen)

@@ -1,0 +1,32 @@
+"""What a block takes of memory on its way out of a patch, into an output."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+
+from znni.core.options import OutputType
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Output
+from znni.engine.pipeline import bytes_per_output_voxel, convert
+
+
+def taken_and_counted(
+    output: Output, features: int, size: Vec3, dtype: OutputType
+) -> tuple[int, int]:
+    """Bytes that writing a block takes at most, and those that are counted beside two blocks.
+
+    The block is a part of a patch, as where the last one overlaps its neighbour.
+    """
+    dense = np.random.default_rng(0).random((features, *(size + 1)), np.float32)
+    output.describe({}, size)
+    box = Box(Vec3(0, 0, 0), size)
+    tracemalloc.start()
+    try:
+        output.write(box, convert(dense[:, *box.slices], dtype))
+        _, taken = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        output.abandon()
+    return taken, (bytes_per_output_voxel(dtype) - 2 * 4) * features * size.volume

@@ -1,0 +1,136 @@
+"""Runs ``znni`` in this process, over a small network and volume in a folder of their own."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.cli import main
+from znni.network.network_file import load_network
+from znni.network.weights import random_weights
+
+NET = """\
+name: tiny
+input: {scale: 0.01, offset: -1}
+weights: tiny.npz
+layers:
+  - conv: {features: 3, kernel: [2, 3, 3], activation: relu}
+  - pool: {window: [1, 2, 2]}
+  - conv: {features: 2, kernel: [1, 2, 3], activation: sigmoid}
+"""
+VOLUME = (7, 20, 23)
+LONG_VOLUME = (140, 20, 23)
+OUTPUT = (2, 6, 15, 16)
+INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def znni(*arguments: object) -> Outcome:
+    out, err = StringIO(), StringIO()
+    code = 0
+    with (
+        patch.object(sys, "argv", ["znni", *map(str, arguments)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as stopped:
+            code = int(stopped.code or 0)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def succeeds(*arguments: object) -> str:
+    outcome = znni(*arguments)
+    assert (outcome.code, outcome.err) == (0, ""), outcome.err
+    return outcome.out
+
+
+def dry_run_of_refused(*arguments: object) -> str:
+    """What a dry run prints, of a run that would be refused."""
+    outcome = znni(*arguments, "--dry-run")
+    assert (outcome.code, outcome.err) == (2, ""), outcome.err
+    return outcome.out
+
+
+def refused(*arguments: object, code: int = 2) -> str:
+    """The one line on stderr of a command that must fail."""
+    outcome = znni(*arguments)
+    assert outcome.code == code, outcome.err
+    return one_line(outcome.err)
+
+
+def refused_without_trace(*arguments: object, code: int = 2) -> str:
+    """The same, of one that must leave every whole file here as it was."""
+    before = _whole_files()
+    message = refused(*arguments, code=code)
+    assert _whole_files() == before
+    return message
+
+
+def _whole_files() -> dict[Path, bytes]:
+    files = (path for path in Path().iterdir() if path.is_file())
+    return {path: path.read_bytes() for path in files if ".partial" not in path.name}
+
+
+def one_line(err: str) -> str:
+    """What an error says, if it says it in one line and no traceback."""
+    assert err.startswith("znni: error: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    return err.removeprefix("znni: error: ").rstrip()
+
+
+def voxels(shape: tuple[int, ...] = VOLUME, dtype: str = "uint8") -> NDArray[Any]:
+    return np.random.default_rng(1).integers(0, 200, shape).astype(dtype)
+
+
+def write_volume(values: object, name: str = "raw", **options: object) -> None:
+    """``volume.h5`` anew, with one dataset."""
+    Path("volume.h5").unlink(missing_ok=True)  # which a run that was interrupted has still open
+    with h5py.File("volume.h5", "w") as file:
+        file.create_dataset(name, data=values, **options)
+
+
+def rewrite(path: Path | str, old: str, new: str) -> None:
+    """Replace a text in a file, which has it."""
+    text = Path(path).read_text()
+    assert old in text
+    Path(path).write_text(text.replace(old, new, 1))
+
+
+def write_case(folder: Path) -> None:
+    """``tiny.yaml``, its weights and ``volume.h5`` in a folder."""
+    (folder / "tiny.yaml").write_text(NET)
+    network = load_network(folder / "tiny.yaml")
+    weights = random_weights(network, seed=2)
+    arrays = {}
+    for conv in network.convolutions:
+        arrays[f"{conv.name}.weight"] = weights[conv.name].weight
+        arrays[f"{conv.name}.bias"] = weights[conv.name].bias
+    np.savez(folder / "tiny.npz", **arrays)  # type: ignore[arg-type]
+    with h5py.File(folder / "volume.h5", "w") as file:
+        file.create_dataset("raw", data=voxels(), chunks=(4, 8, 8))
+
+
+def read_main(path: Path | str) -> NDArray[Any]:
+    with h5py.File(path, "r") as file:
+        values: NDArray[Any] = file["main"][()]
+        return values

@@ -1,0 +1,57 @@
+"""Primitives of any device run on arrays of the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from znni.core.shapes import Shape5
+from znni.machine.cuda import cupy
+from znni.machine.device_arena import DeviceArena
+from znni.network.network import Operation
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.primitive import Primitive, Run
+
+
+def built(
+    primitive: Primitive, layer: Operation, shape: Shape5, weights: ConvWeights | None
+) -> Run:
+    """A primitive that is ready to run, on arrays of the host whatever its device.
+
+    On a GPU it runs in an arena that is full of NaN, and must leave its input as it is.
+    """
+    run = primitive.build(layer, shape, weights)
+    if primitive.device.kind == "cpu":
+        return run
+    memory = primitive.cost(layer, shape).memory
+
+    def on_gpu(x: Float32) -> Float32:
+        arena = DeviceArena(memory.working - x.nbytes)
+        with arena.in_use():
+            poison(arena)
+            there = to_gpu(x)
+            y = run(there)
+            assert y.flags.c_contiguous
+            assert y.dtype == np.float32
+            np.testing.assert_array_equal(there.get(), x)
+            return np.asarray(y.get())
+
+    return on_gpu
+
+
+def poison(arena: DeviceArena) -> None:
+    """Fill the memory of an arena with NaN."""
+    whole = cupy().ndarray((arena.capacity // 4,), np.float32, memptr=arena.take(arena.capacity))
+    whole.fill(np.nan)
+
+
+def to_gpu(x: Float32) -> Any:
+    """A copy on the GPU, with the same strides."""
+    owner = x
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    assert owner.flags.c_contiguous
+    there = cupy().asarray(owner)
+    offset = x.ctypes.data - owner.ctypes.data
+    return cupy().ndarray(x.shape, x.dtype, there.data + offset, x.strides)

@@ -1,0 +1,32 @@
+"""A plan that workers compute in tests, and what befalls them at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+from worker_runners import meet
+
+from znni.engine.stopwatch import Stopwatch
+from znni.inference.planning import prepare_alone
+from znni.network.weights import Weights
+from znni.plans.plan import Plan
+
+
+class Doomed:
+    """Computes a plan on the host until its fifth patch, when blocks of two were written."""
+
+    def __init__(self, plan: Plan, weights: Weights, fate: str) -> None:
+        self.plan = plan
+        self._runner = prepare_alone(plan, weights)
+        self._begun = 0
+        self._fate = fate
+
+    def stages(self, stopwatch: Stopwatch) -> list[Any]:
+        def count(block: NDArray[Any]) -> NDArray[Any]:
+            self._begun += 1
+            if self._begun == 5:
+                meet(self._fate)
+            return block
+
+        return [count, *self._runner.stages(stopwatch)]

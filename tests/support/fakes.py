@@ -1,0 +1,122 @@
+"""Primitives for tests of planner and engine: the reference's numbers at any price."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from znni.core.shapes import Shape5
+from znni.machine.arena import new_output, workspace
+from znni.machine.device_arena import device_workspace, new_device_output
+from znni.machine.machine import Device, Machine
+from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import Primitive, Run, convolved, convolved_and_pooled, fragmented, pooled
+from znni.primitives import reference
+
+
+def machine(memory: int = 2**34, threads: int = 1) -> Machine:
+    return Machine(Device("cpu", "fake", memory, threads, flops=1e9, bandwidth=1e12))
+
+
+@dataclass(frozen=True)
+class Fake:
+    """Runs the reference; costs what it is told to."""
+
+    name: str
+    shapes: Callable[[Operation, Shape5], Shape5 | None]
+    flops: float = 1.0
+    resident: int = 0
+    workspace: int = 0
+    device: Device = machine().host
+    accuracy: float = 1e-6
+    version: int = 1
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        return self.shapes(layer, shape)
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        out = self.shapes(layer, shape)
+        assert out is not None
+        memory = Memory.beside(shape.nbytes + out.nbytes, self.workspace, self.resident)
+        return Cost(self.flops * out.elements, 0.0, memory, 1.0)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        out = self.shapes(layer, shape)
+        assert out is not None
+
+        def run(x: Float32) -> Float32:
+            assert x.shape == shape
+            y = new_output(out)
+            workspace((self.workspace,), np.uint8).fill(1)
+            y[...] = self._reference(x, layer, weights)
+            return y
+
+        return run
+
+    def _reference(self, x: Float32, layer: Operation, weights: ConvWeights | None):  # type: ignore[no-untyped-def]
+        if isinstance(layer, PooledConv):
+            assert weights is not None
+            return reference.pooling(reference.convolution(x, layer.conv, weights), layer.pool)
+        if isinstance(layer, Conv):
+            assert weights is not None
+            return reference.convolution(x, layer, weights)
+        assert isinstance(layer, Pool)
+        if self.shapes is fragmented:
+            return reference.pooling_fragments(x, layer)
+        return reference.pooling(x, layer)
+
+
+# Pools what it convolves; an output voxel of it takes eight of the convolution's.
+FUSED = Fake("fused", convolved_and_pooled, flops=800.0)
+
+
+def fake_catalogue(*more: Primitive) -> dict[str, Primitive]:
+    primitives: tuple[Primitive, ...] = (
+        Fake("conv", convolved, flops=100.0),
+        Fake("pool", pooled),
+        Fake("fragments", fragmented),
+        *more,
+    )
+    return {primitive.name: primitive for primitive in primitives}
+
+
+def gpu(memory: int = 2**34) -> Device:
+    return Device("gpu", "fake GPU", memory, 1, flops=1e9, bandwidth=1e12, capability=90)
+
+
+GPU = gpu()
+
+
+@dataclass(frozen=True)
+class FakeOnGpu(Fake):
+    """Runs the reference on the host, for arrays on a GPU."""
+
+    device: Device = GPU
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        out = self.shapes(layer, shape)
+        assert out is not None
+
+        def run(x: Any) -> Any:
+            assert x.shape == shape
+            y = new_device_output(out)
+            device_workspace((self.workspace,), np.uint8).fill(1)
+            y.set(np.ascontiguousarray(self._reference(x.get(), layer, weights), np.float32))
+            return y
+
+        return run
+
+
+def fake_gpu_catalogue(**conv: int) -> dict[str, Primitive]:
+    """Primitives of a GPU; the convolution takes what is given."""
+    primitives = (
+        FakeOnGpu("gpu_conv", convolved, flops=10.0, **conv),
+        FakeOnGpu("gpu_pool", pooled),
+        FakeOnGpu("gpu_fragments", fragmented),
+    )
+    return {primitive.name: primitive for primitive in primitives}

@@ -1,0 +1,152 @@
+"""Good cases of files that znni reads, each written into this folder, for ``fuzz_kinds``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from command_line import write_case, znni
+from numpy.typing import NDArray
+
+from znni.inference import api
+from znni.plans.plan import Plan
+
+SIZE = (3, 8, 11)
+ROI = ("--roi", "0:2,2:5,3:7")  # the output of that
+INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5", "--overwrite", *ROI)
+MACHINE = """\
+host:
+  name: some machine
+  memory: 16GiB
+  threads: 4
+  flops: 1.5 Tflop/s
+  bandwidth: 100 GB/s
+"""
+
+
+def voxels() -> NDArray[np.uint8]:
+    """Of the small volume."""
+    return np.random.default_rng(1).integers(0, 200, SIZE).astype(np.uint8)
+
+
+def small_case() -> None:
+    """``tiny.yaml``, its weights in three formats and a small volume."""
+    write_case(Path())
+    with h5py.File("volume.h5", "w") as file:
+        values = voxels()
+        file.create_dataset("raw", data=values, chunks=(2, 8, 8), compression="gzip")
+        file["raw"].attrs["note"] = "of a small volume"
+    arrays = dict(np.load("tiny.npz"))
+    from safetensors.numpy import save_file
+
+    save_file(arrays, "tiny.safetensors")
+    with h5py.File("weights.h5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+
+
+def plan_case() -> None:
+    small_case()
+    made = znni("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
+    assert made.code == 0, made.err
+
+
+def machine_case() -> None:
+    small_case()
+    Path("machine.yaml").write_text(MACHINE)
+
+
+def zarr_case(version: int) -> None:
+    import zarr
+
+    small_case()
+    root = zarr.create_group("volume.zarr", zarr_format=version)
+    values = voxels()
+    array = root.create_array("0", shape=SIZE, dtype="uint8", chunks=(2, 8, 8))
+    array[...] = values
+    axes = [{"name": name, "type": "space", "unit": "nanometer"} for name in "zyx"]
+    scale = [{"type": "scale", "scale": [4.0, 1.0, 1.0]}]
+    image = {"axes": axes, "datasets": [{"path": "0", "coordinateTransformations": scale}]}
+    if version == 3:
+        root.attrs["ome"] = {"version": "0.5", "multiscales": [image]}
+    else:
+        root.attrs["multiscales"] = [{"version": "0.4", **image}]
+
+
+def onnx_case() -> None:
+    from import_cases import onnx_chain
+
+    Path("net.onnx").write_bytes(onnx_chain().SerializeToString())
+
+
+def torch_case() -> None:
+    import torch
+
+    small_case()
+    state = {name: torch.from_numpy(array) for name, array in np.load("tiny.npz").items()}
+    torch.save(state, "net.pt")
+    torch.save(state, "old.pt", _use_new_zipfile_serialization=False)
+
+
+def program_case() -> None:
+    import torch
+    from import_cases import sequential
+
+    program = torch.export.export(sequential()[:4].eval(), (torch.zeros(1, 2, 2, 4, 5),))
+    torch.export.save(program, "net.pt2")
+
+
+def output_case() -> None:
+    small_case()
+    made = znni(*INFER)
+    assert made.code == 0, made.err
+
+
+def zarr_output_case() -> None:
+    small_case()
+    made = znni(*INFER[:5], "out.zarr", *ROI)
+    assert made.code == 0, made.err
+
+
+def unfinished_case(out: str) -> None:
+    """The first block of two, and the ledger that tells of it."""
+    small_case()
+
+    def stop(_done: int, _all: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        api.infer("volume.h5", "tiny.yaml", out, plan=two_blocks(), progress=stop)
+    assert Path(f"{out}.partial.ledger").exists()
+
+
+def two_blocks() -> Plan:
+    """A plan for the small volume, which takes two patches."""
+    return api.plan("tiny.yaml", (SIZE[0] - 1, *SIZE[1:]), threads=1, input_itemsize=1)
+
+
+def numpy_case() -> None:
+    small_case()
+    np.save("volume.npy", voxels())
+
+
+def nifti_case() -> None:
+    import nibabel
+
+    small_case()
+    nibabel.save(nibabel.Nifti1Image(voxels().T, np.diag([1, 1, 4, 1])), "volume.nii")
+
+
+def tiff_case() -> None:
+    import tifffile
+
+    small_case()
+    tifffile.imwrite("volume.tif", voxels(), photometric="minisblack")
+
+
+def znn_case() -> None:
+    from import_cases import write_znn, znn_fields
+
+    write_znn(Path("net.h5"), znn_fields(), "processing/znn/train/network")

@@ -1,0 +1,16 @@
+"""What the tests of GPU primitives share: a GPU that need not be there."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from znni.machine.machine import Device
+
+# An H200, by its data sheet: costs need no more.
+DEVICE = Device("gpu", "NVIDIA H200", 141 * 10**9, 1, flops=66.9e12, bandwidth=4.8e12)
+
+needs_compiler = pytest.mark.skipif(
+    find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
+)

@@ -1,0 +1,142 @@
+"""Runs of ``znni`` that are killed outright at a step, each in a forked process.
+
+Run as ``python killed_runs.py OUT STRIDE`` in a folder with a case (``command_line.py``). A step is
+a change of the file system: a write, of which one half is done, a rename, a deletion. Runs are
+killed at every STRIDE-th step, taken up again, and their outputs compared with that of one that was
+left alone. Prints a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import h5py  # noqa: F401
+import zarr.storage._local
+from fakes import fake_catalogue
+
+import znni.inference.api
+import znni.inference.planning
+import znni.volumes.fingerprint
+from bench.same_output import difference
+from znni.cli import main
+from znni.volumes.ledger import read_ledger
+from znni.volumes.partial_file import PartialFile
+from znni.volumes.zarr.output import ZarrOutput  # noqa: F401
+
+NEVER = 10**9
+ARGUMENTS = ["infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.5MiB", "--threads", "1"]
+
+
+class Steps:
+    """Counts steps, and kills the process at one."""
+
+    def __init__(self, last: int) -> None:
+        self.count = 0
+        self._last = last
+
+    def take(self, tear: Callable[[], object] = lambda: None) -> None:
+        self.count += 1
+        if self.count == self._last:
+            tear()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(self, owner: Any, name: str, tear: Callable[..., object] = lambda *_: None) -> None:
+        """Make a step of every call of a function."""
+        original = getattr(owner, name)
+
+        def stepping(*arguments: Any, **options: Any) -> Any:
+            self.take(lambda: tear(original, *arguments))
+            return original(*arguments, **options)
+
+        setattr(owner, name, stepping)
+
+
+def half_written(write: Callable[..., object], descriptor: int, data: Any, place: int) -> None:
+    write(descriptor, data[: len(data) // 2], place)
+
+
+def half_of_hdf5(write: Callable[..., object], file: PartialFile, data: Any) -> None:
+    write(file, bytes(data)[: len(data) // 2])
+
+
+def half_of_zarr(_put: Callable[..., object], path: Path, value: Any, *_: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = value.to_bytes()
+    path.with_suffix(".0123.partial").write_bytes(data[: len(data) // 2])
+
+
+def run(out: str, last: int) -> int:
+    """Run the command in a child, to its end or to a step.
+
+    Returns:
+        The steps taken; 0 of one that was killed.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _run_here(out, last, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        told = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return 0
+    assert os.waitstatus_to_exitcode(status) == 0, status
+    return int(told)
+
+
+def _run_here(out: str, last: int, writer: int) -> NoReturn:
+    code = 1
+    try:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        sys.argv = ["znni", *ARGUMENTS, "--out", out]
+        steps = Steps(last)
+        for name in ("replace", "rename", "unlink", "ftruncate", "fsync", "mkdir", "sync"):
+            steps.watch(os, name)
+        steps.watch(os, "pwrite", half_written)
+        steps.watch(PartialFile, "write", half_of_hdf5)
+        steps.watch(zarr.storage._local, "_put", half_of_zarr)
+        main()
+        os.write(writer, str(steps.count).encode())
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def take_away(out: str) -> None:
+    for path in Path().glob(f"{out}*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+if __name__ == "__main__":
+    out, stride = sys.argv[1], int(sys.argv[2])
+    znni.inference.planning.catalogue = lambda _: fake_catalogue()  # type: ignore[assignment]
+    count = run(out, NEVER)
+    alone = Path("alone-" + out)
+    Path(out).rename(alone)
+    for step in range(1, count + 1, stride):
+        take_away(out)
+        assert run(out, step) == 0
+        whole = Path(out).exists()
+        partial = Path(f"{out}.partial")
+        blocks = 0
+        if not whole and partial.exists():
+            try:
+                blocks = len(read_ledger(str(partial)).checksums)
+            except Exception:  # none yet
+                blocks = 0
+        taken = 0 if whole else run(out, NEVER)
+        row = {"step": step, "of": count, "blocks": blocks, "whole": whole, "taken": taken}
+        row["difference"] = difference(alone, Path(out))
+        row["left"] = sorted(str(p) for p in Path().glob(f"{out}.*")) if not whole else []
+        print(json.dumps(row), flush=True)

@@ -1,0 +1,204 @@
+"""The catalogue as test parameters, and random layers with inputs and weights to feed it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import pytest
+from devices import built
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.detect import detect_machine
+from znni.network.network import Activation, Conv, Operation, Pool, PooledConv
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.primitive import Primitive, UsesGpu
+from znni.primitives import reference
+from znni.primitives.catalogue import catalogue
+
+CONVOLUTION = Conv("convolution", 2, 3, Vec3(2, 3, 2), "identity"), Shape5(1, 2, 7, 8, 9)
+POOLING = Pool("pooling", Vec3(2, 2, 2)), Shape5(1, 2, 9, 11, 13)
+POOLED_CONVOLUTION = PooledConv(CONVOLUTION[0], POOLING[0]), CONVOLUTION[1]
+MACHINE = detect_machine(ram=4 << 30, threads=2)
+
+
+def suited(
+    primitive: Primitive, layer: Operation, shape: Shape5, axes: str = "xz"
+) -> Shape5 | None:
+    """The shape, stretched along one of the axes as far as the primitive takes to apply."""
+    for axis in axes:
+        for extent in range(getattr(shape, axis), getattr(shape, axis) + 64):
+            stretched = shape._replace(**{axis: extent})
+            if primitive.out_shape(layer, stretched) is not None:
+                return stretched
+    return None
+
+
+def primitives_for(layer: Operation, shape: Shape5) -> list[Any]:
+    """All primitives of the catalogue that do such layers, as test parameters.
+
+    But of those that use a GPU from the host only one: they differ in what computes their pieces.
+    """
+    return [
+        pytest.param(p, id=p.name, marks=pytest.mark.gpu if p.device.kind == "gpu" else ())
+        for p in catalogue(MACHINE).values()
+        if is_tested(p) and suited(p, layer, shape) is not None
+    ]
+
+
+def is_tested(primitive: Primitive) -> bool:
+    """Whether the tests of all primitives have it."""
+    return not isinstance(primitive, UsesGpu) or primitive.name == "host_ram_1GiB_gpu_direct"
+
+
+def does(primitive: Primitive) -> tuple[Operation, Shape5]:
+    """A layer and a shape that the primitive applies to."""
+    examples = CONVOLUTION, POOLING, POOLED_CONVOLUTION
+    shapes = ((layer, suited(primitive, layer, shape)) for layer, shape in examples)
+    return next((layer, shape) for layer, shape in shapes if shape is not None)
+
+
+class Case(NamedTuple):
+    """A layer with something to run it on."""
+
+    layer: Any
+    weights: ConvWeights | None
+    x: Float32
+
+    @property
+    def shape(self) -> Shape5:
+        return Shape5(*self.x.shape)
+
+    def run(self, primitive: Primitive) -> Float32:
+        return built(primitive, self.layer, self.shape, self.weights)(self.x)
+
+
+def random_weights(layer: Conv, seed: int = 0) -> ConvWeights:
+    """Weights that keep an input's scale, and biases of that scale."""
+    generator = np.random.default_rng(seed)
+    weight = generator.standard_normal(layer.weight_shape, np.float32)
+    weight *= np.float32((layer.in_features * layer.kernel.volume) ** -0.5)
+    return ConvWeights(weight, generator.standard_normal(layer.out_features, np.float32))
+
+
+def random_input(shape: Shape5, seed: int = 0) -> Float32:
+    """Standard normal."""
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def case_for(primitive: Primitive, layer: Operation, shape: Shape5) -> Case:
+    """A random case of that shape, or the nearest longer one that the primitive applies to."""
+    suitable = suited(primitive, layer, shape)
+    if suitable is None:
+        pytest.skip(f"{primitive.name} does not do {layer}")
+    return random_case(layer, suitable)
+
+
+def random_case(layer: Operation, shape: Shape5, seed: int = 0) -> Case:
+    """Any layer, on a contiguous input."""
+    conv = layer.conv if isinstance(layer, PooledConv) else layer
+    weights = random_weights(conv, seed + 1) if isinstance(conv, Conv) else None
+    return Case(layer, weights, random_input(shape, seed))
+
+
+def scaled(case: Case, factor: float) -> Case:
+    """Of an image that is so many times as bright, for an output that is."""
+    assert case.weights is not None
+    bias = case.weights.bias * np.float32(factor)
+    weights = ConvWeights(case.weights.weight, bias)
+    return case._replace(weights=weights, x=case.x * np.float32(factor))
+
+
+def assert_accurate(primitive: Primitive, case: Case, y: Float32) -> None:
+    """Hold a convolution's output to the float64 reference, relative to what is summed.
+
+    That is the products' sum, with the bias and without: the two may cancel.
+    """
+    pooled = isinstance(case.layer, PooledConv)
+    conv = case.layer.conv if pooled else case.layer
+    linear = reference.convolution(case.x, identity(conv), case.weights)
+    expected = reference.activation(linear, conv.activation)
+    if pooled:
+        expected = reference.pooling(expected, case.layer.pool)
+    products = linear - case.weights.bias[:, np.newaxis, np.newaxis, np.newaxis]
+    scale = max(np.abs(values).max() for values in (products, linear, expected))
+    assert np.abs(y - expected).max() <= primitive.accuracy * scale
+
+
+def identity(layer: Conv) -> Conv:
+    """The same convolution without an activation."""
+    return Conv(layer.name, layer.in_features, layer.out_features, layer.kernel, "identity")
+
+
+def _contiguous(shape: Shape5, seed: int) -> Float32:
+    return random_input(shape, seed)
+
+
+def _cropped(shape: Shape5, seed: int) -> Float32:
+    n, f, z, y, x = shape
+    whole = random_input(Shape5(n, f + 1, z + 3, y + 2, x + 5), seed)
+    return whole[:, 1:, 2 : 2 + z, 1 : 1 + y, 3 : 3 + x]
+
+
+def _transposed(shape: Shape5, seed: int) -> Float32:
+    n, f, z, y, x = shape
+    return random_input(Shape5(f, z, n, y, x), seed).transpose(2, 0, 1, 3, 4)
+
+
+def _reversed_and_thinned(shape: Shape5, seed: int) -> Float32:
+    n, f, z, y, x = shape
+    return random_input(Shape5(n, f, 2 * z, y, x), seed)[::-1, :, ::-2, ::-1]
+
+
+def _repeated(shape: Shape5, seed: int) -> Float32:
+    return np.broadcast_to(random_input(shape._replace(f=1), seed), shape)
+
+
+inputs = st.sampled_from([_contiguous, _cropped, _transposed, _reversed_and_thinned, _repeated])
+seeds = st.integers(0, 2**32 - 1)
+maps = st.sampled_from([1, 2, 3, 8, 17])
+
+
+def extents(smallest: int, largest: int) -> st.SearchStrategy[Vec3]:
+    """Three extents."""
+    one = st.integers(smallest, largest)
+    return st.builds(Vec3, one, one, one)
+
+
+@st.composite
+def convolution_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
+    """Any convolution that the primitive does, on an input of any memory layout."""
+    activation = draw(st.sampled_from(get_args(Activation)))
+    layer = Conv("convolution", draw(maps), draw(maps), draw(extents(1, 5)), activation)
+    size = layer.kernel + draw(extents(0, 9))
+    shape = Shape5.of(draw(st.integers(1, 3)), layer.in_features, size)
+    suitable = suited(primitive, layer, shape, draw(st.sampled_from("zyx")))
+    assume(suitable is not None)
+    return Case(layer, random_weights(layer, draw(seeds)), draw(inputs)(suitable, draw(seeds)))
+
+
+@st.composite
+def pooled_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
+    """Any pooled convolution that the primitive does, on an input of any memory layout."""
+    activation = draw(st.sampled_from([a for a in get_args(Activation) if a != "softmax"]))
+    conv = Conv("convolution", draw(st.integers(1, 4)), draw(maps), draw(extents(1, 5)), activation)
+    layer = PooledConv(conv, Pool("pooling", draw(extents(1, 3))))
+    size = conv.kernel + layer.pool.window - 1 + draw(extents(0, 17))
+    shape = Shape5.of(draw(st.integers(1, 3)), conv.in_features, size)
+    suitable = suited(primitive, layer, shape, draw(st.sampled_from("zyx")))
+    assume(suitable is not None)
+    return Case(layer, random_weights(conv, draw(seeds)), draw(inputs)(suitable, draw(seeds)))
+
+
+@st.composite
+def pooling_cases(draw: st.DrawFn, fragments: bool) -> Case:
+    """Any pooling, on an input of any memory layout; of a size that suits fragments, or not."""
+    layer = Pool("pooling", draw(extents(1, 4)))
+    if fragments:
+        size = layer.window * (draw(extents(1, 4)) + 1) - 1
+    else:
+        size = layer.window + draw(extents(0, 9))
+    shape = Shape5.of(draw(st.integers(1, 3)), draw(maps), size)
+    return Case(layer, None, draw(inputs)(shape, draw(seeds)))

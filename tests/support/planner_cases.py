@@ -1,0 +1,73 @@
+"""A network, catalogues and a brute force that tests of the planner share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from math import inf
+
+from fakes import Fake, fake_catalogue
+
+from planner.choices import Slot
+from planner.overhead import Overhead, OverheadSeconds
+from znni.core.shapes import Vec3
+from znni.network.network import Conv, Network, Pool
+from znni.plans.primitive import convolved, convolved_and_pooled
+
+CONV = Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu")
+NETWORK = Network(
+    "test",
+    1,
+    (
+        CONV,
+        Pool("pool1", Vec3(2, 2, 2)),
+        Conv("conv2", 2, 5, Vec3(3, 2, 3), "relu"),
+        Pool("pool2", Vec3(1, 2, 3)),
+        Conv("conv3", 5, 1, Vec3(2, 2, 2), "sigmoid"),
+    ),
+)
+NO_OVERHEAD = Overhead(0, 0, 0)
+SLOW_TO_READ = Overhead(
+    0, 0, 0, handling=OverheadSeconds(voxel_in=1e-4, voxel_out=3e-5, lost_in=1e-6)
+)
+SLOW_TO_START = Overhead(
+    0,
+    0,
+    0,
+    handling=OverheadSeconds(1.0, 2.0, resident=1e-6, touched=3e-7, voxel_in=1e-9, lost_out=1e-8),
+)
+
+CONVOLUTIONS = (
+    Fake("quick_but_large", convolved, flops=10.0, workspace=40_000),
+    Fake("quick_but_resident", convolved, flops=12.0, resident=30_000),
+    Fake("medium", convolved, flops=40.0, workspace=9_000, resident=2_000),
+)
+CHOICES = fake_catalogue(*CONVOLUTIONS)
+# A voxel of theirs takes eight of the first convolution's, or six of the second's.
+WITH_FUSED = fake_catalogue(
+    *CONVOLUTIONS,
+    Fake("fused", convolved_and_pooled, flops=90.0, resident=1_000),
+    Fake("slow_fused", convolved_and_pooled, flops=400.0),
+)
+# Faster at all offsets than a convolution at all voxels: hardly a real one is.
+WITH_FREE_FUSED = fake_catalogue(*CONVOLUTIONS, Fake("fused", convolved_and_pooled, flops=2.0))
+
+
+def layers_alone(seconds: float, _resident: int, _peak: int) -> float:
+    return seconds
+
+
+def by_brute_force(
+    choices: list[Slot], allowed: int, job_of: Callable[[float, int, int], float] = layers_alone
+) -> float:
+    """The least that any combination of steps makes of its seconds, resident bytes and peak."""
+    best = inf
+    for steps in product(*(slot.options for slot in choices)):
+        resident = sum(s.cost.memory.resident for s in steps)
+        peak = max(
+            slot.held + s.cost.memory.working for slot, s in zip(choices, steps, strict=True)
+        )
+        if resident + peak <= allowed:
+            seconds = sum(slot.runs * s.seconds for slot, s in zip(choices, steps, strict=True))
+            best = min(best, job_of(seconds, resident, peak))
+    return best

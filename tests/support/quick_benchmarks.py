@@ -1,0 +1,37 @@
+"""What tests of the benchmarks share: ceilings, an effort and a network that take them seconds."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from bench.ceilings import Ceilings
+from bench.rounds import Effort
+from znni.core.shapes import Vec3
+from znni.network.network import Conv, Network, Pool
+
+CEILINGS = Ceilings(threads=2, register_flops=2e11, sgemm_flops=1e11, copy_bandwidth=1e10)
+QUICK = Effort(repeats=2, budget=5.0)
+NETWORK = Network(
+    "tiny",
+    1,
+    (
+        Conv("conv1", 1, 3, Vec3(2, 3, 2), "relu"),
+        Pool("pool1", Vec3(2, 1, 2)),
+        Conv("conv2", 3, 4, Vec3(3, 2, 2), "relu"),
+        Pool("pool2", Vec3(2, 2, 1)),
+        Conv("conv3", 4, 2, Vec3(1, 2, 2), "identity"),
+    ),
+)
+PATCH = NETWORK.total_pooling * 2
+
+
+def clock_of_ticks() -> SimpleNamespace:
+    """In place of a module's ``time``: each look at the clock comes a second after the last."""
+    return SimpleNamespace(perf_counter=count().__next__)
+
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")

@@ -1,0 +1,113 @@
+"""Plans for tests, cut into segments at random, and between host and GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from fakes import FUSED, Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
+from hypothesis import strategies as st
+
+from planner.cost_model import BUILT_IN
+from planner.layers import Options
+from planner.limits import memory_of_run, time_of_run
+from planner.overhead import Overhead
+from planner.partition import Partition, cut, cut_points, tensors
+from planner.split import pooled_convolutions, splits
+from znni.core.options import DeviceChoice
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.engine.pipeline import Runner, RunState, run_volume
+from znni.engine.remaining import Remaining
+from znni.engine.skipping import Blocks
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import make_job
+from znni.machine.machine import DeviceKind
+from znni.network.network import Network
+from znni.network.weights import Float32, Weights
+from znni.plans.device_partition import parts_of
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, convolved, on_device
+from znni.plans.segments import Segment
+from znni.volumes.array import ArrayOutput, ArrayVolume
+
+DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
+NO_OVERHEAD = Overhead(process=0, voxel_in=0, voxel_out=0)
+WORKSPACE = 1000
+SEPARATE = fake_catalogue(Fake("conv", convolved, flops=100.0, workspace=WORKSPACE))
+CATALOGUE = SEPARATE | {"fused": FUSED} | fake_gpu_catalogue(workspace=WORKSPACE)
+
+
+def plan_of(
+    undecided: Iterable[Segment],
+    network: Network,
+    output: Vec3,
+    patch: Vec3,
+    catalogue: Catalogue = CATALOGUE,
+) -> Plan:
+    """A plan of these segments."""
+    by = {device: Options(on_device(catalogue, device).values(), BUILT_IN) for device in DEVICES}
+    segments = tuple(
+        replace(segment, steps=tuple(by[segment.device](step)[0] for step in segment.steps))
+        for segment in undecided
+    )
+    patch_input = Shape5.of(1, network.in_features, patch + network.field_of_view - 1)
+    parts = parts_of(segments, patch_input)
+    memory, gpu_memory = memory_of_run(network, patch, parts, NO_OVERHEAD)
+    time = time_of_run(network, patch, parts, NO_OVERHEAD)
+    there = replace(machine(), gpus=(gpu(),) if gpu_memory else ())
+    return Plan(network, there, output, patch, segments, memory, time, "guessed", gpu_memory)
+
+
+def any_plan(
+    draw: st.DrawFn,
+    network: Network,
+    output: Vec3,
+    patch: Vec3,
+    device: DeviceChoice,
+    catalogue: Catalogue = CATALOGUE,
+) -> Plan:
+    """A plan with the patch given, cut at random into segments, on these devices."""
+    place = draw(st.sampled_from(cut_points(network, device)))
+    segments: list[Segment] = []
+    for partition in cut(network, tensors(network, patch), place).partitions:
+        batch = partition.given.n
+        some = draw(st.sampled_from([n for n in range(1, batch + 1) if batch % n == 0]))
+        first_input = partition.given._replace(n=some)
+        fusible = tuple(pooled_convolutions(network)) if has_fused(catalogue, partition) else ()
+        every = splits(partition.layers, first_input, fusible=fusible, device=partition.device)
+        segments += draw(st.sampled_from(list(every)))
+    return plan_of(segments, network, output, patch, catalogue)
+
+
+def has_fused(catalogue: Catalogue, partition: Partition) -> bool:
+    return "fused" in on_device(catalogue, partition.device)
+
+
+def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -> Float32:
+    """The output of a job, each voxel of which is written once."""
+    network = runner.plan.network
+    options = {"border": "valid", "pad": "reflect", "roi": None} | job_options
+    job = make_job(network, Vec3(*volume.shape[1:]), **options)
+    result = np.full((network.out_features, *job.output), np.nan, np.float32)
+    written = np.zeros(job.output, int)
+
+    class Once(ArrayOutput):
+        def write(self, box: Box, values: Float32) -> None:
+            written[box.slices] += 1
+            super().write(box, values)
+
+    output = Once(result, network.out_features, job.output)
+    remaining = Remaining(job.output)
+    blocks = Blocks(ArrayVolume(volume), job, network, weights)
+    run_volume(RunState(blocks, output, "float32", remaining), runner, Stopwatch())
+    assert remaining.voxels == 0
+    assert (written == 1).all(), "every output voxel is written exactly once"
+    return result
+
+
+def random_volume(network: Network, output: Vec3, seed: int) -> Float32:
+    size = output + network.field_of_view - 1
+    generator = np.random.default_rng(seed)
+    return generator.standard_normal((network.in_features, *size), np.float32)

@@ -1,0 +1,71 @@
+"""A ``znni`` command that something happens to after its first block, for tests of what is left.
+
+Run as ``python stopped_run.py FATE ARGUMENTS...``: ``wait`` takes its time over every patch and
+prints a line for every block, so that it can be killed; ``limit`` is allowed no larger file from
+then on; ``fill`` finds its disk filled up by somebody else.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fakes import Fake, fake_catalogue
+
+import znni.inference.planning
+from znni.cli import main
+from znni.core.shapes import Shape5
+from znni.network.network import Layer
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.primitive import Run, convolved
+from znni.volumes.hdf5 import format as hdf5
+from znni.volumes.zarr import output as zarr_output
+
+PATCH_SECONDS = 0.1
+
+
+class Slow(Fake):
+    """Takes its time."""
+
+    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
+        run = super().build(layer, shape, weights)
+
+        def slowly(x: Float32) -> Float32:
+            time.sleep(PATCH_SECONDS)
+            return run(x)
+
+        return slowly
+
+
+class Fated:
+    """An output that meets its fate after its first block."""
+
+    def write(self, *block: Any) -> None:
+        super().write(*block)  # type: ignore[misc]
+        print("block", flush=True)
+        if fate == "limit":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))
+        elif fate == "fill":
+            with suppress(OSError), Path("disk/filler").open("wb", 0) as filler:
+                while True:
+                    filler.write(bytes(1024))
+
+
+class FatedHdf5(Fated, hdf5.Hdf5Output):
+    pass
+
+
+class FatedZarr(Fated, zarr_output.ZarrOutput):
+    pass
+
+
+if __name__ == "__main__":
+    fate = sys.argv.pop(1)
+    znni.inference.planning.catalogue = lambda _: fake_catalogue(Slow("conv", convolved))  # type: ignore[assignment]
+    hdf5.Hdf5Output = FatedHdf5  # type: ignore[misc]
+    zarr_output.ZarrOutput = FatedZarr  # type: ignore[misc]
+    main()

@@ -1,0 +1,45 @@
+"""What ``tiny.yaml`` of the current folder gives, by the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from command_line import voxels
+from numpy.typing import NDArray
+
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import Weights, load_weights, random_weights
+from znni.primitives.reference import dense
+
+TOLERANCE = 1e-5
+
+
+def parts() -> tuple[Network, Weights]:
+    """The network and its weights."""
+    network = load_network("tiny.yaml")
+    assert network.weights is not None
+    return network, load_weights(network.weights, network)
+
+
+def expected(volume: NDArray[Any], seed: int | None = None) -> NDArray[np.float64]:
+    """What the network gives on stored values (z, y, x) or (f, z, y, x).
+
+    Its weights are those of its file, or random ones of a seed.
+    """
+    network = load_network("tiny.yaml")
+    weights = parts()[1] if seed is None else random_weights(network, seed)
+    maps = volume.reshape(-1, *volume.shape[-3:])
+    return dense(network, weights, maps * network.scaling.scale + network.scaling.offset)
+
+
+def whole() -> NDArray[np.float64]:
+    """What it gives on ``volume.h5``."""
+    return expected(voxels())
+
+
+def close(found: NDArray[Any], wanted: NDArray[Any], tolerance: float = TOLERANCE) -> bool:
+    """Whether values differ by no more than float32 explains, and shapes not at all."""
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
+    return found.shape == wanted.shape

@@ -1,0 +1,116 @@
+"""What workers compute in tests: sums over the field of view, and what befalls them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from znni.core.errors import RunFailed
+from znni.core.shapes import Vec3
+from znni.engine.stopwatch import Stopwatch
+from znni.network.network import Conv, Network
+
+VIEW = Vec3(3, 2, 4)
+NETWORK = Network("sums", 1, (Conv("conv", 1, 2, VIEW, "identity"),))
+
+
+@dataclass(frozen=True)
+class SumsPlan:
+    """As much of a plan as workers need."""
+
+    patch: Vec3
+    network: Network = NETWORK
+
+    @property
+    def input_patch(self) -> Vec3:
+        return self.patch + VIEW - 1
+
+
+@dataclass
+class Sums:
+    """Computes the sum over the field of view, and its negative, in two stages.
+
+    Attributes:
+        plan: of patches.
+        fate: what happens at the fifth patch, when one slot at least was used again; "fails late"
+            is in the second stage, at any.
+    """
+
+    plan: SumsPlan
+    fate: str = ""
+    begun: int = 0
+
+    def stages(self, stopwatch: Stopwatch) -> list[Any]:
+        def total(block: NDArray[Any]) -> NDArray[Any]:
+            assert block.shape == (1, *self.plan.input_patch)
+            with stopwatch.during("host_layers"):
+                self.begun += 1
+                if self.begun == 5:
+                    meet(self.fate)
+                return sums(block[0])
+
+        def both(whole: NDArray[Any]) -> NDArray[Any]:
+            if self.fate == "fails late":
+                time.sleep(0.2)
+                raise RunFailed("the device failed late; run again")
+            return np.stack([whole, -whole])
+
+        return [total, both]
+
+
+def sums(x: NDArray[Any]) -> NDArray[Any]:
+    return sliding_window_view(x, VIEW).sum(axis=(3, 4, 5), dtype=np.float32)
+
+
+def meet(fate: str) -> None:
+    if fate == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fate == "short of memory":
+        raise MemoryError
+    elif fate == "failed":
+        raise RunFailed("the device failed; run again")
+    elif fate == "odd":
+        raise Odd(1, 2)
+    elif fate == "ends":
+        os._exit(3)
+    elif fate == "slow":
+        time.sleep(60)
+
+
+class Odd(Exception):
+    """Cannot be made again from what it holds."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def made_when(file: Path, plan: SumsPlan) -> Sums:
+    """Made once a file is there."""
+    wait_for(file)
+    return Sums(plan)
+
+
+def not_made() -> Sums:
+    raise RunFailed("no such device; give another")
+
+
+def not_made_when(file: Path) -> Sums:
+    """Not made either, but some time after a file is there."""
+    wait_for(file)
+    time.sleep(0.1)
+    return not_made()
+
+
+def wait_for(file: Path) -> None:
+    until = time.monotonic() + 20
+    while not file.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)

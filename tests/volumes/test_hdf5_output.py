@@ -1,0 +1,110 @@
+"""HDF5 outputs are written whole, or keep what is finished under another name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from znni.core.errors import InvalidInput, RunFailed
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import NewOutput
+from znni.volumes.hdf5.format import Hdf5Output
+from znni.volumes.locate import describe_volume
+from znni.volumes.partial_file import PartialFile
+
+
+def new_output(path: Path) -> Hdf5Output:
+    return Hdf5Output(path, NewOutput(2, Vec3(3, 70, 9)))
+
+
+def test_an_output_is_chunked_described_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out.h5"
+    output = new_output(path)
+    long = "x" * 200_000  # above the 64 KiB of a plain HDF5 attribute
+    output.describe({"plan": long, "voxel_offset": (1, 2, 3), "seconds": 0.0}, Vec3(3, 5, 9))
+    first, second = Box(Vec3(0, 0, 0), Vec3(3, 5, 9)), Box(Vec3(0, 5, 0), Vec3(3, 70, 9))
+    output.write(first, np.full((2, *first.size), 1, np.float32))
+    assert not path.exists()
+    with h5py.File(tmp_path / "out.h5.partial", locking=False) as partial:
+        assert (partial["main"][:, :, :5] == 1).all()
+        assert not partial["main"][:, :, 5:].any()
+        assert partial["main"].attrs["plan"] == long
+    output.write(second, np.full((2, *second.size), 2, np.float32))
+    output.finish({"seconds": 0.5})
+    assert sorted(tmp_path.iterdir()) == [path]
+    with h5py.File(path) as file:
+        main = file["main"]
+        assert (main.shape, main.dtype, main.chunks) == ((2, 3, 70, 9), np.float32, (1, 3, 64, 9))
+        assert main[0, 0, :, 0].tolist() == [1] * 5 + [2] * 65
+        assert main.attrs["plan"] == long
+        assert main.attrs["voxel_offset"].tolist() == [1, 2, 3]
+    described = describe_volume(str(path))
+    assert "/main  (2, 3, 70, 9) float32, chunks (1, 3, 64, 9)" in described
+    assert "seconds: 0.5" in described
+    assert "xxx" not in described
+
+
+def test_an_abandoned_output_keeps_its_blocks_and_its_partial_name(tmp_path: Path) -> None:
+    path = tmp_path / "out.h5"
+    output = new_output(path)
+    assert output.abandon() == f"{path} was not made"
+    assert list(tmp_path.iterdir()) == []
+    output = new_output(path)
+    box = Box(Vec3(0, 0, 0), Vec3(3, 5, 9))
+    output.describe({}, box.size)
+    output.write(box, np.ones((2, *box.size), np.float32))
+    assert "out.h5.partial holds 1 finished block; the same command goes on" in output.abandon()
+    left = sorted(found.name for found in tmp_path.iterdir())
+    assert left == ["out.h5.partial", "out.h5.partial.ledger"]
+    new_output(path).abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fails_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.h5"
+    output = new_output(path)
+    box = Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
+    output.describe({}, box.size)
+    output.write(box, np.ones((2, *box.size), np.float32))
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("znni.volumes.partial_file.os.fsync", fail)
+    with pytest.raises(RunFailed, match=r"out\.h5\.partial: cannot be written: No space left"):
+        output.finish({})
+    assert "1 finished block" in output.abandon()
+    assert not path.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_partial_file_keeps_its_first_failure(tmp_path: Path) -> None:
+    with PartialFile(tmp_path / "out") as file:
+        assert file.write(b"ab") == 2
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, file.fileno())
+        os.close(full)
+        assert file.write(b"cd") == 2  # HDF5 must not hear of it
+        assert file.failure is not None
+        assert file.failure.strerror == "No space left on device"
+        assert file.truncate(9) == 9
+        with pytest.raises(OSError, match="No space left on device"):
+            file.complete()
+    assert (tmp_path / "out.partial").read_bytes() == b"ab"
+
+
+def test_two_runs_cannot_write_one_file(tmp_path: Path) -> None:
+    with PartialFile(tmp_path / "out") as first:
+        first.write(b"first")
+        with pytest.raises(InvalidInput, match=r"out\.partial: is in use"):
+            PartialFile(tmp_path / "out")
+        first.complete()
+    assert (tmp_path / "out").read_bytes() == b"first"
+    with PartialFile(tmp_path / "out") as again:
+        again.write(b"x")
+        again.complete()
+    assert (tmp_path / "out").read_bytes() == b"x"

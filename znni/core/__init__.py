@@ -1,0 +1,1 @@
+"""Values and errors that every other package shares."""

@@ -1,0 +1,121 @@
+"""What can go wrong, said so that a user can act on it.
+
+Every message names what was asked, what was found and what to do, in words that hold for Python
+and for the command line. The command line prints the message alone and exits with the class's
+``exit_code``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from math import ceil
+from typing import Any
+
+from znni.core.shapes import Vec3
+from znni.core.text import in_units
+
+# The remedy for a plan that cannot be used.
+PLAN_AGAIN = "plan again with znni.plan (znni plan --out)"
+
+
+def option(name: str, value: object) -> str:
+    """How a remedy names an option: as Python takes it, then as the command line does.
+
+    Example:
+        >>> option("border", "same")
+        "border='same' (--border same)"
+        >>> option("overwrite", True)
+        'overwrite=True (--overwrite)'
+        >>> option("gpu_memory", "8GiB")
+        "gpu_memory='8GiB' (--gpu-memory 8GiB)"
+        >>> option("resume", False)
+        'resume=False (--no-resume)'
+    """
+    flag = name.replace("_", "-")
+    if value is False:
+        return f"{name}={value!r} (--no-{flag})"
+    given = "" if value is True else f" {shlex.quote(str(value))}"
+    return f"{name}={value!r} (--{flag}{given})"
+
+
+class ZnniError(Exception):
+    """An error that a user can cause and mend."""
+
+    exit_code = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is copied, and sent to other processes, whatever its class is called with."""
+        return BaseException.__new__, (type(self), *self.args), self.__dict__
+
+
+class InvalidInput(ZnniError):
+    """A network file, weights, volume, plan or option that cannot be used as given."""
+
+    exit_code = 2
+
+
+class UnusableValues(InvalidInput):
+    """Values of a volume that no network can be run over.
+
+    Attributes:
+        voxel: where the first one is.
+    """
+
+    def __init__(self, message: str, voxel: Vec3) -> None:
+        self.voxel = voxel
+        super().__init__(message)
+
+
+class DoesNotFit(ZnniError):
+    """No plan stays within the memory allowed.
+
+    Attributes:
+        needed: bytes that the smallest plan tried would take.
+        allowed: bytes allowed on that device.
+        device: ``cpu`` or ``gpu``: the one that is too small.
+        layer: the layer at which the smallest plan peaks.
+        patch: the smallest patch tried, output voxels per axis.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self, *, needed: int, allowed: int, device: str, layer: str, patch: tuple[int, int, int]
+    ) -> None:
+        self.needed = needed
+        self.allowed = allowed
+        self.device = device
+        self.layer = layer
+        self.patch = patch
+        size = "x".join(map(str, patch))
+        limit = "gpu_memory" if device == "gpu" else "ram"
+        super().__init__(
+            f"no plan fits: the smallest patch tried ({size} output voxels) needs "
+            f"{in_units(needed)} on the {device}, at layer {layer}, and "
+            f"{in_units(allowed)} are allowed; give "
+            f"{option(limit, f'{ceil(needed / 2**20)}MiB')} or more, or use a smaller network"
+        )
+
+
+class RunFailed(ZnniError):
+    """A run that stopped part-way: disk full, output not writable, interrupted."""
+
+    exit_code = 4
+
+
+class Unreadable(RunFailed):
+    """A part of a volume that cannot be read."""
+
+
+class Unreachable(Unreadable):
+    """A volume that cannot be got at, which tells nothing of what it holds."""
+
+
+class OutOfDeviceMemory(RunFailed, MemoryError):
+    """A GPU that has less memory left than a run takes."""
+
+
+class OutputDiffers(ZnniError):
+    """An output that is not what input and network give."""
+
+    exit_code = 5

@@ -1,0 +1,49 @@
+"""Quantities and tables as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def in_units(nbytes: float) -> str:
+    """Bytes in the unit that reads best."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.2f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 block``, ``1,200 blocks``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+GAP = "  "
+
+
+def aligned(rows: Sequence[tuple[str, ...]], left: int) -> list[str]:
+    """A line for each row; all cells of a column are as wide as its widest.
+
+    Args:
+        rows: of equal length.
+        left: how many columns are set to the left; those after them are set to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = (
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append(GAP.join(cells))
+    return lines

@@ -1,0 +1,197 @@
+"""YAML files that people write: read, checked line by line, and refused in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from reprlib import repr as short_repr
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
+
+from znni.core.errors import InvalidInput
+
+LARGEST = 2**20  # of a count or an extent: far above any real one, far below any overflow
+DEEPEST = 8  # levels of mappings and lists; a network has five
+UNKNOWN_KEY = ("extra_forbidden", "invalid_key")  # pydantic's names; the second: not a string
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer from 1 to ``LARGEST``."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
+
+
+def _count(value: object) -> int:
+    if not is_count(value):
+        raise ValueError(f"give an integer from 1 to {LARGEST}")
+    return int(value)
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not value or "/" in value:
+        raise ValueError("give a name: letters and the like as a string, without /")
+    return str(value)
+
+
+Count = Annotated[int, BeforeValidator(_count)]
+Name = Annotated[str, BeforeValidator(_name)]
+
+
+class Entry(BaseModel):
+    """A mapping of a file: its keys are its fields, and others are refused.
+
+    Validators say what to give instead; the value and where it stands are put before that.
+
+    Attributes:
+        unneeded: keys that users of other software may look for, and what to do without them.
+    """
+
+    unneeded: ClassVar[Mapping[str, str]] = {}
+
+    model_config = ConfigDict(extra="forbid")
+
+
+Checked = TypeVar("Checked", bound=Entry)
+
+
+class YamlFile:
+    """What a file holds, and the lines that it came from.
+
+    Args:
+        path: of the file.
+        kind: what it describes, in one word: ``network``.
+        text: what it holds, where that is known already.
+
+    Raises:
+        InvalidInput: no such file, or not YAML.
+    """
+
+    def __init__(self, path: Path, kind: str, text: str | None = None) -> None:
+        self.path = path
+        self.kind = kind
+        self._content = self._parsed(self._read() if text is None else text)
+
+    def checked(self, model: type[Checked]) -> Checked:
+        """The contents as a model of their keys.
+
+        Raises:
+            InvalidInput: they do not agree with the model; names the line and what to do.
+        """
+        if not isinstance(self._content, Mapping):
+            fields = model.model_fields.items()
+            required = " and ".join(f"{key}:" for key, field in fields if field.is_required())
+            raise self.refusal((), f"a {self.kind} is a mapping with {required}")
+        try:
+            return model.model_validate(self._content)
+        except ValidationError as error:
+            raise self._explained(model, _first_cause(error.errors())) from None
+
+    def refusal(self, location: Sequence[str | int], problem: str) -> InvalidInput:
+        """An error with the line of what is at a location, such as ``("layers", 2, "name")``."""
+        return InvalidInput(f"{self.path}, line {self._line(location)}: {problem}")
+
+    def _read(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise InvalidInput(f"{self.path}: no such {self.kind} file; check the path") from None
+        except UnicodeDecodeError:
+            raise InvalidInput(
+                f"{self.path}: is no text in UTF-8, as YAML is; give a {self.kind} file"
+            ) from None
+        except OSError as error:
+            raise InvalidInput(
+                f"{self.path}: cannot be read: {error.strerror}; give a {self.kind} file"
+            ) from None
+
+    def _parsed(self, text: str) -> Any:
+        try:
+            _check_depth(self.path, text)
+            return YAML(typ="rt").load(text)
+        except InvalidInput:
+            raise
+        except MarkedYAMLError as error:
+            mark = error.problem_mark
+            line = f", line {mark.line + 1}" if mark else ""
+            raise InvalidInput(f"{self.path}{line}: not valid YAML: {error.problem}") from None
+        except Exception as error:  # the parser lets errors of its own code out, of many kinds
+            raise InvalidInput(f"{self.path}: not valid YAML: {error}") from None
+
+    def _line(self, location: Sequence[str | int]) -> int:
+        """The line, from 1, of the innermost part of a location that the file has."""
+        node, line = self._content, 1
+        for key in location:
+            try:
+                node, line = node[key], node.lc.data[key][0] + 1
+            except (AttributeError, IndexError, KeyError, TypeError):  # missing, or merged by <<
+                break
+        return line
+
+    def _explained(self, model: type[Entry], error: ErrorDetails) -> InvalidInput:
+        """One of pydantic's complaints, in our words and with its line."""
+        location = error["loc"]
+        *parents, last = location
+        owner = ".".join(map(str, parents)) or f"the {self.kind}"
+        found = f"{'.'.join(map(str, location))} is {short_repr(error['input'])}"
+        entry = _innermost(model, parents)
+        fields = entry.model_fields
+        match error["type"]:
+            case "extra_forbidden" if last in entry.unneeded:
+                problem = f"unknown key {last!r} in {owner}; {entry.unneeded[str(last)]}"
+            case "extra_forbidden" | "invalid_key":
+                known = list(fields)
+                close = get_close_matches(str(last), known, n=1)
+                hint = f"did you mean {close[0]!r}? " if close else ""
+                problem = f"unknown key {last!r} in {owner}; {hint}The keys are {', '.join(known)}"
+            case "missing":
+                problem = f"{owner} lacks the key {last!r}; add it"
+            case "literal_error":
+                known = list(get_args(fields[str(last)].annotation))
+                what = short_repr(error["input"])
+                problem = f"unknown {last} {what}; choose one of {', '.join(known)}"
+            case "model_type":
+                known = list(_innermost(model, location).model_fields)
+                problem = f"{found}; give it as keys and values: {', '.join(known)}"
+            case "list_type" | "too_short":  # lists have plural names
+                problem = f"{found}; give a list of one {str(last).removesuffix('s')} or more"
+            case _:  # of a validator
+                problem = f"{found}; {error['msg'].removeprefix('Value error, ')}"
+        return self.refusal(location, problem)
+
+
+def _check_depth(path: Path, text: str) -> None:
+    """Refuse deep nesting before it is read: the parser takes exponential time for some."""
+    depth = 0
+    for event in YAML(typ="rt").parse(text):
+        if isinstance(event, CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            line = event.start_mark.line + 1
+            raise InvalidInput(f"{path}, line {line}: more than {DEEPEST} levels; unnest it")
+
+
+def _first_cause(errors: list[ErrorDetails]) -> ErrorDetails:
+    """A key misspelt is unknown and leaves another missing: the unknown one is told first."""
+    return min(errors, key=lambda error: error["type"] not in UNKNOWN_KEY)
+
+
+def _innermost(model: type[Entry], location: Sequence[str | int]) -> type[Entry]:
+    """The model of the innermost mapping that a location is in."""
+    for key in location:
+        if field := model.model_fields.get(str(key)):
+            model = _entry_in(field.annotation) or model
+    return model
+
+
+def _entry_in(annotation: Any) -> type[Entry] | None:
+    """The model in an annotation such as ``list[_LayerEntry]`` or ``_ConvEntry | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, Entry):
+        return annotation
+    return next(filter(None, map(_entry_in, get_args(annotation))), None)

@@ -1,0 +1,102 @@
+"""How a run went, beside what was predicted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from znni.core.text import aligned, counted, duration, in_units
+from znni.engine.skipping import Skipped
+from znni.plans.job_seconds import JobSeconds, in_words
+from znni.plans.plan import Plan
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a run went.
+
+    Attributes:
+        plan: what was to be run.
+        fallbacks: the plans that went on where memory ran out, first to last.
+        voxels: output voxels that the run computed.
+        time: where the wall time went, from preparing the primitives to the last block written.
+        peak_memory: the process's peak resident bytes.
+        attributes: how the output came to be, as stored with it.
+        accuracy_note: what is to be said of its accuracy, if it is not float32 as a matter of
+            course.
+        finished_before: output voxels that earlier runs left, which this one went on from.
+        skipped: blocks that needed no work.
+        gpu_peak_memory: bytes of a GPU that its arrays took at their highest, of the one where
+            they took the most.
+    """
+
+    plan: Plan
+    fallbacks: tuple[Plan, ...]
+    voxels: int
+    time: JobSeconds
+    peak_memory: int
+    attributes: dict[str, Any]
+    accuracy_note: str
+    finished_before: int = 0
+    skipped: Skipped = field(default_factory=Skipped)
+    gpu_peak_memory: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Wall time."""
+        return self.time.total
+
+    def __str__(self) -> str:
+        """What happened, in a line, and a table of what was measured and predicted."""
+        said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}", self._bottleneck()]
+        if self.finished_before:
+            said.append(f"{counted(self.finished_before, 'voxel')} were finished before")
+        if self.fallbacks:
+            said.append(f"memory ran out {counted(len(self.fallbacks), 'time')}")
+        if skipped := str(self.skipped):
+            said.append(skipped)
+        if self.accuracy_note:
+            said.append(f"accuracy {self.accuracy_note}")
+        predicted = f"predicted from {self.plan.costs}, the time +- {self.plan.error:.0%}"
+        lines = ["; ".join([*said, predicted]), *aligned(self._rows(), left=1)]
+        return "\n".join(map(str.rstrip, lines))
+
+    def _rate(self, time: JobSeconds) -> str:
+        return f"{self.voxels / time.total:,.0f}" if self.voxels else ""
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        share = self.voxels / (self.voxels + self.finished_before)
+        expected = self.plan.time.of_job(ceil(share * self.plan.patches))
+        promised = self.plan.memory.total
+        times = (self.time, expected)
+        return [
+            ("", "measured", "predicted", "waiting"),
+            ("voxels/s", *map(self._rate, times), ""),
+            ("time", *(duration(time.total) for time in times), ""),
+            ("  building", *(duration(time.building) for time in times), ""),
+            ("  running", *(duration(time.running) for time in times), ""),
+            ("at a time", "", "", ""),
+            *self._stages(expected),
+            ("peak memory", in_units(self.peak_memory), in_units(promised), ""),
+            *self._on_gpu(),
+        ]
+
+    def _stages(self, expected: JobSeconds) -> Iterator[tuple[str, ...]]:
+        """How long each stage worked, and how long it waited for others."""
+        predicted = expected.busy.by_stage()
+        for stage, busy in self.time.busy.by_stage().items():
+            if busy or predicted[stage]:
+                waiting = duration(max(0.0, self.time.running - busy))
+                yield f"  {in_words(stage)}", duration(busy), duration(predicted[stage]), waiting
+
+    def _bottleneck(self) -> str:
+        stage = self.time.busy.bottleneck
+        return f"{in_words(stage)} set the pace, busy {self.time.share(stage):.0%} of the time"
+
+    def _on_gpu(self) -> list[tuple[str, ...]]:
+        promised = self.plan.gpu_memory
+        if promised is None:
+            return []
+        return [("GPU memory", in_units(self.gpu_peak_memory), in_units(promised.total), "")]

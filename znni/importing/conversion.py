@@ -1,0 +1,179 @@
+"""Networks of other libraries as network files: PyTorch, ONNX and ZNN.
+
+Each source has a module that reads it as ``steps``; ``chain`` folds those into layers,
+``network_writer`` writes them, and ``parity`` compares them with the original.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from znni.core.errors import InvalidInput, option
+from znni.importing.chain import Chain, chain
+from znni.importing.network_writer import check_writable, weights_beside, write_network
+from znni.importing.parity import Compute, Parity, compare
+from znni.importing.steps import Found, Original
+from znni.network.network import InputScaling, Network
+from znni.network.network_file import load_network
+from znni.network.weights import Weights
+
+STATE_DICTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+KINDS = ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN)"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import has written.
+
+    Attributes:
+        network: as ``znni.load_network`` reads it from its file.
+        path: of the network file.
+        parity: how close it is to the original, or why that could not be found out.
+        notes: what was assumed in reading it.
+    """
+
+    network: Network
+    path: Path
+    parity: Parity | str
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        compared = self.parity
+        lines = [f"{self.path}: {self.network}", f"{weights_beside(self.path)}: its weights"]
+        lines += [f"note: {note}" for note in self.notes]
+        lines.append(f"not compared: {compared}" if isinstance(compared, str) else str(compared))
+        return "\n".join(lines)
+
+
+def convert(
+    source: Any,
+    out: str | Path,
+    *,
+    like: Network | str | Path | None = None,
+    overwrite: bool = False,
+    compute: Compute,
+) -> Imported:
+    """Turn a network of another library into a network file with its weights beside it.
+
+    Args:
+        source: an object or file, as ``znni.import_network`` takes it.
+        out: the network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
+        like: for a state dict: a network (or its file) with the same layers.
+        overwrite: replace a network that is there.
+        compute: runs the imported network, to compare it with the original.
+
+    Returns:
+        What was written, and how it compares with the original.
+
+    Raises:
+        InvalidInput: the source cannot be read, or the network cannot be written.
+        RunFailed: the network differs from the original; nothing is written.
+    """
+    out = Path(out)
+    check_writable(out, source, overwrite=overwrite)
+    template = load_network(like) if isinstance(like, str | Path) else like
+    made, parity, notes = _made(source, template, template.name if template else out.stem, compute)
+    write_network(out, made, _named(source))
+    return Imported(load_network(out), out, parity, notes)
+
+
+def network_of(source: Any, compute: Compute) -> tuple[Network, Weights]:
+    """Return the network of a source that says how its layers are connected, and its weights.
+
+    Args:
+        source: as ``convert`` takes it, but no state dict.
+        compute: runs the imported network, to compare it with the original.
+
+    Raises:
+        InvalidInput: the source cannot be read.
+        RunFailed: the network differs from the original.
+    """
+    made, _, _ = _made(source, None, _named(source), compute)
+    return made.network, made.weights
+
+
+def _named(source: object) -> str:
+    return str(source) if isinstance(source, str | Path) else type(source).__name__
+
+
+def _made(
+    source: Any, like: Network | None, name: str, compute: Compute
+) -> tuple[Chain, Parity | str, tuple[str, ...]]:
+    """What a source comes to, how it compares with the original, and what was assumed."""
+    try:
+        found = _found(source, like)
+        made = chain(name, found.steps, "its weights", like.scaling if like else InputScaling())
+    except InvalidInput as error:
+        raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__
+    original = found.original
+    parity = compare(made, original, compute) if isinstance(original, Original) else original
+    return made, parity, found.notes
+
+
+def _found(source: Any, like: Network | None) -> Found:
+    """What a source holds, read by the module for its kind."""
+    path = Path(source) if isinstance(source, str | Path) else None
+    if path and not path.is_file():
+        raise InvalidInput("no such file; check the path")
+    if (path and path.suffix in STATE_DICTS) or isinstance(source, Mapping):
+        from znni.importing.state_dict import fill
+
+        return fill(_arrays(source), like, ordered=not path or path.suffix != ".safetensors")
+    if like:
+        raise InvalidInput(
+            f"says itself how its layers are connected; {option('like', 'NET.yaml')} is for "
+            f"state dicts: leave it out"
+        )
+    return _read_file(path) if path else _read_object(source)
+
+
+def _arrays(source: Any) -> Any:
+    """The arrays of a state dict, by key."""
+    if not isinstance(source, Mapping) and Path(source).suffix == ".safetensors":
+        from znni.importing.state_dict import read_safetensors
+
+        return read_safetensors(Path(source))
+    if find_spec("torch") is None:
+        raise InvalidInput("needs PyTorch, which is not installed: pip install 'znni[torch]'")
+    from znni.importing.torch_checkpoint import arrays_of, read_checkpoint
+
+    return arrays_of(source) if isinstance(source, Mapping) else read_checkpoint(Path(source))
+
+
+def _read_file(path: Path) -> Found:
+    match path.suffix:
+        case ".pt2":
+            from znni.importing.exported_program import read_exported_program
+
+            return read_exported_program(path)
+        case ".onnx":
+            from znni.importing.onnx_graph import read_onnx
+
+            return read_onnx(path)
+        case ".h5" | ".hdf5":
+            from znni.importing.znn_hdf5 import read_znn
+
+            return read_znn(path)
+    raise InvalidInput(f"unknown kind of file {path.suffix!r}; give one of {KINDS}")
+
+
+def _read_object(source: object) -> Found:
+    """The network of a live object of PyTorch, which is loaded if there is one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(source, torch.nn.Module):
+        from znni.importing.torch_module import read_module
+
+        return read_module(source)
+    if torch is not None and isinstance(source, torch.export.ExportedProgram):
+        from znni.importing.exported_program import of_live_program
+
+        return of_live_program(source)
+    raise InvalidInput(
+        "is no network; give a torch.nn.Sequential, a torch.export.ExportedProgram, a state dict "
+        f"or a file: {KINDS}"
+    )

@@ -1,0 +1,1 @@
+"""The public calls: plan, infer, verify and view."""

@@ -1,0 +1,154 @@
+"""The library: run a network over an array or a volume."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Unpack
+
+from znni.calibration.record import StepTimes, refine
+from znni.core.errors import ZnniError
+from znni.core.options import check_keywords
+from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.pipeline import Progress, RunState, no_progress
+from znni.engine.recheck import recheck
+from znni.engine.report import Report
+from znni.engine.skipping import Blocks
+from znni.inference.inferer import Inferer
+from znni.inference.output_attributes import as_run, placed, provenance
+from znni.inference.plan_choice import smaller_plan
+from znni.inference.planning import accuracy_note, plan, prepare, search
+from znni.inference.request import RunOptions, request
+from znni.inference.resuming import identified, note_plan, plan_of_rest, remaining_of, way_on
+from znni.machine.arrays import peak_memory
+from znni.machine.machine import DeviceKind
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import Weights, load_weights, random_weights, weights_for
+from znni.plans.plan import Plan
+from znni.plans.plan_file import load_plan
+from znni.volumes.array import ArrayLike
+from znni.volumes.locate import open_output
+
+__all__ = [
+    "Inferer",
+    "Report",
+    "ZnniError",
+    "infer",
+    "load_network",
+    "load_weights",
+    "plan",
+    "random_weights",
+    "search",
+]
+
+
+log = logging.getLogger("znni")
+
+
+def infer(
+    source: str | Path | ArrayLike,
+    network: Network | str | Path,
+    out: str | Path | Any,
+    *,
+    weights: Weights | str | Path | None = None,
+    random_seed: int | None = None,
+    plan: Plan | str | Path | None = None,
+    command: str = "",
+    progress: Progress = no_progress,
+    **options: Unpack[RunOptions],
+) -> Report:
+    """Run a network over a volume, block by block.
+
+    Args:
+        source: a file (HDF5, OME-Zarr or plain Zarr, TIFF, NIfTI, NumPy), ``file.h5:/dataset``,
+            the URL of a Zarr, or anything with shape, dtype and slicing; axes (z, y, x) or
+            (f, z, y, x), integers or floats.
+        network: a network, or its YAML file.
+        out: an HDF5 file or an OME-Zarr to make, by its ending, or an array (f', z, y, x) to
+            write into.
+        weights: parameters, or their file; by default the file that the network names.
+        random_seed: use random weights instead.
+        plan: use this one, or that of a file, instead of searching.
+        command: the command line, to be noted in the output.
+        progress: called after each block with the output voxels written and those wanted.
+        options: as of ``znni.inference.request.RunOptions``, each of which may be left out:
+
+            - ``dataset``: of a file with several.
+            - ``border``: ``valid`` (the default) or ``same``.
+            - ``pad``: what is seen beyond the edges with ``same``: ``reflect`` (the default),
+              ``edge`` or ``constant``.
+            - ``roi``: voxels of the volume for which output is wanted, as
+              ``numpy.s_[10:20, :, 5:]``; by default all.
+            - ``mask``: a volume of the same extents, one map; blocks in which all its voxels are 0
+              are not computed and hold 0.
+            - ``dtype``: of the output: ``float32`` (the default), ``float16`` or ``uint8``, which
+              stores 0..1 as 0..255.
+            - ``overwrite``: replace an existing output file, or an unfinished one of something
+              else; by default that is refused.
+            - ``resume``: go on with an unfinished output of the same (``NAME.partial``), as is the
+              default; or else start afresh.
+            - ``compression``: of the chunks of a Zarr: ``zstd`` (the default), ``gzip`` or
+              ``none``.
+            - ``sharded``: store many chunks of a Zarr to a file.
+            - ``ram``, ``threads``, ``device``, ``gpu_memory``, ``gpus``, ``accuracy``, ``costs``
+              and ``micro_batches``: what the plan may use, as in ``znni.core.options.Choices``.
+
+    Raises:
+        InvalidInput: something given cannot be used as it is.
+        DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
+        RunFailed: the volume could not be read, or the output written, to its end, or the GPU
+            failed.
+
+    Any error after the output is opened carries a note of what is left of it.
+    """
+    check_keywords(infer, RunOptions, options)
+    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
+    network = network if isinstance(network, Network) else load_network(network)
+    weights = weights_for(network, weights, random_seed)
+    asked = request(source, network, **options)
+    job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
+    blocks = Blocks(asked.volume, job, network, weights, asked.mask)
+    wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
+    output = open_output(out, source, wanted, asked.mask_source)
+    if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
+        log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
+    try:
+        plan, earlier = plan_of_rest(output.begun, made, asked)
+        note_plan(output, plan, earlier)
+        attributes = provenance(plan, weights, asked, command) | placed(wanted.grid)
+        output.describe(attributes, plan.patch)
+        remaining = remaining_of(output, job, progress)
+        left, times = remaining.voxels, StepTimes()
+        state = RunState(blocks, output, dtype, remaining, progress)
+
+        def smaller(failed: Plan, short: DeviceKind) -> Plan:
+            found = smaller_plan(failed, short, asked)
+            output.go_on_with(found.to_json())
+            return found
+
+        runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
+        with peak_memory() as peak:
+            spent = recheck(runner, state, output, choices.accuracy, smaller)
+            spent += runner.run(state, smaller)
+            gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
+            taken = runner.workers_memory
+        taken += peak.highest
+        noted = output.begun.plan
+        measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak, earlier, noted)
+        output.finish(measured)
+    except BaseException as error:
+        error.add_note(output.abandon(way_on(error)))
+        raise
+    if choices.costs != "built-in":
+        for part in plan.parts:
+            refine(times.warm(), plan.machine.host.threads, part.device)
+    attributes |= measured
+    fallbacks = tuple(runner.plans[1:])
+    note = accuracy_note(runner.plans[-1], choices.accuracy)
+    report = Report(
+        plan, fallbacks, left, spent, taken, attributes, note, job.output.volume - left,
+        blocks.skipped, gpu_peak,
+    )  # fmt: skip
+    log.info("%s", report)
+    return report

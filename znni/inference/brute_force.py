@@ -1,0 +1,93 @@
+"""A network at one voxel, in float64, by its definition alone: outputs are verified against it.
+
+Independent of the primitives and of the engine. Planes pass through the layers one by one, so that
+a layer holds as many as its kernel or window is deep, however large the field of view.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.shapes import Vec3
+from znni.network.network import Conv, Network, Pool
+from znni.network.weights import ConvWeights, Weights
+from znni.primitives.reference import activation
+
+Float64: TypeAlias = NDArray[np.float64]
+
+Planes: TypeAlias = Iterator[Float64]  # (f, y, x) each, along z
+
+
+class AtVoxel(NamedTuple):
+    """A network's output at one voxel.
+
+    Attributes:
+        values: of its maps.
+        largest_sum: the largest magnitude in the last convolution before its activation, which
+            rounding errors are relative to.
+    """
+
+    values: Float64
+    largest_sum: float
+
+
+def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -> AtVoxel:
+    """The output of the one voxel whose field of view is given.
+
+    Args:
+        network: what is computed.
+        weights: of it.
+        window: what it sees there (f, z, y, x), scaled, with the extents of its field of view.
+    """
+    planes: Planes = (window[:, z].astype(np.float64) for z in range(window.shape[1]))
+    sums: list[Float64] = []
+    for layer in network.layers:
+        if isinstance(layer, Pool):
+            planes = _pooled(planes, layer.window)
+            continue
+        planes = _convolved(planes, layer, weights[layer.name])
+        if layer is network.convolutions[-1]:
+            sums = list(planes)
+            planes = iter(sums)
+        planes = _activated(planes, layer)
+    (plane,) = planes
+    return AtVoxel(plane[:, 0, 0], max(float(np.abs(plane).max()) for plane in sums))
+
+
+def _convolved(planes: Planes, layer: Conv, weights: ConvWeights) -> Planes:
+    kernel = layer.kernel
+    matrices = weights.weight.astype(np.float64).transpose(2, 3, 4, 0, 1)  # each (out, in)
+    held = deque[Float64](maxlen=kernel.z)
+    for plane in planes:
+        held.append(plane)
+        if len(held) < kernel.z:
+            continue
+        height, width = plane.shape[1] - kernel.y + 1, plane.shape[2] - kernel.x + 1
+        sums = np.repeat(weights.bias.astype(np.float64)[:, None], height * width, axis=1)
+        for z, y, x in product(*map(range, kernel)):
+            seen = held[z][:, y : y + height, x : x + width]
+            sums += matrices[z, y, x] @ seen.reshape(layer.in_features, -1)
+        yield sums.reshape(-1, height, width)
+
+
+def _activated(planes: Planes, layer: Conv) -> Planes:
+    return (activation(plane[np.newaxis], layer.activation)[0] for plane in planes)
+
+
+def _pooled(planes: Planes, window: Vec3) -> Planes:
+    """Maxima of whole windows."""
+    held: list[Float64] = []
+    for plane in planes:
+        held.append(plane)
+        if len(held) == window.z:
+            deepest = np.max(held, axis=0)
+            height, width = plane.shape[1] // window.y, plane.shape[2] // window.x
+            whole = deepest[:, : height * window.y, : width * window.x]
+            yield whole.reshape(-1, height, window.y, width, window.x).max(axis=(2, 4))
+            held.clear()

@@ -1,0 +1,140 @@
+"""A network over arrays in memory, made ready once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, Unpack
+
+import numpy as np
+
+from znni.core.options import Border, Choices, Pad, PlanOptions, Stored, check_keywords, check_names
+from znni.core.shapes import Vec3
+from znni.core.volume import Volume
+from znni.engine.checks import check_features
+from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.pipeline import RunState
+from znni.engine.remaining import Remaining
+from znni.engine.skipping import Blocks
+from znni.engine.tiles import make_job
+from znni.inference.devices import choose_gpus
+from znni.inference.plan_choice import given_or_found, smaller_plan
+from znni.inference.planning import prepare
+from znni.inference.request import Requirements
+from znni.machine.detect import detect_for
+from znni.machine.machine import DeviceKind
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import Float32, Weights, weights_for
+from znni.plans.plan import Plan
+from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
+
+
+class Inferer:
+    """A network made ready to run over patches, or volumes in memory.
+
+    Calling it with an array (z, y, x) or (f, z, y, x) gives the dense output (f', z', y', x')
+    as float32. The primitives prepared for one size of array are kept for the next of that size.
+
+    Takes what a plan may use as keyword arguments: ``ram``, ``threads``, ``device``,
+    ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
+    ``znni.core.options.Choices``.
+    ``ram`` bounds what the process may take with its output, beside the array that it is given.
+
+    Inferers run side by side in threads of one process; ``ram`` bounds each of them alone, and is
+    to be given for each, so that all of them fit. Calls of one take turns: its memory and its
+    workspace are for one array at a time. A copy, in another process too, is made ready anew.
+
+    Example:
+        >>> inferer = znni.Inferer("networks/boundaries.yaml")
+        >>> probability = inferer(volume)
+
+    Raises:
+        InvalidInput: network, weights, plan or array cannot be used as given.
+        DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
+        RunFailed: the GPU failed.
+    """
+
+    def __init__(
+        self,
+        network: Network | str | Path,
+        weights: Weights | str | Path | None = None,
+        plan: Plan | None = None,
+        *,
+        border: Border = "valid",
+        pad: Pad = "reflect",
+        **options: Unpack[PlanOptions],
+    ) -> None:
+        check_keywords(Inferer, PlanOptions, options)
+        check_names(border=border, pad=pad)
+        self.network = network if isinstance(network, Network) else load_network(network)
+        self.weights = weights_for(self.network, weights, None)
+        self.plan = plan
+        self._border: Border = border
+        self._pad: Pad = pad
+        self._choices = Choices(**options)
+        self._allowed = self._choices
+        self._runner: EnduringRunner | None = None
+        self._checked_for: tuple[Vec3, int] | None = None
+        self._turn = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_runner": None}
+        del state["_turn"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._turn = Lock()
+
+    def __call__(self, array: ArrayLike) -> Float32:
+        """The dense output of an array."""
+        with self._turn:
+            return self._infer(array)
+
+    def _infer(self, array: ArrayLike) -> Float32:
+        volume = ArrayVolume(array)
+        check_features(volume, self.network)
+        required = self._required(volume)
+        job, runner = required.job, self._runner_for(required)
+        dense = np.empty((self.network.out_features, *job.output), np.float32)
+        output = ArrayOutput(dense, self.network.out_features, job.output)
+
+        def smaller(failed: Plan, short: DeviceKind) -> Plan:
+            return smaller_plan(failed, short, required)
+
+        blocks = Blocks(volume, job, self.network, self.weights)
+        runner.run(RunState(blocks, output, "float32", Remaining(job.output)), smaller)
+        return dense
+
+    def _required(self, volume: Volume) -> Requirements:
+        """Of a plan for a volume."""
+        job = make_job(self.network, volume.size, self._border, self._pad, None)
+        output_array = 4 * self.network.out_features * job.output.volume
+        stored = Stored("float32", volume.itemsize, output_array)
+        return Requirements(self.network, job, self._choices, stored)
+
+    def _runner_for(self, required: Requirements) -> EnduringRunner:
+        """The runner of the plan given, or of one for this job, checked to fit into memory."""
+        asked = required.job.output, required.stored.input_itemsize
+        if self._runner is not None and self._checked_for == asked:
+            return self._runner
+        if self.plan is None:
+            self._runner = None  # what it keeps is freed before the next one is planned
+        if self._runner is None:  # from here on it takes its share of what is available
+            self._allowed = _as_of_now(self._choices)
+        chosen = given_or_found(self.plan, replace(required, choices=self._allowed))
+        if self._runner is None:
+            weights = self.weights
+            self._runner = EnduringRunner(chosen, lambda plan: prepare(plan, weights))
+        self._checked_for = asked
+        return self._runner
+
+
+def _as_of_now(choices: Choices) -> Choices:
+    """The choices, with the memory that they allow stated in bytes."""
+    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    here = choose_gpus(here, choices)
+    on_gpu = here.gpus[0].memory if here.gpus else choices.gpu_memory
+    return replace(choices, ram=here.host.memory, gpu_memory=on_gpu)

@@ -1,0 +1,83 @@
+"""What the attributes of an output tell: how it came to be, and where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from znni import __version__
+from znni.core.options import ACCURACIES
+from znni.core.volume import Grid
+from znni.engine.skipping import Skipped
+from znni.inference.planning import accuracy_of
+from znni.inference.provenance import origin_attributes
+from znni.inference.request import Request
+from znni.network.weights import Weights
+from znni.plans.job_seconds import JobSeconds
+from znni.plans.plan import Plan
+
+
+def provenance(plan: Plan, weights: Weights, asked: Request, command: str) -> dict[str, Any]:
+    """How an output came to be, for its attributes.
+
+    Args:
+        plan: of the run.
+        weights: of its network.
+        asked: what the run is asked for.
+        command: the command line; empty if there was none.
+    """
+    return {
+        "znni_version": __version__,
+        "command": command,
+        "network": plan.network.name,
+        **origin_attributes(asked, plan.network, weights, accuracy_of(plan)),
+        "predicted_seconds": plan.seconds,
+        "predicted_error": plan.error,
+        "predicted_memory_bytes": plan.memory.total,
+        "predicted_gpu_memory_bytes": plan.gpu_memory.total if plan.gpu_memory else 0,
+        **plan.time.of_job(plan.patches).named("predicted_"),
+        **as_run([plan], JobSeconds(), 0, Skipped(), 0),  # known at the end
+    }
+
+
+def as_run(
+    plans: Sequence[Plan],
+    spent: JobSeconds,
+    peak: int,
+    skipped: Skipped,
+    gpu_peak: int,
+    before: Sequence[Plan] = (),
+    noted: str = "",
+) -> dict[str, Any]:
+    """What attributes of an output tell of the run, from the plans that it went through.
+
+    Its accuracy is the lowest of all plans that computed some of it, those of runs before included.
+    The plan is the last one as the output has it ``noted``, where it does: the run that it was made
+    for may have had another machine's memory, or limits.
+    """
+    classes = {accuracy_of(plan) for plan in (*before, *plans)}
+    return {
+        "accuracy": max(classes, key=list(ACCURACIES).index),
+        "plan": noted or plans[-1].to_json(),
+        "fallbacks": len(plans) - 1,
+        **measured(spent, peak, skipped, gpu_peak),
+    }
+
+
+def measured(spent: JobSeconds, peak: int, skipped: Skipped, gpu_peak: int = 0) -> dict[str, Any]:
+    """What the last of the runs that an output took measured: the same run again gives others."""
+    return {
+        "seconds": spent.total,
+        **spent.named(),
+        "bottleneck": spent.busy.bottleneck,
+        "peak_memory_bytes": peak,
+        "gpu_peak_memory_bytes": gpu_peak,
+        "blocks_outside_mask": skipped.outside_mask,
+        "blocks_constant": skipped.constant,
+    }
+
+
+def placed(grid: Grid) -> dict[str, Any]:
+    """Where an output's voxels lie, for its attributes, if anything is known of that."""
+    known = {"voxel_size": grid.scale, "voxel_origin": grid.translation}
+    return known if grid.scale != (1.0, 1.0, 1.0) or any(grid.units) else {}

@@ -1,0 +1,290 @@
+"""Plans: found for a machine, or made earlier and checked, and made ready to run on this one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from time import perf_counter
+from typing import Unpack
+
+from planner.alternatives import alternatives
+from planner.exhaustive import Search
+from planner.limits import memory_of_run, time_of_run
+from planner.sweeps import Views, views
+from znni.calibration.choice import cost_model, of_measured_devices
+from znni.calibration.io_rates import handling_times
+from znni.calibration.run_overhead import run_overhead
+from znni.core.errors import PLAN_AGAIN, InvalidInput, option
+from znni.core.options import (
+    ANYTHING,
+    AS_COMPUTED,
+    Accuracy,
+    Border,
+    Choices,
+    OutputType,
+    PlanOptions,
+    Stored,
+    check_keywords,
+)
+from znni.core.shapes import Vec3, is_extent
+from znni.core.text import in_units
+from znni.engine.checks import check_runnable
+from znni.engine.executor import Measured, not_measured
+from znni.engine.patch import PatchRunner
+from znni.engine.tiles import Region, make_job
+from znni.engine.workers.fleet import Fleet, Member
+from znni.inference.devices import check_device, choose_gpus, primitives_for, seeing_only
+from znni.inference.plan_checks import check_class, check_made_for
+from znni.inference.request import Requirements
+from znni.machine.detect import detect_for
+from znni.machine.machine import Machine
+from znni.machine.machine_file import machine_for
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import Weights
+from znni.plans.accuracy import class_of_plan, note_on, of_class
+from znni.plans.plan import Plan
+from znni.plans.plan_text import explanation
+from znni.plans.totals import PlanMemory
+from znni.primitives.catalogue import catalogue, families
+
+log = logging.getLogger("znni")
+
+
+class SearchOptions(PlanOptions, total=False):
+    """What ``search`` takes as keyword arguments."""
+
+    border: Border
+    roi: Region | None
+    machine: Machine | str | Path | None
+    dtype: OutputType
+    input_itemsize: int
+
+
+def plan(
+    network: Network | str | Path, volume_shape: Sequence[int], **options: Unpack[SearchOptions]
+) -> Plan:
+    """Find the fastest way to run a network over a volume.
+
+    Args:
+        network: a network, or its YAML file.
+        volume_shape: extents (z, y, x) of the input, in voxels.
+        options: as of ``search``, each of which may be left out: ``border``, ``roi``, ``machine``,
+            ``dtype``, ``input_itemsize``, and what the plan may use.
+
+    Raises:
+        InvalidInput: as ``search``.
+        DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
+    """
+    check_keywords(plan, SearchOptions, options)
+    return fastest(search(network, volume_shape, **options))[0]
+
+
+def search(
+    network: Network | str | Path,
+    volume_shape: Sequence[int],
+    *,
+    border: Border = "valid",
+    roi: Region | None = None,
+    machine: Machine | str | Path | None = None,
+    dtype: OutputType = "float32",
+    input_itemsize: int = 4,
+    **options: Unpack[PlanOptions],
+) -> Search:
+    """All plans to run a network over a volume: ``fastest`` of it gives as many as are asked for.
+
+    Args:
+        network: a network, or its YAML file.
+        volume_shape: extents (z, y, x) of the input, in voxels.
+        border: ``valid`` or ``same``.
+        roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
+        machine: the machine to plan for, or its YAML file; by default this one.
+        dtype: of the output.
+        input_itemsize: bytes of one stored input value.
+        options: what the plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
+            ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
+            ``znni.core.options.Choices``.
+
+    Raises:
+        InvalidInput: network, shape, machine or device cannot be used, or ``measured`` costs are
+            missing.
+    """
+    check_keywords(search, SearchOptions, options)
+    network = network if isinstance(network, Network) else load_network(network)
+    extents = _extents(volume_shape)
+    choices, stored = Choices(**options), Stored(dtype, input_itemsize)
+    job = make_job(network, extents, border, "reflect", roi)
+    wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory)
+    required = Requirements(network, job, choices, stored)
+    return search_for(required, choose_gpus(wanted, choices))
+
+
+def _extents(given: object) -> Vec3:
+    """Those of a volume.
+
+    Raises:
+        InvalidInput: something else is given, which may be the volume itself.
+    """
+    shape = getattr(given, "shape", ())
+    if len(shape) > 1:
+        raise InvalidInput(f"plans are for extents; of this array give the shape, {shape[-3:]}")
+    if isinstance(given, str | Path) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{str(given)!r} is no shape of a volume; give z, y and x as integers")
+    extents = tuple(given)
+    if len(extents) != 3 or not all(is_extent(extent) for extent in extents):
+        raise InvalidInput(
+            f"a volume of shape {extents} cannot be planned for; give z, y and x as integers of 1 "
+            f"or more"
+        )
+    return Vec3(*map(int, extents))
+
+
+def explain(search: Search, plan: Plan) -> str:
+    """Why each layer of a plan has its primitive: the fastest others, and what they would take."""
+    return explanation(alternatives(plan, search.catalogue, search.model))
+
+
+def look_around(search: Search, plan: Plan) -> Views:
+    """What surrounds the fastest plan: other limits, sizes of patches, families of primitives."""
+    return views(search, plan, families(search.catalogue))
+
+
+def search_for(required: Requirements, machine: Machine) -> Search:
+    """All plans for a job on a machine, by its primitives of a class.
+
+    Args:
+        required: of the plans.
+        machine: where, its memory the limit, whatever ``required.choices`` have of it.
+    """
+    network, choices = required.network, required.choices
+    able = of_class(catalogue(machine), choices.accuracy)
+    device, costs = choices.device, choices.costs
+    if device == "auto" and machine.used_gpus > 1:
+        device = "gpu"  # which the host's layers would keep waiting
+    primitives = primitives_for(network, able, machine, device)
+    if device == "auto" and costs == "measured":
+        primitives = of_measured_devices(primitives) or primitives
+    model = cost_model(primitives, costs, absent=machine.absent)
+    overhead = run_overhead(machine, required.stored, handling_times(machine, costs))
+    division, output = choices.micro_batches, required.job.output
+    return Search(network, output, machine, primitives, overhead, model, division, device)
+
+
+def fastest(search: Search, count: int = 1) -> list[Plan]:
+    """The fastest plans of a search, and a line in the log on how long it took."""
+    start = perf_counter()
+    found = search.fastest(count)
+    seconds = perf_counter() - start
+    log.info("planned in %.1f s: patch %s, %s", seconds, found[0].patch, found[0].device)
+    return found
+
+
+def checked_plan(
+    given: Plan, network: Network, choices: Choices = ANYTHING, stored: Stored = AS_COMPUTED
+) -> Plan:
+    """A plan made earlier, for the network and within the limits of now.
+
+    Args:
+        given: the plan.
+        network: what is to be run.
+        choices: what it may use: threads and device count if they are chosen.
+        stored: how the values at both ends are stored.
+
+    Returns:
+        The plan with the memory and the time that this run takes: its types may not be those it
+        was made for.
+
+    Raises:
+        InvalidInput: it is for another network or device, takes more memory or other threads, uses
+            what this machine does not have, or a primitive of a lower class than was chosen.
+    """
+    check_made_for(given, network, choices.threads)
+    here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
+    check_device(given, here, choices.device)
+    here = choose_gpus(here, replace(choices, device=given.device))
+    host = given.machine.host
+    able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
+    primitives = catalogue(able)
+    check_runnable(given, primitives)
+    check_class(given, primitives, choices.accuracy)
+    there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
+    overhead = run_overhead(there, stored, handling_times(there, choices.costs))
+    parts = given.parts
+    on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
+    time = time_of_run(network, given.patch, parts, overhead)
+    checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
+    array = stored.output_array
+    output = f", {in_units(array)} of it for the output array," * bool(array)
+    _check_allowed("ram", checked.memory, here.host.memory, output)
+    if checked.gpu_memory:
+        _check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
+        return replace(checked, machine=there)
+    return checked
+
+
+def _check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
+    if memory.total > allowed:
+        raise InvalidInput(
+            f"the plan takes {in_units(memory.total)}{what} and {in_units(allowed)} are allowed; "
+            f"give {option(limit, f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
+        )
+
+
+def accuracy_of(plan: Plan) -> Accuracy:
+    """The class of the least accurate primitive of a plan that this machine can run."""
+    return class_of_plan(plan, catalogue(plan.machine))
+
+
+def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
+    """What is to be said of a plan's accuracy: nothing where float32 was asked for and is used."""
+    return note_on(plan, catalogue(plan.machine), allowed)
+
+
+def prepare(
+    plan: Plan,
+    weights: Weights,
+    measured: Measured = not_measured,
+    dtype: OutputType = "float32",
+) -> PatchRunner | Fleet:
+    """A plan made ready to run on this machine: in this process, or in one for each of its GPUs.
+
+    Args:
+        plan: what to run.
+        weights: of its network.
+        measured: told of each call of a step in this process.
+        dtype: of the output.
+
+    Raises:
+        RunFailed: a GPU fails, or its memory does not suffice; with several GPUs
+            ``Fleet.run_volume`` raises that, as their processes get ready beside this one.
+    """
+    if plan.workers == 1:
+        return prepare_alone(plan, weights, measured, dtype)
+    members = []
+    for gpu in plan.machine.gpus[: plan.workers]:
+        alone = replace(plan, machine=replace(plan.machine, gpus=(gpu,), used_gpus=1))
+        made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
+        members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu)))
+    return Fleet(plan, members, dtype)
+
+
+def prepare_alone(
+    plan: Plan,
+    weights: Weights,
+    measured: Measured = not_measured,
+    dtype: OutputType = "float32",
+) -> PatchRunner:
+    """A plan made ready to run in this process; takes and raises what ``prepare`` does."""
+    return PatchRunner(plan, catalogue(plan.machine), weights, measured, dtype)
+
+
+def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
+    """A plan all of whose layers are on a GPU, made ready in a process that does nothing else.
+
+    Takes and raises what ``prepare`` does.
+    """
+    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)

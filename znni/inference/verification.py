@@ -1,0 +1,267 @@
+"""Outputs held to what input and network alone give, at voxels chosen at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, Unreachable, Unreadable
+from znni.core.options import ACCURACIES, Accuracy, Pad
+from znni.core.shapes import Box, Vec3
+from znni.core.text import counted
+from znni.core.volume import Volume
+from znni.inference.brute_force import at_voxel
+from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
+from znni.network.network import Network
+from znni.network.weights import Weights
+from znni.volumes.array import ArrayLike
+from znni.volumes.block_checks import BlockChecks, check_blocks
+from znni.volumes.ledger import read_ledger
+from znni.volumes.locate import open_volume, split_dataset
+from znni.volumes.partial_file import check_finished
+from znni.volumes.stored import StoredVolume
+
+VOXELS = 32
+BOUNDED = ("sigmoid", "tanh", "softmax")  # activations that give 1 at most
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How an output compares with what input and network give.
+
+    Attributes:
+        out: the output.
+        voxels: how many were looked at.
+        unreadable: how many of them could not be, as they lie in damaged blocks.
+        unneeded: how many are outside the mask and hold 0; all others were computed again.
+        seed: that they were chosen by.
+        wrong: how many differ by more than is allowed.
+        largest_error: the largest difference, in the units of what the network gives.
+        allowed: at that voxel: the rounding of the primitives' accuracy class and of the type
+            that values are stored as.
+        at: that voxel, in voxels of the output; None where none could be looked at.
+        blocks: how its blocks compare with their checksums.
+    """
+
+    out: str
+    voxels: int
+    unreadable: int
+    unneeded: int
+    seed: int
+    wrong: int
+    largest_error: float
+    allowed: float
+    at: Vec3 | None
+    blocks: BlockChecks
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.wrong or self.unreadable or self.blocks.damaged)
+
+    def __str__(self) -> str:
+        """What was found, in a line."""
+        if self.wrong:
+            found = f"{counted(self.wrong, 'voxel')} {'differs' if self.wrong == 1 else 'differ'}"
+        else:
+            agree = "agree" if self.blocks.checked else "the voxels looked at agree"
+            found = agree if self.agrees else "is damaged"
+        computed = self.voxels - self.unneeded - self.unreadable
+        again = f"{counted(computed, 'voxel')} computed again in float64"
+        masked = f", {self.unneeded:,} outside the mask hold 0" * bool(self.unneeded)
+        unread = f", {self.unreadable:,} cannot be read" * bool(self.unreadable)
+        largest = ""
+        if self.at:
+            z, y, x = self.at
+            largest = (
+                f", largest error {self.largest_error:.2g} at z={z}, y={y}, x={x} of the output, "
+                f"where {self.allowed:.2g} is allowed"
+            )
+        return (
+            f"{self.out}: {found}; {again}{masked}{unread} (seed {self.seed}){largest}; "
+            f"{self.blocks}"
+        )
+
+
+def verify(
+    out: str | Path,
+    *,
+    source: str | Path | ArrayLike | None = None,
+    mask: str | Path | ArrayLike | None = None,
+    weights: Weights | str | Path | None = None,
+    voxels: int = VOXELS,
+    blocks: int | None = None,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Verification:
+    """Compute voxels of an output again, each by itself in float64, from input and network alone.
+
+    Its blocks are read, too, and held to the checksums that they were written with.
+
+    A voxel takes the multiplications of one field of view, on the host: seconds for a field of view
+    of 85^3 and 80 maps, minutes for 163^3.
+
+    Args:
+        out: an output of ``znni.infer``: a file, or the URL of a Zarr. Its attributes say what it
+            was computed from.
+        source: the input, where it is not where it was, or was an array.
+        mask: in the same way, the mask of the run, if it had one.
+        weights: they or their file, where they are not where they were.
+        voxels: how many are computed, each with all its maps.
+        blocks: how many of the blocks are read; by default all.
+        seed: to choose both by; by default another each time.
+        progress: called after each block, then after each voxel, with how many are done and
+            wanted.
+
+    Raises:
+        InvalidInput: the output has no such attributes, or input or weights are not there, or not
+            those that it was computed from.
+        Unreadable: the input cannot be read; of the output, what cannot is counted.
+        Unreachable: input or output cannot be got at, as on a server that does not answer.
+
+    Example:
+        >>> znni.verify("boundaries.h5", voxels=100).agrees
+        True
+    """
+    if voxels < 1 or min(blocks or 0, seed or 0) < 0:
+        raise InvalidInput(
+            f"{voxels} voxels and {blocks} blocks by seed {seed} cannot be verified; give 1 voxel "
+            f"or more, and 0 or more of the others"
+        )
+    place = split_dataset(str(out))[0]
+    check_finished(Path(place))
+    output = open_volume(out)
+    if not isinstance(output, StoredVolume) or str(out).rstrip("/").endswith(".partial"):
+        raise InvalidInput(f"{out}: is no finished output; give a file that znni infer has made")
+    origin = origin_of(output)
+    ledger = read_ledger(place)
+    volume = input_of(origin, output, ledger, source)
+    masked = mask_of(origin, output, ledger, volume, mask)
+    parameters = weights_of(origin, output, weights)
+    if seed is None:
+        seed = int(np.random.default_rng().integers(2**32))
+    generator = np.random.default_rng(seed)
+    checked = check_blocks(output, ledger, output.name, blocks, generator, progress)
+    chosen = [Vec3(*map(int, generator.integers(output.size))) for _ in range(voxels)]
+    places, stored = _readable(output, chosen)
+    computed = np.zeros(stored.shape)
+    unneeded, largest_sum = 0, 0.0
+    for index, at in enumerate(places):
+        if masked and not stored[index].any() and not _mask_at(masked, origin, at):
+            unneeded += 1
+        else:
+            window = seen_at(volume, origin, at)
+            computed[index], seen = at_voxel(origin.network, parameters, window)
+            largest_sum = max(largest_sum, seen)
+        progress(index + 1, len(places))
+    errors, allowed = compared(
+        stored,
+        computed,
+        origin.attributes.scale,
+        tolerance(origin.network, origin.attributes.accuracy, largest_sum),
+    )
+    differ = ~(errors <= allowed)  # NaN is one that does
+    ranked = np.nan_to_num(errors, nan=np.inf)
+    worst = np.unravel_index(ranked.argmax(), ranked.shape) if places else None
+    return Verification(
+        out=str(out),
+        voxels=voxels,
+        unreadable=voxels - len(places),
+        unneeded=unneeded,
+        seed=seed,
+        wrong=int(differ.any(axis=1).sum()),
+        largest_error=float(errors[worst]) if worst else 0.0,
+        allowed=float(allowed[worst]) if worst else 0.0,
+        at=places[worst[0]] if worst else None,
+        blocks=checked,
+    )
+
+
+def _readable(output: StoredVolume, places: list[Vec3]) -> tuple[list[Vec3], NDArray[Any]]:
+    """Those of the voxels that are not damaged, and what they hold (voxels, f')."""
+    readable, values = [], []
+    for at in places:
+        try:
+            values.append(output.read(Box(at, at + 1))[:, 0, 0, 0])
+        except Unreachable:
+            raise
+        except Unreadable:  # which the voxels that are left out tell
+            continue
+        readable.append(at)
+    return readable, np.array(values, output.dtype).reshape(-1, output.features)
+
+
+def tolerance(network: Network, accuracy: Accuracy, largest_sum: float) -> float:
+    """The largest error to be expected of a network's primitives.
+
+    Args:
+        network: each of its convolutions may add the error of the class.
+        accuracy: the class of its primitives, relative to the largest value.
+        largest_sum: the largest magnitude that was seen in the last convolution before its
+            activation.
+    """
+    bounded = network.convolutions[-1].activation in BOUNDED
+    return ACCURACIES[accuracy] * len(network.convolutions) * (1.0 if bounded else largest_sum)
+
+
+def compared(
+    stored: NDArray[Any], computed: NDArray[np.float64], scale: float, rounding: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Errors of stored values, and the errors that are allowed.
+
+    Args:
+        stored: float32, float16 (infinite beyond its range) or uint8 (0 to 1, what lies outside
+            clipped).
+        computed: what they should be.
+        scale: times a stored value is what the network gave.
+        rounding: of the primitives.
+    """
+    values = stored.astype(np.float64) * scale
+    if stored.dtype.kind != "f":
+        return np.abs(values - computed.clip(0, 1)), np.full(computed.shape, rounding + scale / 2)
+    kind = np.finfo(stored.dtype)
+    allowed = rounding + np.abs(computed) * float(kind.eps) / 2 + float(kind.smallest_subnormal) / 2
+    overflown = np.isinf(values) & (np.sign(values) * computed + allowed >= float(kind.max))
+    with np.errstate(invalid="ignore"):
+        return np.where(overflown, 0.0, np.abs(values - computed)), allowed
+
+
+def seen_at(volume: Volume, origin: Origin, at: Vec3) -> NDArray[np.float32]:
+    """What the network sees for an output voxel (f, z, y, x), padded beyond the volume's edges."""
+    view, scaling = origin.network.field_of_view, origin.network.scaling
+    start = at + Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
+    axes = [range(a, b) for a, b in zip(start, start + view, strict=True)]
+    pad = origin.attributes.pad
+    seen = [
+        [_seen_from(position, extent, pad) for position in axis]
+        for axis, extent in zip(axes, volume.size, strict=True)
+    ]
+    low, high = Vec3(*map(min, seen)), Vec3(*map(max, seen))
+    read = volume.read(Box(low, high + 1)).astype(np.float32)
+    for axis, voxels in enumerate(seen):
+        read = read.take([voxel - low[axis] for voxel in voxels], axis=axis + 1)
+    values = read * np.float32(scaling.scale) + np.float32(scaling.offset)
+    if pad == "constant":
+        for axis, (positions, extent) in enumerate(zip(axes, volume.size, strict=True), start=1):
+            beyond = [i not in range(extent) for i in positions]
+            np.moveaxis(values, axis, 0)[beyond] = 0
+    return values
+
+
+def _seen_from(position: int, extent: int, pad: Pad) -> int:
+    """The voxel of an axis that is seen at a position, within it or beyond."""
+    if pad != "reflect" or extent == 1:
+        return min(max(position, 0), extent - 1)
+    while not 0 <= position < extent:
+        position = -position if position < 0 else 2 * (extent - 1) - position
+    return position
+
+
+def _mask_at(mask: Volume, origin: Origin, at: Vec3) -> bool:
+    voxel = at + Vec3(*origin.attributes.voxel_offset)
+    return bool(mask.read(Box(voxel, voxel + 1)).any())

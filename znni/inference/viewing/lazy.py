@@ -1,0 +1,69 @@
+"""Volumes as arrays that other viewers slice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.shapes import Box, Vec3
+from znni.volumes.locate import open_volume
+
+
+class LazyArray:
+    """A volume in any format, read as it is indexed.
+
+    Args:
+        source: as of ``znni.infer``.
+        dataset: of a file with several.
+
+    Attributes:
+        shape: extents (f, z, y, x).
+        ndim: 4.
+        dtype: of the values.
+
+    Example:
+        >>> napari.Viewer().add_image(LazyArray("boundaries.zarr"))
+
+    Raises:
+        InvalidInput: nothing there that is a volume.
+    """
+
+    ndim = 4
+
+    def __init__(self, source: str | Path, dataset: str | None = None) -> None:
+        self._volume = open_volume(source, dataset)
+        self.shape = (self._volume.features, *self._volume.size)
+        self.dtype = self._volume.read(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).dtype
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        """The values of integers and slices, one for each axis or fewer."""
+        given = key if isinstance(key, tuple) else (key,)
+        if Ellipsis in given:
+            at = given.index(Ellipsis)
+            whole = (slice(None),) * (self.ndim + 1 - len(given))
+            given = (*given[:at], *whole, *given[at + 1 :])
+        given += (slice(None),) * (self.ndim - len(given))
+        ranges = [range(extent)[_as_slice(k)] for k, extent in zip(given, self.shape, strict=True)]
+        dropped = tuple(0 if isinstance(k, SupportsIndex) else slice(None) for k in given)
+        if not all(ranges):
+            return np.empty([len(part) for part in ranges], self.dtype)[dropped]
+        low = [min(part) for part in ranges]
+        box = Box(Vec3(*low[1:]), Vec3(*(max(part) + 1 for part in ranges[1:])))
+        values = self._volume.read(box)[ranges[0].start :: ranges[0].step][: len(ranges[0])]
+        for axis, part in enumerate(ranges[1:], start=1):
+            values = values.take([i - low[axis] for i in part], axis=axis)
+        return np.asarray(values[dropped])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """All of it, in memory."""
+        return np.array(self[:], dtype, copy=copy)
+
+
+def _as_slice(key: Any) -> slice:
+    if isinstance(key, slice):
+        return key
+    index = key.__index__()
+    return slice(index, index + 1 or None)

@@ -1,0 +1,84 @@
+"""Volumes as pictures: all planes of a sample, in a grid."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+from math import ceil, isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Volume
+from znni.inference.viewing.png import grey_png
+
+SLAB = 2**24  # values read at a time
+
+
+def sampled(volume: Volume, feature: int, box: Box, stride: int) -> NDArray[np.float32]:
+    """One map (z, y, x) of a box, every so many voxels along each axis."""
+    plane = volume.features * box.size.y * box.size.x
+    depth = max(1, SLAB // plane // stride) * stride
+    slabs = []
+    for z in range(box.start.z, box.stop.z, depth):
+        slab = Box(box.start._replace(z=z), box.stop._replace(z=min(z + depth, box.stop.z)))
+        values = volume.read(slab)[feature, ::stride, ::stride, ::stride]
+        slabs.append(values.astype(np.float32))
+    return np.concatenate(slabs)
+
+
+def range_of(values: NDArray[np.float32], *, output: bool) -> tuple[float, float]:
+    """What black and white stand for: 0 to 1 of probabilities, else all but the extremes."""
+    finite = values[np.isfinite(values)]
+    if not finite.size or (output and finite.min() >= 0 and finite.max() <= 1):
+        return 0.0, 1.0
+    low, high = (float(value) for value in np.percentile(finite, (0.5, 99.5)))
+    return low, high if high > low else low + 1
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A sample as the page takes it.
+
+    Attributes:
+        name: for people.
+        low: what black stands for.
+        high: what white stands for.
+        address: of its planes as a PNG, which is in the address.
+    """
+
+    name: str
+    low: float
+    high: float
+    address: str
+
+    @property
+    def shades(self) -> dict[str, Any]:
+        """All but the picture itself."""
+        return {"name": self.name, "low": self.low, "high": self.high}
+
+
+def picture_of(name: str, values: NDArray[np.float32], low: float, high: float) -> Picture:
+    """Values (z, y, x) in shades between two of them."""
+    shades = (np.nan_to_num(values, nan=low) - low) / (high - low) * 255
+    grid = planes_in_grid(np.rint(shades.clip(0, 255)).astype(np.uint8))
+    encoded = b64encode(grey_png(grid)).decode()
+    return Picture(name, low, high, f"data:image/png;base64,{encoded}")
+
+
+def grid_columns(size: Vec3) -> int:
+    """How many planes lie side by side, for a grid about as high as it is wide."""
+    return max(1, isqrt(ceil(size.z * size.y / size.x)))
+
+
+def planes_in_grid(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Planes of (z, y, x) row by row; what is left of the last row is black."""
+    depth, height, width = values.shape
+    columns = grid_columns(Vec3(depth, height, width))
+    rows = ceil(depth / columns)
+    padded = np.zeros((rows * columns, height, width), np.uint8)
+    padded[:depth] = values
+    grid = padded.reshape(rows, columns, height, width).swapaxes(1, 2)
+    return grid.reshape(rows * height, columns * width)

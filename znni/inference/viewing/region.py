@@ -1,0 +1,99 @@
+"""Which voxels a page shows."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from znni.core.errors import InvalidInput, option
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Volume
+from znni.volumes.stored import StoredVolume
+
+EXTENT = 192  # most voxels along an axis of a page
+WHOLE = 2**28  # voxels of an output that is read whole for its page
+ZERO = Vec3(0, 0, 0)
+
+
+def offset_of(output: Volume, volume: Volume) -> Vec3:
+    """The input voxel that an output's first one stands for.
+
+    Raises:
+        InvalidInput: the output does not say, lies outside of the input, or was computed from one
+            of other extents.
+    """
+    extents = _stored(output, "source_extents")
+    if extents is not None and extents != volume.size:
+        raise InvalidInput(
+            f"the input is {volume.size} voxels, and the output was computed from one of "
+            f"{extents}; give that"
+        )
+    offset = _stored(output, "voxel_offset")
+    if offset is None and volume.size == output.size:
+        return ZERO
+    if offset is None:
+        raise InvalidInput(
+            f"the output is {output.size} voxels, the input {volume.size}, and there is no "
+            f"attribute 'voxel_offset'; give an output of znni infer, or one of the input's extents"
+        )
+    if not Box(offset, offset + output.size).within(Box(ZERO, volume.size)):
+        raise InvalidInput(
+            f"the output is {output.size} voxels from {offset} on, and the input is {volume.size}; "
+            f"give the input that it was computed from"
+        )
+    return offset
+
+
+def names_input(output: Volume) -> bool:
+    """Whether an output says of which extents its input was; those of other programs do not."""
+    return _stored(output, "source_extents") is not None
+
+
+def _stored(output: Volume, name: str) -> Vec3 | None:
+    """An attribute of three integers, where there is one."""
+    stored = output.attribute(name) if isinstance(output, StoredVolume) else None
+    if stored is None:
+        return None
+    try:
+        z, y, x = map(int, stored)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"the output's attribute {name!r} is {stored!r}; give an output of znni infer"
+        ) from None
+    return Vec3(z, y, x)
+
+
+def shown(
+    possible: Box, region: tuple[slice, slice, slice] | None, stride: int | None
+) -> tuple[Box, int]:
+    """What is shown of the voxels that have output, and every how many of them.
+
+    Args:
+        possible: the voxels that have output.
+        region: those asked for. By default all of them where that is quickly read, and else as
+            many as a page holds from their middle.
+        stride: as asked for.
+
+    Raises:
+        InvalidInput: the region has no output, or is more than a page holds at this stride.
+    """
+    if stride is not None and stride < 1:
+        raise InvalidInput(f"stride is {stride}; give 1 or more")
+    if region is not None:
+        ends = list(zip(region, possible.start, possible.stop, strict=True))
+        start = Vec3(*(a if part.start is None else part.start for part, a, _ in ends))
+        box = Box(start, Vec3(*(b if part.stop is None else part.stop for part, _, b in ends)))
+    elif possible.size.volume <= WHOLE:
+        box = possible
+    else:
+        extent = possible.size.minimum(EXTENT * (stride or 1))
+        start = possible.start + (possible.size - extent) // 2
+        box = Box(start, start + extent)
+    if min(box.size) < 1 or not box.within(possible):
+        raise InvalidInput(f"region {box} is not within {possible}, the voxels that have output")
+    least = max(ceil(extent / EXTENT) for extent in box.size)
+    if stride is not None and stride < least:
+        raise InvalidInput(
+            f"region {box} has more than {EXTENT} voxels along an axis at stride {stride}; give "
+            f"{option('stride', least)} or a smaller region"
+        )
+    return box, stride or least

@@ -1,0 +1,1 @@
+"""What it is computed on: processors, GPUs, their memory and their clocks."""

@@ -1,0 +1,262 @@
+"""Memory that a patch's arrays share, so that each page is fetched from the system once.
+
+The first touch of a page costs more than many passes over it: the system must find it and clear
+it. An arena keeps its pages between arrays. It is filled from both ends: each layer's output goes
+to the other end than its input, and workspace next to the input, so that what is freed first
+always lies innermost and the free memory between the ends stays in one piece.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from math import prod
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from znni.core.text import in_units
+from znni.machine.arrays import ALIGNMENT, empty_aligned
+from znni.machine.cuda import cupy
+from znni.machine.detect import usable_cores
+from znni.network.weights import Float32
+
+SMALL = 64 * 1024  # bytes below which malloc serves as well
+TOUCHED = 64 * 2**20  # bytes that a thread touches at a time
+
+_current: ContextVar[Arena | None] = ContextVar("_current", default=None)
+_given: ContextVar[Float32 | None] = ContextVar("_given", default=None)
+
+
+@contextmanager
+def output_into(array: Float32) -> Iterator[None]:
+    """Let the output made within a ``with`` block be this array, for the one call that takes it."""
+    token = _given.set(array)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def given_output(shape: tuple[int, ...]) -> Any:
+    """The array that ``output_into`` gives for an output, or None; of the host or a GPU.
+
+    Raises:
+        ValueError: the one given has another shape.
+    """
+    given = _given.get()
+    if given is not None and given.shape != tuple(shape):
+        raise ValueError(f"an output of {given.shape} is given where {shape} is made")
+    return given
+
+
+def new_output(shape: tuple[int, ...]) -> Float32:
+    """An uninitialised float32 array for a layer's output, or the one given for it.
+
+    Raises:
+        ValueError: the one given has another shape.
+    """
+    given: Float32 | None = given_output(shape)
+    if given is not None:
+        return given
+    arena = _current.get()
+    if arena:
+        arena.change_ends()
+    return _allocate(arena, shape, np.float32)
+
+
+def workspace(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An uninitialised, aligned array that lives no longer than the call that takes it."""
+    return _allocate(_current.get(), shape, dtype)
+
+
+def _allocate(arena: Arena | None, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    nbytes = prod(shape) * np.dtype(dtype).itemsize
+    memory: object
+    if nbytes < SMALL:
+        memory = empty_aligned((nbytes,), np.uint8)
+    elif arena:
+        memory = arena.take(nbytes)
+    else:
+        memory = map_pages(nbytes)
+    return np.frombuffer(memory, dtype, prod(shape)).reshape(shape)  # type: ignore[call-overload, no-any-return]
+
+
+def map_pages(nbytes: int) -> mmap.mmap:
+    """Zeroed pages of their own, huge ones if there are, that go back when they are freed.
+
+    ``malloc`` keeps freed blocks of up to some tens of megabytes, which a promise of exact peak
+    memory cannot afford.
+
+    Raises:
+        MemoryError: the system has none left.
+    """
+    try:
+        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{in_units(nbytes)} cannot be had: {error.strerror}") from None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel built without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+class Arena:
+    """A fixed amount of memory for the arrays of one thread.
+
+    Where the free memory is not in one piece large enough, an array gets pages of its own, and
+    as long as there are such the arena's free pages go back to the system, so that never more
+    than its capacity is resident. Page-locked pages cannot go back while a GPU may copy from them:
+    there such an array comes on top of the capacity.
+
+    Args:
+        capacity: bytes of the arrays alive at a time. Their alignment has a page more.
+        page_locked: whether a GPU copies to and from the arrays.
+
+    Raises:
+        MemoryError: the system has none left.
+        cupy.cuda.runtime.CUDARuntimeError: it does not lock so many pages.
+    """
+
+    def __init__(self, capacity: int, *, page_locked: bool = False) -> None:
+        self.capacity = (-(-capacity // mmap.PAGESIZE) + 1) * mmap.PAGESIZE
+        self._pages = map_pages(self.capacity)
+        self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
+        self._lock = PageLock(self._pages) if page_locked else None
+        self._free = [(0, self.capacity)]  # ascending, never adjacent
+        self._freed: deque[tuple[int, int]] = deque()  # by blocks that ended, in any thread
+        self._outside = 0
+        self._at_high_end = True
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Serve ``new_output`` and ``workspace`` of this thread within a ``with`` block.
+
+        Each begins at the same end, so that patch after patch is laid out alike.
+        """
+        self._at_high_end = True
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def change_ends(self) -> None:
+        """Allocate at the other end from now on."""
+        self._at_high_end = not self._at_high_end
+
+    def take(self, nbytes: int) -> object:
+        """Memory as an object with the buffer interface; free when nothing refers to it."""
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        self._collect()
+        candidates = reversed(self._free) if self._at_high_end else iter(self._free)
+        found = next((piece for piece in candidates if piece[1] - piece[0] >= size), None)
+        if found is None:
+            return self._take_outside(nbytes)
+        start, stop = found
+        index = self._free.index(found)
+        if self._at_high_end:
+            rest, taken = (start, stop - size), (stop - size, stop)
+        else:
+            rest, taken = (start + size, stop), (start, start + size)
+        self._free[index : index + 1] = [rest] if rest[0] < rest[1] else []
+        pages = self._lock or self._pages
+        return np.asarray(_Block(self._address, *taken, nbytes, pages, self._freed))
+
+    def _take_outside(self, nbytes: int) -> object:
+        for start, stop in self._free:
+            self._give_back(start, stop)
+        self._outside += 1
+        pages = map_pages(nbytes)
+        address = np.frombuffer(pages, np.uint8).ctypes.data
+        return np.asarray(_Block(address, 0, 0, nbytes, pages, self._freed))
+
+    def _collect(self) -> None:
+        """Join what was freed to the free pieces."""
+        while self._freed:
+            start, stop = self._freed.popleft()
+            if start == stop:
+                self._outside -= 1
+                continue
+            if self._outside:
+                self._give_back(start, stop)
+            pieces = sorted([*self._free, (start, stop)])
+            self._free = [pieces[0]]
+            for piece in pieces[1:]:
+                before = self._free[-1]
+                if before[1] == piece[0]:
+                    self._free[-1] = (before[0], piece[1])
+                else:
+                    self._free.append(piece)
+
+    def _give_back(self, start: int, stop: int) -> None:
+        """Return the whole pages of a free piece to the system."""
+        if self._lock:
+            return
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < last:
+            self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+class PageLock:
+    """Pages that stay where they are, so that a GPU copies to and from them on its own.
+
+    Locked until this object and all arrays in the pages are gone. Before, all cores touch them: to
+    lock pages that the system has yet to find and clear takes four times as long, as one does that.
+
+    Args:
+        pages: all of a mapping.
+
+    Raises:
+        cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many.
+    """
+
+    def __init__(self, pages: mmap.mmap) -> None:
+        self._pages = pages
+        values = np.frombuffer(pages, np.uint8)
+        touch(values)
+        address, runtime = values.ctypes.data, cupy().cuda.runtime
+        runtime.hostRegister(address, len(pages), 0)  # for the current device, not mapped there
+        self._unlock = finalize(self, runtime.hostUnregister, address)
+        self._unlock.atexit = False  # the process takes its locks with it
+
+
+def touch(values: NDArray[np.uint8]) -> None:
+    """Have the system find and clear all pages of a mapping, which hold zeros yet."""
+    starts = range(0, len(values), TOUCHED)
+    pages = [values[start : start + TOUCHED : mmap.PAGESIZE] for start in starts]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        list(pool.map(lambda some: some.fill(0), pages))  # raises what was raised there
+
+
+class _Block:
+    """The owner of an array's memory: NumPy keeps it as long as any view is alive."""
+
+    def __init__(
+        self,
+        address: int,
+        start: int,
+        stop: int,
+        nbytes: int,
+        pages: object,
+        freed: deque[tuple[int, int]],
+    ) -> None:
+        self._range = (start, stop)
+        self._pages = pages  # stays mapped until the last array is gone
+        self._freed = freed
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "data": (address + start, False),
+        }
+
+    def __del__(self) -> None:
+        self._freed.append(self._range)

@@ -1,0 +1,237 @@
+"""Kernels of CUDA C++, compiled by NVRTC.
+
+They are compiled to machine code for one architecture, without a device where there is none, so
+that they can be checked anywhere. Compiled code is kept in the user's cache under a hash of all
+that it depends on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import re
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from znni.core.errors import InvalidInput
+from znni.core.user_cache import user_cache
+from znni.machine.cuda import INSTALL, cupy
+
+STANDARD = "-std=c++17"
+
+# From this compute capability on, an architecture's own instructions (such as Hopper's products of
+# whole warp groups) are compiled only for a target whose name ends in a.
+OWN_INSTRUCTIONS = 90
+
+_log = logging.getLogger(__name__)
+
+_ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
+_SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (?P<registers>\d+) registers")
+_SHARED = re.compile(r"(?P<bytes>\d+) bytes smem")
+
+
+@dataclass(frozen=True)
+class ResourceUsage:
+    """What the compiler says that a kernel takes.
+
+    Attributes:
+        registers: of a thread.
+        spills: bytes of them that a thread stores to and loads from memory, added up.
+        shared: bytes of a block, beside what is asked for at launch.
+    """
+
+    registers: int
+    spills: int
+    shared: int
+
+
+@cache
+def source_beside(module: str, name: str) -> str:
+    """The CUDA C++ of a file beside a module.
+
+    Args:
+        module: its ``__file__``.
+        name: of the file.
+    """
+    return Path(module).with_name(name).read_text()
+
+
+def compiled(source: str, options: tuple[str, ...] = ()) -> Any:
+    """A module of kernels for the current device, compiled once, now or in an earlier process.
+
+    Args:
+        source: CUDA C++; its kernels are ``extern "C"``.
+        options: of NVRTC, such as ``-DTILE=32``.
+
+    Returns:
+        A ``cupy.RawModule``: ``get_function(name)`` gives a kernel.
+    """
+    return _loaded(source, _architecture(), options, cupy().cuda.Device().id)
+
+
+def kernel_with_shared(
+    source: str, name: str, shared_bytes: int, options: tuple[str, ...] = ()
+) -> Any:
+    """A kernel of a module that may take that much shared memory for a block.
+
+    Args:
+        source: as of ``compiled``.
+        name: of the kernel.
+        shared_bytes: that it is launched with.
+        options: as of ``compiled``.
+    """
+    kernel = compiled(source, options).get_function(name)
+    kernel.max_dynamic_shared_size_bytes = shared_bytes
+    return kernel
+
+
+def compile_together(sources: Iterable[str]) -> None:
+    """Compile modules for the current device at the same time, for ``compiled`` to find them.
+
+    Args:
+        sources: as of ``compiled``.
+    """
+    architecture = _architecture()
+    with ThreadPoolExecutor() as pool:
+        for future in [pool.submit(_stored, source, architecture, ()) for source in sources]:
+            future.result()
+
+
+def compile_offline(
+    source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()
+) -> bytes:
+    """The machine code (cubin) of a module of kernels; needs no device.
+
+    Raises:
+        InvalidInput: CuPy, NVRTC or the headers of CUDA are not installed.
+        RuntimeError: NVRTC does not compile it; with its log.
+    """
+    return _compile(source, architecture, options)[0]
+
+
+def resource_usage(
+    source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()
+) -> dict[str, ResourceUsage]:
+    """What each kernel of a module takes, by name; needs no device.
+
+    Raises:
+        InvalidInput, RuntimeError: as ``compile_offline``.
+    """
+    _, report = _compile(source, architecture, (*options, "-Xptxas=-v"))
+    return parsed_usage(report)
+
+
+def parsed_usage(report: str) -> dict[str, ResourceUsage]:
+    """What each kernel takes, from what ``ptxas -v`` prints of a module."""
+    pieces = _ENTRY.split(report)[1:]
+    usage = {}
+    for kernel, text in zip(pieces[::2], pieces[1::2], strict=True):
+        spills, registers, shared = (p.search(text) for p in (_SPILLS, _REGISTERS, _SHARED))
+        if spills is None or registers is None:
+            raise RuntimeError(f"ptxas does not say what kernel {kernel} takes: {text.strip()}")
+        usage[kernel] = ResourceUsage(
+            registers=int(registers["registers"]),
+            spills=int(spills["stores"]) + int(spills["loads"]),
+            shared=int(shared["bytes"]) if shared else 0,
+        )
+    return usage
+
+
+def _architecture() -> str:
+    """Of the current device, by NVRTC's name."""
+    capability = int(cupy().cuda.Device().compute_capability)
+    return f"sm_{capability}" + ("a" if capability >= OWN_INSTRUCTIONS else "")
+
+
+@cache
+def _loaded(source: str, architecture: str, options: tuple[str, ...], device: int) -> Any:  # noqa: ARG001 - each device loads its own
+    return cupy().RawModule(path=str(_stored(source, architecture, options)))
+
+
+@cache
+def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
+    """The file of a compiled module: an earlier one, or one made now.
+
+    It is kept in mind, as its place may be this process's own.
+    """
+    key = repr((_nvrtc().getVersion(), architecture, options, source))
+    file = user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.cubin"
+    if file.exists():
+        return file
+    code = compile_offline(source, architecture, options)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return _written(code, file)
+    except OSError as error:
+        _log.info("compiled kernels are not kept: %s", error)
+        return _written(code, _own_folder() / file.name)
+
+
+def _written(code: bytes, file: Path) -> Path:
+    """Make a file, whole or not at all, whoever else makes it."""
+    with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".partial", delete=False) as partial:
+        partial.write(code)
+    return Path(partial.name).replace(file)
+
+
+@cache
+def _own_folder() -> Path:
+    """A folder of this process's, which goes when it ends."""
+    folder = tempfile.TemporaryDirectory(prefix="znni-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+    """Machine code, and what the compiler said."""
+    nvrtc = _nvrtc()
+    program = nvrtc.createProgram(source, "kernels.cu", [], [])
+    try:
+        nvrtc.compileProgram(
+            program, [f"-arch={architecture}", STANDARD, f"-I{_headers()}", *options]
+        )
+        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise RuntimeError(
+            f"NVRTC cannot compile for {architecture} ({error}):\n{log.strip()}"
+        ) from None
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+@cache
+def _nvrtc() -> Any:
+    """CuPy's binding of NVRTC.
+
+    Raises:
+        InvalidInput: CuPy or NVRTC is not installed.
+    """
+    nvrtc = cupy().cuda.nvrtc
+    try:
+        nvrtc.getVersion()
+    except Exception as error:  # the loader of libraries raises what it likes
+        raise InvalidInput(f"a GPU needs CUDA's compiler NVRTC ({error}); {INSTALL}") from None
+    return nvrtc
+
+
+@cache
+def _headers() -> str:
+    """The folder of CUDA's headers, such as ``cuda_fp16.h``.
+
+    Raises:
+        InvalidInput: they are not installed.
+    """
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    folder = find_nvidia_header_directory("cudart")
+    if folder is None:
+        raise InvalidInput(f"a GPU needs the headers of CUDA's runtime; {INSTALL}")
+    return str(folder)

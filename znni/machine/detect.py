@@ -1,0 +1,121 @@
+"""The machine at hand, as it is found."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from importlib.util import find_spec
+from math import ceil
+
+import psutil
+
+from znni.core.options import DeviceChoice
+from znni.machine import control_groups
+from znni.machine.gpus import Gpu, detect_gpus
+from znni.machine.machine import BANDWIDTH_EXPONENT, Device, Machine, limited, nominal_link
+from znni.machine.processor import (
+    nominal_flops,
+    pairs_per_cycle,
+    processor_features,
+    processor_name,
+)
+
+# A share of what the system calls available is left to it: page cache, other processes.
+AVAILABLE_SHARE = 0.9
+
+# Nominal memory bandwidth, until measured costs replace it.
+BANDWIDTH_OF_ONE_CORE = 14e9
+
+
+def detect_machine(
+    ram: int | str | None = None,
+    threads: int | None = None,
+    gpu_memory: int | str | None = None,
+) -> Machine:
+    """This machine.
+
+    Args:
+        ram: bytes of host memory that a plan may use, as a number or as ``8GiB``; by default
+            what is available now, less a margin.
+        threads: worker threads; by default one for every core this process may use.
+        gpu_memory: as ``ram``, of each GPU, beside what CUDA takes for itself.
+
+    Raises:
+        InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
+    """
+    gpus = tuple(map(_gpu, detect_gpus()))
+    return limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
+
+
+def detect_for(
+    device: DeviceChoice,
+    ram: int | str | None = None,
+    threads: int | None = None,
+    gpu_memory: int | str | None = None,
+) -> Machine:
+    """This machine, for layers on a device: its GPUs are left alone where these are on the ``cpu``.
+
+    Args:
+        device: where the layers run.
+        ram: as of ``detect_machine``.
+        threads: as of ``detect_machine``.
+        gpu_memory: as of ``detect_machine``.
+
+    Raises:
+        InvalidInput: as ``detect_machine``.
+    """
+    if device == "cpu":
+        return detect_host(ram, threads)
+    return detect_machine(ram, threads, gpu_memory)
+
+
+def detect_host(ram: int | str | None = None, threads: int | None = None) -> Machine:
+    """This machine without its GPUs, which are left alone.
+
+    Args:
+        ram: as of ``detect_machine``.
+        threads: as of ``detect_machine``.
+
+    Raises:
+        InvalidInput: as ``detect_machine``.
+    """
+    cores, features = usable_cores(), processor_features()
+    host = Device(
+        kind="cpu",
+        name=processor_name(),
+        memory=int(_available_memory() * AVAILABLE_SHARE),
+        threads=cores,
+        flops=cores * nominal_flops(features),
+        bandwidth=BANDWIDTH_OF_ONE_CORE * cores**BANDWIDTH_EXPONENT,
+        bfloat16=features.get("avx512bf16", False),
+        pairs_per_cycle=pairs_per_cycle(),
+    )
+    return limited(Machine(host), ram, threads)
+
+
+def _gpu(found: Gpu) -> Device:
+    return Device(
+        kind="gpu",
+        name=found.name,
+        memory=int(found.free * AVAILABLE_SHARE),
+        threads=1,
+        flops=found.flops,
+        bandwidth=found.bandwidth,
+        capability=found.capability,
+        cudnn=find_spec("cudnn") is not None,
+        link=nominal_link(found.capability),
+    )
+
+
+def usable_cores() -> int:
+    """Cores that the process may use, within the time that a container gives it."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min(cores, max(1, ceil(control_groups.processors() or cores)))
+
+
+def _available_memory() -> int:
+    """Bytes available, within the limit that a container sets."""
+    available = int(psutil.virtual_memory().available)
+    left = control_groups.memory_left()
+    return available if left is None else min(available, left)

@@ -1,0 +1,102 @@
+"""The GPUs that are there, by their nominal figures."""
+
+from __future__ import annotations
+
+import ctypes
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from znni.core.errors import InvalidInput
+from znni.machine.cuda import INSTALL, cupy, device_errors
+
+# Float32 multiply-adds of a multiprocessor in a cycle, by compute capability: half as many where a
+# generation was made for double precision.
+LANES = 128
+HALF_THE_LANES = {60, 70, 72, 75, 80}
+
+# Of what the memory's clock allows, the share that copies within a GPU reach: on an H200, 4.27 of
+# 4.81 TB/s.
+SUSTAINED = 0.887
+
+
+class Gpu(NamedTuple):
+    """A GPU's nominal figures.
+
+    Attributes:
+        name: as its driver tells it.
+        free: bytes of its memory that nobody has taken.
+        flops: float32 operations per second, a multiply-add counted as two.
+        bandwidth: bytes per second to and from its memory.
+        capability: its compute capability, 90 for 9.0.
+    """
+
+    name: str
+    free: int
+    flops: float
+    bandwidth: float
+    capability: int
+
+
+def detect_gpus() -> list[Gpu]:
+    """All GPUs that CUDA can use now; none where CuPy or a driver is missing.
+
+    Raises:
+        RunFailed: CUDA finds one, and cannot use it.
+    """
+    if why_no_gpu():
+        return []
+    with device_errors("the GPU"), ThreadPoolExecutor() as pool:
+        return list(pool.map(_look_at, range(cupy().cuda.runtime.getDeviceCount())))
+
+
+@cache
+def why_no_gpu() -> str:
+    """What is missing, with a remedy; empty where there is a GPU."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver; install one if the machine has a GPU"
+    if find_spec("cupy") is None:
+        return f"CuPy is not installed; {INSTALL}"
+    try:
+        runtime = cupy().cuda.runtime
+    except InvalidInput as error:
+        return str(error)
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        return f"CUDA finds no GPU ({error})"
+    return "" if count else "CUDA finds no GPU"
+
+
+def _look_at(number: int) -> Gpu:
+    """One of them; beginning to use it, if this is the first time, takes half a second."""
+    cuda = cupy().cuda
+    with cuda.Device(number) as device:
+        cupy().get_default_memory_pool().free_all_blocks()  # what nobody uses is free
+        capability = int(device.compute_capability)
+        attributes = device.attributes
+        return Gpu(
+            name=cuda.runtime.getDeviceProperties(number)["name"].decode(),
+            free=device.mem_info[0],
+            flops=nominal_flops(
+                capability, attributes["MultiProcessorCount"], attributes["ClockRate"]
+            ),
+            bandwidth=nominal_bandwidth(
+                attributes["GlobalMemoryBusWidth"], attributes["MemoryClockRate"]
+            ),
+            capability=capability,
+        )
+
+
+def nominal_flops(capability: int, multiprocessors: int, kilohertz: int) -> float:
+    """Float32 operations per second, without tensor cores."""
+    lanes = LANES // 2 if capability in HALF_THE_LANES else LANES
+    return 2.0 * lanes * multiprocessors * kilohertz * 1e3
+
+
+def nominal_bandwidth(bits: int, kilohertz: int) -> float:
+    """Bytes per second that copies reach on a memory bus with data at both edges of its clock."""
+    return SUSTAINED * 2.0 * bits / 8 * kilohertz * 1e3

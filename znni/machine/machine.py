@@ -1,0 +1,171 @@
+"""The hardware that a plan is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal, TypeAlias
+
+from znni.core.errors import InvalidInput, option
+from znni.core.options import memory_size
+from znni.machine.processor import PAIRS_PER_CYCLE
+
+# Cores share the memory: from 1 to 16 of them, what they get grew like their number to the power
+# of this.
+BANDWIDTH_EXPONENT = 2 / 3
+
+# Bytes per second that HDF5 moves to and from the system's page cache, which is about what solid
+# state drives sustain behind it; disks and networks are slower.
+NOMINAL_STORAGE = 2e9
+
+# Bytes per second between host memory and a GPU, each way, from a compute capability on: copies of
+# pinned memory over 16 lanes of PCI Express 5, as measured with an H200, and estimates for 4 and 3.
+LINKS = ((90, 55e9), (80, 24e9), (0, 12e9))
+
+
+DeviceKind: TypeAlias = Literal["cpu", "gpu"]
+
+# What computes the layers of a plan: the host, a GPU, or first the one and then the other.
+Processors: TypeAlias = Literal["cpu", "gpu", "cpu+gpu"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A processor with memory of its own.
+
+    Attributes:
+        kind: ``cpu`` or ``gpu``.
+        name: for reports.
+        memory: bytes that a plan may use.
+        threads: worker threads (1 for a GPU).
+        flops: nominal float32 operations per second, all threads.
+        bandwidth: nominal bytes per second to and from memory.
+        bfloat16: whether it multiplies bfloat16 and adds in float32 (AVX512_BF16).
+        pairs_per_cycle: if so, vectors of pairs of them that a core multiplies in a cycle.
+        capability: of a GPU, its compute capability, 90 for 9.0; 0 where it is not known.
+        cudnn: whether NVIDIA's cuDNN is installed for it.
+        link: of a GPU, nominal bytes per second between it and the host's memory, each way.
+        number: of a GPU, its place among those that CUDA sees.
+
+    Raises:
+        InvalidInput: a rate is not positive, or not finite.
+    """
+
+    kind: DeviceKind
+    name: str
+    memory: int
+    threads: int
+    flops: float
+    bandwidth: float
+    bfloat16: bool = False
+    pairs_per_cycle: float = PAIRS_PER_CYCLE
+    capability: int = 0
+    cudnn: bool = False
+    link: float = LINKS[-1][1]
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        _check_rates(self.name, flops=self.flops, bandwidth=self.bandwidth, link=self.link)
+        if not 0 < self.pairs_per_cycle < inf:
+            raise InvalidInput(
+                f"{self.name} has pairs_per_cycle {self.pairs_per_cycle!r}; give a positive number "
+                f"of vectors"
+            )
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where volumes lie.
+
+    Attributes:
+        read: nominal bytes per second.
+        write: nominal bytes per second.
+
+    Raises:
+        InvalidInput: one is not positive, or not finite.
+    """
+
+    read: float = NOMINAL_STORAGE
+    write: float = NOMINAL_STORAGE
+
+    def __post_init__(self) -> None:
+        _check_rates("storage", read=self.read, write=self.write)
+
+
+def _check_rates(owner: str, **rates: float) -> None:
+    for name, rate in rates.items():
+        if not 0 < rate < inf:
+            raise InvalidInput(f"{owner} has {name} {rate!r}; give a positive number a second")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A host and its GPUs.
+
+    Attributes:
+        host: its processors and memory.
+        gpus: beside them; a plan uses the first ones.
+        absent: whether it was described, and not found by looking at it.
+        storage: where volumes are read and written.
+        used_gpus: how many GPUs of a plan that uses them compute patches at the same time.
+    """
+
+    host: Device
+    gpus: tuple[Device, ...] = ()
+    absent: bool = False
+    storage: Storage = Storage()
+    used_gpus: int = 1
+
+
+def limited(
+    machine: Machine,
+    ram: int | str | None,
+    threads: int | None,
+    gpu_memory: int | str | None = None,
+) -> Machine:
+    """A machine of which a plan may use a part.
+
+    Args:
+        machine: as it is, with a thread for every core.
+        ram: bytes of host memory, as a number or as ``8GiB``; by default the machine's.
+        threads: worker threads; more than there are cores are no faster.
+        gpu_memory: bytes of each GPU's memory; by default the machine's.
+
+    Raises:
+        InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
+    """
+    host = machine.host
+    memory = _memory_limit("ram", ram)
+    cores, threads = host.threads, host.threads if threads is None else threads
+    if threads < 1:
+        raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (of {cores})")
+    busy = min(threads, cores) / cores
+    part = replace(
+        host,
+        memory=memory or host.memory,
+        threads=threads,
+        flops=host.flops * busy,
+        bandwidth=host.bandwidth * busy**BANDWIDTH_EXPONENT,
+    )
+    each = _memory_limit("gpu_memory", gpu_memory)
+    gpus = tuple(replace(gpu, memory=each or gpu.memory) for gpu in machine.gpus)
+    return replace(machine, host=part, gpus=gpus)
+
+
+def _memory_limit(name: str, given: int | str | None) -> int | None:
+    """Bytes that an option allows; None where it is not given."""
+    if given is None:
+        return None
+    try:
+        memory = memory_size(given)
+    except ValueError as error:
+        raise InvalidInput(f"{option(name, given)}: {error}") from None
+    if memory < 1:
+        of = "RAM" if name == "ram" else "GPU memory"
+        raise InvalidInput(f"{memory} bytes of {of} hold nothing; give a size such as 8GiB")
+    return memory
+
+
+def nominal_link(capability: int) -> float:
+    """Bytes per second between host memory and a GPU of a compute capability, each way."""
+    return next(link for least, link in LINKS if capability >= least)

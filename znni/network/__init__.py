@@ -1,0 +1,1 @@
+"""What is computed: the network, its file and its weights."""

@@ -1,0 +1,264 @@
+"""Trained parameters: files to checked arrays per layer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+from zipfile import is_zipfile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, option
+from znni.core.text import counted
+from znni.network.network import Conv, Network
+
+Float32: TypeAlias = NDArray[np.float32]
+
+RANDOM = "random, seed {seed}"  # the source of weights that no file has
+
+KINDS = ("weight", "bias")  # a convolution's arrays: in a file, NAME.weight and NAME.bias
+
+
+@dataclass(frozen=True)
+class ConvWeights:
+    """One convolution's parameters.
+
+    Attributes:
+        weight: (out, in, z, y, x), cross-correlation.
+        bias: (out,).
+    """
+
+    weight: Float32
+    bias: Float32
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of a network by layer name, with where they came from."""
+
+    layers: Mapping[str, ConvWeights]
+    source: str
+
+    def __getitem__(self, name: str) -> ConvWeights:
+        """A layer's parameters.
+
+        Raises:
+            InvalidInput: there are none of that name.
+        """
+        if name not in self.layers:
+            known = ", ".join(sorted(self.layers)) or "none"
+            raise InvalidInput(
+                f"{self.source}: has no weights for layer {name!r}; it has those of {known}"
+            )
+        return self.layers[name]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(w.weight.nbytes + w.bias.nbytes for w in self.layers.values())
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash over names and values, the same for equal weights from any file format."""
+        digest = hashlib.sha256()
+        for name in sorted(self.layers):
+            digest.update(name.encode())
+            digest.update(self.layers[name].weight.tobytes())
+            digest.update(self.layers[name].bias.tobytes())
+        return digest.hexdigest()
+
+
+def random_weights(network: Network, seed: int) -> Weights:
+    """He-scaled normal weights and small biases, for timing and tests (He et al. 2015, eq. 10).
+
+    Raises:
+        InvalidInput: the seed is negative.
+    """
+    if seed < 0:
+        raise InvalidInput(f"{seed} is no seed for random weights; give 0 or larger")
+    generator = np.random.default_rng(seed)
+    layers = {}
+    for conv in network.convolutions:
+        scale = np.sqrt(2.0 / (conv.in_features * conv.kernel.volume))
+        weight = generator.standard_normal(conv.weight_shape, dtype=np.float32)
+        bias = generator.standard_normal(conv.out_features, dtype=np.float32)
+        layers[conv.name] = ConvWeights(weight * np.float32(scale), bias * np.float32(0.01))
+    return Weights(layers, source=RANDOM.format(seed=seed))
+
+
+def load_weights(path: str | Path, network: Network) -> Weights:
+    """Read a network's parameters from ``.safetensors``, ``.npz`` or HDF5 (``.h5``, ``.hdf5``).
+
+    The file holds ``NAME.weight`` (out, in, z, y, x) and ``NAME.bias`` (out) for every
+    convolution and nothing else, in float16, float32 or float64.
+
+    Raises:
+        InvalidInput: no such file, or an array that is missing, unknown, of a wrong shape or
+            type, or not finite.
+    """
+    path = Path(path)
+    return _weights_of(network, _read_arrays(path), str(path))
+
+
+def checked_weights(given: Weights, network: Network) -> Weights:
+    """Weights that a program made, held to what those in a file are held to.
+
+    Returns:
+        The same values as C-contiguous float32: the arrays given, where they are that.
+
+    Raises:
+        InvalidInput: an array that is missing, unknown, of a wrong shape or type, or not finite.
+    """
+    arrays: dict[str, object] = {}
+    for name, layer in given.layers.items():
+        if not isinstance(layer, ConvWeights):
+            raise InvalidInput(
+                f"{given.source}: layer {name} has a {type(layer).__name__}; give it "
+                f"ConvWeights(weight, bias)"
+            )
+        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = layer.weight, layer.bias
+    return _weights_of(network, arrays, given.source)
+
+
+def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> Weights:
+    """A network's weights from arrays named ``NAME.weight`` and ``NAME.bias``."""
+    expected = {f"{conv.name}.{kind}" for conv in network.convolutions for kind in KINDS}
+    if missing := sorted(expected - arrays.keys()):
+        raise InvalidInput(
+            f"{source}: lacks {missing[0]!r}, which network {network.name} needs; it holds "
+            f"{', '.join(sorted(arrays)) or 'nothing'}"
+        )
+    if unknown := sorted(arrays.keys() - expected):
+        raise InvalidInput(
+            f"{source}: holds {unknown[0]!r}, which network {network.name} has no layer for; are "
+            f"these the weights of another network?"
+        )
+    layers = {}
+    for conv in network.convolutions:
+        weight, bias = (arrays[f"{conv.name}.{kind}"] for kind in KINDS)
+        layers[conv.name] = _checked(f"{source}: ", conv, weight, bias)
+    return Weights(layers, source)
+
+
+def weights_for(
+    network: Network, given: Weights | str | Path | None, random_seed: int | None
+) -> Weights:
+    """The weights asked for: random ones, those given, or the file that the network names.
+
+    Raises:
+        InvalidInput: none of the three, both of the first two, or not this network's.
+    """
+    if random_seed is not None and given is not None:
+        named = given.source if isinstance(given, Weights) else given
+        raise InvalidInput(f"both random weights and the weights {named} are asked for; give one")
+    if random_seed is not None:
+        return random_weights(network, random_seed)
+    if isinstance(given, Weights):
+        return checked_weights(given, network)
+    path = given or network.weights
+    if path is None:
+        raise InvalidInput(
+            f"network {network.name} names no weights; give {option('weights', 'FILE')} or, to "
+            f"try the network out, weights=znni.random_weights(network, 0) (--random-weights 0)"
+        )
+    return load_weights(path, network)
+
+
+def weights_again(source: str, network: Network) -> Weights:
+    """The weights that a ``Weights.source`` tells of: random ones, or those of a file.
+
+    Raises:
+        InvalidInput: as ``load_weights``.
+    """
+    if drawn := re.fullmatch(RANDOM.format(seed="([0-9]+)"), source):
+        return random_weights(network, int(drawn[1]))
+    return load_weights(source, network)
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
+    if not path.is_file():
+        raise InvalidInput(f"{path}: no such weights file; check the path")
+    try:
+        match path.suffix:
+            case ".safetensors":
+                from safetensors.numpy import load_file
+
+                return dict(load_file(path))
+            case ".npz" if not is_zipfile(path):
+                raise ValueError("not a zip archive, which .npz files are")
+            case ".npz":
+                with path.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+                    return {name: archive[name] for name in archive.files}
+            case ".h5" | ".hdf5":
+                return _read_hdf5(path)
+    except Exception as error:  # each format has errors of its own; all mean the same here
+        raise InvalidInput(
+            f"{path}: cannot be read as {path.suffix} weights: {error}; is the file whole? "
+            f"copy or export it again"
+        ) from error
+    raise InvalidInput(
+        f"{path}: unknown kind of weights file {path.suffix!r}; use .safetensors (from PyTorch: "
+        f"safetensors.torch.save_file(model.state_dict(), ...)), .npz or .h5"
+    )
+
+
+def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
+    import h5py
+
+    found: dict[str, NDArray[np.generic]] = {}
+
+    def keep(name: str | bytes, item: object) -> None:
+        if isinstance(item, h5py.Dataset):  # the name is bytes where it is no text
+            found[name if isinstance(name, str) else name.decode(errors="replace")] = item[()]
+
+    with h5py.File(path, "r") as file:
+        file.visititems(keep)
+    return found
+
+
+def conv_weights(layer: Conv, weights: ConvWeights | None) -> ConvWeights:
+    """A convolution's weights as compiled code may read them: C-contiguous float32.
+
+    Raises:
+        InvalidInput: none are given, or ones of a wrong shape or type, or not finite.
+    """
+    if weights is None:
+        raise InvalidInput(f"layer {layer.name} is a convolution and needs weights")
+    return _checked("", layer, weights.weight, weights.bias)
+
+
+def _checked(source: str, layer: Conv, weight: object, bias: object) -> ConvWeights:
+    """What a convolution needs, of arrays that may be anything. Errors begin with ``source``."""
+    where = f"{source}layer {layer.name}: "
+    return ConvWeights(
+        _checked_array(f"{where}weight", weight, layer.weight_shape),
+        _checked_array(f"{where}bias", bias, (layer.out_features,)),
+    )
+
+
+def _checked_array(name: str, array: object, shape: tuple[int, ...]) -> Float32:
+    if not isinstance(array, np.ndarray):
+        raise InvalidInput(f"{name} is a {type(array).__name__}; give a NumPy array")
+    if array.shape != shape:
+        raise InvalidInput(
+            f"{name} has shape {array.shape}; the network needs {shape}: correct the layer's maps "
+            f"or kernel, or give the weights that were trained for it"
+        )
+    if array.dtype.kind != "f":
+        raise InvalidInput(
+            f"{name} is {array.dtype}; give it as float32 (float16 and float64 will do)"
+        )
+    with np.errstate(over="ignore"):  # an overflow becomes inf, which is reported below
+        values = np.ascontiguousarray(array, dtype=np.float32)
+    if bad := int(values.size - np.isfinite(values).sum()):
+        raise InvalidInput(
+            f"{name} has {counted(bad, 'value')} not finite in float32 (NaN or infinite); "
+            f"export the weights again"
+        )
+    return values

@@ -1,0 +1,176 @@
+"""A batch in pieces, one after another: less workspace, each piece by the primitive that suits it.
+
+After micro-cuDNN (Oyama et al., 2018), whose micro-batches are these pieces. Pieces are computed
+straight into their part of the output, so that input and output are held whole, and beside them
+the workspace of one piece at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, repeat
+
+from znni.core.shapes import Shape5
+from znni.machine.arena import new_output, output_into
+from znni.machine.device_arena import new_device_output
+from znni.machine.machine import Device
+from znni.network.network import Operation
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.cost import NOTHING, Cost, Memory
+from znni.plans.primitive import Catalogue, Primitive, Run, applying
+from znni.plans.side_by_side import BESIDE, shared_out
+
+_PIECE = re.compile(r"(?P<times>[1-9]\d*)x(?P<items>[1-9]\d*) (?P<primitive>\w+)")
+_AND = " + "
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some items of a batch by one primitive, as often as they come.
+
+    Attributes:
+        times: how often, one after another.
+        items: of the input, each time.
+        primitive: what computes them.
+    """
+
+    times: int
+    items: int
+    primitive: Primitive
+
+    def __str__(self) -> str:
+        return f"{self.times}x{self.items} {self.primitive.name}"
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """Pieces that make up a batch, as one primitive.
+
+    Attributes:
+        pieces: in order; no two with the same items and primitive.
+    """
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def name(self) -> str:
+        """Such as ``4x2 fft_data_parallel + 1x3 direct``; ``found`` reads it."""
+        return _AND.join(map(str, self.pieces))
+
+    @property
+    def device(self) -> Device:
+        """Where all pieces are computed."""
+        return self.pieces[0].primitive.device
+
+    @property
+    def accuracy(self) -> float:
+        """The relative error of the least accurate piece."""
+        return max(piece.primitive.accuracy for piece in self.pieces)
+
+    @property
+    def version(self) -> int:
+        """The sum of the pieces', so that it grows with each of them."""
+        return sum(piece.primitive.version for piece in self.pieces)
+
+    @cached_property
+    def items(self) -> int:
+        """Of the batch."""
+        return sum(piece.times * piece.items for piece in self.pieces)
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """None for another batch, or where a piece's primitive does not apply."""
+        if shape.n != self.items:
+            return None
+        outs = [p.primitive.out_shape(layer, shape._replace(n=p.items)) for p in self.pieces]
+        made = [out for out in outs if out is not None]
+        if len(made) < len(outs):
+            return None
+        together = sum(p.times * out.n for p, out in zip(self.pieces, made, strict=True))
+        return made[0]._replace(n=together)
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """All pieces' work; input and output whole, and the largest workspace of a piece."""
+        out = applying(self.out_shape(layer, shape), self, layer, shape)
+        costs = (p.primitive.cost(layer, shape._replace(n=p.items)) for p in self.pieces)
+        return cost_of_pieces(
+            ((p.times, cost) for p, cost in zip(self.pieces, costs, strict=True)),
+            shape.nbytes + out.nbytes,
+        )
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Prepare each piece once, however often it comes."""
+        out = applying(self.out_shape(layer, shape), self, layer, shape)
+        each = out.n // shape.n
+        runs = [
+            (p, p.primitive.build(layer, shape._replace(n=p.items), weights)) for p in self.pieces
+        ]
+        calls = list(chain.from_iterable(repeat((p.items, run), p.times) for p, run in runs))
+
+        make_output = new_output if self.device.kind == "cpu" else new_device_output
+
+        def run_all(x: Float32) -> Float32:
+            y = make_output(out)
+            first = 0
+            for items, run in calls:
+                last = first + items
+                with output_into(y[first * each : last * each]):
+                    run(x[first:last])
+                first = last
+            return y
+
+        return run_all
+
+
+def cost_of_pieces(pieces: Iterable[tuple[int, Cost]], arrays: int) -> Cost:
+    """What pieces take together, one after another.
+
+    Args:
+        pieces: how often each comes, and what it costs once.
+        arrays: bytes of the whole input and output.
+    """
+    flops = at_nominal_rate = moved = 0.0
+    resident = workspace = gpu_resident = gpu_working = 0
+    handed = NOTHING
+    for times, cost in pieces:
+        flops += times * cost.flops
+        at_nominal_rate += times * cost.flops / cost.efficiency
+        moved += times * cost.bytes_moved
+        handed = handed.plus(cost.handed.times(times))
+        resident += cost.memory.resident
+        workspace = max(workspace, cost.memory.workspace)
+        gpu_resident += cost.memory.gpu_resident
+        gpu_working = max(gpu_working, cost.memory.gpu_working)
+    efficiency = flops / at_nominal_rate if flops else 1.0
+    memory = Memory(resident, arrays + workspace, workspace, gpu_resident, gpu_working)
+    return Cost(flops, moved, memory, efficiency, handed)
+
+
+def found(catalogue: Catalogue, name: str) -> Primitive | None:
+    """The primitive of that name: one of the catalogue, or pieces or shares by some of them."""
+    if name in catalogue:
+        return catalogue[name]
+    if BESIDE in name:
+        return shared_out(catalogue, name)
+    pieces = []
+    for text in name.split(_AND):
+        match = _PIECE.fullmatch(text)
+        if match is None or match["primitive"] not in catalogue:
+            return None
+        primitive = catalogue[match["primitive"]]
+        pieces.append(Piece(int(match["times"]), int(match["items"]), primitive))
+    return MicroBatches(tuple(pieces))
+
+
+def named(catalogue: Catalogue, name: str) -> Primitive:
+    """The primitive of that name, which is known to be there.
+
+    Raises:
+        KeyError: it is not.
+    """
+    primitive = found(catalogue, name)
+    if primitive is None:
+        raise KeyError(name)
+    return primitive

@@ -1,0 +1,231 @@
+"""Plans as values: made by the planner, run by the engine, stored as JSON, printed as a table.
+
+A plan computes one patch at a time on each device: the first of its segments may be on the host,
+and the others on a GPU, which is then at the patch before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+
+from pydantic import TypeAdapter, ValidationError
+
+from znni.core.errors import PLAN_AGAIN, InvalidInput
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import Device, DeviceKind, Machine, Processors
+from znni.network.network import Network
+from znni.plans.device_partition import DevicePart, parts_of
+from znni.plans.plan_text import plan_table
+from znni.plans.segments import Segment, Step
+from znni.plans.totals import PlanMemory, PlanTime
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a network is run over a volume.
+
+    Attributes:
+        network: what is computed.
+        machine: what it was planned for.
+        output: extents of the output wanted.
+        patch: output voxels of one patch; the last along an axis may overlap its neighbour.
+        segments: the layers, first to last.
+        memory: peak bytes on the host.
+        time: predicted.
+        costs: where the predicted times come from.
+        gpu_memory: peak bytes on the GPU, if layers run there.
+    """
+
+    network: Network
+    machine: Machine
+    output: Vec3
+    patch: Vec3
+    segments: tuple[Segment, ...]
+    memory: PlanMemory
+    time: PlanTime
+    costs: str
+    gpu_memory: PlanMemory | None = None
+
+    @property
+    def device(self) -> Processors:
+        """Where the layers run: on the ``cpu``, the ``gpu``, or the first of them on the one."""
+        on_host = self.part("cpu")
+        if on_host and (on_host.uses_gpu or self.part("gpu")):
+            return "cpu+gpu"
+        return self.segments[0].device
+
+    @property
+    def gpu(self) -> Device:
+        """The GPU where layers run, if they do: the machine's first, or one as good."""
+        return self.machine.gpus[0]
+
+    @property
+    def workers(self) -> int:
+        """How many patches are computed at the same time, on a GPU each; one on the host."""
+        return self.machine.used_gpus if self.gpu_memory else 1
+
+    @property
+    def limits(self) -> dict[DeviceKind, tuple[PlanMemory, Device]]:
+        """The memory that it takes of each device, beside that device."""
+        limits: dict[DeviceKind, tuple[PlanMemory, Device]]
+        limits = {"cpu": (self.memory, self.machine.host)}
+        return limits | ({"gpu": (self.gpu_memory, self.gpu)} if self.gpu_memory else {})
+
+    @property
+    def last_device(self) -> Device:
+        """Where the last layers run, and maybe all: the GPU, if any do."""
+        return self.gpu if self.gpu_memory else self.machine.host
+
+    @property
+    def device_memory(self) -> PlanMemory:
+        """Peak bytes there."""
+        return self.gpu_memory or self.memory
+
+    def memory_on(self, device: DeviceKind) -> PlanMemory:
+        """Peak bytes on the host, or on the GPU if there are layers there."""
+        return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
+
+    @property
+    def parts(self) -> tuple[DevicePart, ...]:
+        """The segments on the host, if there are any, and then those on the GPU."""
+        return parts_of(self.segments, self.input_shape)
+
+    def part(self, device: DeviceKind) -> DevicePart | None:
+        """The segments on a device, if there are any."""
+        return next((part for part in self.parts if part.device == device), None)
+
+    @property
+    def layers_on_host(self) -> int:
+        """How many of the network's layers run on the host; those after them, on the GPU."""
+        on_host = self.part("cpu")
+        return sum(len(step.layers) for step in on_host.steps) if on_host else 0
+
+    @property
+    def input_patch(self) -> Vec3:
+        """Input voxels of one patch."""
+        return self.patch + self.network.field_of_view - 1
+
+    @property
+    def input_shape(self) -> Shape5:
+        """The shape of one patch's input."""
+        return Shape5.of(1, self.network.in_features, self.input_patch)
+
+    @property
+    def patches(self) -> int:
+        """Patches that cover the output."""
+        return self.output.ceil_div(self.patch).volume
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All of them, first to last."""
+        return tuple(step for segment in self.segments for step in segment.steps)
+
+    def runs(self) -> Iterator[tuple[Segment, int]]:
+        """Each segment with the number of times that it runs for one patch."""
+        for part in self.parts:
+            yield from part.runs()
+
+    @property
+    def patch_seconds(self) -> float:
+        """Predicted time of one patch's layers, on both devices together."""
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time of the whole job, from building the primitives to the last block."""
+        return self.time.total(self.patches)
+
+    @property
+    def error(self) -> float:
+        """To be expected of the predicted time, as a share of it.
+
+        Errors of the steps are added up: most have one cause, such as the clock or the memory.
+        What is not of the steps is taken to be off by as much.
+        """
+        steps = [(n * step.seconds, step.error) for part, n in self.runs() for step in part.steps]
+        return sum(seconds * error for seconds, error in steps) / self.patch_seconds
+
+    @property
+    def voxels_per_second(self) -> float:
+        """Predicted output voxels per second of the whole job."""
+        return self.output.volume / self.seconds
+
+    @property
+    def wasted_work(self) -> float:
+        """Share of the multiplications spent on patch borders, overlap and repetition, from 0 to 1.
+
+        Against one pass over an endless volume, where each layer computes every position once. A
+        convolution within a segment that runs for every offset of a pool is repeated.
+        """
+        dense = computed = 0.0
+        for segment, n in self.runs():
+            for step in segment.steps:
+                if step.conv:
+                    positions = step.shape_in.size - step.conv.kernel + 1
+                    computed += n * step.shape_in.n * positions.volume * step.conv.parameters
+                    dense += step.conv.parameters
+        return 1 - dense * self.output.volume / (computed * self.patches)
+
+    def __str__(self) -> str:
+        return plan_table(self)
+
+    def to_json(self) -> str:
+        """The plan as JSON text, for ``from_json``."""
+        return _adapter().dump_json(self, indent=1).decode()
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Plan:
+        """Read back a plan.
+
+        Raises:
+            InvalidInput: not a plan's JSON, or one whose shapes do not chain.
+        """
+        try:
+            plan = _adapter().validate_json(text)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"])) or "the top"
+            raise InvalidInput(
+                f"not a plan of this version of znni: wrong or missing at {where}; {PLAN_AGAIN}"
+            ) from None
+        except InvalidInput as error:
+            raise InvalidInput(f"not a plan: {error}; {PLAN_AGAIN}") from None
+        for sound, wrong in (
+            (_is_of_its_network(plan), "its steps are not its network's layers"),
+            (_has_its_devices(plan), "it does not say which device its layers run on"),
+            (_is_positive(plan), "its sizes and its time are not all positive"),
+            (
+                all(0 <= step.error < inf for step in plan.steps),
+                "the error of its time is negative or not a number",
+            ),
+        ):
+            if not sound:
+                raise InvalidInput(f"not a plan: {wrong}; {PLAN_AGAIN}")
+        return plan
+
+
+def _is_of_its_network(plan: Plan) -> bool:
+    layers = tuple(layer for step in plan.steps for layer in step.layers)
+    return all(segment.steps for segment in plan.segments) and layers == plan.network.layers
+
+
+def _has_its_devices(plan: Plan) -> bool:
+    """From the host to the GPU, never back; and there is a GPU if there is to be one."""
+    devices = [segment.device for segment in plan.segments]
+    on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
+    given = bool(devices) and devices == sorted(devices)
+    return given and (plan.device != "cpu") == on_gpu
+
+
+def _is_positive(plan: Plan) -> bool:
+    sub_batches = (segment.sub_batch for segment in plan.segments)
+    sizes = (*plan.output, *plan.patch, *sub_batches, plan.machine.host.threads)
+    nominal = (step.cost.seconds for step in plan.steps if step.cost.seconds is not None)
+    seconds = (*nominal, *(step.seconds for step in plan.steps))
+    timed = plan.time.valid and all(0 < each < inf for each in seconds)
+    return min(sizes) >= 1 and timed
+
+
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)

@@ -1,0 +1,207 @@
+"""Plans as text: the table of a dry run, a ranking of plans, an explanation of steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from znni.core.text import GAP, aligned, counted, duration, in_units
+from znni.plans.job_seconds import in_words
+
+if TYPE_CHECKING:
+    from znni.plans.plan import Plan
+    from znni.plans.segments import Alternative, Step
+    from znni.plans.totals import PlanMemory
+
+TABLE_HEADER = (
+    *("layer", "primitive", "input", "output"),
+    *("runs", "working", "resident", "Gflop", "s", "+-"),
+)
+
+
+def plan_table(plan: Plan) -> str:
+    """The plan's layers as a table, and its totals.
+
+    ``runs``, ``Gflop`` and ``s`` are per patch; ``working`` and ``resident`` are of one call;
+    ``+-`` is the error to be expected of the seconds.
+    """
+    rows: list[tuple[str, ...]] = [TABLE_HEADER]
+    breaks = []
+    for segment, runs in plan.runs():
+        breaks.append(len(rows))
+        rows.extend(_table_row(step, runs) for step in segment.steps)
+    lines = aligned(rows, left=4)
+    rule = "-" * len(lines[0])
+    for index in reversed(breaks):
+        lines.insert(index, rule)
+    return "\n".join([*lines, rule, *totals(plan)])
+
+
+def _table_row(step: Step, runs: int) -> tuple[str, ...]:
+    return (
+        step.operation.name,
+        step.primitive,
+        str(step.shape_in),
+        str(step.shape_out),
+        f"{runs}",
+        in_units(step.cost.memory.working),
+        in_units(step.cost.memory.resident),
+        f"{runs * step.cost.flops / 1e9:.1f}",
+        f"{runs * step.seconds:.3f}",
+        f"{step.error:.0%}",
+    )
+
+
+def totals(plan: Plan) -> list[str]:
+    """The plan's figures for the whole job, a line each."""
+    memory = plan.memory
+    return [
+        f"network       {plan.network}",
+        f"machine       {plan.machine.host.name}, "
+        f"{counted(plan.machine.host.threads, 'thread')}, "
+        f"{in_units(plan.machine.host.memory)} allowed",
+        *_gpus(plan),
+        f"patch         {plan.patch} output voxels from {plan.input_patch}; "
+        f"{plan.patches:,} to cover {plan.output}",
+        f"peak memory   {in_units(memory.total)}: {_purposes(memory)}",
+        *_gpu_memory(plan),
+        f"throughput    {plan.voxels_per_second:,.0f} voxels/s +- {plan.error:.0%} predicted, "
+        f"{plan.wasted_work:.0%} of the work on borders and repetition",
+        f"time          {duration(plan.seconds)} +- {plan.error:.0%} predicted ({plan.costs})",
+        f"              {_parts(plan)}",
+    ]
+
+
+def _parts(plan: Plan) -> str:
+    """Where the time goes."""
+    once, patch = plan.time.once, plan.time.patch
+    stages = ", ".join(
+        f"{in_words(stage)} {seconds:.3f} s"
+        for stage, seconds in patch.by_stage().items()
+        if seconds
+    )
+    slowest = in_words(plan.time.pace.bottleneck)
+    return f"{once:.1f} s to start; of a patch {stages}: {slowest} sets the pace"
+
+
+def _purposes(memory: PlanMemory) -> str:
+    return (
+        f"process {in_units(memory.process)}, weights {in_units(memory.weights)}, resident "
+        f"{in_units(memory.resident)}, working {in_units(memory.working)}, blocks "
+        f"{in_units(memory.blocks)}"
+    )
+
+
+def _gpu_memory(plan: Plan) -> Iterator[str]:
+    """A line on the memory of the GPU, if layers run there."""
+    if plan.gpu_memory:
+        total = in_units(plan.gpu_memory.total)
+        yield f"              {total} of the GPU: {_purposes(plan.gpu_memory)}"
+
+
+def _gpus(plan: Plan) -> Iterator[str]:
+    """A line on where the layers run, if that is not the host alone, and one on idle GPUs."""
+    idle = Counter(gpu.name for gpu in plan.machine.gpus)
+    if plan.gpu_memory:
+        gpu, used = plan.gpu, plan.workers
+        idle.subtract(each.name for each in plan.machine.gpus[:used])
+        each = f"each of {used} x {gpu.name}" if used > 1 else gpu.name
+        yield f"              {_layers(plan)} on {each}, {in_units(gpu.memory)} allowed"
+    others = ", ".join(f"{count} x {name}" for name, count in idle.items() if count)
+    if others:
+        yield f"              beside {others}, not used"
+
+
+def _layers(plan: Plan) -> str:
+    if plan.device == "gpu":
+        return "layers"
+    on_host = plan.layers_on_host
+    return f"the first {counted(on_host, 'layer')} on the host, the others"
+
+
+RANKING_HEADER = ("rank", "patch", "patches", "voxels/s", "+-", "of best", "memory", "wasted")
+
+# Differences from the best that are told of a plan.
+MOST_DIFFERENCES = 3
+
+
+def ranking(plans: Sequence[Plan]) -> str:
+    """A line for each plan, and how it differs from the first.
+
+    Args:
+        plans: of one network and output, fastest first.
+    """
+    best = plans[0]
+    rows = [
+        RANKING_HEADER,
+        *(_ranking_row(rank, plan, best) for rank, plan in enumerate(plans, start=1)),
+    ]
+    remarks = ["how", "as above", *(_difference(plan, best) for plan in plans[1:])]
+    lines = zip(aligned(rows, left=2), remarks, strict=True)
+    return "\n".join(f"{figures}{GAP}{remark}" for figures, remark in lines)
+
+
+def _ranking_row(rank: int, plan: Plan, best: Plan) -> tuple[str, ...]:
+    return (
+        f"{rank}",
+        str(plan.patch),
+        f"{plan.patches:,}",
+        f"{plan.voxels_per_second:,.0f}",
+        f"{plan.error:.0%}",
+        f"{best.seconds / plan.seconds:.1%}",
+        in_units(plan.device_memory.total),
+        f"{plan.wasted_work:.0%}",
+    )
+
+
+def _difference(plan: Plan, best: Plan) -> str:
+    """What a plan computes otherwise than the best: its first layers, those alike together."""
+    usual = _ways(best)
+    layers: dict[str, list[str]] = {}
+    for layer, way in _ways(plan).items():
+        if usual.get(layer) != way:
+            layers.setdefault(way, []).append(layer)
+    told = [f"{way} in {', '.join(names)}" for way, names in layers.items()]
+    more = len(told) - MOST_DIFFERENCES
+    return (
+        "; ".join(told[:MOST_DIFFERENCES]) + f"; {more} more" * (more > 0)
+        or "the same in other patches"
+    )
+
+
+def _ways(plan: Plan) -> dict[str, str]:
+    """How each operation is done: by what, and where a segment starts, for how many at a time."""
+    ways = {}
+    for segment in plan.segments:
+        for step in segment.steps:
+            starts = step is segment.steps[0] and segment is not plan.segments[0]
+            some = f", {segment.sub_batch} at a time," * starts
+            ways[step.operation.name] = f"{step.primitive}{some}"
+    return ways
+
+
+# Alternatives shown for a step.
+MOST_ALTERNATIVES = 4
+
+
+def explanation(steps: Iterable[tuple[Step, int, Sequence[Alternative]]]) -> str:
+    """Each step of a plan beside its fastest alternatives, what they take and whether that fits.
+
+    Args:
+        steps: each with how often it runs for a patch, and its alternatives, fastest first.
+    """
+    rows: list[tuple[str, ...]] = []
+    for step, runs, others in steps:
+        rows.append((step.operation.name, step.primitive, f"{runs * step.seconds:.3f} s", "chosen"))
+        rows.extend(_explanation_row(step, runs, other) for other in others[:MOST_ALTERNATIVES])
+    figures = aligned([row[:3] for row in rows], left=2)
+    return "\n".join(f"{line}  {row[3]}" for line, row in zip(figures, rows, strict=True))
+
+
+def _explanation_row(step: Step, runs: int, other: Alternative) -> tuple[str, ...]:
+    seconds = runs * other.step.seconds
+    times = f"{other.step.seconds / step.seconds:.2f}x the time"
+    if other.memory > other.allowed:
+        times += f", and {in_units(other.memory)} of {in_units(other.allowed)}"
+    return "", other.step.primitive, f"{seconds:.3f} s", times

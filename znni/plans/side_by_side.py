@@ -1,0 +1,161 @@
+"""A batch shared out between the host's processors and a GPU, which compute at the same time.
+
+After Caffe con Troll (Hadjis, Abuzaid, Zhang and Ré, 2015), which gives each device a part of the
+batch in proportion to its speed.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+
+from znni.core.shapes import Shape5
+from znni.machine.arena import new_output, output_into
+from znni.machine.machine import Device
+from znni.network.network import Operation
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.cost import Cost, Memory
+from znni.plans.nominal_time import nominal_time
+from znni.plans.primitive import Catalogue, Primitive, Run, UsesGpu, applying
+
+BESIDE = " beside "  # between the names of the two
+
+_SHARE = re.compile(r"(?P<items>[1-9]\d*) (?P<primitive>\w+)")
+
+
+@dataclass(frozen=True)
+class Share:
+    """The items of a batch that one primitive computes."""
+
+    items: int
+    primitive: Primitive
+
+    def __str__(self) -> str:
+        return f"{self.items} {self.primitive.name}"
+
+    def of(self, shape: Shape5) -> Shape5:
+        """The shape of so many items."""
+        return shape._replace(n=self.items)
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Two primitives at the same time, as one.
+
+    Attributes:
+        on_host: the first items, by the host's processors.
+        on_gpu: those after them, by a primitive of the host that computes on a GPU.
+    """
+
+    on_host: Share
+    on_gpu: Share
+
+    @property
+    def name(self) -> str:
+        """Such as ``3 fft_tiled_16 beside 61 host_ram_4GiB_gpu_fft_tiled_16``."""
+        return f"{self.on_host}{BESIDE}{self.on_gpu}"
+
+    @property
+    def device(self) -> Device:
+        """The host, where input and output are."""
+        return self.on_host.primitive.device
+
+    @property
+    def accuracy(self) -> float:
+        """The relative error of the less accurate one."""
+        return max(share.primitive.accuracy for share in self._shares)
+
+    @property
+    def version(self) -> int:
+        """The sum of both, so that it grows with each."""
+        return sum(share.primitive.version for share in self._shares)
+
+    @property
+    def items(self) -> int:
+        """Of the batch."""
+        return sum(share.items for share in self._shares)
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """None for another batch, or where one of the primitives does not apply."""
+        if shape.n != self.items:
+            return None
+        made = [share.primitive.out_shape(layer, share.of(shape)) for share in self._shares]
+        first, second = made
+        return first and second and first._replace(n=first.n + second.n)
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Both primitives' work, workspace and memory; the time of the slower one.
+
+        But no less than their traffic takes together: copies to and from a GPU go at the rate of
+        the host's memory, too.
+        """
+        out = self._out(layer, shape)
+        costs = [share.primitive.cost(layer, share.of(shape)) for share in self._shares]
+        memories = [cost.memory for cost in costs]
+        workspace = sum(memory.workspace for memory in memories)
+        moved = sum(cost.bytes_moved for cost in costs)
+        alone = (
+            nominal_time(share.primitive, cost)
+            for share, cost in zip(self._shares, costs, strict=True)
+        )
+        return Cost(
+            flops=sum(cost.flops for cost in costs),
+            bytes_moved=moved,
+            memory=Memory(
+                resident=sum(memory.resident for memory in memories),
+                working=shape.nbytes + out.nbytes + workspace,
+                workspace=workspace,
+                gpu_resident=sum(memory.gpu_resident for memory in memories),
+                gpu_working=sum(memory.gpu_working for memory in memories),
+            ),
+            efficiency=1.0,
+            seconds=max(*alone, moved / self.device.bandwidth),
+        )
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Prepare both."""
+        out = self._out(layer, shape)
+        first, second = (
+            share.primitive.build(layer, share.of(shape), weights) for share in self._shares
+        )
+        here = self.on_host.items
+        placed = here * out.n // shape.n
+
+        def run_into(run: Run, x: Float32, y: Float32) -> None:
+            with output_into(y):
+                run(x)
+
+        def run_both(x: Float32) -> Float32:
+            y = new_output(out)
+            # It sees the GPU's arena, and takes nothing of the host's, which serves one thread.
+            seen = copy_context()
+            with ThreadPoolExecutor(1, thread_name_prefix="znni-gpu") as beside:
+                on_gpu = beside.submit(seen.run, run_into, second, x[here:], y[placed:])
+                run_into(first, x[:here], y[:placed])
+            on_gpu.result()
+            return y
+
+        return run_both
+
+    @property
+    def _shares(self) -> tuple[Share, Share]:
+        return self.on_host, self.on_gpu
+
+    def _out(self, layer: Operation, shape: Shape5) -> Shape5:
+        return applying(self.out_shape(layer, shape), self, layer, shape)
+
+
+def shared_out(catalogue: Catalogue, name: str) -> SideBySide | None:
+    """The two primitives of that name, if the catalogue has them and each is on its side."""
+    shares = []
+    for text, computes_on_gpu in zip(name.split(BESIDE), (False, True), strict=False):
+        match = _SHARE.fullmatch(text)
+        primitive = catalogue.get(match["primitive"]) if match else None
+        if match is None or primitive is None or primitive.device.kind != "cpu":
+            return None
+        if isinstance(primitive, UsesGpu) != computes_on_gpu:
+            return None
+        shares.append(Share(int(match["items"]), primitive))
+    return SideBySide(*shares) if name.count(BESIDE) == 1 else None

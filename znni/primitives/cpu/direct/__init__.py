@@ -1,0 +1,1 @@
+"""Direct convolution: sums over the taps of the kernel."""

@@ -1,0 +1,1 @@
+"""Direct convolution of a first layer, max-pooled before it is stored."""

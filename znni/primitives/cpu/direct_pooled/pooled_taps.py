@@ -1,0 +1,96 @@
+"""The loops of a direct convolution that is pooled at once: 16 output maps to a vector.
+
+All sums under one pooling window are kept together, in registers where these are wide. Each
+input voxel that they see is read once, and added to all of them that have a tap there; only their
+maximum is stored.
+"""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+
+from znni.core.shapes import Vec3, offsets
+from znni.primitives.cpu.common.image_rows import image_parameters, store_transposed
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+
+FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
+
+# Floats of scratch of one worker: pooled voxels of 16 maps.
+SCRATCH_FLOATS = LANES * LANES
+
+ARGUMENTS = {
+    "counter": INDICES,
+    "rows": INDEX,  # of the output: of all its images' planes
+    **image_parameters("source"),
+    "in_features": INDEX,
+    **image_parameters("target"),
+    "out_features": INDEX,
+    "out_z": INDEX,
+    "out_y": INDEX,
+    "out_x": INDEX,
+    "weights": FLOATS,  # (group of output maps, input map, tap, lane)
+    "bias": FLOATS,  # of whole groups
+    "floor": FLOATS,
+    "pooled": FLOATS,  # the worker's scratch
+}
+
+
+@cache
+def pooled_taps(kernel: Vec3, window: Vec3) -> Kernel:
+    """Compute rows of output maps, as long as there are any that no other worker has claimed."""
+    emit = Emitter(f"pooled_taps_{kernel}_{window}", **ARGUMENTS)
+    with emit.claims(emit["counter"], emit["rows"]) as number:
+        plane, y = _divided(emit, number, emit["out_y"])
+        n, z = _divided(emit, plane, emit["out_z"])
+        source = emit.at(emit["source"], emit.times(n, emit["source_image_stride"]))
+        source = emit.at(source, emit.times(emit.times(z, window.z), emit["source_z_stride"]))
+        target = emit.at(emit["target"], emit.times(n, emit["target_image_stride"]))
+        target = emit.at(target, emit.times(z, emit["target_z_stride"]))
+        with (
+            emit.loop(emit["out_features"], step=LANES) as feature,
+            emit.loop(emit["out_x"], step=LANES) as first,
+        ):
+            rows = emit.at(source, emit.times(emit.times(y, window.y), emit["source_y_stride"]))
+            count = emit.smaller(emit.minus(emit["out_x"], first), LANES)
+            with emit.loop(count) as x:
+                corner = emit.at(rows, emit.times(emit.plus(first, x), window.x))
+                value = _pooled_voxel(emit, kernel, window, corner, feature)
+                emit.store(value, emit.at(emit["pooled"], emit.times(x, LANES)))
+            row = emit.at(target, emit.times(y, emit["target_y_stride"]))
+            row = emit.at(row, emit.times(feature, emit["target_map_stride"]))
+            voxels = {x: emit.load(emit.at(emit["pooled"], x * LANES)) for x in range(LANES)}
+            stride, span = emit["target_map_stride"], (emit.index(0), count)
+            maps = emit.minus(emit["out_features"], feature)
+            store_transposed(emit, voxels, emit.at(row, first), stride, span, maps)
+    return emit.compile()
+
+
+def _divided(emit: Emitter, number: Value, by: Value) -> tuple[Value, Value]:
+    quotient = emit.quotient(number, by)
+    return quotient, emit.minus(number, emit.times(quotient, by))
+
+
+def _pooled_voxel(
+    emit: Emitter, kernel: Vec3, window: Vec3, corner: Value, feature: Value
+) -> Value:
+    """16 maps' maximum over the window whose sums see the input from ``corner`` on."""
+    taps = {tap: i for i, tap in enumerate(offsets(kernel))}
+    sums = {place: emit.variable(emit.constant(0.0)) for place in offsets(window)}
+    group = emit.at(
+        emit["weights"], emit.times(emit.times(feature, emit["in_features"]), kernel.volume)
+    )
+    with emit.loop(emit["in_features"]) as c:
+        image = emit.at(corner, emit.times(c, emit["source_map_stride"]))
+        weights = emit.at(group, emit.times(c, kernel.volume * LANES))
+        for at in offsets(kernel + window - 1):
+            plane = emit.at(image, emit.times(emit["source_z_stride"], at.z))
+            row = emit.at(plane, emit.times(emit["source_y_stride"], at.y))
+            value = emit.broadcast(emit.at(row, at.x))
+            for place, total in sums.items():
+                if (tap := at - place) in taps:
+                    weight = emit.load(emit.at(weights, taps[tap] * LANES))
+                    total.set(emit.multiply_add(value, weight, total.get()))
+    largest = reduce(emit.larger, (total.get() for total in sums.values()))
+    bias = emit.load(emit.at(emit["bias"], feature))
+    return emit.at_least(emit.add(largest, bias), emit.load(emit["floor"]))

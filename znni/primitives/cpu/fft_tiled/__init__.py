@@ -1,0 +1,1 @@
+"""Overlap-save convolution: Fourier transforms of tiles in the cache."""

@@ -1,0 +1,112 @@
+"""Overlap-save: which tiles of which extents cover a valid convolution's output.
+
+A tile of T voxels holds T - k + 1 valid outputs along an axis with a kernel of k. Tiles lie
+side by side in the output and overlap in the input; the last one is shifted back inside. Where
+the output is pooled, its voxels are those of the pooled one, and tiles hold whole windows.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.shapes import Vec3
+from znni.network.weights import Float32
+
+# Extents that tiles can have: products of small factors.
+LENGTHS = (4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40)
+
+# Start, and what is skipped along z, y and x.
+TABLE_COLUMNS = 4
+
+UNPOOLED = Vec3(1, 1, 1)
+
+
+def tile_extents(
+    largest: Vec3, smaller: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED
+) -> Vec3 | None:
+    """Extents of the tiles for a layer on images of ``size``.
+
+    Along each axis the length up to ``largest`` whose tiles have the fewest voxels together, of
+    those the largest. Along z and y no transform at all, a length of 1, where the kernel has
+    one tap and nothing is pooled.
+
+    Returns:
+        The extents, or None where no tile can be larger than the kernel, or where none is
+        larger than ``smaller``: then a ``largest`` of that does the same.
+    """
+    extents = [
+        1 if taps == across == 1 and axis != "x" else _extent(most, voxels, taps, across)
+        for axis, most, voxels, taps, across in zip(
+            "zyx", largest, size, kernel, window, strict=True
+        )
+    ]
+    found = [extent for extent in extents if extent is not None]
+    if len(found) < len(extents) or Vec3(*found).within(smaller):
+        return None
+    return Vec3(*found)
+
+
+@cache
+def _extent(largest: int, voxels: int, taps: int, across: int) -> int | None:
+    written = (voxels - taps + 1) // across
+    lengths = {t: (t - taps + 1) // across for t in LENGTHS if t <= largest}
+    holding = {t: step for t, step in lengths.items() if step > 0 and t > taps}
+    return min(holding, key=lambda t: (-(-written // holding[t]) * t, -t), default=None)
+
+
+def inner_extents(
+    tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED
+) -> tuple[Vec3, Vec3]:
+    """Voxels that a tile reads and that it writes: fewer than it holds where the image ends."""
+    written = (tile.minimum(size) - kernel + 1) // window
+    return written * window + kernel - 1, written
+
+
+def tiles_of(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) -> NDArray[np.int64]:
+    """The tiles of an image, z slowest; together they write every output exactly once.
+
+    Returns:
+        (tiles, 2, 3): each tile's first output voxel, which is ``window`` times as far in the
+        input, and how many of its first outputs along each axis the tile before it has written
+        already.
+    """
+    _, step = inner_extents(tile, size, kernel, window)
+    corners, skips = [], []
+    for total, by in zip((size - kernel + 1) // window, step, strict=True):
+        starts = np.arange(0, total, by)
+        corners.append(starts.clip(max=total - by))
+        skips.append(starts - corners[-1])
+    parts = [np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1) for axes in (corners, skips)]
+    return np.stack([part.reshape(-1, 3) for part in parts], axis=1)
+
+
+def tile_count(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) -> int:
+    """How many tiles cover the output of one image."""
+    _, step = inner_extents(tile, size, kernel, window)
+    return ((size - kernel + 1) // window).ceil_div(step).volume
+
+
+def tile_table(
+    tiles: NDArray[np.int64], array: Float32, step: Vec3 = UNPOOLED
+) -> NDArray[np.int64]:
+    """The tiles of all images of an array for the kernels, image slowest.
+
+    Args:
+        tiles: of one image, as ``tiles_of`` has them.
+        array: (n, f, z, y, x), the input or the output.
+        step: its voxels from one output voxel to the next: the window, of an input to be pooled.
+
+    Returns:
+        (tile, column): where the tile starts, in elements from the first voxel of all, and what
+        it skips along z, y and x.
+    """
+    images = len(array)
+    image, _, *voxels = (stride // array.itemsize for stride in array.strides)
+    table = np.empty((images, len(tiles), TABLE_COLUMNS), np.int64)
+    table[:, :, 0] = tiles[:, 0] @ (np.array(voxels) * step)
+    table[:, :, 0] += np.arange(images)[:, np.newaxis] * image
+    table[:, :, 1:] = tiles[:, 1]
+    return table.reshape(-1, TABLE_COLUMNS)

@@ -1,0 +1,118 @@
+"""The planes that a tile's transform goes through, and the passes that drivers make over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from znni.core.shapes import Vec3
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
+from znni.primitives.cpu.fft_tiled.tile_transform import half, own_columns, plane_stride, whole_rows
+
+# Of every driver with planes, beside the worker's ``scratch``.
+PLANE_ARGUMENTS = {
+    "tile_z": Argument.INDEX,
+    "tile_y": Argument.INDEX,
+    "half_x": Argument.INDEX,
+    "whole_rows": Argument.INDEX,
+    "own_columns": Argument.INDEX,
+    "plane_stride": Argument.INDEX,
+}
+
+
+def plane_arguments(tile: Vec3) -> dict[str, int]:
+    """What ``PLANE_ARGUMENTS`` are for a tile."""
+    return {
+        "tile_z": tile.z,
+        "tile_y": tile.y,
+        "half_x": half(tile.x),
+        "whole_rows": whole_rows(tile),
+        "own_columns": own_columns(tile),
+        "plane_stride": plane_stride(tile),
+    }
+
+
+class ColumnRun(NamedTuple):
+    """Columns that lie side by side, in the planes and in the spectrum.
+
+    Attributes:
+        place: of the first in the first plane.
+        count: how many.
+        column: number of the first in the spectrum.
+        block: of its first block, where each run has blocks of 16 columns of its own.
+    """
+
+    place: Value
+    count: Value
+    column: Value
+    block: Value
+
+
+def column_blocks(tile: Vec3) -> int:
+    """Blocks of 16 columns of all runs."""
+    whole, own = whole_rows(tile) * half(tile.x), own_columns(tile)
+    return -(-whole // LANES) + (tile.y - whole_rows(tile)) * -(-own // LANES)
+
+
+class Planes:
+    """A tile's scratch, as ``tile_transform`` lays it out.
+
+    Where lanes are positions along z, not maps, only the first few planes are used.
+
+    The driver that emits it has the ``PLANE_ARGUMENTS`` and ``scratch``.
+
+    Attributes:
+        row_stride: floats from one row of a plane to the next.
+        end: what follows the planes in the scratch.
+    """
+
+    def __init__(self, emit: Emitter) -> None:
+        self._emit = emit
+        self._number = emit.index(NUMBER)
+        self.row_stride = emit.times(emit["half_x"], self._number)
+        self.end = self.at(emit["tile_z"])
+
+    def at(self, z: Value) -> Value:
+        """The plane at z."""
+        return self.along_z(self._emit["scratch"], z)
+
+    def along_z(self, place: Value, planes: Value) -> Value:
+        """The same place, so many planes on."""
+        return self._emit.at(place, self._emit.times(planes, self._emit["plane_stride"]))
+
+    def row(self, plane: Value, y: Value) -> Value:
+        """A plane's row."""
+        return self._emit.at(plane, self._emit.times(y, self.row_stride))
+
+    def transform_y(self, plane: Value, columns: Value) -> None:
+        """All columns of a plane, in place, by the kernel at an address."""
+        side = plane, self.row_stride
+        self._emit.call(columns, [*side, *side, self._emit["half_x"], self._number])
+
+    def columns_along_z(self) -> Iterator[ColumnRun]:
+        """The columns that a spectrum has; what is emitted for one run is repeated as needed."""
+        emit = self._emit
+        whole, own = emit.times(emit["whole_rows"], emit["half_x"]), emit["own_columns"]
+        yield ColumnRun(emit["scratch"], whole, emit.index(0), emit.index(0))
+        with emit.loop(emit["tile_y"], emit["whole_rows"]) as fy:
+            row = emit.minus(fy, emit["whole_rows"])
+            place = emit.at(self.row(emit["scratch"], fy), self._number)
+            before = emit.plus(self._blocks(whole), emit.times(row, self._blocks(own)))
+            yield ColumnRun(place, own, emit.plus(whole, emit.times(row, own)), before)
+
+    def _blocks(self, columns: Value) -> Value:
+        return self._emit.quotient(self._emit.plus(columns, LANES - 1), LANES)
+
+    def mirror(self, plane: Value) -> None:
+        """Complete a plane's columns by the conjugates of others."""
+        emit = self._emit
+        apart = emit.times(emit.plus(emit["own_columns"], 1), self._number)
+        with emit.loop(emit["tile_y"], emit["whole_rows"]) as fy:
+            source, target = self.row(plane, emit.minus(emit["tile_y"], fy)), self.row(plane, fy)
+            # At fx = 0 and, where there is such a frequency, in the middle of x.
+            with emit.loop(self.row_stride, step=apart) as at:
+                real, imaginary = emit.at(source, at), emit.at(emit.at(source, at), LANES)
+                emit.store(emit.load(real), emit.at(target, at))
+                conjugate = emit.negate(emit.load(imaginary))
+                emit.store(conjugate, emit.at(emit.at(target, at), LANES))

@@ -1,0 +1,123 @@
+"""Convolution by overlap-save: small Fourier transforms of tiles that stay in cache.
+
+A tile of T voxels along an axis gives T - k + 1 outputs. The spectra of a batch of tiles lie
+frequency by frequency, so that a layer is a matrix product at each, the kernels' spectra being
+read once for the whole batch; the product is made in place, and the inverse transform computes
+only what is valid. The kernels' spectra are made once and kept between calls, or, to save
+memory, made in each call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from znni.core.options import ACCURACIES
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import Device
+from znni.network.network import Conv, Operation
+from znni.network.weights import ConvWeights, conv_weights
+from znni.plans.cost import Cost, HandedOut, Memory
+from znni.plans.primitive import Run, applying, convolved
+from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
+from znni.primitives.cpu.fft_tiled.number_formats import BFLOAT16, FLOAT32, NumberFormat
+from znni.primitives.cpu.fft_tiled.overlap_save import tile_extents
+from znni.primitives.cpu.fft_tiled.tile_batches import TileBatches
+
+# The largest extents of tiles that are offered. Extents between them are used too.
+TILES = (8, 12, 16, 20, 24, 32, 40)
+
+# Share of a core's nominal operations per second that the kernels' transforms sustain. Those of 80
+# maps took 2 to 97 ms on two cores, by tile and kernel: that of 3^3 in tiles of 16 7 ms, 106 MB.
+KERNEL_EFFICIENCY = 0.35
+
+# Of a batch of tiles: forward transforms, products and inverse transforms.
+PHASES = 3
+
+
+@dataclass(frozen=True)
+class FftTiled:
+    """Overlap-save convolution with tiles of up to ``tile`` voxels along each axis.
+
+    Attributes:
+        device: where it runs.
+        tile: the largest extent of a tile along an axis.
+        resident: whether the kernels' spectra are kept between calls.
+        numbers: the format of the spectra.
+        accuracy: the relative error that comes with the format.
+    """
+
+    device: Device
+    tile: int
+    resident: bool
+    numbers: NumberFormat = FLOAT32
+    accuracy: float = ACCURACIES["float32"]
+    version = 2
+
+    @property
+    def name(self) -> str:
+        """``fft_tiled_16`` or ``fft_tiled_16_transient``, by its tile and the spectra's format."""
+        return f"fft_tiled_{self.tile}{self.numbers.suffix}" + "_transient" * (not self.resident)
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """None for a kernel that fills a tile, or images that a smaller tile does as well."""
+        return convolved(layer, shape) if self._batches(layer, shape) else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Operations of the codelets and the products; every pass over the spectra counted."""
+        batches = applying(self._batches(layer, shape), self, layer, shape)
+        kept, made = (batches.kernel_bytes, 0) if self.resident else (0, batches.kernel_bytes)
+        memory = Memory.beside(
+            shape.nbytes + batches.out.nbytes,
+            workspace=batches.workspace_bytes(self.device.threads) + made,
+            resident=batches.tiling.place_bytes + kept,
+        )
+        threads = self.device.threads
+        handed = HandedOut(PHASES, threads).times(batches.batches)
+        cost = Cost(
+            batches.flops, batches.bytes_moved, memory, batches.efficiency(self.device), handed
+        )
+        if not self.resident:
+            flops, moved = batches.kernel_flops, batches.kernel_bytes
+            cost = cost.plus(flops, KERNEL_EFFICIENCY, moved, HandedOut(1, threads))
+        return with_activation(
+            cost, batches.layer.activation, batches.out, FUSED_BY_VECTOR, threads
+        )
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
+        from znni.primitives.cpu.fft_tiled.tiled_convolution import TiledConvolution
+
+        batches = applying(self._batches(layer, shape), self, layer, shape)
+        given = conv_weights(batches.layer, weights)
+        return TiledConvolution(batches, given, self.device.threads, self.resident)
+
+    def _batches(self, layer: Operation, shape: Shape5) -> TileBatches | None:
+        return _batches(layer, shape, self.tile, self.numbers)
+
+
+# A planner asks for the shape and the cost of each call, with spectra kept and made anew.
+@lru_cache(maxsize=1024)
+def _batches(
+    layer: Operation, shape: Shape5, largest: int, numbers: NumberFormat
+) -> TileBatches | None:
+    out = convolved(layer, shape)
+    if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
+        return None
+    smaller = max((tile for tile in TILES if tile < largest), default=0)
+    tile = tile_extents(Vec3.of(largest), Vec3.of(smaller), shape.size, layer.kernel)
+    return tile and TileBatches(layer, shape, out, tile, numbers)
+
+
+def primitives(device: Device) -> tuple[FftTiled, ...]:
+    """Return a primitive for each tile and number format, with kernels' spectra kept and made anew.
+
+    Spectra are kept in bfloat16 only where the processor multiplies bfloat16.
+    """
+    exact = [FftTiled(device, tile, resident) for tile in TILES for resident in (True, False)]
+    if not device.bfloat16:
+        return tuple(exact)
+    return (
+        *exact,
+        *(replace(each, numbers=BFLOAT16, accuracy=ACCURACIES["bfloat16"]) for each in exact),
+    )

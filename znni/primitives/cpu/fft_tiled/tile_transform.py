@@ -1,0 +1,263 @@
+"""Three-dimensional Fourier transforms of tiles, 16 maps at a time.
+
+One kernel per length, direction and axis; a tile of any three lengths is transformed by the
+kernels of its axes, which drivers call (``tile_drivers``, ``pooled_driver``). Between passes a
+number is two vectors, the real and the imaginary parts of 16 maps; in the spectrum it has a format
+of its own:
+
+- image rows: (y, x) of 16 maps, turned in registers into vectors across the maps;
+- plane: (y, fx, part, lane), with fx < x // 2 + 1;
+- tile scratch: (z, y, fx, part, lane), planes ``plane_stride`` apart;
+- spectrum: (column, fz, ...), frequencies ``frequency_stride`` apart: fz runs fastest, so that
+  the numbers one pass along z writes lie close together.
+
+A column is a pair (fy, fx). The spectrum of a real tile is Hermitian: beyond the middle of x all
+columns, and beyond the middle of y those with fx = 0 and fx = x / 2, are conjugates of others.
+They are left out: first come all columns of the ``whole_rows`` of fy, then of each further row
+the ``own_columns`` between.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+from znni.core.shapes import Vec3
+from znni.primitives.common.codelets import Codelet
+from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
+from znni.primitives.cpu.common.image_rows import (
+    a_line_apart,
+    ask_for,
+    load_transposed,
+    store_span,
+    store_transposed,
+    zero,
+)
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32, NUMBER, NumberFormat
+
+FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
+
+# How far ahead rows of an image are asked for before they are read.
+ROWS_AHEAD = 2
+
+
+def half(length: int) -> int:
+    """Frequencies along x: the others are conjugates."""
+    return length // 2 + 1
+
+
+def whole_rows(tile: Vec3) -> int:
+    """Frequencies along y up to the middle."""
+    return tile.y // 2 + 1
+
+
+def own_columns(tile: Vec3) -> int:
+    """Columns of a row beyond the middle that are no conjugates: those from fx = 1 on."""
+    return (tile.x - 1) // 2
+
+
+def frequencies(tile: Vec3) -> int:
+    """Frequencies of a tile's spectrum, without the conjugates."""
+    whole = whole_rows(tile)
+    return tile.z * (whole * half(tile.x) + (tile.y - whole) * own_columns(tile))
+
+
+def plane_stride(tile: Vec3) -> int:
+    """Floats from one plane of the scratch to the next.
+
+    An odd multiple of 128 bytes, lest the planes meet in a few sets of the cache.
+    """
+    return (tile.y * half(tile.x) | 1) * NUMBER
+
+
+def scratch_floats(tile: Vec3) -> int:
+    """Floats of scratch that the transform of a tile needs."""
+    return tile.z * plane_stride(tile) + LANES * tile.x + LANES
+
+
+def outputs_computed(wanted: int, length: int) -> int:
+    """Outputs of an inverse transform that is asked for ``wanted``: a kernel for every four."""
+    return min(length, -(-wanted // 4) * 4)
+
+
+@cache
+def transform_flops(tile: Vec3, inner: Vec3, inverse: bool) -> int:
+    """Operations of one tile's transform, 16 maps at once.
+
+    Args:
+        tile: extents.
+        inner: extents of what is read (forward) or written (inverse).
+        inverse: which of the two.
+    """
+    if inverse:
+        z, y, x = (outputs_computed(*axis) for axis in zip(inner, tile, strict=True))
+        row = inverse_row_codelet(tile.x, x)
+        column_y, column_z = column_codelet(tile.y, 1, y), column_codelet(tile.z, 1, z)
+    else:
+        row = real_dft(tile.x)
+        column_y, column_z = complex_dft(tile.y, -1), complex_dft(tile.z, -1)
+    rows = inner.z * inner.y * row.flops
+    columns_y = inner.z * half(tile.x) * column_y.flops
+    columns_z = frequencies(tile) // tile.z * column_z.flops
+    return LANES * (rows + columns_y + columns_z)
+
+
+@cache
+def inverse_row_codelet(length: int, outputs: int) -> Codelet:
+    """The transform back along x, of which so many outputs are wanted."""
+    return inverse_real_dft(length).first(outputs)
+
+
+@cache
+def column_codelet(length: int, sign: Literal[-1, 1], outputs: int) -> Codelet:
+    """The transform along y or z, of which so many outputs are wanted."""
+    return complex_dft(length, sign).first(2 * outputs)
+
+
+@cache
+def forward_rows(length: int) -> Kernel:
+    """Rows of an image of 16 maps to a plane of their spectra along x.
+
+    Where rows, voxels or maps are missing (``inner`` less than the tile, fewer than 16 maps),
+    zeros take their place: then each row is copied to ``staging`` first.
+    """
+    emit = Emitter(
+        f"forward_rows_{length}",
+        image=FLOATS,
+        map_stride=INDEX,
+        y_stride=INDEX,
+        maps=INDEX,
+        inner_y=INDEX,
+        inner_x=INDEX,
+        tile_y=INDEX,
+        plane=FLOATS,
+        staging=FLOATS,
+    )
+    missing_x, missing_maps = emit.minus(emit["inner_x"], length), emit.minus(emit["maps"], LANES)
+    staged = emit.smaller(missing_x, missing_maps), "<", emit.index(0)
+    staging = emit["staging"]
+    with emit.when(*staged):
+        zero(emit, staging, emit.index(LANES * length))
+    stride = emit.chosen(*staged, emit.index(length), emit["map_stride"])
+    with emit.loop(emit["inner_y"]) as y:
+        row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
+        with emit.when(*staged), emit.loop(emit["maps"]) as lane:
+            source = emit.at(row, emit.times(lane, emit["map_stride"]))
+            target = emit.at(staging, emit.times(lane, length))
+            with emit.loop(emit["inner_x"]) as x:
+                emit.copy_float(emit.at(source, x), emit.at(target, x))
+        ahead = emit.at(row, emit.times(emit["y_stride"], ROWS_AHEAD))
+        image = emit["map_stride"], emit["maps"]
+        ask_for(emit, ahead, *image, a_line_apart(length), written=False)
+        source = emit.chosen(*staged, staging, row)
+        voxels = load_transposed(emit, source, stride, length)
+        target = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
+        real_dft(length).evaluate(
+            emit,
+            read=lambda i: voxels[i],
+            write=lambda i, value: emit.store(value, emit.at(target, i * LANES)),
+        )
+    row_floats = half(length) * NUMBER
+    rest = emit.at(emit["plane"], emit.times(emit["inner_y"], row_floats))
+    missing = emit.minus(emit["tile_y"], emit["inner_y"])
+    zero(emit, rest, emit.times(missing, row_floats))
+    return emit.compile()
+
+
+@cache
+def inverse_rows(length: int, outputs: int) -> Kernel:
+    """A plane of spectra along x to rows of an image of 16 maps, with bias and activation.
+
+    Args:
+        length: of the transform.
+        outputs: voxels computed, from the row's first on.
+
+    Args of the kernel: ``bias`` and ``floor`` are 16 numbers each; a voxel becomes
+    max(value + bias, floor). Fewer than 16 maps go by way of ``staging``.
+    """
+    emit = Emitter(
+        f"inverse_rows_{length}_{outputs}",
+        plane=FLOATS,
+        image=FLOATS,
+        map_stride=INDEX,
+        y_stride=INDEX,
+        maps=INDEX,
+        skip_y=INDEX,
+        skip_x=INDEX,
+        inner_y=INDEX,
+        inner_x=INDEX,
+        bias=FLOATS,
+        floor=FLOATS,
+        staging=FLOATS,
+    )
+    bias, floor = emit.load(emit["bias"]), emit.load(emit["floor"])
+    staged = emit["maps"], "<", emit.index(LANES)
+    staging = emit["staging"]
+    stride = emit.chosen(*staged, emit.index(length), emit["map_stride"])
+    span = emit["skip_x"], emit["inner_x"]
+    with emit.loop(emit["inner_y"], emit["skip_y"]) as y:
+        row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
+        ask_for(emit, row, emit["map_stride"], emit["maps"], a_line_apart(outputs), written=True)
+        source = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
+        voxels: dict[int, Value] = {}
+
+        def write(x: int, value: Value, voxels: dict[int, Value] = voxels) -> None:
+            voxels[x] = emit.at_least(emit.add(value, bias), floor)
+
+        inverse_row_codelet(length, outputs).evaluate(
+            emit, read=lambda i: emit.load(emit.at(source, i * LANES)), write=write
+        )
+        store_transposed(emit, voxels, emit.chosen(*staged, staging, row), stride, span)
+        with emit.when(*staged), emit.loop(emit["maps"]) as lane:
+            source = emit.at(staging, emit.times(lane, length))
+            target = emit.at(row, emit.times(lane, emit["map_stride"]))
+            for x in range(0, outputs, LANES):
+                store_span(emit, emit.load(emit.at(source, x)), target, x, span)
+    return emit.compile()
+
+
+@cache
+def columns(
+    length: int,
+    sign: Literal[-1, 1],
+    outputs: int,
+    streaming: bool,
+    ahead: bool,
+    numbers: NumberFormat = FLOAT32,
+) -> Kernel:
+    """Complex transforms along one axis, of many columns side by side.
+
+    Args:
+        length: of the axis.
+        sign: -1 forward, 1 inverse.
+        outputs: computed of each column, from its first on.
+        streaming: the target is a spectrum: store past the caches.
+        ahead: the source is a spectrum: ask for the next column while at work on this one.
+        numbers: the spectrum's format.
+    """
+    direction = "forward" if sign < 0 else "inverse"
+    kind = "_streaming" * streaming + "_ahead" * ahead + numbers.suffix
+    emit = Emitter(
+        f"{direction}_columns_{length}_{outputs}{kind}",
+        source=FLOATS,
+        source_stride=INDEX,
+        target=FLOATS,
+        target_stride=INDEX,
+        count=INDEX,
+        step=INDEX,
+    )
+    step = emit["step"]
+    # The side with the scratch or the plane has its columns next to each other.
+    source_step = step if ahead else emit.index(NUMBER)
+    target_step = step if streaming else emit.index(NUMBER)
+    with emit.loop(emit["count"]) as i:
+        source = emit.at(emit["source"], emit.times(i, source_step))
+        target = emit.at(emit["target"], emit.times(i, target_step))
+        sources = [emit.at(source, emit.times(emit["source_stride"], j)) for j in range(length)]
+        targets = [emit.at(target, emit.times(emit["target_stride"], j)) for j in range(outputs)]
+        read = (numbers if ahead else FLOAT32).reader(emit, sources, step if ahead else None)
+        write = (numbers if streaming else FLOAT32).writer(emit, targets, streaming)
+        column_codelet(length, sign, outputs).evaluate(emit, read, write)
+    return emit.compile()

@@ -1,0 +1,179 @@
+"""One layer's overlap-save convolution, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from znni.core.shapes import Vec3
+from znni.machine.arena import new_output, workspace
+from znni.machine.arrays import empty_aligned
+from znni.network.weights import ConvWeights, Float32
+from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
+from znni.primitives.cpu.common.image_rows import image_arguments
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.phases import Phase, PhaseKernel, run_phases
+from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.fft_tiled.frequency_product import FEW_ROWS, frequency_product
+from znni.primitives.cpu.fft_tiled.kernel_transform import spectrum_shape, transform_kernels
+from znni.primitives.cpu.fft_tiled.overlap_save import tile_table
+from znni.primitives.cpu.fft_tiled.planes import plane_arguments
+from znni.primitives.cpu.fft_tiled.tile_batches import TileBatches
+from znni.primitives.cpu.fft_tiled.tile_drivers import forward_driver, inverse_driver
+from znni.primitives.cpu.fft_tiled.tile_transform import (
+    columns,
+    forward_rows,
+    frequencies,
+    inverse_rows,
+)
+
+# Shares of a pass per worker: few, since neighbouring tiles have cache lines in common, and
+# enough that all workers end together.
+SHARES_PER_WORKER = 16
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """The kernels that transform tiles one way, and the voxels of a tile that they touch."""
+
+    driver: PhaseKernel
+    rows: Kernel
+    columns_y: Kernel
+    columns_z: Kernel
+    inner: Vec3
+
+
+@dataclass(frozen=True)
+class _Image:
+    """Where an array's tiles are.
+
+    Attributes:
+        array: (n, f, z, y, x).
+        table: of its tiles, as ``tile_table`` has it.
+    """
+
+    array: Float32
+    table: NDArray[np.int64]
+
+
+class TiledConvolution:
+    """Runs a layer: forward transforms, products and inverse transforms, batch after batch.
+
+    An interruption takes effect when a batch ends.
+
+    Args:
+        batches: the layer's tiles.
+        weights: of the layer.
+        threads: workers.
+        resident: transform the kernels now and keep their spectra, or anew in each call.
+    """
+
+    def __init__(
+        self, batches: TileBatches, weights: ConvWeights, threads: int, resident: bool
+    ) -> None:
+        self._batches = batches
+        self._weight = np.ascontiguousarray(weights.weight)
+        self._workers = workers(threads)
+        layer, tile, numbers = batches.layer, batches.tile, batches.numbers
+        tiling = batches.tiling
+        self._forward = _Direction(
+            forward_driver(),
+            forward_rows(tile.x),
+            columns(tile.y, -1, tile.y, streaming=False, ahead=False),
+            columns(tile.z, -1, tile.z, streaming=True, ahead=False, numbers=numbers),
+            tiling.read,
+        )
+        z, y, x = tiling.computed
+        self._inverse = _Direction(
+            inverse_driver(),
+            inverse_rows(tile.x, x),
+            columns(tile.y, 1, y, streaming=False, ahead=False),
+            columns(tile.z, 1, z, streaming=False, ahead=True, numbers=numbers),
+            tiling.written,
+        )
+        few_rows = batches.batch < FEW_ROWS
+        self._product = frequency_product(batches.out_groups, few_rows, numbers)
+        self._places = tiling.places()
+        self._bias, self._floor = bias_and_floor(layer, weights)
+        self._kernels = self._kernel_spectra(empty_aligned) if resident else None
+
+    def __call__(self, x: Float32) -> Float32:
+        """The output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        batches, count = self._batches, self._batches.tiling.count
+        kernels = self._kernel_spectra(workspace) if self._kernels is None else self._kernels
+        y = new_output(batches.out)
+        spectra = workspace((batches.spectra_floats,), np.float32)
+        scratch = workspace((self._workers.threads, batches.scratch_floats), np.float32)
+        addresses = [part.ctypes.data for part in scratch]
+        source, target = self._image(x), self._image(y)
+        for first in range(0, count, batches.batch):
+            tiles = range(first, min(first + batches.batch, count))
+            passes = [
+                self._transform(self._forward, source, tiles, spectra),
+                self._multiply(kernels, len(tiles), spectra),
+                self._transform(self._inverse, target, tiles, spectra),
+            ]
+            run_phases(passes, addresses, self._workers)
+        activate_further(y, batches.layer.activation, self._workers)
+        return y
+
+    def _kernel_spectra(self, allocate: Callable[[tuple[int, ...], DTypeLike], Float32]) -> Float32:
+        layer, tile, numbers = self._batches.layer, self._batches.tile, self._batches.numbers
+        shape = spectrum_shape(tile, layer.out_features, layer.in_features, numbers)
+        spectra = allocate(shape, np.float32)
+        transform_kernels(self._weight, tile, spectra, numbers, self._workers)
+        return spectra
+
+    def _image(self, array: Float32) -> _Image:
+        return _Image(array, tile_table(self._places, array))
+
+    def _transform(
+        self, direction: _Direction, image: _Image, tiles: range, spectra: Float32
+    ) -> Phase:
+        """Transform a batch of tiles from an image, or back into one."""
+        batches, tile = self._batches, self._batches.tile
+        features = image.array.shape[1]
+        groups = -(-features // LANES)
+        share = max(1, len(tiles) * groups // (self._workers.threads * SHARES_PER_WORKER))
+        return direction.driver.phase(
+            -(-len(tiles) // share) * groups,
+            rows=direction.rows.address,
+            columns_y=direction.columns_y.address,
+            columns_z=direction.columns_z.address,
+            **image_arguments("array", image.array),
+            maps=features,
+            table=image.table[tiles.start].ctypes.data,
+            tiles=len(tiles),
+            tiles_per_share=share,
+            inner_z=direction.inner.z,
+            inner_y=direction.inner.y,
+            inner_x=direction.inner.x,
+            **plane_arguments(tile),
+            spectra=spectra.ctypes.data,
+            number=batches.numbers.floats,
+            tile_stride=batches.tile_stride,
+            frequency_stride=batches.frequency_stride,
+            bias=self._bias.ctypes.data,
+            floor=self._floor.ctypes.data,
+        )
+
+    def _multiply(self, kernels: Float32, rows: int, spectra: Float32) -> Phase:
+        """Multiply a batch's spectra by the kernels', in place."""
+        batches = self._batches
+        count = frequencies(batches.tile)
+        share = -(-count // (self._workers.threads * SHARES_PER_WORKER))
+        return self._product.phase(
+            -(-count // share),
+            spectra=spectra.ctypes.data,
+            frequency_stride=batches.frequency_stride,
+            rows=rows,
+            row_stride=batches.tile_stride,
+            kernels=kernels.ctypes.data,
+            in_features=batches.layer.in_features,
+            frequencies=count,
+            frequencies_per_share=share,
+        )

@@ -1,0 +1,1 @@
+"""Overlap-save convolution, max-pooled before it is stored."""

@@ -1,0 +1,107 @@
+"""One convolution with its pooling, by overlap-save, ready to run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from znni.core.shapes import Vec3
+from znni.machine.arena import new_output, workspace
+from znni.machine.arrays import empty_aligned
+from znni.network.weights import ConvWeights, Float32
+from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
+from znni.primitives.cpu.common.image_rows import image_arguments
+from znni.primitives.cpu.common.simd import FLOAT_BYTES
+from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.fft_tiled.kernel_transform import transform_kernels
+from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32
+from znni.primitives.cpu.fft_tiled.overlap_save import tile_table
+from znni.primitives.cpu.fft_tiled.planes import plane_arguments
+from znni.primitives.cpu.fft_tiled.tile_transform import columns, forward_rows
+from znni.primitives.cpu.fft_tiled_pooled.driver import pooled_driver
+from znni.primitives.cpu.fft_tiled_pooled.passes import (
+    lane_columns,
+    largest_row,
+    pooled_row,
+    product_columns,
+)
+from znni.primitives.cpu.fft_tiled_pooled.tiles import PooledTiles
+
+
+class PooledConvolution:
+    """Runs a convolution and its pooling, tile by tile.
+
+    Args:
+        tiles: the layer's.
+        weights: of the convolution.
+        threads: workers.
+    """
+
+    def __init__(self, tiles: PooledTiles, weights: ConvWeights, threads: int) -> None:
+        self._tiles = tiles
+        self._workers = workers(threads)
+        self._driver = pooled_driver()
+        conv, tile, tiling = tiles.layer.conv, tiles.tile, tiles.tiling
+        z, y, x = tiling.computed
+        self._kernels = {
+            "forward_rows": forward_rows(tile.x),
+            "forward_columns_y": columns(tile.y, -1, tile.y, streaming=False, ahead=False),
+            "forward_columns_z": lane_columns(tile.z),
+            "product_columns": product_columns(tile.z, z, conv.in_features),
+            "inverse_columns_y": columns(tile.y, 1, y, streaming=False, ahead=False),
+            "largest_row": largest_row(tile.x, x),
+            "pooled_row": pooled_row(tiling.window.x, tiling.written.x),
+        }
+        self._spectra = empty_aligned(tiles.kernel_shape, np.float32)
+        weight = np.ascontiguousarray(weights.weight)
+        by_frequency = self._spectra.transpose(1, 0, 2, 3)
+        transform_kernels(weight, tile, by_frequency, FLOAT32, self._workers)
+        self._places = tiling.places()
+        self._bias, self._floor = bias_and_floor(conv, weights)
+
+    def __call__(self, x: Float32) -> Float32:
+        """The pooled output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        tiles, tiling, threads = self._tiles, self._tiles.tiling, self._workers.threads
+        y = new_output(tiles.out)
+        scratch = workspace((threads, tiles.scratch_floats), np.float32)
+        parts = np.cumsum([tiles.transform_floats, tiles.value_floats])
+        counter = np.zeros(1, np.int64)
+        source_table = tile_table(self._places, x, tiling.window)
+        target_table = tile_table(self._places, y)
+        arguments = {
+            **{name: kernel.address for name, kernel in self._kernels.items()},
+            "counter": counter.ctypes.data,
+            "tiles": tiling.count,
+            **image_arguments("source", x),
+            "in_features": x.shape[1],
+            "source_table": source_table.ctypes.data,
+            **_named("read", tiling.read),
+            **image_arguments("target", y),
+            "out_features": y.shape[1],
+            "target_table": target_table.ctypes.data,
+            **_named("written", tiling.written),
+            "window_z": tiling.window.z,
+            "window_y": tiling.window.y,
+            **plane_arguments(tiles.tile),
+            "kernels": self._spectra.ctypes.data,
+            "group_stride": self._spectra.strides[0] // FLOAT_BYTES,
+            "bias": self._bias.ctypes.data,
+            "floor": self._floor.ctypes.data,
+        }
+
+        def take_tiles(worker: int, _: int) -> None:
+            transforms, values, largest = np.split(scratch[worker], parts)
+            largest.fill(-np.inf)
+            self._driver(
+                **arguments,
+                scratch=transforms.ctypes.data,
+                values=values.ctypes.data,
+                largest=largest.ctypes.data,
+            )
+
+        self._workers.for_each(take_tiles, range(threads))
+        activate_further(y, tiles.layer.conv.activation, self._workers)
+        return y
+
+
+def _named(name: str, extents: Vec3) -> dict[str, int]:
+    return {f"{name}_{axis}": extent for axis, extent in zip("zyx", extents, strict=True)}

@@ -1,0 +1,140 @@
+"""The loop over the tiles of a pooled convolution, each taken from its image to its output.
+
+Nothing of a tile leaves the worker's caches on the way: its spectra, then for 16 output maps
+after another the product with the kernels' spectra, the inverse transform and the pooling.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from znni.primitives.cpu.common.image_rows import ask_for, image_parameters
+from znni.primitives.cpu.common.machine_code import Kernel
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
+from znni.primitives.cpu.fft_tiled.overlap_save import TABLE_COLUMNS
+from znni.primitives.cpu.fft_tiled.planes import PLANE_ARGUMENTS, ColumnRun, Planes
+
+FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
+
+ARGUMENTS = {
+    "forward_rows": INDEX,
+    "forward_columns_y": INDEX,
+    "forward_columns_z": INDEX,
+    "product_columns": INDEX,
+    "inverse_columns_y": INDEX,
+    "largest_row": INDEX,
+    "pooled_row": INDEX,
+    "counter": INDICES,
+    "tiles": INDEX,
+    # Of the input, and of the output: where the tiles are, and what they read and write there.
+    **image_parameters("source"),
+    "in_features": INDEX,
+    "source_table": INDICES,
+    "read_z": INDEX,
+    "read_y": INDEX,
+    "read_x": INDEX,
+    **image_parameters("target"),
+    "out_features": INDEX,
+    "target_table": INDICES,
+    "written_z": INDEX,
+    "written_y": INDEX,
+    "written_x": INDEX,
+    "window_z": INDEX,
+    "window_y": INDEX,
+    **PLANE_ARGUMENTS,
+    "kernels": FLOATS,
+    "group_stride": INDEX,  # floats from the kernels of 16 output maps to the next
+    "scratch": FLOATS,  # the worker's: of a tile's planes
+    "values": FLOATS,  # the worker's: of a tile's spectra
+    "largest": FLOATS,  # the worker's: of a row, minus infinity at first
+    "bias": FLOATS,
+    "floor": FLOATS,
+}
+
+
+@cache
+def pooled_driver() -> Kernel:
+    """Take tiles, as long as there are any that no other worker has claimed."""
+    emit = Emitter("pooled_tiles", **ARGUMENTS)
+    planes = Planes(emit)
+    with emit.claims(emit["counter"], emit["tiles"]) as tile:
+        row = emit.times(tile, TABLE_COLUMNS)
+        _forward(emit, planes, emit.at(emit["source"], emit.index_at(emit["source_table"], row)))
+        target, *skip = (
+            emit.index_at(emit["target_table"], emit.plus(row, i)) for i in range(TABLE_COLUMNS)
+        )
+        with emit.loop(emit["out_features"], step=LANES) as feature:
+            group = emit.quotient(feature, LANES)
+            _products(
+                emit, planes, emit.at(emit["kernels"], emit.times(group, emit["group_stride"]))
+            )
+            image = emit.at(emit["target"], target)
+            image = emit.at(image, emit.times(feature, emit["target_map_stride"]))
+            _pooled(emit, planes, image, feature, skip)
+    return emit.compile()
+
+
+def _forward(emit: Emitter, planes: Planes, corner: Value) -> None:
+    """The spectra of a tile's input maps, to ``values``: planes here have z as their lanes."""
+    with emit.loop(emit["in_features"]) as c:
+        image = emit.at(corner, emit.times(c, emit["source_map_stride"]))
+        with emit.loop(emit["tile_z"], step=LANES) as z:
+            plane = planes.at(emit.quotient(z, LANES))
+            source = emit.at(image, emit.times(z, emit["source_z_stride"]))
+            # Beyond what is read there are zeros, as where maps are missing.
+            count = emit.smaller(emit.minus(emit["read_z"], z), LANES)
+            strides = [emit["source_z_stride"], emit["source_y_stride"], count]
+            rows = [emit["read_y"], emit["read_x"], emit["tile_y"]]
+            emit.call(emit["forward_rows"], [source, *strides, *rows, plane, planes.end])
+            planes.transform_y(plane, emit["forward_columns_y"])
+        map_floats = emit.times(emit["tile_z"], 2 * LANES)
+        for run in planes.columns_along_z():
+            values = emit.at(_values(emit, run), emit.times(c, map_floats))
+            with emit.loop(run.count, step=LANES) as column:
+                block = emit.times(
+                    emit.times(column, 2), emit.times(emit["tile_z"], emit["in_features"])
+                )
+                place = emit.at(run.place, emit.times(column, NUMBER))
+                parts = [place, emit["plane_stride"], emit.at(values, block)]
+                emit.call(emit["forward_columns_z"], [*parts, planes.end])
+
+
+def _products(emit: Emitter, planes: Planes, kernels: Value) -> None:
+    """The products with the kernels of 16 output maps, transformed along z, to the planes."""
+    column_floats = emit.times(emit.times(emit["tile_z"], emit["in_features"]), NUMBER)
+    for run in planes.columns_along_z():
+        factors = [_values(emit, run), emit.at(kernels, emit.times(run.column, column_floats))]
+        side = run.place, emit["plane_stride"]
+        emit.call(emit["product_columns"], [*factors, *side, run.count])
+
+
+def _values(emit: Emitter, run: ColumnRun) -> Value:
+    """Where the spectra of a run's first block are."""
+    block_floats = emit.times(emit.times(emit["tile_z"], emit["in_features"]), 2 * LANES)
+    return emit.at(emit["values"], emit.times(run.block, block_floats))
+
+
+def _pooled(emit: Emitter, planes: Planes, image: Value, feature: Value, skip: list[Value]) -> None:
+    """Planes transformed along y and x, pooled and written to 16 maps of the output."""
+    maps = emit.minus(emit["out_features"], feature)
+    skip_z, skip_y, skip_x = skip
+    with emit.loop(emit["written_z"], skip_z) as z:
+        first = planes.at(emit.times(z, emit["window_z"]))
+        with emit.loop(emit["window_z"]) as i:
+            plane = planes.along_z(first, i)
+            planes.mirror(plane)
+            planes.transform_y(plane, emit["inverse_columns_y"])
+        with emit.loop(emit["written_y"], skip_y) as y:
+            row = emit.at(image, emit.times(z, emit["target_z_stride"]))
+            row = emit.at(row, emit.times(y, emit["target_y_stride"]))
+            ends = [emit.index(0), emit.minus(emit["written_x"], 1)]
+            ask_for(emit, row, emit["target_map_stride"], maps, ends, written=True)
+            top = emit.times(y, emit["window_y"])
+            with emit.loop(emit["window_z"]) as i, emit.loop(emit["window_y"]) as j:
+                source = planes.row(planes.along_z(first, i), emit.plus(top, j))
+                emit.call(emit["largest_row"], [source, emit["largest"]])
+            span = [skip_x, emit["written_x"]]
+            last = [emit.at(emit["bias"], feature), emit["floor"]]
+            strides = [emit["target_map_stride"], maps]
+            emit.call(emit["pooled_row"], [emit["largest"], row, *strides, *span, *last])

@@ -1,0 +1,100 @@
+"""Convolution by overlap-save with the max-pooling after it, for few input maps.
+
+The output of a first layer has many maps at the full resolution: it is the largest array of all,
+and all that is done with it is pooling. Here a tile is pooled while it is in cache, and only the
+pooled voxels are written. With few input maps the products of spectra are hardly any work, and
+are formed as the inverse transform reads them.
+
+As any plain pooling it gives one fragment of its window; the others take runs of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from znni.core.options import ACCURACIES
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import Device
+from znni.network.network import Operation
+from znni.network.weights import ConvWeights, conv_weights
+from znni.plans.cost import Cost, HandedOut, Memory
+from znni.plans.primitive import Run, applying
+from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
+from znni.primitives.cpu.common.first_layer import pooled_first_layer
+from znni.primitives.cpu.fft_tiled.overlap_save import tile_extents
+from znni.primitives.cpu.fft_tiled_pooled.tiles import PooledTiles
+
+# The largest extents of tiles along z and y that are offered. Along x tiles are longer: what they
+# write are then whole cache lines, more or less.
+TILES = (12, 16, 20, 24, 32)
+LONGEST_ROW = 40
+
+# Share of a core's nominal operations per second, where a tile's planes stay in the second-level
+# cache; beyond that, it falls with the square root of their bytes.
+EFFICIENCY = 0.5
+CACHED_BYTES = 700 * 1024
+
+
+@dataclass(frozen=True)
+class FftTiledPooled:
+    """Overlap-save convolution and plain max-pooling in one.
+
+    Attributes:
+        device: where it runs.
+        tile: the largest extent of a tile along z and y.
+        accuracy: the relative error that it promises.
+    """
+
+    device: Device
+    tile: int
+    accuracy: float = ACCURACIES["float32"]
+    version = 1
+
+    @property
+    def name(self) -> str:
+        """``fft_tiled_pooled_16``, by its tile."""
+        return f"fft_tiled_pooled_{self.tile}"
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """A convolution of few maps with its pooling, unless a smaller tile does as well."""
+        tiles = self._tiles(layer, shape)
+        return tiles.out if tiles else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Operations of the codelets, products and maxima; the image read and written."""
+        tiles = applying(self._tiles(layer, shape), self, layer, shape)
+        memory = Memory.beside(
+            shape.nbytes + tiles.out.nbytes,
+            workspace=tiles.workspace_bytes(self.device.threads),
+            resident=tiles.resident_bytes,
+        )
+        efficiency = EFFICIENCY * min(1.0, CACHED_BYTES / tiles.plane_bytes) ** 0.5
+        activation, threads = tiles.layer.conv.activation, self.device.threads
+        handed = HandedOut(1, threads)
+        cost = Cost(tiles.flops, tiles.bytes_moved, memory, efficiency, handed)
+        return with_activation(cost, activation, tiles.out, FUSED_BY_VECTOR, threads)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
+        from znni.primitives.cpu.fft_tiled_pooled.convolution import PooledConvolution
+
+        tiles = applying(self._tiles(layer, shape), self, layer, shape)
+        given = conv_weights(tiles.layer.conv, weights)
+        return PooledConvolution(tiles, given, self.device.threads)
+
+    def _tiles(self, layer: Operation, shape: Shape5) -> PooledTiles | None:
+        found = pooled_first_layer(layer, shape)
+        if found is None:
+            return None
+        pair, out = found
+        before = max((tile for tile in TILES if tile < self.tile), default=0)
+        largest = Vec3(self.tile, self.tile, LONGEST_ROW)
+        smaller = Vec3(before, before, LONGEST_ROW)
+        kernel, window = pair.conv.kernel, pair.pool.window
+        tile = tile_extents(largest, smaller, shape.size, kernel, window)
+        return tile and PooledTiles(pair, shape, out, tile)
+
+
+def primitives(device: Device) -> tuple[FftTiledPooled, ...]:
+    """Every tile."""
+    return tuple(FftTiledPooled(device, tile) for tile in TILES)

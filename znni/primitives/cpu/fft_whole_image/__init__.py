@@ -1,0 +1,1 @@
+"""Convolution by Fourier transforms of whole images, as in ZNNi."""

@@ -1,0 +1,276 @@
+"""Pruned 3D real FFTs: only the lines that are not zero, or whose result is wanted.
+
+A map of n voxels is transformed at N >= n voxels per axis (ZNNi, section III). Forward: x along
+the n_z n_y lines that hold voxels, y within the n_z planes that do, z everywhere. Inverse: z
+everywhere, then y in the n'_z planes and x on the n'_y lines of each that hold wanted voxels.
+Between the two steps a map is *half transformed*: (z, N_y * columns) complex numbers, where
+``columns = N_x // 2 + 1``. One-dimensional transforms come from FFTW or, without it, from SciPy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import log2
+from threading import Lock
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.shapes import Vec3
+from znni.machine.arrays import empty_aligned
+from znni.network.weights import Float32
+
+Complex64: TypeAlias = NDArray[np.complex64]
+Transform: TypeAlias = Callable[[], None]
+Direction: TypeAlias = Literal["forward", "inverse"]
+
+# Planes are transformed in slabs that stay in the second-level cache.
+SLAB_BYTES = 256 * 1024
+# Seconds of FFTW's search for the best plan of one transform, of which a build has six.
+PLANNING_SECONDS = 0.3
+# What FFTW keeps for one plan: its twiddle factors and the plan itself.
+PLAN_BYTES = 16 * 1024
+
+_planner = Lock()  # FFTW's planner is not thread-safe; running its plans is
+
+
+@cache
+def fast_size(extent: int) -> int:
+    """The least 2^a 3^b 5^c 7^d, times at most one of 11 and 13, that is not below ``extent``."""
+    size = extent
+    while not _is_fast(size):
+        size += 1
+    return size
+
+
+def _is_fast(size: int) -> bool:
+    for factor in (2, 3, 5, 7):
+        while size % factor == 0:
+            size //= factor
+    return size in (1, 11, 13)
+
+
+@dataclass(frozen=True)
+class PrunedShape:
+    """What is transformed, and at which size.
+
+    Attributes:
+        image: voxels that may be other than zero: n.
+        output: voxels wanted from the inverse, from the first on: n'.
+    """
+
+    image: Vec3
+    output: Vec3
+
+    @cached_property
+    def size(self) -> Vec3:
+        """The transform's size N, per axis."""
+        return Vec3(*map(fast_size, self.image))
+
+    @property
+    def columns(self) -> int:
+        """Complex numbers of one line along x."""
+        return self.size.x // 2 + 1
+
+    @cached_property
+    def plane(self) -> int:
+        """Complex numbers of one plane."""
+        return self.size.y * self.columns
+
+    @property
+    def slab(self) -> int:
+        """Planes that are transformed together."""
+        return min(self.image.z, max(1, SLAB_BYTES // (8 * self.plane)))
+
+    @property
+    def forward_flops(self) -> float:
+        """Operations of one map's transform, 5 N log2 N for a complex line of N."""
+        z, y, _ = self.image
+        return self._flops(z, y)
+
+    @property
+    def inverse_flops(self) -> float:
+        """Operations of one map's inverse."""
+        z, y, _ = self.output
+        return self._flops(z, y)
+
+    def _flops(self, planes: int, lines: int) -> float:
+        def line(size: int) -> float:
+            return 5.0 * size * log2(size) if size > 1 else 0.0
+
+        along_x = planes * lines * line(self.size.x) / 2
+        along_y = planes * self.columns * line(self.size.y)
+        return along_x + along_y + self.plane * line(self.size.z)
+
+
+class Backend(Protocol):
+    """Where one-dimensional transforms come from. None of them scales."""
+
+    def in_place(self, array: Complex64, direction: Direction) -> Transform:
+        """Along the last axis but one."""
+
+    def real_forward(self, real: Float32, half: Complex64) -> Transform:
+        """Real to complex along the last axis."""
+
+    def real_inverse(self, half: Complex64, real: Float32) -> Transform:
+        """Complex to real along the last axis; ``half`` is lost."""
+
+    def resident_bytes(self) -> int:
+        """What one worker's six transforms keep, at most."""
+
+    def transient_bytes(self, largest: int) -> int:
+        """What a transform allocates while it runs, for its largest array's bytes."""
+
+
+class FftwBackend:
+    """Plans of FFTW, each for one thread and for the arrays that it was made with."""
+
+    def in_place(self, array: Complex64, direction: Direction) -> Transform:
+        """A strided batch."""
+        return self._plan(array, array, -2, direction)
+
+    def real_forward(self, real: Float32, half: Complex64) -> Transform:
+        """A batch of lines."""
+        return self._plan(real, half, -1, "forward")
+
+    def real_inverse(self, half: Complex64, real: Float32) -> Transform:
+        """A batch of lines, which FFTW destroys."""
+        return self._plan(half, real, -1, "inverse")
+
+    def resident_bytes(self) -> int:
+        """Six plans."""
+        return 6 * PLAN_BYTES
+
+    def transient_bytes(self, largest: int) -> int:  # noqa: ARG002
+        """Nothing."""
+        return 0
+
+    def _plan(
+        self, source: NDArray[Any], target: NDArray[Any], axis: int, direction: Direction
+    ) -> Transform:
+        import pyfftw
+
+        with _planner:
+            plan = pyfftw.FFTW(
+                source,
+                target,
+                axes=(axis,),
+                direction="FFTW_FORWARD" if direction == "forward" else "FFTW_BACKWARD",
+                flags=("FFTW_MEASURE", "FFTW_DESTROY_INPUT"),
+                threads=1,
+                planning_timelimit=PLANNING_SECONDS,
+            )
+        return plan.execute  # type: ignore[no-any-return]
+
+
+class ScipyBackend:
+    """SciPy's transforms: slower than FFTW, under a permissive licence."""
+
+    def in_place(self, array: Complex64, direction: Direction) -> Transform:
+        """Through a result of the same size, where SciPy does not overwrite."""
+        import scipy.fft
+
+        def transform() -> None:
+            if direction == "forward":
+                result = scipy.fft.fft(array, axis=-2, overwrite_x=True)
+            else:
+                result = scipy.fft.ifft(array, axis=-2, norm="forward", overwrite_x=True)
+            if not np.shares_memory(result, array):
+                array[...] = result
+
+        return transform
+
+    def real_forward(self, real: Float32, half: Complex64) -> Transform:
+        """Through a result of the size of ``half``."""
+        import scipy.fft
+
+        def transform() -> None:
+            half[...] = scipy.fft.rfft(real, axis=-1)
+
+        return transform
+
+    def real_inverse(self, half: Complex64, real: Float32) -> Transform:
+        """Through a result of the size of ``real``."""
+        import scipy.fft
+
+        def transform() -> None:
+            real[...] = scipy.fft.irfft(half, real.shape[-1], axis=-1, norm="forward")
+
+        return transform
+
+    def resident_bytes(self) -> int:
+        """Twiddle factors, which SciPy keeps for the last few sizes."""
+        return PLAN_BYTES
+
+    def transient_bytes(self, largest: int) -> int:
+        """The result, before it is copied."""
+        return largest
+
+
+@cache
+def backend() -> Backend:
+    """FFTW where pyfftw is installed, or SciPy."""
+    try:
+        import pyfftw  # noqa: F401
+    except ImportError:
+        logging.getLogger(__name__).info(
+            "pyfftw is not installed: FFT convolution uses scipy.fft, which is slower"
+        )
+        return ScipyBackend()
+    return FftwBackend()
+
+
+class PrunedTransforms:
+    """One worker's transforms on its own scratch memory.
+
+    Attributes:
+        columns: (maps, N_z, width): lines along z of a few maps, to fill and to read around
+            ``forward_columns`` and ``inverse_columns``, which transform it in place.
+    """
+
+    def __init__(self, shape: PrunedShape, maps: int, width: int, library: Backend) -> None:
+        size, lines = shape.size, shape.output.y
+        self._shape = shape
+        self._rows = empty_aligned((shape.slab, shape.image.y, size.x), np.float32)
+        self._planes = empty_aligned((shape.slab, size.y, shape.columns), np.complex64)
+        self.columns: Complex64 = empty_aligned((maps, size.z, width), np.complex64)
+        filled = self._planes[:, : shape.image.y]
+        wanted = self._planes[:, :lines]
+        self._x_forward = library.real_forward(self._rows, filled)
+        self._y_forward = library.in_place(self._planes, "forward")
+        self.forward_columns = library.in_place(self.columns, "forward")
+        self.inverse_columns = library.in_place(self.columns, "inverse")
+        self._y_inverse = library.in_place(self._planes, "inverse")
+        self._x_inverse = library.real_inverse(wanted, self._rows[:, :lines])
+
+    @staticmethod
+    def scratch_bytes(shape: PrunedShape, maps: int, width: int) -> tuple[int, int]:
+        """Bytes of all the scratch memory of one worker, and of its largest array."""
+        rows = 4 * shape.slab * shape.image.y * shape.size.x
+        planes = 8 * shape.slab * shape.plane
+        columns = 8 * maps * shape.size.z * width
+        return rows + planes + columns, max(planes, columns)
+
+    def forward_planes(self, image: Float32, half: Complex64) -> None:
+        """Transform (z, n_y, n_x) along x and y into ``half`` (z, plane); at most a slab."""
+        count, height, width = image.shape
+        self._rows[:count, :, :width] = image
+        self._rows[:count, :, width:] = 0
+        self._rows[count:] = 0
+        self._x_forward()
+        self._planes[:, height:] = 0
+        self._y_forward()
+        half[...] = self._planes[:count].reshape(count, -1)
+
+    def inverse_planes(self, half: Complex64, output: Float32) -> None:
+        """Transform ``half`` (z, plane) back along y and x into (z, n'_y, n'_x)."""
+        count, height, width = output.shape
+        self._planes[:count].reshape(count, -1)[...] = half
+        self._planes[count:] = 0
+        self._y_inverse()
+        self._x_inverse()
+        output[...] = self._rows[:count, :height, :width]

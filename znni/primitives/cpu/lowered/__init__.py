@@ -1,0 +1,1 @@
+"""Convolution lowered to matrix products."""

@@ -1,0 +1,205 @@
+"""Convolution as one matrix product: lower the input, multiply, lift the product.
+
+A kernel's taps along an axis can be gathered before the product (lowered: the input is repeated)
+or after it (lifted: partial results are repeated). The three types of lowering of Caffe con Troll
+(Hadjis et al. 2015, section 2.1) lower all axes, the trailing ones, or none. Here each is the same
+two loops with other extents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from znni.core.shapes import Vec3
+from znni.network.network import Conv
+from znni.network.weights import Float32
+from znni.primitives.cpu.common.activation import CODES, activate
+from znni.primitives.cpu.common.flat_view import FlatView
+from znni.primitives.cpu.common.numba_kernel import numba_kernel
+
+
+class Split(NamedTuple):
+    """Which axes of a kernel are lowered and which are lifted.
+
+    Attributes:
+        lowered: the kernel's extents along the lowered axes, 1 along the others.
+        lifted: the kernel's extents along the lifted axes, 1 along the others.
+    """
+
+    lowered: Vec3
+    lifted: Vec3
+
+    @classmethod
+    def after(cls, lifted_axes: int, kernel: Vec3) -> Split:
+        """Lift so many leading axes and lower the rest."""
+        lowered = Vec3(*(1,) * lifted_axes, *kernel[lifted_axes:])
+        return cls(lowered, kernel // lowered)
+
+    def matrix(self, weight: Float32) -> Float32:
+        """Weights (out, in, z, y, x) as (out * lifted taps, in * lowered taps).
+
+        A view of the weights where nothing needs to move.
+        """
+        out_features, in_features = weight.shape[:2]
+        taps = (self.lifted.volume, self.lowered.volume)
+        parts = weight.reshape(out_features, in_features, *taps).swapaxes(1, 2)
+        return parts.reshape(out_features * taps[0], in_features * taps[1])
+
+    def matrix_shape(self, layer: Conv) -> tuple[int, int]:
+        """Rows and columns of the weights' matrix."""
+        return layer.out_features * self.lifted.volume, layer.in_features * self.lowered.volume
+
+    def matrix_nbytes(self, layer: Conv) -> int:
+        """Bytes that ``matrix`` allocates."""
+        moves = self.lifted.volume > 1 and layer.in_features > 1
+        return 4 * layer.out_features * layer.in_features * layer.kernel.volume if moves else 0
+
+
+class Block(NamedTuple):
+    """A part of the output that is computed by itself: some maps, some voxels.
+
+    Attributes:
+        maps: output maps that are multiplied and lifted at a time.
+        size: output voxels.
+    """
+
+    maps: int
+    size: Vec3
+
+    def positions(self, split: Split) -> Vec3:
+        """Columns of the lowered input and of the product, per axis."""
+        return self.size + split.lifted - 1
+
+    def lowered_nbytes(self, layer: Conv, split: Split) -> int:
+        """Bytes of the lowered input."""
+        return 4 * layer.in_features * split.lowered.volume * self.positions(split).volume
+
+    def product_nbytes(self, split: Split) -> int:
+        """Bytes of the product."""
+        return 4 * self.maps * split.lifted.volume * self.positions(split).volume
+
+    def nbytes(self, layer: Conv, split: Split) -> int:
+        """Bytes of both."""
+        rows = layer.in_features * split.lowered.volume + self.maps * split.lifted.volume
+        return 4 * rows * self.positions(split).volume
+
+    def halves(self) -> list[Block]:
+        """The block cut in two, in every way."""
+        cuts = [Block(-(-self.maps // 2), self.size)] if self.maps > 1 else []
+        for axis, extent in enumerate(self.size):
+            if extent > 1:
+                size = list(self.size)
+                size[axis] = -(-extent // 2)
+                cuts.append(Block(self.maps, Vec3(*size)))
+        return cuts
+
+
+@cache
+def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> Block:
+    """A block of at most ``limit`` bytes, or the smallest there is, that wastes little.
+
+    It is halved from all maps and voxels of the output, whose extents are ``size``, until it fits,
+    each time where the most memory is saved for the least added work: positions on block borders
+    that are multiplied twice, products too small to be fast, and rows too short to be copied fast.
+    """
+    overhead = 32  # elements' worth of time that each row or column of a product costs on top
+
+    def price(block: Block) -> float:
+        blocks = size.ceil_div(block.size).volume * -(-layer.out_features // block.maps)
+        positions = block.positions(split)
+        rows = block.maps * split.lifted.volume + overhead
+        columns = positions.z * positions.y * (positions.x + overhead) + overhead
+        return blocks * rows * columns * block.nbytes(layer, split)
+
+    block = Block(layer.out_features, size)
+    while block.nbytes(layer, split) > limit and (halves := block.halves()):
+        block = min(halves, key=price)
+    return block
+
+
+@dataclass(frozen=True)
+class LoweredLayer:
+    """A layer ready to be computed as matrix products.
+
+    Attributes:
+        layer: the convolution.
+        split: how its kernel is cut up.
+        matrix: its weights, from ``Split.matrix``.
+        bias: (out,).
+    """
+
+    layer: Conv
+    split: Split
+    matrix: Float32
+    bias: Float32
+
+    def lower(
+        self, image: FlatView, corner: Vec3, positions: Vec3, first: int, rows: Float32
+    ) -> None:
+        """Fill ``rows`` (rows, positions) of the lowered input, from row ``first`` on.
+
+        ``image`` is (f, z, y, x); the positions begin at its voxel ``corner``.
+        """
+        lowered = tuple(self.split.lowered)
+        _lower(*image, tuple(corner), lowered, tuple(positions), first, rows)
+
+    def multiply(self, rows: slice, lowered: Float32, product: Float32) -> None:
+        """Fill ``product`` with these rows of the weights times the lowered input."""
+        # NumPy keeps products over a single element from BLAS, and is slow at them itself.
+        operation = np.matmul if lowered.shape[0] > 1 else np.multiply
+        operation(self.matrix[rows], lowered, out=product)
+
+    def lift(
+        self, product: Float32, image: Float32, corner: Vec3, block: Block, first: int
+    ) -> None:
+        """Finish a block of ``image`` (f, z, y, x), one of the output, from its product.
+
+        ``product`` is (maps * lifted taps, positions), of maps from ``first`` on. It may be the
+        memory of ``image`` itself where there is one lifted tap and the block is the image.
+        """
+        positions, lifted = tuple(block.positions(self.split)), tuple(self.split.lifted)
+        box = (first, *corner), (block.maps, *block.size)
+        code = CODES[self.layer.activation]
+        _lift(product, lifted, positions, image, *box, self.bias, code)
+
+
+@numba_kernel
+def _lower(memory, start, strides, corner, lowered, positions, first, rows):  # type: ignore[no-untyped-def]
+    for index in range(rows.shape[0]):
+        rest, dx = divmod(first + index, lowered[2])
+        rest, dy = divmod(rest, lowered[1])
+        f, dz = divmod(rest, lowered[0])
+        plane = start + f * strides[0] + (corner[0] + dz) * strides[1]
+        at = plane + (corner[1] + dy) * strides[2] + (corner[2] + dx)
+        for z in range(positions[0]):
+            for y in range(positions[1]):
+                source = memory[at + z * strides[1] + y * strides[2] :]
+                target = rows[index, (z * positions[1] + y) * positions[2] :]
+                for x in range(positions[2]):
+                    target[x] = source[x]
+
+
+@numba_kernel
+def _lift(product, lifted, positions, image, corner, extent, bias, code):  # type: ignore[no-untyped-def]
+    taps = lifted[0] * lifted[1] * lifted[2]
+    for o in range(extent[0]):
+        for z in range(extent[1]):
+            for y in range(extent[2]):
+                row = image[corner[0] + o, corner[1] + z, corner[2] + y]
+                row = row[corner[3] : corner[3] + extent[3]]
+                for tap in range(taps):
+                    rest, dx = divmod(tap, lifted[2])
+                    dz, dy = divmod(rest, lifted[1])
+                    at = ((z + dz) * positions[1] + y + dy) * positions[2] + dx
+                    part = product[o * taps + tap, at:]
+                    if tap == 0:
+                        for x in range(row.size):
+                            row[x] = part[x]
+                    else:
+                        for x in range(row.size):
+                            row[x] += part[x]
+                activate(row, bias[corner[0] + o], code)

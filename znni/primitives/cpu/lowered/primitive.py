@@ -1,0 +1,210 @@
+"""Lowered convolutions: three types of lowering, each over whole images or in blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.arena import new_output, workspace
+from znni.machine.machine import Device
+from znni.network.network import Conv, Operation
+from znni.network.weights import ConvWeights, Float32, conv_weights
+from znni.plans.cost import Cost, HandedOut, Memory
+from znni.plans.primitive import Run, applied_to, convolved
+from znni.primitives.cpu.common.activation import (
+    FUSED_BY_ROW,
+    softmax_over_maps,
+    with_activation,
+)
+from znni.primitives.cpu.common.even_slices import even_slices
+from znni.primitives.cpu.common.flat_view import flat_view
+from znni.primitives.cpu.common.workers import Workers, workers
+from znni.primitives.cpu.lowered.lowering import Block, LoweredLayer, Split, bounded_block
+
+# A block's workspace stays in a core's cache and its share of the last-level cache.
+BLOCK_BYTES = 4 * 1024 * 1024
+# Parts that the rows or columns of a whole image are cut into, for each thread.
+PARTS_PER_THREAD = 4
+ORIGIN = Vec3(0, 0, 0)
+
+# The fewest rows or columns of the weights' matrix with which a product reaches its full rate.
+FULL_RATE = 32
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Convolution as matrix products on the CPU.
+
+    Attributes:
+        lifted_axes: choices of how many leading axes are lifted; the one with the smallest
+            workspace for the layer is taken.
+        blocked: whether each thread works on blocks of ``BLOCK_BYTES``, or all threads
+            together on one whole image at a time.
+    """
+
+    device: Device
+    name: str
+    lifted_axes: tuple[int, ...]
+    blocked: bool
+    efficiency: float
+    accuracy: float = 1e-5
+    version = 1
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Any convolution."""
+        return convolved(layer, shape)
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Lifting multiplies at more positions than the output has; both take memory."""
+        conv, out = applied_to(Conv, self, layer, shape)
+        split, block = self._blocking(conv, out)
+        positions = (out.size + out.size.ceil_div(block.size) * (split.lifted - 1)).volume
+        if self.blocked:
+            workspace_bytes = self.device.threads * block.nbytes(conv, split)
+            passes = 0
+        else:
+            workspace_bytes = block.lowered_nbytes(conv, split)
+            workspace_bytes += 0 if _product_is_output(split) else block.product_nbytes(split)
+            passes = 2 * out.n  # written and read, for every image
+        cost = Cost(
+            flops=2.0 * out.n * positions * conv.in_features * out.f * conv.kernel.volume,
+            bytes_moved=shape.nbytes + 2 * out.nbytes + passes * workspace_bytes,
+            memory=Memory.beside(
+                shape.nbytes + out.nbytes, workspace_bytes, resident=split.matrix_nbytes(conv)
+            ),
+            efficiency=self.efficiency * min(1.0, min(split.matrix_shape(conv)) / FULL_RATE),
+            handed=self._handed(conv, out, split, block),
+        )
+        return with_activation(cost, conv.activation, out, FUSED_BY_ROW, self.device.threads)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Order the weights as a matrix."""
+        conv, out = applied_to(Conv, self, layer, shape)
+        given = conv_weights(conv, weights)
+        split, block = self._blocking(conv, out)
+        prepared = LoweredLayer(conv, split, split.matrix(given.weight), given.bias)
+        convolve = _convolve_in_blocks if self.blocked else _convolve_whole
+        pool = workers(self.device.threads)
+
+        def run(x: Float32) -> Float32:
+            y = new_output(out)
+            convolve(prepared, block, x, y, pool)
+            if conv.activation == "softmax":
+                softmax_over_maps(y, pool)
+            return y
+
+        return run
+
+    def _handed(self, layer: Conv, out: Shape5, split: Split, block: Block) -> HandedOut:
+        """Of each block, one lowering, and a product and a lifting for some of the maps at a time.
+
+        Of whole images, parts of each of the three.
+        """
+        if self.blocked:
+            steps = 1 + 2 * -(-out.f // block.maps)
+            return HandedOut(1, out.n * out.size.ceil_div(block.size).volume * steps)
+        parts = self.device.threads * PARTS_PER_THREAD
+        shared = split.matrix_shape(layer)[1], block.positions(split).volume, out.f
+        return HandedOut(3, sum(min(parts, extent) for extent in shared)).times(out.n)
+
+    def _blocking(self, layer: Conv, out: Shape5) -> tuple[Split, Block]:
+        whole = Block(out.f, out.size)
+        splits = (Split.after(axes, layer.kernel) for axes in self.lifted_axes)
+        split = min(splits, key=lambda split: whole.nbytes(layer, split))
+        return split, bounded_block(layer, out.size, split, BLOCK_BYTES) if self.blocked else whole
+
+
+def primitives(device: Device) -> tuple[Lowered, ...]:
+    """All six."""
+    return (
+        Lowered(device, "lowered_expensive_lowering", (0,), blocked=False, efficiency=0.5),
+        Lowered(device, "lowered_expensive_lowering_blocked", (0,), blocked=True, efficiency=0.5),
+        Lowered(device, "lowered_balanced", (1, 2), blocked=False, efficiency=0.58),
+        Lowered(device, "lowered_balanced_blocked", (1, 2), blocked=True, efficiency=0.5),
+        Lowered(device, "lowered_expensive_lifting", (3,), blocked=False, efficiency=0.3),
+        Lowered(device, "lowered_expensive_lifting_blocked", (3,), blocked=True, efficiency=0.48),
+    )
+
+
+def _product_is_output(split: Split) -> bool:
+    """Whether a whole image's product is the output itself, but for bias and activation."""
+    return split.lifted.volume == 1
+
+
+def _convolve_whole(
+    prepared: LoweredLayer, block: Block, x: Float32, y: Float32, pool: Workers
+) -> None:
+    """One image after the other, each step shared out over the threads."""
+    split, matrix = prepared.split, prepared.matrix
+    positions = block.positions(split).volume
+    lowered = workspace((matrix.shape[1], positions), np.float32)
+    result_shape = (matrix.shape[0], positions)
+    result = None if _product_is_output(split) else workspace(result_shape, np.float32)
+    for source, target in zip(x, y, strict=True):
+        multiplied = target.reshape(result_shape) if result is None else result
+        _convolve_image(prepared, block, source, lowered, multiplied, target, pool)
+
+
+def _convolve_image(
+    prepared: LoweredLayer,
+    block: Block,
+    source: Float32,
+    lowered: Float32,
+    multiplied: Float32,
+    target: Float32,
+    pool: Workers,
+) -> None:
+    view, positions = flat_view(source), block.positions(prepared.split)
+    taps = prepared.split.lifted.volume
+
+    def lower(_worker: int, rows: slice) -> None:
+        prepared.lower(view, ORIGIN, positions, rows.start, lowered[rows])
+
+    def multiply(_worker: int, columns: slice) -> None:
+        prepared.multiply(slice(None), lowered[:, columns], multiplied[:, columns])
+
+    def lift(_worker: int, maps: slice) -> None:
+        part = Block(maps.stop - maps.start, block.size)
+        rows = slice(taps * maps.start, taps * maps.stop)
+        prepared.lift(multiplied[rows], target, ORIGIN, part, maps.start)
+
+    parts = pool.threads * PARTS_PER_THREAD
+    pool.for_each(lower, even_slices(lowered.shape[0], parts))
+    pool.for_each(multiply, even_slices(lowered.shape[1], parts))
+    pool.for_each(lift, even_slices(block.maps, parts))
+
+
+def _convolve_in_blocks(
+    prepared: LoweredLayer, block: Block, x: Float32, y: Float32, pool: Workers
+) -> None:
+    """Many blocks, each from input to output by one thread."""
+    split, taps = prepared.split, prepared.split.lifted.volume
+    lowered_size = block.lowered_nbytes(prepared.layer, split) // 4
+    product_size = block.product_nbytes(split) // 4
+    scratch = workspace((pool.threads, lowered_size + product_size), np.float32)
+    out = Shape5(*y.shape)
+    views = [flat_view(image) for image in x]
+
+    def convolve(worker: int, item: tuple[int, ...]) -> None:
+        n, corner = item[0], Vec3(*item[1:])
+        size = block.size.minimum(out.size - corner)
+        positions = Block(block.maps, size).positions(split)
+        lowered = _matrix_in(scratch[worker], prepared.matrix.shape[1], positions)
+        prepared.lower(views[n], corner, positions, 0, lowered)
+        for first in range(0, out.f, block.maps):
+            part = Block(min(block.maps, out.f - first), size)
+            rows = slice(taps * first, taps * (first + part.maps))
+            multiplied = _matrix_in(scratch[worker, lowered_size:], taps * part.maps, positions)
+            prepared.multiply(rows, lowered, multiplied)
+            prepared.lift(multiplied, y[n], corner, part, first)
+
+    steps = zip(out.size, block.size, strict=True)
+    corners = (range(0, extent, step) for extent, step in steps)
+    pool.for_each(convolve, product(range(out.n), *corners))
+
+
+def _matrix_in(scratch: Float32, rows: int, positions: Vec3) -> Float32:
+    return scratch[: rows * positions.volume].reshape(rows, positions.volume)

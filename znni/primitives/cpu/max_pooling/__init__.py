@@ -1,0 +1,1 @@
+"""Max-pooling: plain, and as max-pooling fragments."""

@@ -1,1 +1,0 @@
-"""The parts of the tiled FFT convolution (``fft_tiled``)."""

@@ -1,0 +1,1 @@
+"""Convolution by NVIDIA's cuDNN."""

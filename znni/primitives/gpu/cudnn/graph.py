@@ -1,0 +1,264 @@
+"""A convolution as a graph of cuDNN, computed by the engine that was fastest when it was tried.
+
+The choice is kept in the user's cache, under all that it depends on. cuDNN is reached through
+NVIDIA's package ``nvidia-cudnn-frontend``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from hashlib import sha256
+from importlib import import_module
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from znni.core.errors import InvalidInput, RunFailed
+from znni.core.shapes import Shape5
+from znni.core.text import in_units
+from znni.core.user_cache import user_cache
+from znni.machine.cuda import LibraryFailed, cupy
+from znni.machine.timing import seconds_on_device
+from znni.network.network import Conv
+from znni.primitives.gpu.cudnn.formats import Format
+from znni.primitives.gpu.cudnn.pieces import Pieces
+from znni.primitives.gpu.cudnn.refusals import refuse
+
+# Engines are tried in the order in which cuDNN expects them to be fast, so many of them, each
+# timed so often. Some take a hundred times as long as the best: where the first run, which loads
+# code in so many seconds at most, was as slow as that, the others are left out.
+MOST_TRIED = 10
+REPEATS = 3
+SLOW = 2.0
+LOADING_SECONDS = 0.1
+
+INSTALL = (
+    "install it with: pip install 'znni[cudnn]' (CUDA 13) or pip install 'znni[cudnn12]' (CUDA 12)"
+)
+
+_log = logging.getLogger(__name__)
+
+
+@cache
+def cudnn() -> Any:
+    """The module ``cudnn``.
+
+    Raises:
+        InvalidInput: it is not installed, or does not find cuDNN's library.
+    """
+    try:
+        return import_module("cudnn")
+    except ImportError as error:
+        raise InvalidInput(f"cuDNN's package cannot be imported ({error}); {INSTALL}") from None
+
+
+@cache
+def _handle(device: int) -> Any:  # noqa: ARG001 - each device has its own
+    return cudnn().create_handle()
+
+
+def handle() -> Any:
+    """The handle of cuDNN on the current device, set to the current stream."""
+    found = _handle(cupy().cuda.Device().id)
+    cudnn().set_stream(found, cupy().cuda.get_current_stream().ptr)
+    return found
+
+
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """Make one error of what cuDNN raises within a ``with`` block.
+
+    Raises:
+        LibraryFailed: whatever it raised.
+    """
+    try:
+        yield
+    except (cudnn().cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
+        raise LibraryFailed(f"cuDNN: {str(error).splitlines()[0]}") from error
+
+
+def graph_key(conv: Conv, piece: Pieces, number: Format, limit: int) -> str:
+    """What a convolution is told from others by, as far as cuDNN's choice depends on it."""
+    return repr((conv.kernel, piece.shape, piece.out, number, limit))
+
+
+class ConvolutionGraph:
+    """The sums of a valid cross-correlation, without bias, on packed arrays of one shape.
+
+    Args:
+        conv: the convolution.
+        piece: the shapes of input and output.
+        number: their format and layout.
+        limit: bytes of workspace that the engine may take.
+
+    Raises:
+        LibraryFailed: cuDNN knows no such convolution.
+    """
+
+    def __init__(self, conv: Conv, piece: Pieces, number: Format, limit: int) -> None:
+        with library_errors():
+            self._describe(conv, piece, number)
+        self._index = 0
+        self._limit, self._key = limit, graph_key(conv, piece, number, limit)
+
+    def _describe(self, conv: Conv, piece: Pieces, number: Format) -> None:
+        """Tell cuDNN what is to be computed."""
+        self._barred = number.barred
+        weights = Shape5(*conv.weight_shape)
+        data_type = getattr(cudnn().data_type, number.data_type)
+        single = cudnn().data_type.FLOAT
+        self._graph = cudnn().pygraph(
+            handle=handle(),
+            io_data_type=data_type,
+            intermediate_data_type=single,
+            compute_data_type=single,
+        )
+        self._in, self._weights = (
+            self._graph.tensor(name=name, dim=list(shape), stride=strides(shape, number))
+            for name, shape in (("in", piece.shape), ("weights", weights))
+        )
+        self._out = self._graph.conv_fprop(
+            image=self._in,
+            weight=self._weights,
+            pre_padding=[0, 0, 0],
+            post_padding=[0, 0, 0],
+            stride=[1, 1, 1],
+            dilation=[1, 1, 1],
+        )
+        self._out.set_output(True).set_data_type(data_type)
+        self._out.set_dim(list(piece.out)).set_stride(strides(piece.out, number))
+        self._graph.validate()
+        self._graph.build_operation_graph()
+
+    def choose(self, x: int, weights: int, y: int) -> None:
+        """Take the fastest engine: the one found earlier, or the one that is now.
+
+        Args:
+            x: address of a packed input.
+            weights: of the packed weights.
+            y: of a packed output, which is overwritten.
+
+        Raises:
+            RunFailed: no engine computes it within the limit of workspace.
+            LibraryFailed: cuDNN fails.
+        """
+        with library_errors():
+            self._propose()
+        file = _choice_file(self._key)
+        try:
+            index, name = json.loads(file.read_text())
+        except (OSError, ValueError):
+            index, name = None, ""
+        if index is None or not self._is_named(index, name):
+            index = self._fastest(x, weights, y)
+            _keep(file, [index, self._graph.get_plan_name_at_index(index)])
+        with library_errors():
+            self._take(index)
+
+    def run(self, x: int, weights: int, y: int, workspace: int) -> None:
+        """Compute, on the current stream.
+
+        Args:
+            x: address of the packed input.
+            weights: of the packed weights.
+            y: of the packed output.
+            workspace: of the limit's bytes.
+
+        Raises:
+            LibraryFailed: cuDNN fails.
+        """
+        addresses = {self._in: x, self._weights: weights, self._out: y}
+        with library_errors():
+            self._graph.execute_plan_at_index(addresses, workspace, self._index, handle=handle())
+
+    def _take(self, index: int) -> int:
+        """Make an engine the one that runs, and tell its workspace in bytes."""
+        self._graph.build_plan_at_index(index)
+        self._index = index
+        return int(self._graph.get_workspace_size_plan_at_index(index))
+
+    def _propose(self) -> None:
+        """Let cuDNN list its engines, those that it expects to be fast first."""
+        modes, notes = cudnn().heur_mode, cudnn().numerical_note
+        self._graph.create_execution_plans([modes.A, modes.FALLBACK])
+        if self._barred:
+            self._graph.deselect_numeric_notes([getattr(notes, name) for name in self._barred])
+
+    def _is_named(self, index: int, name: str) -> bool:
+        """Whether cuDNN lists the engine where it did."""
+        known: int = self._graph.get_execution_plan_count()
+        return index < known and bool(self._graph.get_plan_name_at_index(index) == name)
+
+    def _fastest(self, x: int, weights: int, y: int) -> int:
+        times: dict[int, float] = {}
+        for index, run in self._engines(x, weights, y):
+            times[index] = engine_seconds(run, min(times.values(), default=inf))
+        if not times:
+            refuse(_device_name(), self._key)
+            raise RunFailed(
+                f"cuDNN has no engine for this convolution within {in_units(self._limit)} of "
+                "workspace; run again: from now on, plans leave it out"
+            )
+        return min(times, key=times.__getitem__)
+
+    def _engines(self, x: int, weights: int, y: int) -> Iterator[tuple[int, Callable[[], None]]]:
+        """The engines that keep to the limits, by index, ready to run."""
+        tried = 0
+        for index in range(self._graph.get_execution_plan_count()):
+            if tried == MOST_TRIED:
+                return
+            try:
+                with library_errors():
+                    workspace = self._take(index)
+            except LibraryFailed:
+                continue  # barred, or not for this shape after all
+            if workspace > self._limit:
+                continue
+            tried += 1
+            memory = cupy().cuda.Memory(max(workspace, 1))
+            yield index, partial(self.run, x, weights, y, memory.ptr)
+
+
+def engine_seconds(run: Callable[[], None], best: float) -> float:
+    """Seconds that an engine takes: of its first run where that tells that it is slow.
+
+    Args:
+        run: asks for it on the current stream.
+        best: seconds of the fastest engine so far.
+    """
+    first = seconds_on_device(run)
+    if first > SLOW * best + LOADING_SECONDS:
+        return first
+    return median(seconds_on_device(run) for _ in range(REPEATS))
+
+
+def strides(shape: Shape5, number: Format) -> list[int]:
+    """Elements from one to the next along (n, f, z, y, x), of a packed array."""
+    _, f, z, y, x = shape
+    if number.channels_last:
+        return [f * z * y * x, 1, y * x * f, x * f, f]
+    return [f * z * y * x, z * y * x, y * x, x, 1]
+
+
+def _keep(file: Path, choice: list[int | str]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(choice))
+    except OSError as error:
+        _log.info("cuDNN's choice is not kept: %s", error)
+
+
+def _device_name() -> str:
+    properties = cupy().cuda.runtime.getDeviceProperties(cupy().cuda.Device().id)
+    return str(properties["name"].decode())
+
+
+def _choice_file(key: str) -> Path:
+    everything = repr((cudnn().backend_version(), _device_name(), key))
+    name = sha256(everything.encode()).hexdigest()[:32]
+    return user_cache() / "cudnn" / f"{name}.json"

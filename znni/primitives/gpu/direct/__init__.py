@@ -1,0 +1,1 @@
+"""Direct convolution on a GPU's general cores."""

@@ -1,0 +1,283 @@
+"""How a direct convolution is divided among blocks, warps and threads of a GPU.
+
+All of it is arithmetic on sizes: no device is needed to say what a layer takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv
+
+LANES = 32
+
+# Sixteen warps share a multiprocessor: 128 registers a thread, of which the sums take the most
+# that leaves enough for a column of inputs, the weights of a tap and addresses.
+WARPS_TOGETHER = 16
+MOST_SUMS = 64
+MOST_MAPS = 8
+MOST_ROWS = 32
+MOST_COLUMN_TAPS = 9
+
+# How the warps of a block lie: side by side along x, what they store of a map lies together.
+WARPS = 4
+ARRANGEMENTS = (Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4))
+
+# Shared memory of a block of four warps: what lets four of them share the 228 KiB of a Hopper
+# GPU's multiprocessor, each with one KiB more; and the most that a block may have on any GPU of
+# compute capability 8.0 or more.
+SHARED_TOGETHER = 55 * 1024
+MOST_SHARED = 99 * 1024
+
+# Instructions of a thread that are not products: for a word that it brings to shared memory, and
+# for a value that it stores. Stores wait for each other, the longer the shorter the rows are that a
+# block stores of a map: as if for so many instructions times words, measured on an H200. The four
+# schedulers share one unit for shared memory, which needs four cycles for what a warp reads in
+# vectors of four.
+BRING_INSTRUCTIONS = 5
+STORE_INSTRUCTIONS = 5
+STORE_WAIT = 2048
+SCHEDULERS = 4
+VECTOR = 4
+CONTENTION = 0.3  # the part of the shorter of issuing and reading that adds to the longer
+
+# Kernels of so few taps are computed faster than stored. Blocks then store one group of maps,
+# which is to fewer pages at a time.
+FEW_TAPS = 8
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block computes at a time, all known when its kernel is compiled.
+
+    Attributes:
+        kernel: of the convolution.
+        window: over which its output is pooled; ones where it is not.
+        taps_z: planes of the kernel that a stage takes on.
+        taps_y: taps of the kernel along y that share a column of inputs in registers.
+        maps: output maps that a thread sums.
+        rows: pooled voxels along y that a thread sums.
+        lanes_x: lanes of a warp side by side along x; the others are further along y.
+        warps: of a block, side by side along each axis.
+        one_input_stage: whether all the input of a block is one stage, and brought once.
+    """
+
+    kernel: Vec3
+    window: Vec3
+    taps_z: int
+    taps_y: int
+    maps: int
+    rows: int
+    lanes_x: int
+    warps: Vec3
+    one_input_stage: bool
+
+    @property
+    def out(self) -> Vec3:
+        """Pooled voxels of a block."""
+        return self.warps * Vec3(1, LANES // self.lanes_x * self.rows, self.lanes_x)
+
+    @property
+    def seen(self) -> Vec3:
+        """Input voxels of a stage."""
+        taps = self.kernel._replace(z=self.taps_z)
+        return self.out * self.window + taps - 1
+
+    @property
+    def pitch(self) -> int:
+        """Words from row to row in shared memory.
+
+        Lanes further along y read rows that lie ``rows`` further down: padding keeps what a warp
+        reads in different banks, as far as there is such padding.
+        """
+        least = -(-self.seen.x // self.window.x) * self.window.x
+        if self.lanes_x == LANES:
+            return least
+        step = self.rows * self.window.y
+
+        def overlap(padding: int) -> int:
+            banks = {
+                (lane // self.lanes_x * step * (least + padding) + lane % self.lanes_x) % LANES
+                for lane in range(LANES)
+            }
+            return LANES - len(banks)
+
+        return least + min(range(LANES), key=lambda padding: (overlap(padding), padding))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: input and weights of two stages, or one input for all."""
+        tile = _whole_vectors(self.seen.z * self.seen.y * self.pitch)
+        inputs = 1 if self.one_input_stage else 2
+        return 4 * (inputs * tile + 2 * self.stage_weights)
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return WARPS * LANES
+
+    def groups_together(self, out_features: int) -> int:
+        """Groups that a block computes one after the other."""
+        if not self.one_input_stage:
+            return 1
+        few = self.window.volume == 1 and self.kernel.volume <= FEW_TAPS
+        return 1 if few else self.groups(out_features)
+
+    @property
+    def maps_pitch(self) -> int:
+        """Weights of a tap, in whole vectors."""
+        return _whole_vectors(self.maps)
+
+    @property
+    def stage_weights(self) -> int:
+        """Weights that a stage takes, for one group of maps."""
+        return self.taps_z * self.kernel.y * self.kernel.x * self.maps_pitch
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of the compiler."""
+        sizes = {
+            "KERNEL_Z": self.kernel.z,
+            "KERNEL_Y": self.kernel.y,
+            "KERNEL_X": self.kernel.x,
+            "WINDOW_Z": self.window.z,
+            "WINDOW_Y": self.window.y,
+            "WINDOW_X": self.window.x,
+            "TAPS_Z": self.taps_z,
+            "TAPS_Y": self.taps_y,
+            "MAPS": self.maps,
+            "ROWS": self.rows,
+            "LANES_X": self.lanes_x,
+            "WARPS_Z": self.warps.z,
+            "WARPS_Y": self.warps.y,
+            "WARPS_X": self.warps.x,
+            "BLOCKS": WARPS_TOGETHER // WARPS,
+            "PITCH": self.pitch,
+            "ONE_INPUT_STAGE": int(self.one_input_stage),
+        }
+        return tuple(f"-D{name}={value}" for name, value in sizes.items())
+
+    def groups(self, out_features: int) -> int:
+        """Groups of output maps."""
+        return -(-out_features // self.maps)
+
+    def tiles(self, out: Vec3) -> Vec3:
+        """Tiles that cover an output of so many pooled voxels."""
+        return out.ceil_div(self.out)
+
+    def instructions(self, conv: Conv, out: Shape5) -> float:
+        """What a scheduler issues or waits for, of all tiles: a prediction, to choose by."""
+        blocks = out.n * self.tiles(out.size).volume
+        return blocks * self.instructions_of_block(conv) * WARPS / SCHEDULERS
+
+    def instructions_of_block(self, conv: Conv) -> float:
+        """Of these, what one warp of a block has."""
+        voxels = self.rows * self.window.volume
+        column = self.window.z * self.window.x * (self.rows * self.window.y + self.taps_y - 1)
+        vectors = self.taps_y * self.maps_pitch // VECTOR
+        products = self.taps_y * voxels * self.maps
+        issued, read = products + column + vectors, SCHEDULERS * (column + VECTOR * vectors)
+        step = max(issued, read) + CONTENTION * min(issued, read)
+        steps = conv.in_features * self.kernel.volume // self.taps_y
+        groups = self.groups(conv.out_features)
+        stages = conv.in_features * self.kernel.z // self.taps_z
+        brought = 1 if self.one_input_stage else groups * stages
+        store = STORE_INSTRUCTIONS + STORE_WAIT / self.out.x
+        return (
+            groups * (steps * step + store * self.rows * self.maps)
+            + brought * BRING_INSTRUCTIONS * self.seen.volume / self.threads
+        )
+
+
+def tile_for(conv: Conv, window: Vec3, out: Shape5) -> Tile | None:
+    """The tile that suits a convolution, pooled to ``out``.
+
+    Returns:
+        None where registers cannot hold the window, or shared memory what the kernel sees.
+    """
+    return _tile_for(conv, window, out.size)  # whatever the batch: all tiles' times grow with it
+
+
+@lru_cache(maxsize=2**16)
+def _tile_for(conv: Conv, window: Vec3, size: Vec3) -> Tile | None:
+    def instructions(choice: tuple[Tile, Vec3, float]) -> float:
+        _, voxels, block = choice
+        return size.ceil_div(voxels).volume * block
+
+    tile, _, _ = min(_blocks(conv, window), key=instructions, default=(None, size, 0.0))
+    return tile
+
+
+@cache
+def _blocks(conv: Conv, window: Vec3) -> list[tuple[Tile, Vec3, float]]:
+    """Each tile with the pooled voxels of a block, and a block's instructions."""
+    tiles = _tiles(conv.kernel, window, conv.in_features, conv.out_features)
+    return [(tile, tile.out, tile.instructions_of_block(conv)) for tile in tiles]
+
+
+@cache
+def _tiles(kernel: Vec3, window: Vec3, in_features: int, out_features: int) -> tuple[Tile, ...]:
+    """Divisions of a block among its warps and lanes, each with all else that suits the layer."""
+    taps_y = _largest_divisor(kernel.y, MOST_COLUMN_TAPS)
+    by_registers = _registers(kernel, window, taps_y, out_features)
+    if by_registers is None:
+        return ()
+    maps, rows = by_registers
+    found = []
+    for lanes_x in (LANES, LANES // 2):
+        for warps in ARRANGEMENTS:
+            for fewer in range(rows, rows // 2, -1):
+                tile = _staged(
+                    Tile(kernel, window, 1, taps_y, maps, fewer, lanes_x, warps, False),
+                    in_features,
+                )
+                if tile.shared_bytes <= MOST_SHARED:
+                    found.append(tile)
+    # Input that is brought once for all maps is worth more than what the others save.
+    once = [tile for tile in found if tile.one_input_stage]
+    return tuple(once or found)
+
+
+def _registers(
+    kernel: Vec3, window: Vec3, taps_y: int, out_features: int
+) -> tuple[int, int] | None:
+    """Output maps and rows of a thread: of those whose sums fit, what costs the least a sum."""
+    fitting = {
+        (maps, min(MOST_ROWS, MOST_SUMS // (window.volume * maps)))
+        for maps in range(1, min(MOST_MAPS, out_features) + 1)
+        if window.volume * maps <= MOST_SUMS
+    }
+
+    def cost(choice: tuple[int, int]) -> float:
+        maps, rows = choice
+        tile = Tile(kernel, window, 1, taps_y, maps, rows, LANES, ARRANGEMENTS[0], True)
+        one_row_of_tiles = Shape5(1, out_features, ARRANGEMENTS[0].z, 1, LANES)
+        conv = Conv("layer", 1, out_features, kernel, "identity")
+        return tile.instructions(conv, one_row_of_tiles) / rows
+
+    return min(fitting, key=cost, default=None)
+
+
+def _staged(tile: Tile, in_features: int) -> Tile:
+    """With as many of the kernel's planes in a stage as shared memory holds, all if it can."""
+    for taps_z in _divisors(tile.kernel.z):
+        whole = taps_z == tile.kernel.z and in_features == 1
+        staged = Tile(**{**vars(tile), "taps_z": taps_z, "one_input_stage": whole})
+        if staged.shared_bytes <= SHARED_TOGETHER:
+            return staged
+    return tile
+
+
+def _divisors(number: int) -> list[int]:
+    """Largest first."""
+    return [d for d in range(number, 0, -1) if number % d == 0]
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    return next(d for d in _divisors(number) if d <= most)
+
+
+def _whole_vectors(words: int) -> int:
+    return -(-words // VECTOR) * VECTOR

@@ -1,0 +1,1 @@
+"""Direct convolution on general cores, max-pooled before it is stored."""

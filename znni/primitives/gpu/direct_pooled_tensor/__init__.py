@@ -1,0 +1,1 @@
+"""Convolution on tensor cores, max-pooled before it is stored."""

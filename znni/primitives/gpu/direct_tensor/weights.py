@@ -1,0 +1,54 @@
+"""The weights of a convolution as tensor cores read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.network.weights import Float32
+from znni.primitives.gpu.direct_tensor.geometry import GROUP, IN_MAPS, Block
+
+# Weights of an output map are multiplied by a power of two, so that the largest is in float16's
+# upper range: then the others keep their precision, and the low parts of all.
+BITS = 9
+
+# Exponents of these powers, such that they and their inverses are normal numbers of float32.
+MOST_EXPONENT = 100
+
+
+def scales_of(weight: Float32) -> Float32:
+    """Powers of two that the weights of each output map are multiplied by.
+
+    Args:
+        weight: (f', f, z, y, x).
+    """
+    largest = np.abs(weight).max(axis=(1, 2, 3, 4))
+    exponents = np.clip(BITS - np.frexp(largest)[1], -MOST_EXPONENT, MOST_EXPONENT)
+    scales: Float32 = np.ldexp(np.float32(1), exponents).astype(np.float32)
+    return scales
+
+
+def weights_by_stage(weight: Float32, block: Block) -> NDArray[Any]:
+    """Weights in the order in which they are brought, zero where there is no map.
+
+    Args:
+        weight: (f', f, z, y, x), in float16's range.
+        block: that they are for.
+
+    Returns:
+        float16 (pass, chunk of 16 input maps, z, y, x, part, half of the chunk, output map of the
+        pass, input map of the half).
+    """
+    maps, features, *kernel = weight.shape
+    whole = np.zeros((block.passes * block.columns, block.chunks * IN_MAPS, *kernel), np.float32)
+    whole[:maps, :features] = weight
+    parts = []
+    for _ in range(block.numbers.parts):
+        parts.append(whole.astype(np.float16))
+        whole -= parts[-1]
+    split = np.stack(parts).reshape(
+        len(parts), block.passes, block.columns, block.chunks, IN_MAPS // GROUP, GROUP, *kernel
+    )
+    return np.ascontiguousarray(split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5))

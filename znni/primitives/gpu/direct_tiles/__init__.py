@@ -1,1 +1,0 @@
-"""Direct convolution of tiles in shared memory, alone or with its pooling."""

@@ -1,0 +1,1 @@
+"""Convolution by pruned Fourier transforms of whole images, by cuFFT."""

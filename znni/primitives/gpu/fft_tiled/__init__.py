@@ -1,0 +1,1 @@
+"""Overlap-save convolution on a GPU, with products on tensor cores."""

@@ -1,1 +1,0 @@
-"""Convolutions by NVIDIA's cuDNN: number formats, layouts, pieces of a batch, choice of engine."""

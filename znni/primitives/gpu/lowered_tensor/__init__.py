@@ -1,0 +1,1 @@
+"""Convolution to few maps on tensor cores: products first, then sums of taps."""

@@ -1,0 +1,1 @@
+"""Max-pooling on a GPU: plain, and as max-pooling fragments."""

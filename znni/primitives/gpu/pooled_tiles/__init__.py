@@ -1,1 +1,0 @@
-"""Convolution and pooling in one, as products of tensor cores."""

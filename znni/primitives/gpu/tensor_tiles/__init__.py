@@ -1,1 +1,0 @@
-"""Direct convolution as products of tensor cores."""

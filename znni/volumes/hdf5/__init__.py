@@ -1,0 +1,1 @@
+"""Volumes in HDF5 files."""

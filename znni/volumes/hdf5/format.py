@@ -1,0 +1,156 @@
+"""Volumes in HDF5 files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+
+from znni.core.errors import InvalidInput, ZnniError
+from znni.core.volume import Begun, NewOutput
+from znni.volumes.formats import Format, Writer, check_plain
+from znni.volumes.hdf5.compressed import decoded_by_threads
+from znni.volumes.hdf5.output import LEDGER, Hdf5Output, begun_output
+from znni.volumes.ledger_file import ledger_name
+from znni.volumes.stored import StoredVolume, local_file, reason
+
+NAME = "HDF5"
+
+
+def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
+    """The volume in a file: the dataset named, or the only one with three or four axes.
+
+    Raises:
+        InvalidInput: no such file or dataset, not HDF5, or several volumes to choose from.
+    """
+    path = _file(place)
+    with _told_in_one_line(path):
+        file = h5py.File(path, "r")
+        found = _named(file, path, dataset) if dataset else _only_volume(file, path)
+        stored = decoded_by_threads(found)
+        return StoredVolume(stored, f"{path}:{found.name}", attributes=found.attrs)
+
+
+def describe_hdf5(place: str, dataset: str | None) -> str:
+    """The datasets of a file with shape, type and chunks, and how an output came to be."""
+    path = _file(place)
+    lines = [str(path)]
+    with _told_in_one_line(path), h5py.File(path, "r") as file:
+        for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
+            lines.append(f"  {found.name}  {found.shape} {found.dtype}, chunks {found.chunks}")
+            lines.extend(
+                f"    {name}: {value}" for name, value in found.attrs.items() if name != "plan"
+            )
+    return "\n".join(lines)
+
+
+def _file(place: str) -> Path:
+    """The path of a file.
+
+    Raises:
+        InvalidInput: there is none; where the path goes on behind a file, a dataset may be meant.
+    """
+    for parent in Path(place).parents:
+        if parent.is_file():
+            raise InvalidInput(
+                f"{place}: no such file, and {parent} is no folder; if a dataset of it is "
+                f"meant, give {parent}:/{Path(place).relative_to(parent)}"
+            )
+    return local_file(place, NAME)
+
+
+@contextmanager
+def _told_in_one_line(path: Path) -> Iterator[None]:
+    """What HDF5 finds wrong with a damaged file, which it raises as errors of all kinds."""
+    try:
+        yield
+    except (ZnniError, MemoryError):
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"{path}: cannot be read as HDF5: {reason(error)}; give an HDF5 file, whole and "
+            f"readable"
+        ) from None
+
+
+def _datasets(file: h5py.File) -> list[h5py.Dataset]:
+    found: list[h5py.Dataset] = []
+
+    def visit(_name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            found.append(item)
+
+    file.visititems(visit)
+    return found
+
+
+def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
+    found = file.get(dataset)
+    if not isinstance(found, h5py.Dataset):
+        raise InvalidInput(
+            f"{path}: has no dataset {dataset!r}; it has {_listing(_datasets(file)) or 'none'}"
+        )
+    return found
+
+
+def _only_volume(file: h5py.File, path: Path) -> h5py.Dataset:
+    datasets = _datasets(file)
+    volumes = [d for d in datasets if len(d.shape or ()) in (3, 4)]
+    if not volumes:
+        raise InvalidInput(
+            f"{path}: has no dataset with axes (z, y, x) or (f, z, y, x); it has "
+            f"{_listing(datasets) or 'none at all'}"
+        )
+    if len(volumes) > 1:
+        raise InvalidInput(
+            f"{path}: has several volumes: {_listing(volumes)}; name one, as "
+            f"{path}:{volumes[0].name}"
+        )
+    return volumes[0]
+
+
+def _listing(datasets: list[h5py.Dataset]) -> str:
+    return ", ".join(f"{d.name} {d.shape} {d.dtype}" for d in datasets)
+
+
+def begun_hdf5(place: str, wanted: NewOutput) -> Begun:
+    """What there is of a file; nothing is touched.
+
+    Raises:
+        InvalidInput: ``create_hdf5`` raises it.
+    """
+    check_plain(place, wanted, NAME)
+    return begun_output(Path(place), wanted)
+
+
+def create_hdf5(place: str, wanted: NewOutput) -> Hdf5Output:
+    """A new file, or an unfinished one.
+
+    Its room on the disk is taken from the start, so its chunks are not compressed.
+
+    Raises:
+        InvalidInput: it cannot be made or gone on with, or is to be compressed.
+    """
+    check_plain(place, wanted, NAME)
+    return Hdf5Output(Path(place), wanted)
+
+
+def ledger_text(place: str) -> bytes:
+    """The ledger of a whole output, which is in it, or that of a partial one, beside it.
+
+    Raises:
+        InvalidInput: there is no such output.
+    """
+    path = _file(place)
+    beside = ledger_name(path)
+    if beside.exists():
+        return beside.read_bytes()
+    with _told_in_one_line(path), h5py.File(path, "r") as file:
+        return bytes(file[LEDGER][()]) if LEDGER in file else b""
+
+
+FORMAT = Format(
+    NAME, (".h5", ".hdf5"), open_hdf5, describe_hdf5, Writer(begun_hdf5, create_hdf5, ledger_text)
+)

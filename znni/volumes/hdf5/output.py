@@ -1,0 +1,244 @@
+"""A new HDF5 file, which whatever stops the run leaves readable, and to be gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.shapes import Box, Vec3
+from znni.core.text import counted
+from znni.core.volume import SAME_COMMAND, Begun, NewOutput
+from znni.volumes.chunk_extents import chunk_extents
+from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
+from znni.volumes.ledger_file import LedgerFile, unfinished
+from znni.volumes.partial_file import (
+    AS_FILE,
+    PartialFile,
+    check_free,
+    check_room,
+    partial_name,
+    refused_at,
+)
+from znni.volumes.stored import reason
+
+OUTPUT_DATASET = "main"
+LEDGER = "ledger"
+
+
+def check_output(path: Path, wanted: NewOutput) -> None:
+    """Refuse a place where no file can be made, or that has no room for it; nothing is touched.
+
+    Raises:
+        InvalidInput: so it is, or another run is at it.
+    """
+    with refused_at(path):
+        if path.is_dir():
+            raise InvalidInput(f"{path}: is a folder; name a file in it")
+        check_free(path, AS_FILE, overwrite=wanted.overwrite)
+        check_room(path, wanted.nbytes)
+
+
+def begun_output(path: Path, wanted: NewOutput) -> Begun:
+    """What there is of a file that is to be made; nothing is touched.
+
+    Raises:
+        InvalidInput: ``Hdf5Output`` raises it.
+    """
+    check_output(path, wanted)
+    partial = partial_name(path)
+    with refused_at(path):
+        found = unfinished(partial, wanted)
+        if found is None:
+            return Begun()
+        with partial.open("rb") as disk, _readable(partial, resumed=True):
+            as_changed = HeldChanges(disk.fileno(), found.changes)
+            with h5py.File(as_changed, "r") as file:
+                _chunks_of(file[OUTPUT_DATASET], wanted, disk.fileno())
+    return found
+
+
+class Hdf5Output:
+    """A new file with the output in its dataset ``/main``, and its ledger in ``/ledger``.
+
+    It is a ``PartialFile``: it takes the name asked for only once it is whole. All chunks and
+    attributes have their place, and are on the disk, before the first block; HDF5 only reads from
+    then on, and blocks go into their chunks past it. So an unfinished file can be read, however the
+    run ended; what is not written reads as zeros. What HDF5 changes at the end is noted in the
+    ledger first, to be done by the next run where this one is stopped in the middle of it.
+
+    Raises:
+        InvalidInput: the file exists and may not be overwritten, cannot be made there, or is an
+            unfinished one of something else.
+        RunFailed: a write failed.
+    """
+
+    def __init__(self, path: Path, wanted: NewOutput) -> None:
+        self._wanted = wanted
+        check_output(path, wanted)
+        with refused_at(path):
+            self._disk = PartialFile(path)
+            try:
+                self._ledger = LedgerFile(self._disk.partial, wanted)
+            except BaseException:
+                if not self._disk.size:
+                    self._disk.partial.unlink()
+                self._disk.close()
+                raise
+        self._file: h5py.File | None = None
+        try:
+            if self._ledger.resumed:
+                make_changes(self._disk.fileno(), self._ledger.ledger.changes)
+                self._open()
+            else:
+                self._disk.truncate(0)
+        except BaseException:
+            self.abandon()
+            raise
+
+    @property
+    def begun(self) -> Begun:
+        """What is there already; its history is sure once the output is described."""
+        return self._ledger.ledger
+
+    def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        wanted = self._wanted
+        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        with h5py.File(self._disk, "w") as file:
+            dataset = file.create_dataset(
+                OUTPUT_DATASET,
+                (wanted.features, *wanted.size),
+                wanted.dtype,
+                chunks=(1, *chunk_extents(patch, wanted.size)),
+                fill_time="never",
+                dcpl=early,
+            )
+            dataset.attrs.update(attributes)
+
+    def _close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def _open(self) -> None:
+        with self._readable():
+            self._file = h5py.File(self._disk, "r")
+            self._dataset = self._file[OUTPUT_DATASET]
+            self._chunks = _chunks_of(self._dataset, self._wanted, self._disk.fileno())
+
+    def _readable(self) -> AbstractContextManager[None]:
+        return _readable(self._disk.partial, resumed=self._ledger.resumed)
+
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Note how the output comes to be. From here on the file's structure stays as it is."""
+        if self._ledger.resumed:
+            self._ledger.check(self.read)
+            return
+        self._make(attributes, patch)
+        try:
+            self._disk.settle()
+        except OSError as error:
+            raise self._failed(error) from None
+        self._open()
+
+    def go_on_with(self, plan: str) -> None:
+        """Note the plan of the boxes that are written from here on."""
+        self._ledger.note_plan(plan)
+
+    def write(self, box: Box, values: NDArray[Any]) -> None:
+        """Hand the values (f', z, y, x) of a box to the system."""
+        try:
+            self._ledger.write(box, values, self._chunks)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """The values (f', z, y, x) of a box that was written."""
+        return np.asarray(self._dataset[(slice(None), *box.slices)])
+
+    def finish(self, measured: dict[str, Any]) -> None:
+        """Bring attributes up to date, and give the file its name."""
+        self._close()
+        self._open()  # since HDF5 keeps what it read of chunks that were written later
+        self._ledger.check_written(self.read)
+        self._close()
+        held = HeldChanges(self._disk.fileno())
+        with self._readable(), h5py.File(held, "r+") as file:
+            attributes = file[OUTPUT_DATASET].attrs
+            for name, value in measured.items():
+                if name not in attributes:
+                    attributes[name] = value
+                elif attributes[name] != value:
+                    attributes.modify(name, value)
+            _keep(file, np.frombuffer(self._ledger.ledger.summary(), np.uint8))
+        try:
+            self._ledger.note_changes(held.changes)
+            make_changes(self._disk.fileno(), held.changes)
+            self._disk.complete()
+        except OSError as error:
+            raise self._failed(error) from None
+        self._ledger.discard()
+
+    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
+        """Close the unfinished file; it stays if it holds a block."""
+        self._close()
+        blocks = len(self._ledger.ledger.checksums)
+        if not blocks:  # deleted while it is locked: no other run has it yet
+            self._disk.partial.unlink(missing_ok=True)
+            self._ledger.discard()
+            self._disk.close()
+            return f"{self._disk.path} was not made"
+        self._ledger.close()
+        self._disk.close()
+        return (
+            f"{self._disk.path} was not made; {self._disk.partial} holds "
+            f"{counted(blocks, 'finished block')}; {way_on}"
+        )
+
+    def _failed(self, error: OSError) -> RunFailed:
+        return RunFailed(
+            f"{self._disk.partial}: cannot be written: {error.strerror}; make room or write "
+            f"elsewhere"
+        )
+
+
+@contextmanager
+def _readable(partial: Path, *, resumed: bool) -> Iterator[None]:
+    """What HDF5 cannot read of an unfinished file, of this run or an earlier one, is one error."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # h5py tells of damage in all ways
+        if not resumed:
+            raise RunFailed(
+                f"{partial}: HDF5 cannot read what was just written: {reason(error)}; check the "
+                f"disk, or write elsewhere"
+            ) from error
+        raise InvalidInput(
+            f"{partial}: cannot be gone on with, as HDF5 cannot read it: {reason(error)}; give "
+            f"{option('resume', False)} to start afresh, or write elsewhere"
+        ) from error
+
+
+def _chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
+    """What writes to the dataset of an unfinished file, all of which can be read but its values."""
+    wanted.check_array(dataset)
+    dict(dataset.attrs)  # which are brought up to date at the end
+    return ChunkWriter(dataset, descriptor)
+
+
+def _keep(file: h5py.File, ledger: NDArray[np.uint8]) -> None:
+    """Put a ledger into a file, once."""
+    if LEDGER in file and file[LEDGER].shape == ledger.shape:
+        file[LEDGER][...] = ledger
+        return
+    if LEDGER in file:
+        del file[LEDGER]
+    file.create_dataset(LEDGER, data=ledger)

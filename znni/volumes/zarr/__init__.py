@@ -1,0 +1,1 @@
+"""Volumes in Zarr, with OME-NGFF metadata or without."""

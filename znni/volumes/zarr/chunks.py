@@ -1,0 +1,112 @@
+"""Blocks as the chunks or shards of a Zarr that is being written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+from numpy.typing import NDArray
+
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import NewOutput
+from znni.volumes.io_threads import at_once, finish, mapped
+from znni.volumes.partial_folder import PartialFolder
+from znni.volumes.remote_folder import RemoteFolder
+from znni.volumes.zarr.encoding import Encoded, encoder, file_of
+
+ZERO = Vec3(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A box of one map."""
+
+    feature: int
+    box: Box
+
+    def of(self, values: NDArray[Any], block: Box) -> NDArray[Any]:
+        """Its values, among those (f, z, y, x) of a block around it."""
+        inside: NDArray[Any] = values[(self.feature, *self.box.shifted(ZERO - block.start).slices)]
+        return inside
+
+
+class ZarrChunks:
+    """Writes blocks, whose values are encoded and written in files by threads.
+
+    A file that a block covers is made anew. Of others zarr reads the chunks that the block lies in,
+    and replaces them. What threads hold at a time is no more than a copy of the block.
+
+    Args:
+        array: the zarr.Array, of axes (f', z, y, x).
+        folder: where its folder ``level`` is.
+        level: the array's name in it.
+        wanted: the output that it holds.
+    """
+
+    def __init__(
+        self,
+        array: Any,
+        folder: PartialFolder | RemoteFolder,
+        level: str,
+        wanted: NewOutput,
+    ) -> None:
+        self._array = array
+        self._folder = folder
+        self._level = level
+        self._wanted = wanted
+        self._chunk = Vec3(*array.chunks[1:])
+        self._file = Vec3(*(array.shards or array.chunks)[1:])
+        self._encode = encoder(wanted.compression or "zstd")
+
+    def write(self, block: Box, values: NDArray[Any]) -> None:
+        """Store the values (f', z, y, x) of a block."""
+        parts = [
+            _Part(feature, part)
+            for part in block.cut(self._file)
+            for feature in range(self._wanted.features)
+        ]
+        self._make([part for part in parts if self._is_whole(part.box)], block, values)
+        self._change([part for part in parts if not self._is_whole(part.box)], block, values)
+
+    def _is_whole(self, part: Box) -> bool:
+        """Whether it is all that a file holds of the array."""
+        whole = Box(part.start, (part.start + self._file).minimum(self._wanted.size))
+        return part.start % self._file == ZERO and part == whole
+
+    def _make(self, files: list[_Part], block: Box, values: NDArray[Any]) -> None:
+        # Half of the copy for chunks that are being encoded, each of which is there contiguous,
+        # compressed in a buffer for the worst case and out of it; and half for files.
+        half = values.nbytes // 2
+        encoding = at_once(half, 3 * self._chunk.volume * values.itemsize)
+        writing = at_once(half, self._file.volume * values.itemsize)
+
+        def encoded(chunk: _Part) -> Encoded:
+            return self._encode(chunk.of(values, block), self._chunk)
+
+        def write(file: tuple[_Part, list[Encoded]]) -> None:
+            part, chunks = file
+            content = file_of(chunks, sharded=self._wanted.sharded)
+            index = part.feature, *(part.box.start // self._file)
+            self._folder.put(f"{self._level}/c/{'/'.join(map(str, index))}", *content)
+
+        chunks = (chunk for file in files for chunk in self._chunks_of(file))
+        with closing(mapped(encoded, chunks, encoding)) as done:
+            per_file = (self._file // self._chunk).volume
+            finish(mapped(write, ((file, list(islice(done, per_file))) for file in files), writing))
+
+    def _chunks_of(self, file: _Part) -> Iterator[_Part]:
+        """All that there are in a file, in order; of those beyond the array's end, no voxel."""
+        for index in product(*map(range, self._file // self._chunk)):
+            start = file.box.start + Vec3(*index) * self._chunk
+            yield _Part(file.feature, Box(start, (start + self._chunk).minimum(self._wanted.size)))
+
+    def _change(self, files: list[_Part], block: Box, values: NDArray[Any]) -> None:
+        def change(part: _Part) -> None:
+            self._array[(part.feature, *part.box.slices)] = part.of(values, block)
+
+        # What is read, decoded, changed and encoded again.
+        changing = at_once(values.nbytes, 4 * self._file.volume * values.itemsize)
+        finish(mapped(change, files, changing))

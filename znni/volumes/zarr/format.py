@@ -1,0 +1,242 @@
+"""Volumes in Zarr, version 2 or 3, with OME-NGFF metadata or without, in a folder or at a URL."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from znni.core.errors import InvalidInput, ZnniError
+from znni.core.volume import Begun, NewOutput, Output
+from znni.volumes.formats import Format, Writer, library
+from znni.volumes.ledger_file import ledger_name
+from znni.volumes.named_axes import NamedAxes
+from znni.volumes.stored import StoredVolume, is_url, reason
+from znni.volumes.zarr.absent_chunks import absent_chunks
+from znni.volumes.zarr.ome_metadata import Level, levels
+
+NAME = "Zarr"
+ENDING = ".zarr"
+OF_RUNS = "network_file"  # an attribute of outputs, which leave out chunks of zeros
+
+log = logging.getLogger("znni")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An array of a Zarr.
+
+    Attributes:
+        path: within the Zarr; empty where the Zarr is one array.
+        array: the zarr.Array.
+        level: what OME metadata say of it, if they do.
+    """
+
+    path: str
+    array: Any
+    level: Level | None
+
+    def __str__(self) -> str:
+        return f"/{self.path} {self.array.shape} {self.array.dtype}"
+
+
+def open_zarr(place: str, dataset: str | None) -> StoredVolume:
+    """The volume at a place, with a warning where chunks of it are absent.
+
+    A Zarr may leave out chunks that hold its fill value alone, and nothing tells those from lost
+    ones. Of outputs the ledger does.
+
+    Args:
+        place: a folder or a URL, to the Zarr or to an array or a group in it.
+        dataset: a path in it: of an array, or of a group with one image; by default that of the
+            only one there is. Of an image it is the finest resolution.
+
+    Raises:
+        InvalidInput: nothing there that is a volume, or several.
+    """
+    root, inside = _split(place, dataset)
+    found = _only_volume(_open(root, inside), root, inside)
+    name = f"{root}:/{found.path}" if found.path else root
+    attributes = found.array.attrs
+    if OF_RUNS not in attributes and (absent := _absent(found, root)):
+        log.warning("%s: %s", name, absent)
+    if found.level is None:
+        return StoredVolume(found.array, name, attributes=attributes)
+    array = NamedAxes(found.array, found.level.axes, name)
+    return StoredVolume(array, name, found.level.grid, attributes)
+
+
+def describe_zarr(place: str, dataset: str | None) -> str:
+    """The arrays of a Zarr with their shapes, types and chunks, and how an output came to be."""
+    root, inside = _split(place, dataset)
+    lines = [root]
+    for found in _arrays(_open(root, inside), root, inside, all_levels=True):
+        array = found.array
+        shards = f", shards {array.shards}" if array.shards else ""
+        codecs = ", ".join(type(codec).__name__ for codec in array.compressors) or "uncompressed"
+        lines.append(f"  {found}, chunks {array.chunks}{shards}, {codecs}")
+        if absent := _absent(found, root):
+            lines.append(f"    {absent}")
+        if found.level:
+            lines.append(f"    axes {' '.join(found.level.axes)}, {found.level.grid}")
+        lines.extend(f"    {key}: {value}" for key, value in array.attrs.items() if key != "plan")
+    return "\n".join(lines)
+
+
+def begun_zarr(place: str, wanted: NewOutput) -> Begun:
+    """What there is of an OME-Zarr; nothing is touched.
+
+    Raises:
+        InvalidInput: ``create_zarr`` raises it.
+    """
+    from znni.volumes.zarr.output import begun_output
+
+    return begun_output(place, wanted)
+
+
+def create_zarr(place: str, wanted: NewOutput) -> Output:
+    """A new OME-Zarr in a folder or at a URL, or an unfinished one in a folder.
+
+    Raises:
+        InvalidInput: it cannot be made or gone on with.
+    """
+    from znni.volumes.zarr.output import ZarrOutput
+
+    return ZarrOutput(place, wanted)
+
+
+def ledger_text(place: str) -> bytes:
+    """The ledger of a whole output, which is in it, or that of a partial one, beside it.
+
+    Raises:
+        InvalidInput: the place cannot be read.
+    """
+    from znni.volumes.zarr.output import LEDGER
+
+    root, _ = _split(place, None)
+    beside = ledger_name(Path(root))
+    if beside.exists():
+        return beside.read_bytes()
+    files, path = library("fsspec", "zarr").core.url_to_fs(root)
+    try:
+        with _told_in_one_line(root, FileNotFoundError):
+            return bytes(files.cat_file(f"{path}/{LEDGER}"))
+    except FileNotFoundError:
+        return b""
+
+
+FORMAT = Format(
+    NAME, (ENDING,), open_zarr, describe_zarr, Writer(begun_zarr, create_zarr, ledger_text)
+)
+
+
+def _split(place: str, dataset: str | None) -> tuple[str, str]:
+    """Where the innermost Zarr of a path is, and the path from there on."""
+    parts = place.split("/")
+    ends = [i for i, part in enumerate(parts) if FORMAT.has(part)]
+    end = ends[-1] + 1 if ends else len(parts)
+    inside = [*parts[end:], *(dataset or "").split("/")]
+    return "/".join(parts[:end]), "/".join(part for part in inside if part)
+
+
+def _open(root: str, inside: str) -> Any:
+    """The zarr.Array or zarr.Group at a path."""
+    zarr = library("zarr", "zarr")
+    if not is_url(root) and not Path(root).exists():
+        raise InvalidInput(f"{root}: no such file; check the path")
+    try:
+        with _told_in_one_line(root, FileNotFoundError, zarr.errors.NodeNotFoundError):
+            return zarr.open(f"{root}/{inside}".rstrip("/"), mode="r")
+    except (FileNotFoundError, zarr.errors.NodeNotFoundError):
+        if not inside:
+            raise InvalidInput(
+                f"{root}: holds no Zarr: there is neither a zarr.json nor a .zgroup or .zarray; "
+                f"check the path"
+            ) from None
+        there = ", ".join(map(str, _arrays(_open(root, ""), root, "", all_levels=True)))
+        raise InvalidInput(
+            f"{root}: has no dataset {inside!r}; it has {there or 'none that can be listed'}"
+        ) from None
+
+
+@contextmanager
+def _told_in_one_line(root: str, *passed: type[Exception]) -> Iterator[None]:
+    """Metadata, codecs, servers and credentials fail in all ways; some errors are passed on."""
+    try:
+        yield
+    except passed:
+        raise
+    except ImportError as error:  # of what a URL's protocol needs
+        raise InvalidInput(f"{root}: cannot be read: {reason(error)}; pip install it") from None
+    except Exception as error:
+        remedy = "check that it is whole, and that zarr-python knows its codecs and types"
+        if is_url(root) and isinstance(error, OSError):
+            remedy = "check the URL, the network and what the server asks to let you in"
+        raise InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}") from error
+
+
+def _absent(found: _Found, root: str) -> str:
+    """What is to be said of chunks that an array lacks, where that can be told by a listing."""
+    return "" if is_url(root) else absent_chunks(found.array, Path(root, found.path))
+
+
+def _only_volume(node: Any, root: str, inside: str) -> _Found:
+    found = list(_arrays(node, root, inside))
+    volumes = [one for one in found if one.level or one.array.ndim in (3, 4)]
+    if not found or (not volumes and not inside):
+        raise InvalidInput(
+            f"{root}: has no array with axes (z, y, x) or (f, z, y, x); it has "
+            f"{', '.join(map(str, found)) or 'none that can be listed'}"
+        )
+    if len(volumes) > 1:
+        listed = ", ".join(map(str, volumes))
+        raise InvalidInput(
+            f"{root}: has several volumes: {listed}; name one, as {root}:/{volumes[0].path}"
+        )
+    return volumes[0] if volumes else found[0]
+
+
+def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Iterator[_Found]:
+    """The arrays at and below a node; of an image's resolutions the finest, or all of them."""
+    if not hasattr(node, "members"):
+        yield _Found(path, node, _level_of(root, path))
+        return
+    where = f"{root}:/{path}" if path else root
+    image = levels(node.attrs, where)
+    for level in image if all_levels else image[:1]:
+        try:
+            with _told_in_one_line(where, KeyError):
+                array = node[level.path]
+        except KeyError:
+            raise InvalidInput(
+                f"{where}: its OME metadata has a resolution {level.path!r} that is not there; "
+                f"copy it again, or give another, as {root}:/PATH"
+            ) from None
+        if hasattr(array, "members"):
+            raise InvalidInput(
+                f"{where}: its OME metadata has a resolution {level.path!r} that is a group and no "
+                f"array; write it again, or give another, as {root}:/PATH"
+            )
+        yield _Found(f"{path}/{level.path}".strip("/"), array, level)
+    if not image:
+        with _told_in_one_line(where):
+            members = sorted(node.members())
+        for name, member in members:
+            yield from _arrays(member, root, f"{path}/{name}".strip("/"), all_levels=all_levels)
+
+
+def _level_of(root: str, path: str) -> Level | None:
+    """What the metadata of a group around an array say of it."""
+    for group_path in map(str, PurePosixPath(path).parents if path else ()):
+        try:
+            group = _open(root, group_path.strip("."))
+        except ZnniError:  # no group around it: an array alone
+            continue
+        if hasattr(group, "members"):
+            for level in levels(group.attrs, f"{root}:/{group_path}"):
+                if PurePosixPath(group_path) / level.path == PurePosixPath(path):
+                    return level
+    return None

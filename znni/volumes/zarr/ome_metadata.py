@@ -1,0 +1,169 @@
+"""OME-NGFF metadata: which arrays of a Zarr are an image, their axes, and where their voxels lie.
+
+Versions 0.1 to 0.5 are read (https://ngff.openmicroscopy.org), 0.5 is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from znni.core.errors import InvalidInput
+from znni.core.volume import Grid, Point
+
+WRITTEN_VERSION = "0.5"
+OLDEST_AXES = ("t", "c", "z", "y", "x")  # of versions 0.1 and 0.2, which do not name them
+LETTERS = {"time": "t", "channel": "c"}  # of axes that a type tells, whatever their names
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _Axis(_Entry):
+    name: str
+    type: str | None = None
+    unit: str | None = None
+
+    @property
+    def letter(self) -> str:
+        return LETTERS.get(self.type or "", self.name.lower())
+
+
+class _Transformation(_Entry):
+    type: str
+    scale: list[float] | None = None
+    translation: list[float] | None = None
+
+
+class _Dataset(_Entry):
+    path: str
+    transformations: list[_Transformation] = Field([], alias="coordinateTransformations")
+
+
+class _Multiscale(_Entry):
+    axes: list[_Axis | str] | None = None
+    datasets: list[_Dataset] = Field(min_length=1)
+    transformations: list[_Transformation] = Field([], alias="coordinateTransformations")
+
+    @property
+    def named_axes(self) -> list[_Axis]:
+        axes = self.axes if self.axes is not None else OLDEST_AXES
+        return [_Axis(name=axis) if isinstance(axis, str) else axis for axis in axes]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One resolution of an image.
+
+    Attributes:
+        path: of its array, within the group that the metadata is of.
+        axes: their names, by letters where they have a part in a volume.
+        grid: where its voxels lie.
+    """
+
+    path: str
+    axes: tuple[str, ...]
+    grid: Grid
+
+
+def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
+    """The resolutions of a group's first image, finest first; none where it is no image.
+
+    Args:
+        attributes: of the group.
+        where: the group's name, for messages.
+
+    Raises:
+        InvalidInput: the metadata is not as a version known to us has it.
+    """
+    ome = attributes.get("ome", attributes)
+    if not isinstance(ome, Mapping):
+        kind = type(ome).__name__
+        raise InvalidInput(f"{where}: its OME metadata is no mapping but a {kind}; write it again")
+    if "multiscales" not in ome:
+        return []
+    try:
+        found = ome["multiscales"]
+        if not isinstance(found, list) or not found:
+            raise InvalidInput(f"{where}: its OME metadata lists no image; write it again")
+        image = _Multiscale.model_validate(found[0])
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InvalidInput(
+            f"{where}: its OME metadata is not as NGFF 0.1 to 0.5 has it: multiscales.0.{place}: "
+            f"{first['msg']}; write it again"
+        ) from None
+    axes = image.named_axes
+    letters = tuple(axis.letter for axis in axes)
+    units = {axis.letter: axis.unit for axis in axes}
+    return [
+        Level(
+            dataset.path.strip("/"),
+            letters,
+            _grid([*dataset.transformations, *image.transformations], letters, units, where),
+        )
+        for dataset in image.datasets
+    ]
+
+
+def _grid(
+    transformations: Sequence[_Transformation],
+    letters: Sequence[str],
+    units: Mapping[str, str | None],
+    where: str,
+) -> Grid:
+    """What the transformations do to indices, one after the other, on the axes of space."""
+    scale, translation = dict.fromkeys(letters, 1.0), dict.fromkeys(letters, 0.0)
+    for step in transformations:
+        numbers = {"scale": step.scale, "translation": step.translation}.get(step.type)
+        if step.type == "identity":
+            continue
+        if numbers is None or len(numbers) != len(letters):
+            raise InvalidInput(
+                f"{where}: its OME metadata has a coordinate transformation {step.type!r} without "
+                f"a number for each of its axes ({', '.join(letters)}); write it as scale and "
+                f"translation"
+            )
+        for letter, number in zip(letters, numbers, strict=True):
+            if step.type == "scale":
+                scale[letter] *= number
+                translation[letter] *= number
+            else:
+                translation[letter] += number
+    return Grid(
+        _of_space(scale, 1.0),
+        _of_space(translation, 0.0),
+        (units.get("z"), units.get("y"), units.get("x")),
+    )
+
+
+def _of_space(numbers: Mapping[str, float], absent: float) -> Point:
+    return numbers.get("z", absent), numbers.get("y", absent), numbers.get("x", absent)
+
+
+def image_metadata(name: str, path: str, grid: Grid) -> dict[str, Any]:
+    """The attributes of a group that holds an image (c, z, y, x) of one resolution.
+
+    Args:
+        name: of the image.
+        path: of its array, within the group.
+        grid: where its voxels lie.
+    """
+    axes: list[dict[str, str]] = [{"name": "c", "type": "channel"}]
+    for letter, unit in zip("zyx", grid.units, strict=True):
+        axes.append({"name": letter, "type": "space"} | ({"unit": unit} if unit else {}))
+    transformations = [
+        {"type": "scale", "scale": [1.0, *grid.scale]},
+        {"type": "translation", "translation": [0.0, *grid.translation]},
+    ]
+    image = {
+        "name": name,
+        "axes": axes,
+        "datasets": [{"path": path, "coordinateTransformations": transformations}],
+    }
+    return {"ome": {"version": WRITTEN_VERSION, "multiscales": [image]}}

@@ -1,0 +1,238 @@
+"""A new OME-Zarr: NGFF 0.5, in Zarr version 3, of one resolution."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.shapes import Box, Vec3
+from znni.core.text import counted
+from znni.core.volume import SAME_COMMAND, Begun, NewOutput
+from znni.volumes.chunk_extents import chunk_extents
+from znni.volumes.formats import library
+from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
+from znni.volumes.partial_file import check_room, partial_name, refused_at
+from znni.volumes.partial_folder import PartialFolder, check_folder
+from znni.volumes.remote_folder import RemoteFolder, check_url
+from znni.volumes.stored import is_url, reason
+from znni.volumes.zarr.chunks import ZarrChunks
+from znni.volumes.zarr.encoding import compressors
+from znni.volumes.zarr.ome_metadata import image_metadata
+from znni.volumes.zarr.repair import mend
+
+LEVEL = "0"
+LEDGER = f"{LEVEL}/ledger"
+MOST_SHARD_VOXELS = 2**24
+MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Zarr
+
+
+def check_output(place: str, wanted: NewOutput) -> None:
+    """Refuse a place where none can be made, or that has no room for one; nothing is touched.
+
+    Raises:
+        InvalidInput: so it is, or another run is at it.
+    """
+    library("zarr", "zarr")
+    if is_url(place):
+        unfinished = f"{LEVEL}/zarr.json"
+        check_url(place, (*MARKS, unfinished), overwrite=wanted.overwrite)
+        return
+    with refused_at(place):
+        check_folder(Path(place), MARKS, overwrite=wanted.overwrite)
+        if wanted.compression == "none":
+            check_room(Path(place), wanted.nbytes)
+
+
+def begun_output(place: str, wanted: NewOutput) -> Begun:
+    """What there is of an output that is to be made; nothing is touched.
+
+    Raises:
+        InvalidInput: ``ZarrOutput`` raises it.
+    """
+    check_output(place, wanted)
+    if is_url(place):
+        return Begun()
+    partial = partial_name(Path(place))
+    with refused_at(place):
+        found = unfinished(partial, wanted)
+    if found is None:
+        return Begun()
+    _opened(partial, wanted, "r")
+    return found
+
+
+class ZarrOutput:
+    """A new OME-Zarr with the output in its array ``0``.
+
+    The array comes first, and the group around it with the OME metadata last, when all is written:
+    without them it is no image. A folder has, beside that, another name until then, and can be gone
+    on with. The ledger of a whole one is beside its array's metadata, in ``0/ledger``.
+
+    Raises:
+        InvalidInput: the output exists and may not be overwritten, cannot be made there, or is an
+            unfinished one of something else.
+        RunFailed: a write failed.
+    """
+
+    def __init__(self, place: str, wanted: NewOutput) -> None:
+        check_output(place, wanted)
+        self._zarr = library("zarr", "zarr")
+        self._wanted = wanted
+        self._folder: PartialFolder | RemoteFolder
+        self._ledger: LedgerFile | MemoryLedger
+        if is_url(place):
+            self._folder = RemoteFolder(place, overwrite=wanted.overwrite)
+            self._ledger = MemoryLedger(wanted.identity)
+        else:
+            self._folder = PartialFolder(place)
+            self._ledger = _ledger_of(self._folder, wanted)
+        self._array: Any = None
+        self._chunks: ZarrChunks
+        if self._ledger.resumed:
+            try:
+                self._array = _opened(self._folder.root, wanted, "r+")
+            except BaseException:
+                self.abandon()
+                raise
+
+    @property
+    def begun(self) -> Begun:
+        """What is there already; its history is sure once the output is described."""
+        return self._ledger.ledger
+
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Make the array, in chunks that patches are whole numbers of, and note its attributes."""
+        wanted = self._wanted
+        if isinstance(self._ledger, LedgerFile) and self._ledger.resumed:
+            mend(self._array, Path(self._folder.root) / LEVEL, self._ledger)
+        else:
+            self._array = self._make(attributes, *chunk_and_shard(patch, wanted.size))
+        self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
+
+    def _make(self, attributes: dict[str, Any], chunk: Vec3, shard: Vec3) -> Any:
+        wanted = self._wanted
+        try:
+            array = self._zarr.create_array(
+                f"{self._folder.root}/{LEVEL}",
+                shape=wanted.shape,
+                dtype=wanted.dtype,
+                chunks=(1, *chunk),
+                shards=(1, *shard) if wanted.sharded else None,
+                compressors=compressors(wanted.compression or "zstd"),
+                dimension_names=("c", "z", "y", "x"),
+                attributes=attributes,
+                zarr_format=3,
+            )
+            self._folder.settle()
+        except Exception as error:  # file systems and their libraries raise all kinds
+            raise self._failed(error) from error
+        return array
+
+    def go_on_with(self, plan: str) -> None:
+        """Note the plan of the boxes that are written from here on."""
+        self._ledger.note_plan(plan)
+
+    def write(self, box: Box, values: NDArray[Any]) -> None:
+        """Store the values (f', z, y, x) of a box."""
+        try:
+            self._ledger.write(box, values, self._chunks)
+        except MemoryError:
+            raise
+        except Exception as error:  # as above
+            raise self._failed(error) from error
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """The values (f', z, y, x) of a box that was written."""
+        return np.asarray(self._array[(slice(None), *box.slices)])
+
+    def finish(self, measured: dict[str, Any]) -> None:
+        """Bring attributes up to date, and make it an image."""
+        self._ledger.check_written(self.read)
+        try:
+            self._array.update_attributes(measured)
+            name = PurePosixPath(self._folder.place).name
+            metadata = image_metadata(name.removesuffix(".zarr"), LEVEL, self._wanted.grid)
+            self._folder.put(LEDGER, self._ledger.ledger.summary())
+            group = self._zarr.open_group(self._folder.root, mode="a", zarr_format=3)
+            group.update_attributes(metadata)
+            self._folder.complete()
+        except Exception as error:  # as above
+            raise self._failed(error) from error
+        self._ledger.discard()
+
+    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
+        """Let go of the unfinished array; it stays if it holds a block."""
+        place, blocks = self._folder.place, len(self._ledger.ledger.checksums)
+        if not blocks:
+            self._folder.discard()
+            self._ledger.discard()
+            return f"{place} was not made"
+        self._folder.keep()
+        self._ledger.close()
+        finished = counted(blocks, "finished block")
+        if isinstance(self._folder, RemoteFolder):
+            again = option("overwrite", True)
+            way_on = f"outputs at URLs cannot be gone on with: give {again} to start again"
+        return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}; {way_on}"
+
+    def _failed(self, error: Exception) -> RunFailed:
+        return RunFailed(
+            f"{self._folder.root}: cannot be written: {reason(error)}; make room or write elsewhere"
+        )
+
+
+def _opened(root: Path | str, wanted: NewOutput, mode: str) -> Any:
+    """The array of an unfinished output.
+
+    Raises:
+        InvalidInput: it is damaged, or of another shape or type.
+    """
+    try:
+        array = library("zarr", "zarr").open_array(f"{root}/{LEVEL}", mode=mode)
+        wanted.check_array(array)
+    except MemoryError:
+        raise
+    except Exception as error:  # zarr tells of damage in all ways
+        raise InvalidInput(
+            f"{root}: cannot be gone on with: {reason(error)}; give {option('resume', False)} to "
+            f"start afresh, or write elsewhere"
+        ) from error
+    return array
+
+
+def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
+    try:
+        with refused_at(folder.place):
+            ledger = LedgerFile(folder.path, wanted)
+            if not ledger.resumed:
+                folder.empty()
+    except BaseException:
+        if any(folder.path.iterdir()):
+            folder.keep()
+        else:
+            folder.discard()
+        raise
+    return ledger
+
+
+def chunk_and_shard(patch: Vec3, size: Vec3) -> tuple[Vec3, Vec3]:
+    """Extents of chunks and of shards for output that is written in patches.
+
+    A shard is as many chunks of a patch as make some million voxels, and up to a quarter of it:
+    while one is written, its chunks are in memory by themselves and joined.
+    """
+    extents, chunk = patch.minimum(size), chunk_extents(patch, size)
+    counts = [
+        extent // part if extent % part == 0 else 1
+        for extent, part in zip(extents, chunk, strict=True)
+    ]
+    most = min(MOST_SHARD_VOXELS, prod(extents) // 4)
+    while prod(counts) * chunk.volume > most and max(counts) > 1:
+        axis = counts.index(max(counts))
+        counts[axis] = max(n for n in range(1, counts[axis]) if counts[axis] % n == 0)
+    return chunk, chunk * Vec3(*counts)

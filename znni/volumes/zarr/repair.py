@@ -1,0 +1,59 @@
+"""Making an unfinished Zarr fit to be gone on with: no chunk in it that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from znni.core.shapes import Box, Vec3
+from znni.volumes.ledger_file import LedgerFile
+
+DIMENSIONS = 4  # f, z, y, x
+
+
+def mend(array: Any, folder: Path, ledger: LedgerFile) -> None:
+    """Strike off damaged blocks, and delete the stored chunks that nothing can be added to.
+
+    A chunk that two blocks lie in is read, changed and replaced. zarr-python replaces files whole,
+    so that a killed run leaves all of them readable; where power was lost, or a file damaged, those
+    that cannot be read are deleted, and all blocks in them computed again.
+
+    Args:
+        array: the zarr.Array, of (f, z, y, x).
+        folder: where it is.
+        ledger: its blocks.
+    """
+    extents = Vec3(*(array.shards or array.chunks)[1:])
+    whole = Box(Vec3(0, 0, 0), Vec3(*array.shape[1:]))
+    for left in folder.parent.rglob("*.partial"):  # where writing one of its files was interrupted
+        left.unlink()
+    unfinished = [whole]
+    for box in ledger.ledger.checksums:
+        unfinished = [part for one in unfinished for part in one.without(box)]
+    while True:
+        for file, feature, start in _stored_chunks(folder):
+            inside = Box(start * extents, (start + 1) * extents).intersection(whole)
+            if inside and any(inside.intersection(part) for part in unfinished):
+                _delete_unreadable(array, file, (feature, *inside.slices))
+        unfinished = ledger.check(lambda box: array[(slice(None), *box.slices)])
+        if not unfinished:
+            return
+
+
+def _stored_chunks(folder: Path) -> Iterator[tuple[Path, int, Vec3]]:
+    """The files of an array's chunks, or shards, with their maps and places in the grid."""
+    for file in (folder / "c").rglob("*"):
+        index = file.relative_to(folder / "c").parts
+        if len(index) == DIMENSIONS and all(map(str.isdecimal, index)):  # others have other files
+            feature, z, y, x = map(int, index)
+            yield file, feature, Vec3(z, y, x)
+
+
+def _delete_unreadable(array: Any, file: Path, key: tuple[Any, ...]) -> None:
+    try:
+        array[key]
+    except MemoryError:
+        raise
+    except Exception:  # codecs raise all kinds
+        file.unlink()
