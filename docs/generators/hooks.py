@@ -12,6 +12,7 @@ from mkdocs.structure.files import File, Files
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for bench, which is not installed
 
 from command_line_help import command_line_page
+from module_map import module_map
 from performance import RECORDS, record_pages, with_tables
 from repository import COPIED, PICTURES, page_of
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages and pictures that are not in ``docs/`` themselves."""
     made = {"reference/command-line.md": command_line_page(), **record_pages(RECORDS)}
+    made["developers/modules.md"] = module_map(ROOT)
     made |= {page: page_of(ROOT, source) for page, source in COPIED.items()}
     for page, text in made.items():
         files.append(File.generated(config, page, content=text))

@@ -199,6 +199,14 @@ def test_documents_name_benchmarks_that_there_are() -> None:
         assert named <= known, document
 
 
+def test_documents_name_files_that_there_are() -> None:
+    places = [f"/{path.relative_to(ROOT)}" for path in ROOT.rglob("*") if ".venv" not in path.parts]
+    for document in [ROOT / "ARCHITECTURE.md", *sorted((SITE / "developers").rglob("*.md"))]:
+        named = re.findall(r"`([\w/]+\.(?:py|cuh?))`", document.read_text())
+        for name in named:
+            assert any(place.endswith(f"/{name}") for place in places), f"{document}: {name}"
+
+
 def test_the_readme_names_the_commands_that_others_call() -> None:
     text = (ROOT / "README.md").read_text()
     assert {"make demo", "make test"} <= set(re.findall(r"`(make \w+)`", text))
@@ -237,6 +245,17 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
         assert f"\n## znni {command}\n" in page
         for parameter in parser.params:
             assert all(option in page for option in parameter.opts if option.startswith("--"))
+
+
+@pytest.mark.usefixtures("generators")
+def test_the_page_of_modules_has_every_folder() -> None:
+    from module_map import module_map
+
+    page = module_map(ROOT)
+    folders = {path.name for path in (ROOT / "znni").iterdir() if (path / "__init__.py").exists()}
+    assert folders
+    assert all(f"\n## znni/{folder}\n" in page for folder in folders)
+    assert "\n## planner\n" in page
 
 
 @pytest.mark.usefixtures("generators")
