@@ -1,7 +1,8 @@
 """README and site say what works: their commands and Python examples run on small data.
 
-A block that cannot run here has a comment before it, ``<!-- not run: REASON -->``. The program must
-still understand its commands.
+A block that cannot run here has a comment before it, ``<!-- not run: REASON -->``. One that needs a
+library that may be absent has ``<!-- needs: LIBRARY -->``. The program must still understand its
+commands. Examples are given ``volume``, an array.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,8 @@ SITE = ROOT / "docs"
 DOCUMENTS = [ROOT / "README.md", *sorted(SITE.rglob("*.md"))]
 
 BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```(?P<language>bash|python)\n(?P<code>.*?)^```$",
+    r"^(?:<!-- (?:not run: (?P<reason>[^\n]+)|needs: (?P<library>\w+)) -->\n)?"
+    r"```(?P<language>bash|python)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -44,10 +47,19 @@ class Block:
     line: int
     language: str
     code: str
-    reason: str | None
+    reason: str | None = None
+    library: str | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.reason is None and (self.library is None or has(self.library))
 
     def __str__(self) -> str:
         return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def has(library: str) -> bool:
+    return find_spec(library) is not None
 
 
 def blocks_of(document: Path) -> list[Block]:
@@ -59,6 +71,7 @@ def blocks_of(document: Path) -> list[Block]:
             found["language"],
             found["code"],
             found["reason"],
+            found["library"],
         )
         for found in BLOCK.finditer(text)
     ]
@@ -136,7 +149,7 @@ def run(block: Block, names: dict[str, Any]) -> None:
         assert outcome.code == 0, f"{block}: {' '.join(words)}: {outcome.err}"
 
 
-RUN = sorted({block.document for block in BLOCKS if block.reason is None})
+RUN = sorted({block.document for block in BLOCKS if block.runs})
 
 
 @pytest.mark.parametrize("document", RUN, ids=lambda path: str(path.relative_to(ROOT)))
@@ -144,11 +157,11 @@ RUN = sorted({block.document for block in BLOCKS if block.reason is None})
 def test_what_a_document_says_works(document: Path) -> None:
     names: dict[str, Any] = {"volume": small_volume()}
     for block in blocks_of(document):
-        if block.reason is None:
+        if block.runs:
             run(block, names)
 
 
-NOT_RUN = [block for block in BLOCKS if block.reason is not None]
+NOT_RUN = [block for block in BLOCKS if not block.runs]
 
 
 @pytest.mark.parametrize("block", NOT_RUN, ids=str)
@@ -166,7 +179,7 @@ def test_what_is_not_run_is_still_understood(block: Block) -> None:
 @pytest.mark.usefixtures("folder")
 def test_a_wrong_command_of_a_document_is_found() -> None:
     def said(code: str) -> Block:
-        return Block(ROOT / "README.md", 1, "bash", code, None)
+        return Block(ROOT / "README.md", 1, "bash", code)
 
     for wrong in ("znni plan --nett a", "znni plan --net a --volume 1,1,1 --device tpu"):
         with pytest.raises(pytest.fail.Exception, match=r"README\.md:1: "):
@@ -181,7 +194,7 @@ def test_a_wrong_command_of_a_document_is_found() -> None:
 
 
 def test_documents_have_blocks_of_both_kinds() -> None:
-    assert {block.language for block in BLOCKS if block.reason is None} == {"bash", "python"}
+    assert {block.language for block in BLOCKS if block.runs} == {"bash", "python"}
     fences = sum(
         len(re.findall(r"^ *```(?:bash|python|console|sh)\n", path.read_text(), re.MULTILINE))
         for path in DOCUMENTS
@@ -210,6 +223,16 @@ def test_documents_name_files_that_there_are() -> None:
 def test_the_readme_names_the_commands_that_others_call() -> None:
     text = (ROOT / "README.md").read_text()
     assert {"make demo", "make test"} <= set(re.findall(r"`(make \w+)`", text))
+
+
+def test_links_of_the_repository_lead_to_files() -> None:
+    named = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "*/README.md")
+    links = 0
+    for document in (path for name in named for path in ROOT.glob(name)):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document}: {target}"
+            links += 1
+    assert links > 20
 
 
 @pytest.fixture
