@@ -232,7 +232,7 @@ def test_links_of_the_repository_lead_to_files() -> None:
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document}: {target}"
             links += 1
-    assert links > 20
+    assert links
 
 
 @pytest.fixture
