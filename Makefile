@@ -1,11 +1,13 @@
 # make demo   sets up an environment and runs a trained network over a small volume
 # make test   sets up an environment and passes the checks and tests
+# make docs   sets up an environment and builds the documentation in site/
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+DOCS_READY := .venv/docs-ready
 
-.PHONY: demo test setup clean
+.PHONY: demo test docs setup clean
 
 setup: $(READY)
 
@@ -29,5 +31,13 @@ test: $(READY)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+$(DOCS_READY): $(READY)
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $(DOCS_READY)
+
+docs: $(DOCS_READY)
+	$(BIN)/python -m mkdocs build --strict
+	@echo "open site/index.html"
+
 clean:
-	rm -rf .venv demo-output
+	rm -rf .venv demo-output site
