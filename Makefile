@@ -11,6 +11,7 @@ READY := .venv/ready
 # 3.11 it makes the planner's tests take twice as long: there, only make coverage measures it.
 MONITORING := $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))'
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+COVER := --cov=znni --cov=planner
 
 .PHONY: demo test check coverage wheel setup clean
 
@@ -31,8 +32,8 @@ demo: $(READY)
 
 test: check
 	@if $(MONITORING); then \
-	    echo '$(PYTEST) --cov'; \
-	    COVERAGE_CORE=sysmon $(PYTEST) --cov; \
+	    echo '$(PYTEST) $(COVER)'; \
+	    COVERAGE_CORE=sysmon $(PYTEST) $(COVER); \
 	else \
 	    echo '$(PYTEST)'; \
 	    $(PYTEST) && echo 'coverage: not measured on Python 3.11 (make coverage does)'; \
@@ -45,7 +46,7 @@ check: $(READY)
 	$(BIN)/lint-imports --no-cache
 
 coverage: $(READY)
-	@if $(MONITORING); then export COVERAGE_CORE=sysmon; fi; $(PYTEST) --cov
+	@if $(MONITORING); then export COVERAGE_CORE=sysmon; fi; $(PYTEST) $(COVER)
 
 wheel: demo
 	ZNNI_TEST_WHEEL=1 $(BIN)/python -m pytest tests/packaging
