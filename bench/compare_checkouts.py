@@ -32,23 +32,23 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # not bench/, which has 
 from bench.record import Row, circumstances  # noqa: E402
 from bench.same_output import difference  # noqa: E402
 
-VOLUME = "1024,1024,1024"
+PLAN_OPTIONS = "--volume 512,512,512 --costs built-in --threads 16 --json"
 # Options of the plans of every network: two machines at three memory limits.
 PLANS = (
-    "--threads 72 --machine e7.yaml --device cpu --ram 600MiB",
-    "--threads 72 --machine e7.yaml --device cpu --ram 8GiB",
-    "--threads 72 --machine e7.yaml --device cpu --ram 64GiB",
-    "--threads 16 --machine h200-16-cores.yaml --device gpu --ram 2GiB --gpu-memory 2GiB",
-    "--threads 16 --machine h200-16-cores.yaml --device gpu --ram 8GiB --gpu-memory 12GiB",
-    "--threads 16 --machine h200-16-cores.yaml --device gpu --ram 24GiB --gpu-memory 100GiB",
+    "--machine e7.yaml --device cpu --ram 600MiB",
+    "--machine e7.yaml --device cpu --ram 8GiB",
+    "--machine e7.yaml --device cpu --ram 64GiB",
+    "--machine h200-16-cores.yaml --device gpu --ram 2GiB --gpu-memory 2GiB",
+    "--machine h200-16-cores.yaml --device gpu --ram 8GiB --gpu-memory 12GiB",
+    "--machine h200-16-cores.yaml --device gpu --ram 24GiB --gpu-memory 100GiB",
 )
 # Options of further plans, of two networks.
 FURTHER_PLANS = (
-    "--threads 72 --machine titanx-e7.yaml --device cpu+gpu --ram 64GiB",
-    "--threads 16 --machine h200-16-cores.yaml --device cpu+gpu --ram 24GiB --accuracy tf32",
-    "--threads 16 --machine h200-16-cores.yaml --device gpu --ram 24GiB --accuracy tf32 --dtype float16",
-    "--threads 16 --machine h200-16-cores.yaml --device cpu --ram 8GiB --accuracy bfloat16 --border same",
-    "--threads 112 --machine h200-node.yaml --device auto --ram 200GiB --gpus 4",
+    "--machine titanx-e7.yaml --device cpu+gpu --ram 64GiB",
+    "--machine h200-16-cores.yaml --device cpu+gpu --ram 24GiB --accuracy tf32",
+    "--machine h200-16-cores.yaml --device gpu --ram 24GiB --accuracy tf32 --dtype float16",
+    "--machine h200-16-cores.yaml --device cpu --ram 8GiB --accuracy bfloat16 --border same",
+    "--machine h200-node.yaml --device auto --ram 200GiB --gpus 4",
 )
 FURTHER_NETWORKS = ("n337", "n726")
 
@@ -176,7 +176,7 @@ def compare_plans(before: Checkout, after: Checkout, networks: list[str]) -> Ite
     """Yield a row with the differences for each plan."""
     further = [name for name in FURTHER_NETWORKS if name in networks]
     for network, options in (*product(networks, PLANS), *product(further, FURTHER_PLANS)):
-        command = f"plan --net {network}.yaml --volume {VOLUME} --costs built-in --json {options}"
+        command = f"plan --net {network}.yaml {PLAN_OPTIONS} {options}"
         old, new = before.run(command), after.run(command)
         if old.code or new.code:
             found = list(_different("answer", old.refusal, new.refusal))
@@ -192,10 +192,9 @@ def _row(group: str, command: str, differences: list[Row]) -> Row:
 def _different(path: str, old: Any, new: Any) -> Iterator[Row]:
     """Yield a difference, with the ratio of numbers, where there is one."""
     if old != new or type(old) is not type(new):
+        row = {"path": path, "before": old, "after": new}
         numbers = old and all(isinstance(value, int | float) for value in (old, new))
-        yield {"path": path, "before": old, "after": new} | (
-            {"ratio": new / old} if numbers else {}
-        )
+        yield row | ({"ratio": new / old} if numbers else {})
 
 
 def _differences(before: Any, after: Any) -> Iterator[Row]:
@@ -327,17 +326,21 @@ def main() -> None:
     only.add_argument("--runs-only", action="store_true")
     asked = parser.parse_args()
     start = time.perf_counter()
-    roots = {"before": asked.before.resolve(), "after": asked.after.resolve()}
-    networks = asked.networks or sorted(p.stem for p in roots["before"].glob("networks/*.yaml"))
+    roots = asked.before.resolve(), asked.after.resolve()
+    networks = asked.networks or sorted(path.stem for path in roots[0].glob("networks/*.yaml"))
     with TemporaryDirectory() as folder:
         work = Path(folder) / "work"
         work.mkdir()
-        prepare(roots["before"], work)
-        sides = {name: Checkout(root, work, work.parent / name) for name, root in roots.items()}
-        about: Row = circumstances() | {name: side.commit() for name, side in sides.items()}
+        prepare(roots[0], work)
+        before, after = (
+            Checkout(root, work, work.parent / cache)
+            for root, cache in zip(roots, ("cache-before", "cache-after"), strict=True)
+        )
+        about: Row = circumstances() | {"before": before.commit(), "after": after.commit()}
         about |= {"command": "python bench/compare_checkouts.py BEFORE AFTER", "rows": []}
-        plans = () if asked.runs_only else compare_plans(*sides.values(), networks)
-        for row in chain(plans, () if asked.plans_only else compare_runs(*sides.values())):
+        plans = () if asked.runs_only else compare_plans(before, after, networks)
+        runs = () if asked.plans_only else compare_runs(before, after)
+        for row in chain(plans, runs):
             told = "differs" if row["differences"] else "same"
             print(f"{row['group']}: {row['command']}: {told}", file=sys.stderr)
             about["rows"].append(row)
