@@ -126,6 +126,7 @@ class Checkout:
         own = {
             "PYTHONPATH": str(self.root),
             "XDG_CACHE_HOME": str(self.cache),
+            "NUMBA_CACHE_DIR": str(self.cache / "numba"),  # else in the checkout, perhaps stale
             "ZNNI_COSTS": str(self.work / "no-costs.sqlite"),
         }
         return subprocess.Popen(
@@ -309,7 +310,7 @@ def summary(about: Row) -> str:
         if row["differences"] or row["group"] == UNREADABLE:
             lines.append(f"\n{row['group']}: `{row['command']}`: {len(row['differences'])} differ")
         for found in row["differences"][:8]:
-            ratio = f" (x {found['ratio']:.6g})" if "ratio" in found else ""
+            ratio = f" (x {found['ratio']:.9g})" if "ratio" in found else ""
             lines.append(f"- {found['path']}: {found['before']} -> {found['after']}{ratio}")
     return "\n".join(lines)
 
