@@ -22,7 +22,7 @@ PAIRS_PER_CYCLE_OF_INTEL = 0.5
 
 def processor_name() -> str:
     """Return the processor's name as the system gives it."""
-    return _told("model name") or platform.processor() or platform.machine()
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 def processor_features() -> Mapping[str, bool]:
@@ -41,11 +41,11 @@ def nominal_flops(features: Mapping[str, bool]) -> float:
 
 def pairs_per_cycle() -> float:
     """Return the vectors of bfloat16 pairs that a core multiplies in a cycle, if it can."""
-    maker = _told("vendor_id") or platform.processor()
+    maker = _cpuinfo("vendor_id") or platform.processor()
     return PAIRS_PER_CYCLE_OF_INTEL if "GenuineIntel" in maker else PAIRS_PER_CYCLE
 
 
-def _told(key: str) -> str:
+def _cpuinfo(key: str) -> str:
     """Return what Linux says of the first core under a key, or an empty string."""
     try:
         lines = INFO.read_text().splitlines()

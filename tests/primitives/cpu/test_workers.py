@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
-from znni.primitives.cpu.common.even_slices import even_slices
-from znni.primitives.cpu.common.workers import Workers, workers
+from znni.primitives.cpu.common.workers import Workers, even_slices, workers
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

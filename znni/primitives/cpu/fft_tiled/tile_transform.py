@@ -26,9 +26,9 @@ from znni.core.shapes import Vec3
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.common.image_rows import (
-    a_line_apart,
-    ask_for,
+    line_positions,
     load_transposed,
+    prefetch_rows,
     store_span,
     store_transposed,
     zero,
@@ -150,7 +150,7 @@ def forward_rows(length: int) -> Kernel:
                 emit.copy_float(emit.at(source, x), emit.at(target, x))
         ahead = emit.at(row, emit.times(emit["y_stride"], ROWS_AHEAD))
         image = emit["map_stride"], emit["maps"]
-        ask_for(emit, ahead, *image, a_line_apart(length), written=False)
+        prefetch_rows(emit, ahead, *image, line_positions(length), written=False)
         source = emit.chosen(*staged, staging, row)
         voxels = load_transposed(emit, source, stride, length)
         target = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
@@ -199,7 +199,9 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
     span = emit["skip_x"], emit["inner_x"]
     with emit.loop(emit["inner_y"], emit["skip_y"]) as y:
         row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
-        ask_for(emit, row, emit["map_stride"], emit["maps"], a_line_apart(outputs), written=True)
+        prefetch_rows(
+            emit, row, emit["map_stride"], emit["maps"], line_positions(outputs), written=True
+        )
         source = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         voxels: dict[int, Value] = {}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from znni.primitives.cpu.common.image_rows import ask_for, image_parameters
+from znni.primitives.cpu.common.image_rows import image_parameters, prefetch_rows
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
@@ -129,7 +129,7 @@ def _pooled(emit: Emitter, planes: Planes, image: Value, feature: Value, skip: l
             row = emit.at(image, emit.times(z, emit["target_z_stride"]))
             row = emit.at(row, emit.times(y, emit["target_y_stride"]))
             ends = [emit.index(0), emit.minus(emit["written_x"], 1)]
-            ask_for(emit, row, emit["target_map_stride"], maps, ends, written=True)
+            prefetch_rows(emit, row, emit["target_map_stride"], maps, ends, written=True)
             top = emit.times(y, emit["window_y"])
             with emit.loop(emit["window_z"]) as i, emit.loop(emit["window_y"]) as j:
                 source = planes.row(planes.along_z(first, i), emit.plus(top, j))
