@@ -70,7 +70,7 @@ class Floats:
 
 
 def evaluated(codelet: Codelet, inputs: Numbers) -> Numbers:
-    """Return the codelet's outputs, after a check that it does as many operations as it declares."""
+    """Return the codelet's outputs, and check that it does as many operations as it declares."""
     arithmetic, outputs = Floats(), np.full(len(codelet.outputs), np.nan)
     codelet.evaluate(arithmetic, inputs.__getitem__, outputs.__setitem__)
     assert arithmetic.operations == codelet.flops

@@ -31,7 +31,7 @@ PHASES = 6
 
 @cache
 def mirrored_sums() -> PhaseKernel:
-    """Return a phase that streams ``target[i] = source[i] + source[last - i]`` and counts shares."""
+    """Return a phase: stream ``target[i] = source[i] + source[last - i]``, and count shares."""
     emit = PhaseEmitter("mirrored_sums", source=FLOATS, target=FLOATS, last=INDEX)
     share, scratch = emit["share"], emit["scratch"]
     places = (emit.times(i, LANES) for i in (share, emit.minus(emit["last"], share)))

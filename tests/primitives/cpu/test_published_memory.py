@@ -118,7 +118,7 @@ class Case:
 
     @property
     def products(self) -> int:
-        """Elements of a thread's kernels, transformed along y and x for a block, and of its sums."""
+        """Elements of a thread's kernels, transformed along y and x for a block, and its sums."""
         maps = min(self.primitive.group, self.layer.out_features)
         kernels = maps * self.shape.f * KERNEL.z * 32 * self.blocking.vectors
         return kernels + maps * self.shape.n * self.block
@@ -220,7 +220,7 @@ def test_scratch_for_padding_is_kept_by_each_thread(primitive: WholeImageFft) ->
             + case.blocking.maps * case.size.z * 2 * 16 * case.blocking.vectors  # lines along z
         )
         plans = 6 * 16 * 1024  # FFTW's own, in bytes
-        # Kernels are transformed by products with waves. There is one table for planes and one for z.
+        # Kernels are transformed by products with waves. One table is for planes, one for z.
         waves_of_planes = KERNEL.y * KERNEL.x * (case.plane + -case.plane % 32)
         waves_of_lines = 2 * (case.size.z // 2 + 1) * KERNEL.z
         kept = 4 * (THREADS * padding + waves_of_planes + waves_of_lines) + THREADS * plans

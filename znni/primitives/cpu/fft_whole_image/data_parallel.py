@@ -39,8 +39,8 @@ class FftDataParallel(WholeImageFft):
         """Return the bytes of S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
 
         n~ = N_z N_y (N_x + 2) is a spectrum. h = n_z N_y (N_x + 2) and h' = n'_z N_y (N_x + 2) are
-        half-transformed maps. At a time, g <= 4 inputs or g' <= 4 outputs of them are held. T is the
-        number of threads. SciPy adds one transform's result per thread.
+        half-transformed maps. At a time, g <= 4 inputs or g' <= 4 outputs of them are held. T is
+        the number of threads. SciPy adds one transform's result per thread.
         """
         both, first_stage, second_stage = self._stage_bytes(blocking)
         return blocking.shape.nbytes + both + max(first_stage, second_stage + blocking.out.nbytes)
