@@ -77,12 +77,12 @@ class DeviceArena:
 
     @property
     def capacity(self) -> int:
-        """Bytes of the memory, including those for alignment."""
+        """Bytes of the memory, with what alignment takes."""
         return self._ends.capacity
 
     @property
     def peak(self) -> int:
-        """Largest number of bytes taken at the same time."""
+        """The most bytes that were taken at a time."""
         return self._ends.peak
 
     @contextmanager
@@ -157,7 +157,7 @@ class TwoStacks:
     """Bookkeeping of the bytes taken from a memory: a stack grows from each end.
 
     Args:
-        capacity: bytes of the memory, a multiple of ``ALIGNMENT``.
+        capacity: of the memory, in bytes, a multiple of ``ALIGNMENT``.
 
     Attributes:
         at_high_end: True if the next block is taken at the high end.
