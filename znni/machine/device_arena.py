@@ -130,7 +130,7 @@ def allocate(nbytes: int) -> Any:
 
 @contextmanager
 def for_now() -> Iterator[None]:
-    """Return what is allocated within a ``with`` block to the GPU as soon as it is dropped.
+    """Give memory allocated within a ``with`` block back to the GPU as soon as it is dropped.
 
     Memory in CuPy's pool does not go back so soon. There a small array may take a part of a large
     piece and then holds all of it.

@@ -54,7 +54,7 @@ class Workers:
 
         Args:
             total: length of the range; positive.
-            most: largest number of slices, unless there are more workers: each gets one.
+            most: largest number of slices, or the number of workers if that is larger.
         """
         return even_slices(total, share_count(self.threads, total, most))
 

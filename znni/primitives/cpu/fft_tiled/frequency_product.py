@@ -34,7 +34,7 @@ def product_flops(rows: int, in_features: int, out_features: int, numbers: Numbe
 
 @cache
 def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> PhaseKernel:
-    """Return a phase that replaces input maps' spectra by output maps'; a share is frequencies.
+    """Return a phase that replaces spectra by products in place; a share is some frequencies.
 
     Args:
         groups: number of groups of 16 output maps.

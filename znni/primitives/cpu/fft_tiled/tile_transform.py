@@ -79,7 +79,7 @@ def scratch_floats(tile: Vec3) -> int:
 def outputs_computed(wanted: int, length: int) -> int:
     """Return the outputs that an inverse transform computes for ``wanted`` ones.
 
-    There is a kernel for every fourth number of outputs.
+    The number is rounded up to a multiple of 4, so that there are fewer kernels.
     """
     return min(length, -(-wanted // 4) * 4)
 

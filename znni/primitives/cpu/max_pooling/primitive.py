@@ -55,7 +55,7 @@ class Pooling(ABC):
         shape: Shape5,
         weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
     ) -> Run:
-        """Prepare the layer."""
+        """Return the run; nothing needs to be prepared."""
         layer, out = applied_to(Pool, self, layer, shape)
         pool = workers(self.device.threads)
 
