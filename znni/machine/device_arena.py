@@ -22,7 +22,7 @@ from znni.machine.arena import given_output
 from znni.machine.cuda import cupy
 
 ALIGNMENT = 512  # bytes: as CuPy's own pool aligns, which is enough for any access
-MOST_ARRAYS = 2048  # largest number of arrays alive at a time; each loses less than ALIGNMENT
+MOST_ARRAYS = 2048  # that are alive at a time and lose less than ALIGNMENT each
 
 _current: ContextVar[DeviceArena | None] = ContextVar("_current", default=None)
 _arenas: WeakSet[DeviceArena] = WeakSet()
@@ -64,7 +64,7 @@ class DeviceArena:
     safe because one stream does its work in the order of the requests.
 
     Args:
-        capacity: bytes of the arrays alive at the same time.
+        capacity: bytes of the arrays alive at a time.
 
     Raises:
         cupy.cuda.runtime.CUDARuntimeError: the GPU does not have so much memory.
@@ -140,7 +140,7 @@ def for_now() -> Iterator[None]:
 
 
 def capacity_with_alignment(nbytes: int) -> int:
-    """Return the bytes of an arena for arrays of so many bytes, including alignment."""
+    """Bytes of an arena for arrays of so many bytes, with what alignment takes."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT + MOST_ARRAYS * ALIGNMENT
 
 
