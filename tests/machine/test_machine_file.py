@@ -1,4 +1,4 @@
-"""Machine files: what is read, and that a mistake gives its line, its value and what to do."""
+"""Machine files: reading, and errors that give the line, the value and a remedy."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Memory of a GPU that a patch's arrays share: one allocation, of the size that a plan promises.
+"""GPU memory shared by a patch's arrays: one allocation of the size that a plan promises.
 
-A GPU has no pages to fall back on, so free memory must never be in pieces. Arrays of a patch nest:
-each layer's output goes to the other end of the memory than its input, workspace next to what was
-there last, and what is taken last at an end is freed first there. So a stack at each end holds
-them all, and the free memory is what lies between the two.
+A GPU has no pages to fall back on, so the free memory must stay in one piece. The arrays of a patch
+nest. Each layer's output goes to the opposite end from its input, and workspace goes next to the
+last array there. The last array taken at an end is freed first. So a stack at each end holds them
+all, and the free memory lies between the two.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _arenas: WeakSet[DeviceArena] = WeakSet()
 
 
 def new_device_output(shape: tuple[int, ...]) -> Any:
-    """An uninitialised float32 ``cupy.ndarray`` for a layer's output, or the one given for it.
+    """Return an uninitialised float32 ``cupy.ndarray`` for a layer's output, or the one given.
 
     Raises:
-        ValueError: the one given has another shape.
+        ValueError: the given array has another shape.
     """
     given = given_output(shape)
     if given is not None:
@@ -45,10 +45,10 @@ def new_device_output(shape: tuple[int, ...]) -> Any:
 
 
 def device_workspace(shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """An uninitialised ``cupy.ndarray`` that lives no longer than the call that takes it.
+    """Return an uninitialised ``cupy.ndarray`` that lives no longer than the call that takes it.
 
-    Of several that a call takes, those taken last should be freed first: others are free only
-    when all that were taken after them, at the same end, are.
+    A call that takes several should free the last one first. An array's memory is available again
+    only when all arrays taken after it, at the same end, are freed.
     """
     return _allocate(_current.get(), shape, dtype)
 
@@ -61,15 +61,15 @@ def _allocate(arena: DeviceArena | None, shape: tuple[int, ...], dtype: DTypeLik
 class DeviceArena:
     """A fixed amount of memory of the current GPU, for the arrays of one thread and one stream.
 
-    Memory is free for the next array as soon as nothing in Python refers to the last one: work on
-    one stream is done in the order in which it was asked for.
+    Memory is free for the next array as soon as nothing in Python refers to the last one. This is
+    safe because one stream does its work in the order of the requests.
 
     Args:
         capacity: bytes of the arrays alive at a time.
         spare: bytes beside these, for what the alignment of arrays takes.
 
     Raises:
-        cupy.cuda.runtime.CUDARuntimeError: the GPU does not have them.
+        cupy.cuda.runtime.CUDARuntimeError: the GPU does not have so much memory.
     """
 
     def __init__(self, capacity: int, spare: int = SPARE) -> None:
@@ -93,7 +93,7 @@ class DeviceArena:
     def in_use(self) -> Iterator[None]:
         """Serve the arrays of this thread within a ``with`` block.
 
-        Each begins at the same end, so that patch after patch is laid out alike.
+        Every block begins at the same end, so that all patches have the same layout.
         """
         self._ends.at_high_end = True
         token = _current.set(self)
@@ -133,7 +133,7 @@ class DeviceArena:
         self._ends.at_high_end = not self._ends.at_high_end
 
     def take(self, nbytes: int) -> Any:
-        """A ``cupy.cuda.MemoryPointer``; its memory is free when nothing refers to it."""
+        """Return a ``cupy.cuda.MemoryPointer``; its memory is freed with the last reference."""
         block = self._ends.take(nbytes)
         owner = _Owner(block, self._memory)
         address = self._memory.ptr + block.start
@@ -142,10 +142,10 @@ class DeviceArena:
 
 
 def device_peak() -> int:
-    """Bytes of the GPU held by arrays at their highest, as far as what holds them is still there.
+    """Return the peak bytes of the GPU held by arrays, as far as their owners still exist.
 
-    Those are the arenas' at their peaks, and what CuPy's pool has given out now: what primitives
-    keep, and blocks on their way. What CUDA takes for itself is not among them.
+    It is the sum of the arenas' peaks and of what CuPy's pool has given out now. The pool serves
+    what primitives keep, and blocks in transfer. Memory that CUDA takes for itself is not counted.
     """
     if not _arenas:
         return 0
@@ -154,15 +154,16 @@ def device_peak() -> int:
 
 
 def allocate(nbytes: int) -> Any:
-    """Memory of the current GPU that goes back to it, and not to a pool, when it is freed."""
+    """Return memory of the current GPU that goes back to it, not to a pool, when freed."""
     return cupy().cuda.Memory(nbytes)
 
 
 @contextmanager
 def for_now() -> Iterator[None]:
-    """Give the GPU what is allocated within a ``with`` block back as soon as it is dropped.
+    """Give memory allocated within a ``with`` block back to the GPU as soon as it is dropped.
 
-    Of memory that goes back to CuPy's pool a small array may take a part, and then holds it all.
+    Memory in CuPy's pool does not go back so soon. There a small array may take a part of a large
+    piece and then holds all of it.
     """
     with cupy().cuda.using_allocator(lambda n: cupy().cuda.MemoryPointer(allocate(n), 0)):
         yield
@@ -183,15 +184,15 @@ class Block:
 
 
 class TwoStacks:
-    """Which bytes of a memory are taken: a stack that grows from each of its ends.
+    """Bookkeeping of the bytes taken from a memory: a stack grows from each end.
 
     Args:
         start: the first byte, a multiple of ``ALIGNMENT``.
         stop: the byte after the last, a multiple of ``ALIGNMENT``.
 
     Attributes:
-        at_high_end: where the next block is taken.
-        peak: the most bytes that the stacks have held.
+        at_high_end: True if the next block is taken at the high end.
+        peak: largest number of bytes that the stacks have held.
     """
 
     def __init__(self, start: int, stop: int) -> None:
@@ -207,10 +208,10 @@ class TwoStacks:
         return self._stop - self._start
 
     def take(self, nbytes: int) -> Block:
-        """A block at one end of what is free.
+        """Return a block at one end of the free memory.
 
         Raises:
-            RuntimeError: it is too large: what takes it declares less memory than it takes.
+            RuntimeError: the block is too large, because a primitive declares too little memory.
         """
         for stack in (self._low, self._high):
             while stack and stack[-1].freed:
@@ -230,7 +231,7 @@ class TwoStacks:
 
 
 class _Owner:
-    """What an array's memory belongs to: CuPy keeps it as long as any view is alive."""
+    """Owner of an array's memory: CuPy keeps it as long as any view is alive."""
 
     def __init__(self, block: Block, memory: Any) -> None:
         self._block = block
