@@ -47,7 +47,7 @@ def four_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def last_of(plan: Plan) -> str:
-    return plan.steps[-1].primitive
+    return str(plan.steps[-1].primitive)
 
 
 @pytest.mark.parametrize(("chosen", "primitive"), CHOSEN.items())

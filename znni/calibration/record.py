@@ -58,7 +58,7 @@ def record_steps(
     of_primitives = (
         (primitives[step.primitive], Call(step.operation, step.shape_in), seconds)
         for step, seconds in timings
-        if step.primitive in primitives
+        if isinstance(step.primitive, str) and step.primitive in primitives
     )
     record(of_primitives, database)
 
