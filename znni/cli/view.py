@@ -38,8 +38,8 @@ def view(
 ) -> None:
     """Write a page of sections through an output and its input.
 
-    The page is one HTML file that loads nothing from elsewhere. It also tells how to open the
-    volumes in other viewers.
+    The page is one HTML file that loads nothing from elsewhere. The
+    command also prints how to open both volumes in napari and Neuroglancer.
     """
     from znni.inference import viewing
 
