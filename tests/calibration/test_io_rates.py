@@ -14,7 +14,7 @@ from znni.calibration.database import CostDatabase
 from znni.calibration.io_rates import (
     READ,
     HandlingTimes,
-    Taken,
+    SecondsPerValue,
     calibrate_handling,
     handling_times,
     measure_handling,
@@ -31,9 +31,9 @@ NETWORK = Network("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
 TIMES = HandlingTimes(
     touched=2e-9,
     placed=3e-9,
-    read={size: Taken(size * 1e-8, size * 4e-9) for size in READ},
+    read={size: SecondsPerValue(size * 1e-8, size * 4e-9) for size in READ},
     written={
-        dtype: Taken(number * 1e-7, number * 6e-8)
+        dtype: SecondsPerValue(number * 1e-7, number * 6e-8)
         for number, dtype in enumerate(get_args(OutputType), 1)
     },
 )
