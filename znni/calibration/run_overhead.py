@@ -46,14 +46,13 @@ BUILDING_SECONDS = 1.2
 WARMING_SECONDS = 1.3
 
 # Traffic of all cores, per byte. Spectra of kernels are made at 8 GB/s. Pages are first touched at
-# 18 to 21 GB/s, but at 0.8 GB/s if a virtual machine touches them for the first time since it
-# started.
+# 18 to 21 GB/s, but at 0.8 GB/s if a virtual machine has never touched them since it started.
 RESIDENT_TRAFFIC = 2.8
 TOUCHED_TRAFFIC = 1.2
 
-# Traffic of one core, per value. Reading uint8 from the page cache and converting it to float32 was
-# measured at 500 to 900 million values a second, and float32 at 360 to 500. Writing reached 280 to
-# 570, and bringing fragments to their places 570 to 1100. In addition, the system copies what is
+# Traffic of one core, per value. Reading from the page cache and converting to float32 was measured
+# at 500 to 900 million values a second for uint8, and at 360 to 500 for float32. Writing reached 280
+# to 570, and bringing fragments to their places 570 to 1100. In addition, the system copies what is
 # stored.
 CONVERTED_TRAFFIC = 14
 STORED_TRAFFIC = 12
