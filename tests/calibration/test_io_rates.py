@@ -1,4 +1,4 @@
-"""What a run does beside its layers, measured: kept, told, and what plans make of it."""
+"""Measured times of a run's work beside its layers are kept, printed, and used by plans."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_is_measured_takes_the_place_of_nominal_rates() -> None:
 
 def test_plans_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def reading(plan: Plan) -> float:
-        """Seconds per voxel."""
+        """Return the seconds to read one voxel."""
         return plan.time.patch.reading / plan.input_patch.volume
 
     before = znni.plan(NETWORK, (20, 30, 40), threads=1)

@@ -1,4 +1,4 @@
-"""``znni calibrate``: what it measures and keeps, and the plans made from it."""
+"""``znni calibrate``: its measurements, and the plans made from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALIBRATE = ("calibrate", "--quick", "--threads", 1)
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fakes to measure, and a machine on which voxels are handled in no time."""
+    """Fakes to measure, and a machine that handles voxels at once."""
     for module in ("inference.planning", "calibration.campaign"):
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
     few = {dtype: SecondsPerValue(1e-9, 1e-9) for dtype in get_args(OutputType)}

@@ -170,7 +170,7 @@ def small_disk() -> Iterator[None]:
         ("out.zarr", (), partial(another_run, "out.zarr"), "is in use"),
         ("out.zarr", ("--compression", "none"), small_disk, "the disk has 1 KiB free"),
         ("out.zarr", (), partial(left, "out.zarr"), "blocks of another run"),
-        ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", cut), "be gone on with: "),
+        ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", cut), "be continued: "),
         ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", longer), "(2, 140, 15, 16)"),
         ("none/out.zarr", (), nullcontext, "there is no folder"),
         ("/proc/out.zarr", (), nullcontext, "/proc is no place for files; write elsewhere"),

@@ -51,8 +51,8 @@ RESIDENT_TRAFFIC = 2.8
 TOUCHED_TRAFFIC = 1.2
 
 # Traffic of one core, per value, from measured rates in million values a second. Reading from the
-# page cache and converting to float32: 500 to 900 for uint8, 360 to 500 for float32. Writing: 280 to
-# 570. Bringing fragments to their places: 570 to 1100. The system's own copies come in addition.
+# page cache and converting to float32: 500 to 900 for uint8, 360 to 500 for float32. Writing:
+# 280 to 570. Bringing fragments to their places: 570 to 1100. The system's own copies are extra.
 CONVERTED_TRAFFIC = 14
 STORED_TRAFFIC = 12
 PLACED_TRAFFIC = 16

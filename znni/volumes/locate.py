@@ -149,9 +149,7 @@ def _writer_at(out: str, read: Mapping[str, str | Path | ArrayLike | None]) -> t
         if form.writer and form.has(PurePosixPath(place).name):
             return form.writer, place
     endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
-    raise InvalidInput(
-        f"{out}: its ending names no format that znni writes; let it end in one of {endings}"
-    )
+    raise InvalidInput(f"{out}: znni writes no format with this ending; use one of {endings}")
 
 
 def _check_apart(out: str, source: str, what: str) -> None:

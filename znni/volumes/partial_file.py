@@ -40,8 +40,8 @@ def check_finished(place: Path) -> None:
     partial = partial_name(whole)
     if partial.exists() and (place == partial or not place.exists()):
         raise InvalidInput(
-            f"{whole}: is no finished output: {partial} is what a run has left that was stopped, "
-            f"or is still at it; {SAME_COMMAND}"
+            f"{whole}: is no finished output: {partial} belongs to a run that was stopped, or is "
+            f"still running; {SAME_COMMAND}"
         )
 
 
@@ -142,7 +142,7 @@ def hold(descriptor: int, partial: Path) -> None:
         InvalidInput: another run holds it.
     """
     in_use = InvalidInput(
-        f"{partial}: is in use, as by another run; wait for it, or write elsewhere"
+        f"{partial}: is in use, maybe by another run; wait for it, or write elsewhere"
     )
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -107,7 +107,7 @@ def _refused_at(place: str) -> Iterator[None]:
         raise InvalidInput(
             f"{place}.partial: exists, so another run is writing {place}, or was stopped; wait "
             f"for it, write elsewhere, or give {option('overwrite', True)} to delete both: outputs "
-            f"at URLs cannot be gone on with"
+            f"at URLs cannot be continued"
         ) from None
     except ImportError as error:  # the URL's protocol needs a library
         raise InvalidInput(

@@ -60,7 +60,7 @@ class StoredVolume(ArrayVolume):
         except Exception as error:  # as above
             said = f"{self.name}: cannot be read at {box}: {reason(error)}"
             if is_url(self.name):
-                said += "; check the data, the network, and that the server gives parts of files"
+                said += "; check the data, the network, and that the server sends parts of files"
                 kind = Unreachable if isinstance(error, OSError) else Unreadable
             elif isinstance(error, OUT_OF_REACH):
                 said += "; check that it may be read from here"

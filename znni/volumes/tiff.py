@@ -112,7 +112,7 @@ def _check_codec(series: Any, place: str) -> None:
     except KeyError:
         raise InvalidInput(
             f"{place}: is compressed by {compression.name}, which needs a library that is not "
-            f"here; pip install imagecodecs, or save it with deflate or without compression"
+            f"installed; pip install imagecodecs, or save it with deflate or without compression"
         ) from None
 
 

@@ -222,7 +222,7 @@ def _readable(partial: Path, *, resumed: bool) -> Iterator[None]:
                 f"disk, or write elsewhere"
             ) from error
         raise InvalidInput(
-            f"{partial}: cannot be gone on with, as HDF5 cannot read it: {reason(error)}; give "
+            f"{partial}: cannot be continued, as HDF5 cannot read it: {reason(error)}; give "
             f"{option('resume', False)} to start afresh, or write elsewhere"
         ) from error
 

@@ -179,7 +179,7 @@ def _told_in_one_line(root: str, *passed: type[Exception]) -> Iterator[None]:
     except Exception as error:
         remedy = "check that it is whole, and that zarr-python knows its codecs and types"
         if is_url(root) and isinstance(error, OSError):
-            remedy = "check the URL, the network and what the server asks to let you in"
+            remedy = "check the URL, the network and the credentials that the server asks for"
         raise InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}") from error
 
 

@@ -177,7 +177,7 @@ class ZarrOutput:
         finished = counted(blocks, "finished block")
         if isinstance(self._folder, RemoteFolder):
             again = option("overwrite", True)
-            way_on = f"outputs at URLs cannot be gone on with: give {again} to start again"
+            way_on = f"outputs at URLs cannot be continued: give {again} to start again"
         return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}; {way_on}"
 
     def _failed(self, error: Exception) -> RunFailed:
@@ -199,7 +199,7 @@ def _opened(root: Path | str, wanted: NewOutput, mode: str) -> Any:
         raise
     except Exception as error:  # zarr reports damage in all kinds of ways
         raise InvalidInput(
-            f"{root}: cannot be gone on with: {reason(error)}; give {option('resume', False)} to "
+            f"{root}: cannot be continued: {reason(error)}; give {option('resume', False)} to "
             f"start afresh, or write elsewhere"
         ) from error
     return array
