@@ -1,4 +1,4 @@
-"""Measured times of a run's work beside its layers are kept, printed, and used by plans."""
+"""Measured times of a run's work outside its layers are kept, printed, and used by plans."""
 
 from __future__ import annotations
 

@@ -144,8 +144,8 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("out", "options", "made", "said"),
     [
-        ("out.txt", (), nullcontext, "its ending names no format"),
-        ("/", (), nullcontext, "its ending names no format"),
+        ("out.txt", (), nullcontext, "writes no format with this ending"),
+        ("/", (), nullcontext, "writes no format with this ending"),
         ("volume.h5", ("--overwrite",), nullcontext, "is the input"),
         ("out.h5", ("--compression", "gzip"), nullcontext, "HDF5 takes no compression"),
         ("out.h5", ("--sharded",), nullcontext, "HDF5 takes no sharded"),

@@ -42,7 +42,7 @@ _INDEX = """
 CREATE INDEX by_conditions ON measurements
     (device, caches, threads, libraries, primitive, version, operation, shape)
 """
-# Seconds per unit of a run's work beside its layers, by name.
+# Seconds per unit of a run's work outside its layers, by name.
 _RATES = """
 CREATE TABLE IF NOT EXISTS rates (
     device TEXT NOT NULL,

@@ -1,4 +1,4 @@
-"""Measured times of primitives' calls, and of a run's work beside its layers."""
+"""Measured times of primitives' calls, and of a run's work outside its layers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CostDatabase(CostFile):
         ]
 
     def add_rates(self, conditions: Conditions, rates: Mapping[str, float]) -> None:
-        """Add times per unit of a run's work beside its layers: all of them or none.
+        """Add times per unit of a run's work outside its layers: all of them or none.
 
         Args:
             conditions: conditions of the measurement.

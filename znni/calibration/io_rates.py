@@ -1,4 +1,4 @@
-"""Measuring a run's work beside its layers: first touching memory, and handling blocks.
+"""Measuring a run's work outside its layers: first touching memory, and handling blocks.
 
 The functions that runs use are timed, on files in the system's temporary folder. As in a run, each
 is timed on memory, or on a part of a file, that it has not seen before.
@@ -60,7 +60,7 @@ class SecondsPerValue(NamedTuple):
 
 @dataclass(frozen=True)
 class HandlingTimes:
-    """Times of a run's work beside its layers.
+    """Times of a run's work outside its layers.
 
     Attributes:
         touched: extra seconds per byte for the first touch of memory, by all threads.

@@ -22,7 +22,7 @@ class Workbench:
     Args:
         calls: all calls that will be measured, with primitives that support them. The caller must
             check that memory suffices: for the largest input, the most memory that a call takes
-            beside its input, and what calls keep.
+            besides its input, and what calls keep.
     """
 
     def __init__(self, calls: Sequence[tuple[Primitive, Call]]) -> None:
@@ -58,7 +58,7 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
     """Return the memory that calls need if they are made one at a time.
 
     Returns:
-        Elements of the largest input, and the most bytes that a call takes beside its input.
+        Elements of the largest input, and the most bytes that a call takes besides its input.
     """
     inputs = (call.shape.elements for _, call in calls)
     beside = (primitive.cost(*call).memory.working - call.shape.nbytes for primitive, call in calls)

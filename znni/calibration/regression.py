@@ -20,7 +20,7 @@ from znni.calibration.features import Numbers
 # larger, for 900 calls of 23 primitives on a processor with AVX-512. Other machines may be less
 # alike.
 KIND = 0.25  # shared by all calls of a kind of primitives
-OWN = 0.08  # shared by all calls of a primitive, beside its kind
+OWN = 0.08  # shared by all calls of a primitive, besides its kind's part
 KIND_NEARBY = 0.13  # shared by nearby calls of a kind
 OWN_NEARBY = 0.08  # shared by nearby calls of a primitive
 CALL = 0.08  # of one call alone: effects that its place does not tell

@@ -1,4 +1,4 @@
-"""The time and memory of a run beside its layers, which plans are made with.
+"""The time and memory of a run outside its layers, which plans are made with.
 
 Seconds are stated as the bytes that one core, or all cores, would move in that time at the nominal
 memory bandwidth. They were measured on two cores of an AMD EPYC with AVX-512. There, large copies
@@ -58,7 +58,7 @@ STORED_TRAFFIC = 12
 PLACED_TRAFFIC = 16
 COPIED_TRAFFIC = 4  # per byte
 
-# Traffic of one core, per byte, beside the link to a GPU. With an H200, on a host whose cores move
+# Traffic of one core, per byte, besides the link to a GPU. With an H200, on a host whose cores move
 # 14 GB/s, ordinary memory was copied to the GPU at 6.5 GB/s. New memory was filled from the GPU at
 # 3.1 GB/s. The system locked pages touched before at 40 GB/s, and copies from and to them ran at 55
 # GB/s.
@@ -70,7 +70,7 @@ RETURNED_TRAFFIC = 4.3
 def run_overhead(
     machine: Machine, stored: Stored = AS_COMPUTED, measured: HandlingTimes | None = None
 ) -> Overhead:
-    """Return the overhead of a run beside its layers.
+    """Return the overhead of a run outside its layers.
 
     Args:
         machine: machine that it runs on.

@@ -87,7 +87,7 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
         primitive: primitive to measure.
         effort: limits of the measurements.
         allowed: bytes for measuring: one third each for inputs, for the memory that calls take
-            beside them, and for what is kept between calls.
+            besides them, and for what is kept between calls.
     """
     found: list[Call] = []
     for call in islice(random_calls(Random(primitive.name), effort.extents), MOST_DRAWN):
