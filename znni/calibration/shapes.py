@@ -56,7 +56,7 @@ class Effort:
 QUICK = Effort(6, shortest=0.03, longest=0.08, resident=2**29, repeats=2, budget=40.0)
 FULL = Effort(12, shortest=0.02, longest=0.5, resident=2**30, repeats=3, budget=1200.0)
 
-# A GPU's calls take milliseconds, and building them takes a second, so few are repeated often.
+# A GPU's calls take milliseconds, and building one takes a second: a few calls are repeated often.
 # Their images are larger, because few voxels do not keep a GPU busy.
 GPU_QUICK = Effort(
     4, shortest=2e-3, longest=0.02, resident=2**30, repeats=5, budget=40.0, extents=(48, 400)
