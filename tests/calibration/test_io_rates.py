@@ -27,7 +27,7 @@ from znni.inference.planning import checked_plan
 from znni.network.network import Conv, Network
 from znni.plans.plan import Plan
 
-NETWORK = Network("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
+NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
 TIMES = HandlingTimes(
     touched=2e-9,
     placed=3e-9,

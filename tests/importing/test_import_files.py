@@ -112,7 +112,7 @@ def written(draw: st.DrawFn) -> Chain:
         maps = conv.out_features
     finite = st.floats(-1e6, 1e6)
     scaling = InputScaling(draw(finite), draw(finite))
-    network = Network(draw(names), 1, tuple(layers), scaling)
+    network = Network.chain(draw(names), 1, tuple(layers), scaling)
     return Chain(network, Weights(arrays, "drawn"), tuple(draw(st.text()) for _ in layers))
 
 
@@ -191,7 +191,7 @@ def good_znn(folder: Path) -> bytes:
     return write_znn(folder / "good.h5", znn_fields()).read_bytes()
 
 
-LIKE = Network("like", 1, (Conv("conv1", 1, 2, Vec3(1, 2, 3), "relu"),))
+LIKE = Network.chain("like", 1, (Conv("conv1", 1, 2, Vec3(1, 2, 3), "relu"),))
 
 
 @pytest.mark.parametrize(

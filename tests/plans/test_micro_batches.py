@@ -119,7 +119,9 @@ class Growing(Fake):
 
 
 def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -> None:
-    network = Network("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
+    network = Network.chain(
+        "net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS)
+    )
     catalogue: dict[str, Primitive] = {
         "quick": Growing("quick", convolved, flops=1e5, workspace=2_000),
         "slow": Fake("slow", convolved, flops=3e5),
@@ -153,7 +155,7 @@ class Uneven(Growing):
         return replace(cost, flops=cost.flops * (1 if shape.n % 3 == 0 else 1.5))
 
 
-POOLED = Network("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
+POOLED = Network.chain("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
 UNEVEN: dict[str, Primitive] = {
     "quick": Uneven("quick", convolved, flops=1e5, workspace=2_000),
     "resident": Growing("resident", convolved, flops=1.2e5, workspace=300, resident=5_000),
@@ -178,7 +180,7 @@ def test_the_plan_in_pieces_is_the_optimum(division: Division) -> None:
         best = inf
         for patch in patch_sizes(output, POOLED.total_pooling, isotropic=True):
             given = Shape5.of(1, 1, patch + POOLED.field_of_view - 1)
-            for segments in splits(POOLED.layers, given):
+            for segments in splits(POOLED.nodes, given):
                 part = DevicePart(segments, given)
                 runs = [n for segment, n in part.runs() for _ in segment.steps]
                 slots = [

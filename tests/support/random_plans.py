@@ -14,7 +14,7 @@ from planner.cost_model import BUILT_IN
 from planner.layers import Options
 from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead
-from planner.partition import Partition, cut, cut_points, tensors
+from planner.partition import Partition, cut, cut_points
 from planner.split import pooled_convolutions, splits
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
@@ -71,12 +71,12 @@ def any_plan(
     """A plan with the patch given, cut at random into segments, on these devices."""
     place = draw(st.sampled_from(cut_points(network, device)))
     segments: list[Segment] = []
-    for partition in cut(network, tensors(network, patch), place).partitions:
+    for partition in cut(network, network.shapes(patch), place).partitions:
         batch = partition.given.n
         some = draw(st.sampled_from([n for n in range(1, batch + 1) if batch % n == 0]))
         first_input = partition.given._replace(n=some)
         fusible = tuple(pooled_convolutions(network)) if has_fused(catalogue, partition) else ()
-        every = splits(partition.layers, first_input, fusible=fusible, device=partition.device)
+        every = splits(partition.nodes, first_input, fusible=fusible, device=partition.device)
         segments += draw(st.sampled_from(list(every)))
     return plan_of(segments, network, output, patch, catalogue)
 

@@ -207,7 +207,7 @@ def _read(path: Path, dtype: DTypeLike, block: Vec3) -> SecondsPerValue:
 
     from znni.volumes.locate import open_volume
 
-    network = Network("one", 1, (Conv("conv", 1, 1, Vec3(1, 1, 1), "identity"),))
+    network = Network.chain("one", 1, (Conv("conv", 1, 1, Vec3(1, 1, 1), "identity"),))
     whole = block * Vec3(REPEATS, 1, 1)
     chunks = tuple(block.minimum(Vec3.of(64)))
     with h5py.File(path, "w") as file:

@@ -70,4 +70,4 @@ def some_weights(operation: Operation) -> ConvWeights | None:
     conv = operation.conv if isinstance(operation, PooledConv) else operation
     if not isinstance(conv, Conv):
         return None
-    return random_weights(Network("measured", conv.in_features, (conv,)), 0)[conv.name]
+    return random_weights(Network.chain("measured", conv.in_features, (conv,)), 0)[conv.name]

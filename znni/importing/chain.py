@@ -186,7 +186,7 @@ def _named(
         else:
             layers.append(Pool(called, layer.window))
             origins.append(layer.origin)
-    network = Network(name, in_features, tuple(layers), scaling)
+    network = Network.chain(name, in_features, tuple(layers), scaling)
     weights = checked_weights(Weights(arrays, source), network)
     return Chain(network, weights, tuple(origins))
 

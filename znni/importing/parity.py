@@ -20,7 +20,7 @@ from znni.core.text import in_units
 from znni.importing.chain import Chain
 from znni.importing.steps import Original
 from znni.machine.detect import detect_host
-from znni.network.network import Conv, Network
+from znni.network.network import INPUT, Conv, Network
 from znni.network.weights import Float32, Weights
 
 MOST_ERROR = 1e-4  # largest allowed difference, relative to the largest output
@@ -141,15 +141,14 @@ def _obstacle(network: Network, original: Original, size: Vec3) -> str:
 
 def _work(network: Network, size: Vec3) -> tuple[int, float]:
     """Return the values of the largest layer's input and output, and all layers' operations."""
-    features, largest, flops = network.in_features, 0, 0.0
-    for layer in network.layers:
-        before = features * size.volume
-        if isinstance(layer, Conv):
-            size, features = size - layer.kernel + 1, layer.out_features
-            flops += 2.0 * size.volume * layer.parameters
-        else:
-            size //= layer.window
-        largest = max(largest, before + features * size.volume)
+    sizes, largest, flops = {INPUT: size}, 0, 0.0
+    for node in network.nodes:
+        (taken,) = node.inputs
+        sizes[node.name] = made = node.layer.size_from(sizes[taken])
+        if isinstance(node.layer, Conv):
+            flops += 2.0 * made.volume * node.layer.parameters
+        values = ((name, sizes[name].volume) for name in (taken, node.name))
+        largest = max(largest, sum(network.maps[name] * volume for name, volume in values))
     return largest, flops
 
 

@@ -33,7 +33,7 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     whole = Box(Vec3(0, 0, 0), job.volume)
     seen = Box(job.origin, job.origin + job.output + network.field_of_view - 1)
     scaling = network.scaling
-    layers = repr((network.in_features, network.layers)).encode()
+    layers = repr((network.in_features, network.nodes, network.output)).encode()
     known = {
         "the weights": weights.sha256[:DIGITS],
         "the network": sha256(layers).hexdigest()[:DIGITS],
