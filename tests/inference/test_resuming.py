@@ -95,7 +95,7 @@ def test_verifying_what_is_not_finished(out: str) -> None:
     partial = interrupt(out)
     for given in (out, partial, f"{out}:/main"):
         said = refused("verify", given)
-        assert said.startswith(f"{out}: is no finished output: {partial} is what a run has left")
+        assert said.startswith(f"{out}: is no finished output: {partial} belongs to a run")
         assert said.endswith("; the same command goes on from there")
     whole(f"other-{out}").rename(out)
     assert "agree" in znni("verify", out, "--voxels", 1).out

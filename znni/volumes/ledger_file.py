@@ -27,7 +27,7 @@ from znni.volumes.ledger import (
     parse,
     plan_entry,
 )
-from znni.volumes.positioned_write import write_all
+from znni.volumes.partial_file import write_all
 
 log = logging.getLogger("znni")
 

@@ -13,8 +13,7 @@ from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
-from znni.volumes.chunk_extents import chunk_extents
-from znni.volumes.formats import library
+from znni.volumes.formats import chunk_extents, library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
 from znni.volumes.partial_file import check_room, partial_name, refused_at
 from znni.volumes.partial_folder import PartialFolder, check_folder
@@ -32,10 +31,10 @@ MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Za
 
 
 def check_output(place: str, wanted: NewOutput) -> None:
-    """Refuse a place where none can be made, or that has no room for one; nothing is touched.
+    """Refuse a place where no Zarr can be made, or without room for one. Nothing is changed.
 
     Raises:
-        InvalidInput: so it is, or another run is at it.
+        InvalidInput: the place is refused, or another run is writing there.
     """
     library("zarr", "zarr")
     if is_url(place):
@@ -49,10 +48,10 @@ def check_output(place: str, wanted: NewOutput) -> None:
 
 
 def begun_output(place: str, wanted: NewOutput) -> Begun:
-    """What there is of an output that is to be made; nothing is touched.
+    """Return the state of an output that a run wants to make. Nothing is changed.
 
     Raises:
-        InvalidInput: ``ZarrOutput`` raises it.
+        InvalidInput: ``ZarrOutput`` would raise it.
     """
     check_output(place, wanted)
     if is_url(place):
@@ -69,13 +68,14 @@ def begun_output(place: str, wanted: NewOutput) -> Begun:
 class ZarrOutput:
     """A new OME-Zarr with the output in its array ``0``.
 
-    The array comes first, and the group around it with the OME metadata last, when all is written:
-    without them it is no image. A folder has, beside that, another name until then, and can be gone
-    on with. The ledger of a whole one is beside its array's metadata, in ``0/ledger``.
+    The array is made first. The group around it, with the OME metadata, comes last, when all is
+    written: until then the Zarr is no image. A local folder also has another name until then, and
+    can be continued. A complete output keeps its ledger beside the array's metadata, in
+    ``0/ledger``.
 
     Raises:
-        InvalidInput: the output exists and may not be overwritten, cannot be made there, or is an
-            unfinished one of something else.
+        InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
+            unfinished output of another run.
         RunFailed: a write failed.
     """
 
@@ -102,11 +102,11 @@ class ZarrOutput:
 
     @property
     def begun(self) -> Begun:
-        """What is there already; its history is sure once the output is described."""
+        """The blocks that exist already; their history is certain once the output is described."""
         return self._ledger.ledger
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Make the array, in chunks that patches are whole numbers of, and note its attributes."""
+        """Make the array, in chunks that divide patches evenly, and store its attributes."""
         wanted = self._wanted
         if isinstance(self._ledger, LedgerFile) and self._ledger.resumed:
             mend(self._array, Path(self._folder.root) / LEVEL, self._ledger)
@@ -134,7 +134,7 @@ class ZarrOutput:
         return array
 
     def go_on_with(self, plan: str) -> None:
-        """Note the plan of the boxes that are written from here on."""
+        """Note the plan of all boxes written from here on."""
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
@@ -147,11 +147,11 @@ class ZarrOutput:
             raise self._failed(error) from error
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The values (f', z, y, x) of a box that was written."""
+        """Return the values (f', z, y, x) of a box that was written."""
         return np.asarray(self._array[(slice(None), *box.slices)])
 
     def finish(self, measured: dict[str, Any]) -> None:
-        """Bring attributes up to date, and make it an image."""
+        """Update attributes, and write the metadata that make it an image."""
         self._ledger.check_written(self.read)
         try:
             self._array.update_attributes(measured)
@@ -166,7 +166,7 @@ class ZarrOutput:
         self._ledger.discard()
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
-        """Let go of the unfinished array; it stays if it holds a block."""
+        """Release the unfinished array, and delete it if it holds no block. Return a message."""
         place, blocks = self._folder.place, len(self._ledger.ledger.checksums)
         if not blocks:
             self._folder.discard()
@@ -177,7 +177,7 @@ class ZarrOutput:
         finished = counted(blocks, "finished block")
         if isinstance(self._folder, RemoteFolder):
             again = option("overwrite", True)
-            way_on = f"outputs at URLs cannot be gone on with: give {again} to start again"
+            way_on = f"outputs at URLs cannot be continued: give {again} to start again"
         return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}; {way_on}"
 
     def _failed(self, error: Exception) -> RunFailed:
@@ -187,19 +187,19 @@ class ZarrOutput:
 
 
 def _opened(root: Path | str, wanted: NewOutput, mode: str) -> Any:
-    """The array of an unfinished output.
+    """Open the array of an unfinished output.
 
     Raises:
-        InvalidInput: it is damaged, or of another shape or type.
+        InvalidInput: the array is damaged, or has another shape or type.
     """
     try:
         array = library("zarr", "zarr").open_array(f"{root}/{LEVEL}", mode=mode)
         wanted.check_array(array)
     except MemoryError:
         raise
-    except Exception as error:  # zarr tells of damage in all ways
+    except Exception as error:  # zarr reports damage in all kinds of ways
         raise InvalidInput(
-            f"{root}: cannot be gone on with: {reason(error)}; give {option('resume', False)} to "
+            f"{root}: cannot be continued: {reason(error)}; give {option('resume', False)} to "
             f"start afresh, or write elsewhere"
         ) from error
     return array
@@ -221,10 +221,10 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
 
 
 def chunk_and_shard(patch: Vec3, size: Vec3) -> tuple[Vec3, Vec3]:
-    """Extents of chunks and of shards for output that is written in patches.
+    """Return the extents of chunks and of shards for output that is written in patches.
 
-    A shard is as many chunks of a patch as make some million voxels, and up to a quarter of it:
-    while one is written, its chunks are in memory by themselves and joined.
+    A shard takes as many chunks of a patch as make some million voxels, at most a quarter of the
+    patch. While a shard is written, its chunks are in memory twice: separate and joined.
     """
     extents, chunk = patch.minimum(size), chunk_extents(patch, size)
     counts = [
