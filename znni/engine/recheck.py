@@ -13,9 +13,9 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import ACCURACIES, Accuracy, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
-from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import RunState
-from znni.engine.remaining import Remaining
+from znni.engine.tiles import Remaining
 from znni.machine.machine import DeviceKind
 from znni.plans.job_seconds import JobSeconds
 from znni.plans.plan import Plan
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def recheck(
-    runner: EnduringRunner,
+    runner: FallbackRunner,
     state: RunState,
     output: Output,
     accuracy: Accuracy,
@@ -88,7 +88,7 @@ def recheck(
         state: what is left of the job.
         output: with the blocks that are finished.
         accuracy: the class that primitives may have.
-        smaller: as ``EnduringRunner.run`` takes it.
+        smaller: as ``FallbackRunner.run`` takes it.
 
     Returns:
         Where the time went.

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from znni.calibration.record import StepTimes, refine
 from znni.core.errors import ZnniError
 from znni.core.options import check_keywords
-from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
@@ -127,7 +127,7 @@ def infer(
             output.go_on_with(found.to_json())
             return found
 
-        runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
+        runner = FallbackRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
             spent = recheck(runner, state, output, choices.accuracy, smaller)
             spent += runner.run(state, smaller)

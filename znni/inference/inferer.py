@@ -13,11 +13,10 @@ from znni.core.options import Border, Choices, Pad, PlanOptions, Stored, check_k
 from znni.core.shapes import Vec3
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
-from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import RunState
-from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import prepare
@@ -75,7 +74,7 @@ class Inferer:
         self._pad: Pad = pad
         self._choices = Choices(**options)
         self._allowed = self._choices
-        self._runner: EnduringRunner | None = None
+        self._runner: FallbackRunner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
         self._turn = Lock()
 
@@ -115,7 +114,7 @@ class Inferer:
         stored = Stored("float32", volume.itemsize, output_array)
         return Requirements(self.network, job, self._choices, stored)
 
-    def _runner_for(self, required: Requirements) -> EnduringRunner:
+    def _runner_for(self, required: Requirements) -> FallbackRunner:
         """The runner of the plan given, or of one for this job, checked to fit into memory."""
         asked = required.job.output, required.stored.input_itemsize
         if self._runner is not None and self._checked_for == asked:
@@ -127,7 +126,7 @@ class Inferer:
         chosen = given_or_found(self.plan, replace(required, choices=self._allowed))
         if self._runner is None:
             weights = self.weights
-            self._runner = EnduringRunner(chosen, lambda plan: prepare(plan, weights))
+            self._runner = FallbackRunner(chosen, lambda plan: prepare(plan, weights))
         self._checked_for = asked
         return self._runner
 

@@ -11,8 +11,7 @@ from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
 from znni.engine.pipeline import Progress
-from znni.engine.remaining import Remaining
-from znni.engine.tiles import Job
+from znni.engine.tiles import Job, Remaining
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import Request
 from znni.network.weights import Weights
