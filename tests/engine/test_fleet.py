@@ -21,11 +21,10 @@ import znni
 from znni.core.errors import InvalidInput, RunFailed, Unreadable
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
-from znni.engine.pipeline import RunState
-from znni.engine.remaining import Remaining
+from znni.engine.pipeline import RunState, run_volume
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.network.weights import Weights, random_weights
 from znni.plans.plan import Plan
@@ -69,7 +68,7 @@ class Case:
             self.remaining,
             lambda done, _: self.told.append(done),
         )
-        workers.run_volume(state, self.stopwatch)
+        run_volume(state, workers, self.stopwatch)
 
     def check_finished_blocks(self) -> None:
         """What is written is right, and all that is not is still to be done."""
@@ -96,7 +95,7 @@ def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
     assert 0 < spent.busy.host_layers < spent.running
     assert 0 < spent.busy.reading < spent.building + spent.running  # it begins while they get ready
     assert 0 < spent.busy.writing < spent.running
-    assert workers.peak_memory > count * 2**20
+    assert workers.workers_memory > count * 2**20
     assert workers.gpu_peak_memory == 0
 
 

@@ -12,6 +12,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.volume import Begun, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.formats import Format, Writer, check_plain, formats
+from znni.volumes.ledger import Ledger, parse
 from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
 
@@ -45,6 +46,24 @@ def describe_volume(source: str) -> str:
     """
     place, inside = split_dataset(source)
     return _format_to_read(place).describe(place, inside)
+
+
+def read_ledger(place: str) -> Ledger:
+    """Return the ledger of an output, whole or partial, at a path or a URL.
+
+    Raises:
+        InvalidInput: there is none that can be read.
+    """
+    place = place.rstrip("/")
+    for form in formats():
+        if form.writer and form.has(PurePosixPath(place).name):
+            found, _ = parse(form.writer.ledger(place))
+            if found is not None:
+                return found
+    raise InvalidInput(
+        f"{place}: has no ledger of its blocks; only outputs of this version of znni or later do, "
+        f"in HDF5 or Zarr: run it again"
+    )
 
 
 def open_output(

@@ -15,6 +15,7 @@ from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
+from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
 from znni.volumes.formats import chunk_extents
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.ledger_file import LedgerFile, unfinished
@@ -94,7 +95,7 @@ class Hdf5Output:
         self._file: h5py.File | None = None
         try:
             if self._ledger.resumed:
-                make_changes(self._disk.fileno(), self._ledger.ledger.changes)
+                make_changes(self._disk.fileno(), self._ledger.content.changes)
                 self._open()
             else:
                 self._disk.truncate(0)
@@ -105,7 +106,7 @@ class Hdf5Output:
     @property
     def begun(self) -> Begun:
         """The blocks that exist already; their history is certain once the output is described."""
-        return self._ledger.ledger
+        return self._ledger.content
 
     def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
         wanted = self._wanted
@@ -138,7 +139,7 @@ class Hdf5Output:
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Store how the output is made. From here on the file's structure does not change."""
         if self._ledger.resumed:
-            self._ledger.check(self.read)
+            strike_off_damaged(self._ledger, self.read)
             return
         self._make(attributes, patch)
         try:
@@ -154,7 +155,7 @@ class Hdf5Output:
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Hand the values (f', z, y, x) of a box to the operating system."""
         try:
-            self._ledger.write(box, values, self._chunks)
+            write_block(box, values, self._chunks, self._ledger)
         except OSError as error:
             raise self._failed(error) from None
 
@@ -166,7 +167,8 @@ class Hdf5Output:
         """Update attributes, and give the file its final name."""
         self._close()
         self._open()  # HDF5 keeps what it read from chunks before they were written
-        self._ledger.check_written(self.read)
+        if self._ledger.resumed:
+            check_written(self._ledger, self.read)
         self._close()
         held = HeldChanges(self._disk.fileno())
         with self._readable(), h5py.File(held, "r+") as file:
@@ -176,7 +178,7 @@ class Hdf5Output:
                     attributes[name] = value
                 elif attributes[name] != value:
                     attributes.modify(name, value)
-            _keep(file, np.frombuffer(self._ledger.ledger.summary(), np.uint8))
+            _keep(file, np.frombuffer(self._ledger.content.summary(), np.uint8))
         try:
             self._ledger.note_changes(held.changes)
             make_changes(self._disk.fileno(), held.changes)
@@ -188,7 +190,7 @@ class Hdf5Output:
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Close the unfinished file, and delete it if it holds no block. Return a message."""
         self._close()
-        blocks = len(self._ledger.ledger.checksums)
+        blocks = len(self._ledger.content.checksums)
         if not blocks:  # deleted while locked, so no other run has it yet
             self._disk.partial.unlink(missing_ok=True)
             self._ledger.discard()

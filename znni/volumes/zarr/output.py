@@ -13,6 +13,7 @@ from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
+from znni.volumes.block_checks import check_written, write_block
 from znni.volumes.formats import chunk_extents, library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
 from znni.volumes.partial_file import check_room, partial_name, refused_at
@@ -84,16 +85,18 @@ class ZarrOutput:
         self._zarr = library("zarr", "zarr")
         self._wanted = wanted
         self._folder: PartialFolder | RemoteFolder
-        self._ledger: LedgerFile | MemoryLedger
+        self._ledger: MemoryLedger
+        self._resumed: LedgerFile | None = None
         if is_url(place):
             self._folder = RemoteFolder(place, overwrite=wanted.overwrite)
             self._ledger = MemoryLedger(wanted.identity)
         else:
             self._folder = PartialFolder(place)
-            self._ledger = _ledger_of(self._folder, wanted)
+            self._ledger = ledger = _ledger_of(self._folder, wanted)
+            self._resumed = ledger if ledger.resumed else None
         self._array: Any = None
         self._chunks: ZarrChunks
-        if self._ledger.resumed:
+        if self._resumed:
             try:
                 self._array = _opened(self._folder.root, wanted, "r+")
             except BaseException:
@@ -103,13 +106,13 @@ class ZarrOutput:
     @property
     def begun(self) -> Begun:
         """The blocks that exist already; their history is certain once the output is described."""
-        return self._ledger.ledger
+        return self._ledger.content
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the array, in chunks that divide patches evenly, and store its attributes."""
         wanted = self._wanted
-        if isinstance(self._ledger, LedgerFile) and self._ledger.resumed:
-            mend(self._array, Path(self._folder.root) / LEVEL, self._ledger)
+        if self._resumed:
+            mend(self._array, Path(self._folder.root) / LEVEL, self._resumed)
         else:
             self._array = self._make(attributes, *chunk_and_shard(patch, wanted.size))
         self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
@@ -140,7 +143,7 @@ class ZarrOutput:
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
         try:
-            self._ledger.write(box, values, self._chunks)
+            write_block(box, values, self._chunks, self._ledger)
         except MemoryError:
             raise
         except Exception as error:  # as above
@@ -152,12 +155,13 @@ class ZarrOutput:
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Update attributes, and write the metadata that make it an image."""
-        self._ledger.check_written(self.read)
+        if self._resumed:
+            check_written(self._resumed, self.read)
         try:
             self._array.update_attributes(measured)
             name = PurePosixPath(self._folder.place).name
             metadata = image_metadata(name.removesuffix(".zarr"), LEVEL, self._wanted.grid)
-            self._folder.put(LEDGER, self._ledger.ledger.summary())
+            self._folder.put(LEDGER, self._ledger.content.summary())
             group = self._zarr.open_group(self._folder.root, mode="a", zarr_format=3)
             group.update_attributes(metadata)
             self._folder.complete()
@@ -167,7 +171,7 @@ class ZarrOutput:
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Release the unfinished array, and delete it if it holds no block. Return a message."""
-        place, blocks = self._folder.place, len(self._ledger.ledger.checksums)
+        place, blocks = self._folder.place, len(self._ledger.content.checksums)
         if not blocks:
             self._folder.discard()
             self._ledger.discard()

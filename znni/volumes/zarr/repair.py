@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.shapes import Box, Vec3
+from znni.volumes.block_checks import strike_off_damaged
 from znni.volumes.ledger_file import LedgerFile
 
 DIMENSIONS = 4  # f, z, y, x
@@ -29,14 +30,14 @@ def mend(array: Any, folder: Path, ledger: LedgerFile) -> None:
     for left in folder.parent.rglob("*.partial"):  # writing one of its files was interrupted
         left.unlink()
     unfinished = [whole]
-    for box in ledger.ledger.checksums:
+    for box in ledger.content.checksums:
         unfinished = [part for one in unfinished for part in one.without(box)]
     while True:
         for file, feature, start in _stored_chunks(folder):
             inside = Box(start * extents, (start + 1) * extents).intersection(whole)
             if inside and any(inside.intersection(part) for part in unfinished):
                 _delete_unreadable(array, file, (feature, *inside.slices))
-        unfinished = ledger.check(lambda box: array[(slice(None), *box.slices)])
+        unfinished = strike_off_damaged(ledger, lambda box: array[(slice(None), *box.slices)])
         if not unfinished:
             return
 
