@@ -1,4 +1,4 @@
-"""Maps to spectra and back, by cuFFT's lines and transpositions between them."""
+"""Launching transforms of maps to spectra and back: cuFFT's lines, and transpositions between."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import device_workspace
 from znni.network.network import Activation
 from znni.primitives.gpu.common.activation import activation_source
-from znni.primitives.gpu.common.cufft import Kind, Lines
-from znni.primitives.gpu.common.strides import strides_in_elements
-from znni.primitives.gpu.fft_pruned.geometry import (
+from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
+from znni.primitives.gpu.common.kernels import definitions, strides_in_elements
+from znni.primitives.gpu.fft_pruned.cufft import Kind, Lines
+from znni.primitives.gpu.fft_pruned.work import (
     IMAGES_TOGETHER,
     LINES_BYTES,
     WORK_BYTES,
@@ -22,18 +23,17 @@ from znni.primitives.gpu.fft_pruned.geometry import (
 
 THREADS = 256
 SIDE, ROWS = 32, 8
-MOST_BLOCKS_Y = 65535  # of any GPU; along x there may be 2^31 - 1
 
 
 def source(activation: Activation) -> str:
-    """CUDA of the kernels between transforms."""
-    text = source_beside(__file__, "spectra.cu")
-    return f"#define IMAGES {IMAGES_TOGETHER}\n{activation_source(activation)}{text}"
+    """Return the CUDA source of the kernels between transforms."""
+    macros = definitions({"IMAGES": IMAGES_TOGETHER})
+    return macros + activation_source(activation) + source_beside(__file__, "spectra.cu")
 
 
 def transpose_grid(batch: int, columns: int, to_pitch: int) -> tuple[int, int]:
-    """Blocks of a transposition: tiles, however large a plane is, and parts of the batch."""
-    return -(-columns // SIDE) * -(-to_pitch // SIDE), min(batch, MOST_BLOCKS_Y)
+    """Return the blocks of a transposition: tiles of a plane of any size, parts of the batch."""
+    return -(-columns // SIDE) * -(-to_pitch // SIDE), min(batch, MOST_GRID_ROWS)
 
 
 class Kernels:
@@ -47,7 +47,7 @@ class Kernels:
         self._extract = module.get_function("extract")
 
     def embed(self, maps: Any, lines: Any, pitch: int) -> None:
-        """Lines of real numbers, ``pitch`` apart and zero beyond the maps (f, z, y, x)."""
+        """Write lines of real numbers, ``pitch`` apart and zero beyond the maps (f, z, y, x)."""
         f, z, y, x = maps.shape
         count = f * z * y * pitch
         sizes = map(np.int32, (z, y, x))
@@ -58,21 +58,21 @@ class Kernels:
     def transpose(
         self, source: Any, batch: int, rows: int, pitch: int, columns: int, to: Any, to_pitch: int
     ) -> None:
-        """``to`` (batch, columns, to_pitch) of ``source`` (batch, rows, pitch)."""
+        """Transpose ``source`` (batch, rows, pitch) to ``to`` (batch, columns, to_pitch)."""
         grid = transpose_grid(batch, columns, to_pitch)
         sizes = map(np.int64, (rows, pitch, columns))
         arguments = (source, *sizes, to, np.int64(to_pitch), np.int64(batch))
         self._transpose(grid, (SIDE, ROWS), arguments)
 
     def multiply(self, inputs: Any, kernels: Any, sums: Any, images: int, sums_pitch: int) -> None:
-        """Sums over the maps of ``kernels`` (f, number) of products with ``inputs``' spectra.
+        """Multiply the spectra of images by those of kernels, and sum over the input maps.
 
         Args:
-            inputs: (image, f, number).
-            kernels: of one output map.
-            sums: of that map, of the first image.
-            images: how many.
-            sums_pitch: numbers from one image's to the next one's.
+            inputs: spectra (image, f, number).
+            kernels: spectra (f, number) for one output map.
+            sums: the sums of that map for the first image.
+            images: how many images there are.
+            sums_pitch: numbers from one image's sums to the next one's.
         """
         maps, numbers = kernels.shape
         grid = (-(-numbers // THREADS), -(-images // IMAGES_TOGETHER))
@@ -80,7 +80,7 @@ class Kernels:
         self._multiply(grid, (THREADS,), (inputs, kernels, sums, np.int64(sums_pitch), *sizes))
 
     def extract(self, lines: Any, pitch: int, scale: float, bias: Any, maps: Any) -> None:
-        """Maps (f, z, y, x), C-contiguous, of lines, through bias and activation."""
+        """Copy lines into maps (f, z, y, x), C-contiguous, through bias and activation."""
         f, z, y, x = maps.shape
         sizes = (np.int32(x), np.int64(z * y * x), np.int64(f * z * y * x))
         arguments = (lines, np.int32(pitch), np.float32(scale), bias, maps, *sizes)
@@ -88,13 +88,13 @@ class Kernels:
 
 
 class Forward:
-    """Spectra (f, x, y, z) of maps (f, z, y, x) of one shape.
+    """The transform of maps (f, z, y, x) of one shape to spectra (f, x, y, z).
 
     Args:
-        kernels: between the transforms.
-        spectrum: of a map.
-        maps: how many at a time.
-        box: their size; beyond it they are zero.
+        kernels: the kernels between transforms.
+        spectrum: the spectrum of a map.
+        maps: how many maps are transformed together.
+        box: extents of the maps; beyond them they are zero.
     """
 
     def __init__(self, kernels: Kernels, spectrum: Spectrum, maps: int, box: Vec3) -> None:
@@ -105,7 +105,7 @@ class Forward:
         self._along_z = _lines("forward", z, maps * spectrum.plane)
 
     def run(self, maps: Any, spectra: Any, work: Any) -> None:
-        """Transform ``maps`` into ``spectra``, which is memory for them from the start."""
+        """Transform ``maps`` into ``spectra``, which also holds intermediate lines."""
         half, plane, box = self._spectrum.half, self._spectrum.plane, self._box
         columns = device_workspace((self._maps * box.z * plane,), np.complex64)
         self._kernels.embed(maps, spectra, 2 * half)
@@ -118,13 +118,13 @@ class Forward:
 
 
 class Inverse:
-    """Maps (f, z, y, x) of spectra (f, x, y, z), of which only a box is computed.
+    """The transform of spectra (f, x, y, z) to a box of each map (f, z, y, x).
 
     Args:
-        kernels: between the transforms.
-        spectrum: of a map.
-        maps: how many at a time.
-        box: the part of each map that is wanted, from its start.
+        kernels: the kernels between transforms.
+        spectrum: the spectrum of a map.
+        maps: how many maps are transformed together.
+        box: extents of the part of each map that is computed, from its start.
     """
 
     def __init__(self, kernels: Kernels, spectrum: Spectrum, maps: int, box: Vec3) -> None:
@@ -135,7 +135,7 @@ class Inverse:
         self._along_x = _lines("complex_to_real", x, maps * box.z * box.y)
 
     def run(self, spectra: Any, bias: Any, maps: Any, work: Any) -> None:
-        """Transform ``spectra``, whose memory is used for what is between."""
+        """Transform ``spectra``, which also holds intermediate lines, into ``maps``."""
         half, plane, box = self._spectrum.half, self._spectrum.plane, self._box
         columns = device_workspace((self._maps * box.z * plane,), np.complex64)
         self._along_z.run(spectra.data.ptr, work.data.ptr)

@@ -1,29 +1,30 @@
 // Products of spectra: at each frequency, tiles x maps times maps x maps, complex, in float32.
 //
 // A number is the sum of two bfloat16 halves, high and low. In a row of the left side the high
-// halves of 4 numbers, 16 bytes, are followed by their low halves. Two products of tensor cores, of
-// both with the right side's high halves and of both with its low ones, are all four terms of it,
-// accumulated in float32.
+// halves of 4 numbers, 16 bytes, are followed by their low halves. Tensor cores multiply both by the
+// right side's high halves, and both by its low ones. These two products are all four terms, summed
+// in float32.
 //
-// Shared memory holds the left side as wgmma wants it: rows of 32 bytes, of every second four the
-// halves swapped.
+// Shared memory holds the left side in the order of wgmma: rows of 32 bytes, with the halves swapped
+// in every second four rows.
 
 constexpr int GROUPS = IN_MAPS / GROUP;
-constexpr int RIGHT_BYTES = GROUPS * CHUNK_COLUMNS_BYTES;  // of high or of low halves
+constexpr int RIGHT_BYTES = GROUPS * CHUNK_COLUMNS_BYTES;  // high or low halves
 constexpr int LEFT_GROUP_BYTES = ROWS * 2 * CHUNK;
 constexpr int LEFT_BYTES = GROUPS * LEFT_GROUP_BYTES;
 
-// The left side of a group: 8 rows of 32 bytes lie before the next 8; halves are swapped (mode 3).
+// The left side of a group: 8 rows of 32 bytes, then the next 8. Halves are swapped (mode 3).
 __device__ __forceinline__ unsigned long long left_descriptor(unsigned address) {
-  return address >> 4 | (unsigned long long)(8 * 2 * CHUNK >> 4) << 32 | 3ull << 62;
+  return descriptor(address, 0, 8 * 2 * CHUNK) | 3ull << 62;
 }
 
-// Starts loading 64 rows; what lies beyond the matrix becomes zero.
+// Starts loading 64 rows; zeros follow beyond the matrix.
 __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int groups,
                                           int used_groups, int valid, int thread) {
 #pragma unroll 4
   for (int i = thread; i < (GROUPS + 1) / 2 * 256; i += 128) {
-    // Lanes: halves of 4 rows, contiguous in shared memory; of 2 groups; the next 4 rows.
+    // Order of lanes: the halves of 4 rows, which are contiguous in shared memory; 2 groups; the next
+    // 4 rows.
     const int half = i % 2;
     const int group = i / 8 % 2 + i / 256 * 2;
     const int row = i / 2 % 4 + i / 16 % 16 * 4;
@@ -35,7 +36,7 @@ __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int g
   }
 }
 
-// Stores a warpgroup's sums. Of a row and a group each of 4 lanes has a number; two lanes exchange
+// Stores a warpgroup's sums. Each of 4 lanes has a number of a row and a group. Two lanes exchange
 // numbers of neighbouring groups, so that each stores two numbers of one group.
 __device__ __forceinline__ void store_rows(char* rows, int groups, const float* sum, int valid,
                                            int used_groups, int thread) {
@@ -92,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
       warpgroup_barrier(warpgroup);
 
       float sum[COLUMNS / 2];
-      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      begin_products();
 #pragma unroll
       for (int group = 0; group < GROUPS; ++group) {
         // Both halves of the left side are multiplied by the same of the right side.
@@ -101,8 +102,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
         multiply_add(sum, a, right_descriptor(b_high, 0), group > 0);
         multiply_add(sum, a, right_descriptor(b_high + RIGHT_BYTES, 0), true);
       }
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+      commit_products();
+      wait_for_products();
       warpgroup_barrier(warpgroup);
 
       const int next = block + WARPGROUPS;

@@ -1,4 +1,4 @@
-"""A layer's tiles and how they are worked on in batches: sizes, memory and operations."""
+"""The work of a tiled Fourier convolution: its tiles in batches, their memory and its cost."""
 
 from __future__ import annotations
 
@@ -6,56 +6,50 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv
+from znni.core.shapes import Vec3
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.gpu.fft_tiled.number_formats import CHUNK, ROWS, SECTOR, NumberFormat
-from znni.primitives.gpu.fft_tiled.product_source import ProductShape
-from znni.primitives.gpu.fft_tiled.tile_spectrum import columns, frequencies, half
+from znni.primitives.gpu.common.base import ConvolutionWork
+from znni.primitives.gpu.common.hardware import SECTOR_BYTES
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
+from znni.primitives.gpu.fft_tiled.geometry import columns, frequencies, half
+from znni.primitives.gpu.fft_tiled.product import ProductShape
+from znni.primitives.gpu.fft_tiled.spectrum_formats import CHUNK, ROWS, SpectrumFormat
 
-# The spectra of a batch of tiles: enough tiles that the kernels' spectra, which each batch reads,
-# are little beside them, and not so many that they are what fills the memory: a small part of the
-# images' bytes, within bounds.
+# Bytes of the spectra of a batch of tiles: a share of the images' bytes, within bounds. A batch is
+# large enough that the kernels' spectra, which each batch reads, are small beside it, and small
+# enough that it does not fill the memory.
 BATCH_BYTES = 2**30
 MOST_BATCH_BYTES = 8 * 2**30
 BATCH_SHARE = 1 / 8
-
-FLOAT_BYTES = 4
 
 # Operations of a multiply-add of complex numbers.
 COMPLEX_FLOPS = 8
 
 
 @dataclass(frozen=True)
-class TileBatches:
+class TileBatches(ConvolutionWork):
     """The work of one call.
 
-    Tiles lie side by side in the output; the last ones stick out of the image, which is as if
-    zeros followed it.
+    Tiles lie side by side in the output. The last ones reach beyond the image, as if zeros followed
+    it.
 
     Attributes:
-        layer: the convolution.
-        shape: of its input.
-        out: shape of its output.
         tile: extents of a tile, none smaller than the kernel's.
         product: how the products are cut, and the format of the spectra.
     """
 
-    layer: Conv
-    shape: Shape5
-    out: Shape5
     tile: Vec3
     product: ProductShape
 
     @property
-    def numbers(self) -> NumberFormat:
-        """Of the spectra."""
-        return self.product.numbers
+    def spectra(self) -> SpectrumFormat:
+        """The format of the spectra."""
+        return self.product.spectra
 
     @property
     def valid(self) -> Vec3:
         """Voxels of the output that a tile gives."""
-        return self.tile - self.layer.kernel + 1
+        return self.tile - self.conv.kernel + 1
 
     @cached_property
     def grid(self) -> Vec3:
@@ -79,7 +73,7 @@ class TileBatches:
 
     @property
     def batches(self) -> int:
-        """How many times the kernels' spectra are read."""
+        """Batches of a call, each of which reads the kernels' spectra."""
         return math.ceil(self.count / self.batch)
 
     # Layout of the spectra: (block of tiles, line of frequencies, tile, group, frequency, byte)
@@ -87,17 +81,17 @@ class TileBatches:
     @property
     def in_groups(self) -> int:
         """Groups of input maps."""
-        return -(-self.layer.in_features // self.numbers.group)
+        return -(-self.conv.in_features // self.spectra.group)
 
     @property
     def out_groups(self) -> int:
         """Groups of output maps."""
-        return -(-self.layer.out_features // self.numbers.group)
+        return -(-self.conv.out_features // self.spectra.group)
 
     @property
     def in_place(self) -> bool:
-        """Whether products replace what they are made of: where one block makes a row of them."""
-        return self.product.out_maps >= self.layer.out_features
+        """Whether products replace the input's spectra: they can if one block makes all maps."""
+        return self.product.out_maps >= self.conv.out_features
 
     @property
     def left_groups(self) -> int:
@@ -116,33 +110,33 @@ class TileBatches:
 
     @property
     def out_spectra_bytes(self) -> int:
-        """Bytes of the products of a batch, where they do not take the place of the spectra."""
+        """Bytes of the products of a batch, if they do not replace the input's spectra."""
         return 0 if self.in_place else self.batch * self._tile_bytes(self.out_groups)
 
     def _tile_bytes(self, groups: int) -> int:
-        return frequencies(self.tile) * groups * SECTOR
+        return frequencies(self.tile) * groups * SECTOR_BYTES
 
     @property
     def exponents_shape(self) -> tuple[int, int]:
-        """Shape of what is kept of a batch's tiles beside their spectra: (tile, byte)."""
-        return self.batch, self.numbers.exponent_bytes(self.product.in_maps)
+        """Shape (tile, byte) of the exponents of a batch's tiles."""
+        return self.batch, self.spectra.exponent_bytes(self.product.in_maps)
 
     @property
     def kernel_shape(self) -> tuple[int, int, int, int, int]:
         """Shape of the kernels' spectra: (frequency, part, chunk, output map, number)."""
         chunks = self.product.in_maps // CHUNK
-        out_maps = self.numbers.product_maps(self.layer.out_features)
-        return frequencies(self.tile), self.numbers.kernel_parts, chunks, out_maps, CHUNK
+        out_maps = self.spectra.product_maps(self.conv.out_features)
+        return frequencies(self.tile), self.spectra.numbers.parts, chunks, out_maps, CHUNK
 
     @property
     def kernel_bytes(self) -> int:
-        """Bytes of the kernels' spectra, a part of a number being 4."""
+        """Bytes of the kernels' spectra: 4 for a part of a number."""
         return math.prod(self.kernel_shape) * FLOAT_BYTES
 
     @property
     def taps_bytes(self) -> int:
         """Shared memory that the transforms of a chunk's kernels take."""
-        return CHUNK * self.layer.kernel.volume * FLOAT_BYTES
+        return CHUNK * self.conv.kernel.volume * FLOAT_BYTES
 
     # Cost
 
@@ -154,13 +148,13 @@ class TileBatches:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes that are kept between calls: the kernels' spectra, biases and scales."""
-        vectors = 2 if self.numbers.scaled else 1
-        return self.kernel_bytes + vectors * FLOAT_BYTES * self.layer.out_features
+        """Bytes that are kept between calls: kernels' spectra, biases and scales."""
+        vectors = 2 if self.spectra.scaled else 1
+        return self.kernel_bytes + vectors * FLOAT_BYTES * self.conv.out_features
 
     @cached_property
     def _flops(self) -> tuple[float, float]:
-        """Operations of the transforms; of the products, as those of complex numbers."""
+        """Operations of the transforms, and of the products of complex numbers."""
         z, y, x = self.tile
         valid = self.valid
         lines = y * x * real_dft(z).flops + half(z) * x * complex_dft(y, -1).flops
@@ -168,10 +162,10 @@ class TileBatches:
         lines = columns(self.tile) * complex_dft(x, 1).first(2 * valid.x).flops
         lines += half(z) * valid.x * complex_dft(y, 1).first(2 * valid.y).flops
         inverse = lines + valid.y * valid.x * inverse_real_dft(z).first(valid.z).flops
-        # Clusters take whole groups, and products what goes together.
-        in_maps, out_maps = (self.numbers.group * n for n in (self.in_groups, self.out_groups))
+        # Clusters take whole groups of maps, and products take multiples of maps.
+        in_maps, out_maps = (self.spectra.group * n for n in (self.in_groups, self.out_groups))
         transforms = self.count * (in_maps * forward + out_maps * inverse)
-        multiplied = self.product.in_maps * self.numbers.product_maps(self.layer.out_features)
+        multiplied = self.product.in_maps * self.spectra.product_maps(self.conv.out_features)
         products = COMPLEX_FLOPS * self.count * frequencies(self.tile) * multiplied
         return transforms, products
 
@@ -182,15 +176,15 @@ class TileBatches:
 
     @property
     def efficiency(self) -> float:
-        """The share of the GPU's nominal float32 rate that they sustain, one with another."""
+        """Share of the GPU's nominal float32 rate that transforms and products sustain together."""
         transforms, products = self._flops
-        at_nominal_rate = transforms / self.numbers.transform_efficiency(self.tile)
-        at_nominal_rate += products / self.numbers.efficiencies[1]
+        at_nominal_rate = transforms / self.spectra.transform_efficiency(self.tile)
+        at_nominal_rate += products / self.spectra.efficiencies[1]
         return self.flops / at_nominal_rate
 
     @property
     def bytes_moved(self) -> int:
         """Bytes of all passes: each tile is read, and its spectra written and read twice."""
         spectra = 2 * frequencies(self.tile) * (self.in_groups + self.out_groups)
-        tile = self.layer.in_features * self.tile.volume * FLOAT_BYTES + spectra * SECTOR
+        tile = self.conv.in_features * self.tile.volume * FLOAT_BYTES + spectra * SECTOR_BYTES
         return self.count * tile + self.out.nbytes + self.batches * self.kernel_bytes

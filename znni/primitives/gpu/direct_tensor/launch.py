@@ -1,4 +1,4 @@
-"""One layer's direct convolution on tensor cores, ready to run."""
+"""Launching a direct convolution on tensor cores: sources, and what runs it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ import numpy as np
 
 from znni.core.shapes import Vec3
 from znni.machine.cuda import cupy
-from znni.machine.cuda_kernels import compiled, kernel_with_shared
+from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
+from znni.network.network import Activation
 from znni.network.weights import ConvWeights
-from znni.primitives.gpu.common.activation import activate_over_maps
-from znni.primitives.gpu.common.strides import strides_in_elements
-from znni.primitives.gpu.direct_tensor.geometry import THREADS
-from znni.primitives.gpu.direct_tensor.pieces import Pieces
-from znni.primitives.gpu.direct_tensor.sources import convolution_source, image_source
+from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
+from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
+from znni.primitives.gpu.common.kernels import definitions, strides_in_elements, wgmma_source
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.direct_tensor.geometry import THREADS, Block
 from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
+from znni.primitives.gpu.direct_tensor.work import Pieces
 
-# Threads of a block that lays out the image, and such blocks of a multiprocessor.
+# Threads of a block that lays out the image, and how many such blocks a multiprocessor holds.
 IMAGE_THREADS = 256
 IMAGE_BLOCKS = 6
 
-# Blocks along the second axis of a grid, at most.
-MOST_GRID_ROWS = 65535
+# Exponents of the largest number of images that keep their precision in float16 as they are; other
+# images are scaled. float16 holds numbers below 2**16, and one bit is for rounding up.
+LEAST_EXPONENT = {FLOAT16: -8, FLOAT16_PAIR: -2}
+MOST_EXPONENT = 15
 
 
-class TensorConvolution:
-    """Runs a layer: of one piece after another the image in float16, then its convolution.
+class Launcher:
+    """Runs a layer: of one piece after another it makes the float16 image, then convolves it.
 
     Args:
-        pieces: of the layer's work.
-        weights: of the layer; they are laid out now and kept.
+        pieces: the layer's work.
+        weights: the layer's weights, which are laid out now and kept.
     """
 
     def __init__(self, pieces: Pieces, weights: ConvWeights) -> None:
@@ -55,7 +59,7 @@ class TensorConvolution:
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
 
     def __call__(self, x: Any) -> Any:
-        """The output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
         pieces = self._pieces
         y = new_device_output(pieces.out)
         image = device_workspace((pieces.image_bytes,), np.uint8)
@@ -70,7 +74,7 @@ class TensorConvolution:
         return y
 
     def lay_out(self, x: Any, image: Any, largest: Any) -> None:
-        """Write a piece's image, as it is; if that is out of float16's range, again."""
+        """Write a piece's image as it is; if it is out of float16's range, write it again."""
         largest.fill(0)
         items, maps, *size = map(np.int32, x.shape)
         groups = items * self._pieces.block.chunks * 2
@@ -108,3 +112,46 @@ class TensorConvolution:
                 ),
                 shared_mem=block.shared_bytes,
             )
+
+
+def image_source(numbers: TensorFormat) -> str:
+    """Return the CUDA source of ``lay_out``."""
+    parts = (
+        definitions({"PARTS": numbers.parts}),
+        _ranges(numbers),
+        source_beside(__file__, "image.cu"),
+    )
+    return "\n".join(parts)
+
+
+def convolution_source(block: Block, activation: Activation) -> str:
+    """Return the CUDA source of ``convolve``."""
+    values = {
+        "KERNEL_Z": block.kernel.z,
+        "KERNEL_Y": block.kernel.y,
+        "KERNEL_X": block.kernel.x,
+        "CHUNKS": block.chunks,
+        "COLUMNS": block.columns,
+        "PARTS": block.numbers.parts,
+        "TILES_Z": block.subtile.z,
+        "TILES_Y": block.subtile.y,
+        "TILES_X": block.subtile.x,
+        "TAPS_Z": block.taps.z,
+        "TAPS_Y": block.taps.y,
+        "TAPS_X": block.taps.x,
+        "STAGES": block.stages,
+        "KEEP_WEIGHTS": int(block.keeps_weights),
+    }
+    parts = (
+        definitions(values),
+        _ranges(block.numbers),
+        activation_source(activation),
+        wgmma_source(block.columns, block.numbers, left_in_registers=False),
+        source_beside(__file__, "convolution.cu"),
+    )
+    return "\n".join(parts)
+
+
+def _ranges(numbers: TensorFormat) -> str:
+    values = {"LEAST_EXPONENT": LEAST_EXPONENT[numbers], "MOST_EXPONENT": MOST_EXPONENT}
+    return definitions(values) + source_beside(__file__, "ranges.cuh")

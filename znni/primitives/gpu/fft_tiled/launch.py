@@ -1,4 +1,4 @@
-"""One layer's overlap-save convolution on a GPU, ready to run."""
+"""Launching an overlap-save convolution on a GPU."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from znni.machine.cuda_kernels import compile_together, kernel_with_shared
 from znni.machine.device_arena import device_workspace, for_now, new_device_output
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps
-from znni.primitives.gpu.common.strides import strides_in_elements
+from znni.primitives.gpu.common.kernels import strides_in_elements
+from znni.primitives.gpu.fft_tiled.geometry import frequencies, roots
 from znni.primitives.gpu.fft_tiled.ranges import scales_of_kernels
-from znni.primitives.gpu.fft_tiled.tile_batches import TileBatches
-from znni.primitives.gpu.fft_tiled.tile_spectrum import frequencies, roots
-from znni.primitives.gpu.fft_tiled.transform_source import transform_shape
+from znni.primitives.gpu.fft_tiled.transform import transform_shape
+from znni.primitives.gpu.fft_tiled.work import TileBatches
 
 TRANSFORM_KERNELS_THREADS = 256
 
 
-class TiledConvolution:
+class Launcher:
     """Runs a layer: forward transforms, products and inverse transforms, batch after batch.
 
     Args:
         batches: the layer's tiles.
-        weights: of the layer; their spectra are made now and kept.
+        weights: the layer's weights, whose spectra are made now and kept.
     """
 
     def __init__(self, batches: TileBatches, weights: ConvWeights) -> None:
-        layer, product = batches.layer, batches.product
+        conv, product = batches.conv, batches.product
         forward, inverse = (
-            transform_shape(batches.tile, layer.kernel, batches.numbers, inverse=inverse)
+            transform_shape(batches.tile, conv.kernel, batches.spectra, inverse=inverse)
             for inverse in (False, True)
         )
         self._batches, self._product = batches, product
         self._there, self._back = forward, inverse
         compile_together(
             (
-                forward.source(layer.activation),
-                inverse.source(layer.activation),
+                forward.source(conv.activation),
+                inverse.source(conv.activation),
                 forward.kernel_spectra_source(),
                 product.source(),
             )
         )
         self._forward = kernel_with_shared(
-            forward.source(layer.activation), "forward_transform", forward.shared_bytes
+            forward.source(conv.activation), "forward_transform", forward.shared_bytes
         )
         self._inverse = kernel_with_shared(
-            inverse.source(layer.activation), "inverse_transform", inverse.shared_bytes
+            inverse.source(conv.activation), "inverse_transform", inverse.shared_bytes
         )
         self._multiply = kernel_with_shared(
             product.source(), "multiply_spectra", product.shared_bytes
         )
         self._bias = cupy().asarray(weights.bias, np.float32)
         weight = np.asarray(weights.weight, np.float32)
-        if batches.numbers.scaled:
+        if batches.spectra.scaled:
             scales = scales_of_kernels(weight, batches.tile)
             weight = weight * scales[:, None, None, None, None]
             self._scales = cupy().asarray(1 / scales)
@@ -65,12 +65,12 @@ class TiledConvolution:
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
 
     def __call__(self, x: Any) -> Any:
-        """The output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
         batches = self._batches
         y = new_device_output(batches.out)
         spectra = device_workspace((batches.in_spectra_bytes,), np.uint8)
         exponents = (
-            device_workspace(batches.exponents_shape, np.int8) if batches.numbers.scaled else None
+            device_workspace(batches.exponents_shape, np.int8) if batches.spectra.scaled else None
         )
         products = (
             spectra
@@ -82,13 +82,13 @@ class TiledConvolution:
             self.transform_tiles(x, spectra, exponents, first, tiles)
             self.multiply(spectra, exponents, products, tiles)
             self.transform_back(products, exponents, y, first, tiles)
-        activate_over_maps(y, batches.layer.activation)
+        activate_over_maps(y, batches.conv.activation)
         return y
 
     def transform_tiles(self, x: Any, spectra: Any, exponents: Any, first: int, tiles: int) -> None:
         """Transform some tiles of the input; note their exponents, if they have any."""
         batches, transform = self._batches, self._there
-        maps = batches.layer.in_features
+        maps = batches.conv.in_features
         self._forward(
             (transform.grid(tiles, batches.in_groups),),
             (transform.threads,),
@@ -134,7 +134,7 @@ class TiledConvolution:
     def transform_back(self, products: Any, exponents: Any, y: Any, first: int, tiles: int) -> None:
         """Transform the products of some tiles to the output."""
         batches, transform = self._batches, self._back
-        maps = batches.layer.out_features
+        maps = batches.conv.out_features
         self._inverse(
             (transform.grid(tiles, batches.out_groups),),
             (transform.threads,),
@@ -159,12 +159,12 @@ class TiledConvolution:
         )
 
     def _if_scaled(self, *arguments: Any) -> tuple[Any, ...]:
-        """What kernels take beside, where tiles and kernels have ranges of their own."""
-        return arguments if self._batches.numbers.scaled else ()
+        """Return arguments of kernels for formats in which tiles and kernels have own ranges."""
+        return arguments if self._batches.spectra.scaled else ()
 
     def _kernel_spectra(self, weight: Any) -> Any:
         batches = self._batches
-        layer, kernel = batches.layer, batches.layer.kernel
+        conv = batches.conv
         spectra = cupy().empty(batches.kernel_shape, np.uint32)
         chunks, out_maps = batches.kernel_shape[2:4]
         taps_bytes = batches.taps_bytes
@@ -173,14 +173,14 @@ class TiledConvolution:
         )
         with for_now():
             taps = cupy().asarray(np.ascontiguousarray(weight))
-            phases = cupy().asarray(roots(batches.tile, kernel))
+            phases = cupy().asarray(roots(batches.tile, conv.kernel))
         transform(
             (chunks * out_maps,),
             (TRANSFORM_KERNELS_THREADS,),
             (
                 taps,
-                np.int32(layer.in_features),
-                np.int32(layer.out_features),
+                np.int32(conv.in_features),
+                np.int32(conv.out_features),
                 phases,
                 spectra,
                 np.int32(chunks),

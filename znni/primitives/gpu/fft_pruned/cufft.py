@@ -1,7 +1,6 @@
-"""Transforms of many lines in place by cuFFT, which takes no memory but a work area it is given.
+"""Transforms of many lines in place by cuFFT, which takes no memory but the work area it is given.
 
-CuPy's plans allocate their work areas themselves; so cuFFT is called here as its C interface has
-it.
+CuPy's plans allocate their own work areas, so this module calls cuFFT's C interface.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ CODES: dict[Kind, int] = {
 }
 FORWARD, INVERSE = -1, 1
 
-ALLOC_FAILED = 2  # of its own; for memory that it takes beside the work area, little as it is
+ALLOC_FAILED = 2  # cuFFT's status if it lacks the little memory that it takes beside the work area
 NUMBER_BYTES = 8
 
 
 class Lines:
     """One-dimensional transforms of adjacent lines, in place, some of them at a time.
 
-    A line of ``length`` real numbers lies in the place of its ``length // 2 + 1`` frequencies.
+    A line of ``length`` real numbers takes the place of its ``length // 2 + 1`` frequencies.
 
     Args:
-        kind: which transform. None is scaled.
-        length: of a line.
-        count: of lines.
-        lines_bytes: of the lines that are transformed at a time, at most.
-        work_bytes: of the work area; where cuFFT wants more, fewer lines are transformed at a time.
+        kind: the transform, which does not scale.
+        length: numbers of a line.
+        count: how many lines there are.
+        lines_bytes: bytes of the lines that are transformed at a time, at most.
+        work_bytes: bytes of the work area. If cuFFT wants more, it gets fewer lines at a time.
     """
 
     def __init__(
@@ -60,10 +59,10 @@ class Lines:
             )
 
     def run(self, lines: int, work: int) -> None:
-        """Transform them, on the current stream.
+        """Transform all lines, on the current stream.
 
         Args:
-            lines: address of the first.
+            lines: address of the first line.
             work: address of the work area.
         """
         for start, plan in self._parts():
@@ -78,7 +77,7 @@ class Lines:
 
 
 class _Plan:
-    """cuFFT's plan for so many adjacent lines."""
+    """A plan of cuFFT's for some adjacent lines."""
 
     def __init__(self, kind: Kind, length: int, count: int) -> None:
         self._kind = kind
@@ -130,10 +129,10 @@ class _Plan:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """The library.
+    """Return the library.
 
     Raises:
-        InvalidInput: it is not installed.
+        InvalidInput: cuFFT is not installed.
     """
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
@@ -144,10 +143,10 @@ def _library() -> ctypes.CDLL:
 
 
 def _check(status: int) -> None:
-    """Raise what cuFFT reports.
+    """Raise an error if cuFFT reports a failure.
 
     Raises:
-        LibraryFailed: any status but success.
+        LibraryFailed: the status is not success.
     """
     if status:
         code = CUDA_ERROR_OUT_OF_MEMORY if status == ALLOC_FAILED else 0

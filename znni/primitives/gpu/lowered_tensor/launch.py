@@ -1,4 +1,4 @@
-"""One layer's convolution whose taps are summed last, ready to run."""
+"""Launching a convolution on tensor cores whose taps are summed last: source, and what runs it."""
 
 from __future__ import annotations
 
@@ -12,39 +12,43 @@ from znni.machine.device_arena import new_device_output
 from znni.network.network import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activation_source
-from znni.primitives.gpu.common.source import definitions, multiply_add_source
-from znni.primitives.gpu.common.strides import strides_in_elements
+from znni.primitives.gpu.common.kernels import (
+    bfloat16_pair_source,
+    definitions,
+    strides_in_elements,
+    wgmma_source,
+)
+from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR
 from znni.primitives.gpu.lowered_tensor.geometry import Block, planes_for
 from znni.primitives.gpu.lowered_tensor.weights import weights_by_unit
-from znni.primitives.gpu.lowered_tensor.work import Work
+from znni.primitives.gpu.lowered_tensor.work import LoweredWork
 
 
 def source(block: Block, activation: Activation) -> str:
-    """CUDA C++ of ``convolve``."""
-    transposed = None if block.numbers.instruction == "tf32" else "0"
-    left = tuple(f"unsigned a{i}" for i in range(4))
-    return "\n".join(
-        (
-            definitions(block.macros),
-            definitions({"SOFTMAX": int(activation == "softmax")}),
-            activation_source(activation),
-            multiply_add_source(block.columns, block.numbers.instruction, left, transposed),
-            f"constexpr int RIGHT = {2 * block.cycle};",
-            source_beside(__file__, f"{block.numbers.name}.cuh"),
-            source_beside(__file__, "convolution.cu"),
-        )
+    """Return the CUDA source of ``convolve``."""
+    numbers = block.numbers
+    parts = (
+        definitions(block.macros),
+        definitions({"SOFTMAX": int(activation == "softmax")}),
+        activation_source(activation),
+        wgmma_source(block.columns, numbers, left_in_registers=True),
+        f"constexpr int RIGHT = {2 * block.cycle};",
+        bfloat16_pair_source() if numbers is BFLOAT16_PAIR else "",
+        source_beside(__file__, f"left_{numbers.name}.cuh"),
+        source_beside(__file__, "convolution.cu"),
     )
+    return "\n".join(parts)
 
 
-class LoweredConvolution:
+class Launcher:
     """Runs a layer.
 
     Args:
-        work: the layer's.
-        weights: of the layer; they are laid out now and kept.
+        work: the layer's work.
+        weights: the layer's weights, which are laid out now and kept.
     """
 
-    def __init__(self, work: Work, weights: ConvWeights) -> None:
+    def __init__(self, work: LoweredWork, weights: ConvWeights) -> None:
         block = work.tiling.block
         self._tiling, self._out = work.tiling, work.out
         self._kernel = kernel_with_shared(
@@ -56,7 +60,7 @@ class LoweredConvolution:
         self._planes = planes_for(work.tiling, work.out, processors)
 
     def __call__(self, x: Any) -> Any:
-        """The output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
         tiling, out, planes = self._tiling, self._out, self._planes
         y = new_device_output(out)
         tiles, segments = tiling.tiles(out.size), -(-out.z // planes)

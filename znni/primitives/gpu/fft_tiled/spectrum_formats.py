@@ -1,7 +1,7 @@
-"""How the numbers of spectra are kept on a GPU, and what that asks of the kernels.
+"""How spectra are kept in a number format on a GPU, and what follows from it for the kernels.
 
-A number is complex. Of some maps, a group, the numbers at a frequency lie together, in a sector of
-memory. Sources that depend on the format are files that end in its name.
+A number is complex. The numbers of some maps, a group, lie together at each frequency, in a sector
+of memory. CUDA sources that depend on the format end in its name.
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
-from znni.core.options import ACCURACIES
 from znni.core.shapes import Vec3
-from znni.primitives.gpu.common.rounding import ERROR_OF_11_BITS
-from znni.primitives.gpu.common.source import multiply_add_source
+from znni.primitives.gpu.common.hardware import SECTOR_BYTES
+from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.ranges import LEAST_EXPONENT, MOST_EXPONENT, left_shift
-
-# Bytes of a group's numbers at a frequency.
-SECTOR = 32
 
 # Numbers of a chunk of 16 bytes of the kernels' spectra, as tensor cores take them.
 CHUNK = 4
@@ -29,129 +25,106 @@ ROWS = 64
 COPIED = 16
 
 
-class NumberFormat(ABC):
+class SpectrumFormat(ABC):
     """A format of spectra.
 
     Attributes:
-        name: as the CUDA sources have it.
-        suffix: of primitives' names.
-        number_bytes: of a number.
-        maps_together: products take a multiple of these, input and output maps.
-        kernel_parts: 16-bit numbers that sum to one of a kernel's spectrum.
+        numbers: the format of the numbers that are multiplied.
+        number_bytes: bytes of a number in memory.
+        maps_together: products take a multiple of so many input maps, and of output maps.
+        left_in_registers: whether tensor cores take the tiles' spectra from registers.
         scaled: whether tiles and kernels have ranges of their own.
-        accuracy: the relative error that comes with it.
         efficiencies: shares of the nominal float32 rate that transforms and products sustain,
-            measured on an H200: products run on tensor cores.
-        row_speeds: beside that share, of the transforms of tiles by their extent along x.
-        tile_speeds: in its place, of some tiles.
+            measured on an H200. Products run on tensor cores.
+        row_speeds: factors on the transforms' share, by the tile's extent along x.
+        tile_speeds: factors for some tiles, which replace those by extent.
     """
 
-    name: ClassVar[str]
-    suffix: ClassVar[str]
+    numbers: ClassVar[TensorFormat]
     number_bytes: ClassVar[int]
     maps_together: ClassVar[int]
-    kernel_parts: ClassVar[int]
+    left_in_registers: ClassVar[bool]
     scaled: ClassVar[bool]
-    accuracy: ClassVar[float]
     efficiencies: ClassVar[tuple[float, float]]
     row_speeds: ClassVar[Mapping[int, float]] = {}
     tile_speeds: ClassVar[Mapping[Vec3, float]] = {}
 
     def transform_efficiency(self, tile: Vec3) -> float:
-        """The share that transforms of such tiles sustain."""
+        """Return the share that transforms of such tiles sustain."""
         speed = self.tile_speeds.get(tile, self.row_speeds.get(tile.x, 1.0))
         return self.efficiencies[0] * speed
 
     @property
     def group(self) -> int:
         """Maps whose numbers lie together."""
-        return SECTOR // self.number_bytes
+        return SECTOR_BYTES // self.number_bytes
 
     def product_maps(self, maps: int) -> int:
-        """Maps of a product, beyond those that there are of zeros."""
+        """Return the maps of a product, which are padded with zeros."""
         return -(-maps // self.maps_together) * self.maps_together
 
     def right_bytes(self, in_maps: int, out_maps: int) -> int:
-        """Bytes of a frequency's kernels in shared memory: a matrix twice as high and wide."""
-        return self.kernel_parts * (2 * in_maps) * (2 * out_maps) * 2
+        """Return a frequency's kernels in shared memory, a matrix twice as high and wide."""
+        return self.numbers.parts * (2 * in_maps) * (2 * out_maps) * 2
 
     @abstractmethod
     def left_bytes(self, in_maps: int) -> int:
-        """Bytes of 64 tiles at a frequency in shared memory."""
+        """Return the bytes of 64 tiles at a frequency in shared memory."""
 
     @abstractmethod
     def exponent_bytes(self, in_maps: int) -> int:
-        """Bytes that are kept of a tile beside its spectrum."""
-
-    @abstractmethod
-    def multiply_add(self, columns: int) -> str:
-        """A warpgroup's product of 64 x 16 and 16 x columns, added to a sum or in its place."""
+        """Return the bytes that are kept of a tile beside its spectrum."""
 
     def definitions(self, tile: Vec3) -> Mapping[str, int]:  # noqa: ARG002 - what others need
-        """Macros of the transforms."""
+        """Return macros of the transforms."""
         return {"NUMBER_BYTES": self.number_bytes}
 
     def product_definitions(self, in_maps: int) -> Mapping[str, int]:  # noqa: ARG002
-        """Macros of the products."""
+        """Return macros of the products."""
         return {"NUMBER_BYTES": self.number_bytes}
 
 
-class Halves(NumberFormat):
-    """Sums of two bfloat16 halves for products, whose results are in float32: no range to mind."""
+class PairSpectra(SpectrumFormat):
+    """Pairs of bfloat16 for products, whose results are in float32: any range is kept."""
 
-    name = "halves"
-    suffix = ""
+    numbers = BFLOAT16_PAIR
     number_bytes = 8
     maps_together = 4
-    kernel_parts = 2
+    left_in_registers = False
     scaled = False
-    accuracy = ACCURACIES["float32"]
     efficiencies = (0.086, 4.1)
 
     def left_bytes(self, in_maps: int) -> int:
-        """High and low halves of 64 rows of 2 in_maps."""
+        """Return the bytes of high and low halves of 64 rows of 2 in_maps."""
         return 2 * ROWS * (2 * in_maps) * 2
 
     def exponent_bytes(self, in_maps: int) -> int:  # noqa: ARG002
-        """None."""
+        """Return 0: tiles have no exponents."""
         return 0
 
-    def multiply_add(self, columns: int) -> str:
-        """Both sides in shared memory."""
-        return multiply_add_source(
-            columns, "bf16", left=("unsigned long long a",), transposed="0, 0"
-        )
 
+class Float16Spectra(SpectrumFormat):
+    """float16, with half of the bytes and errors as in tf32; tiles and maps have own ranges."""
 
-class Float16(NumberFormat):
-    """Half of the bytes, and errors as of tf32; each tile and map has a range of its own."""
-
-    name = "float16"
-    suffix = "_float16"
+    numbers = FLOAT16
     number_bytes = 4
     maps_together = 16
-    kernel_parts = 1
+    left_in_registers = True
     scaled = True
-    accuracy = ERROR_OF_11_BITS
     efficiencies = (0.103, 10.0)
     row_speeds: ClassVar[Mapping[int, float]] = {8: 0.64, 12: 0.8, 16: 0.82, 20: 0.96, 28: 1.18}
     tile_speeds: ClassVar[Mapping[Vec3, float]] = {Vec3(16, 20, 32): 1.17}
 
     def left_bytes(self, in_maps: int) -> int:
-        """64 rows, an odd number of half lines apart, and their exponents."""
+        """Return the bytes of 64 rows, an odd number of half lines apart, and their exponents."""
         return ROWS * ((in_maps // 16 | 1) * 64 + self.exponent_bytes(in_maps))
 
     def exponent_bytes(self, in_maps: int) -> int:
-        """A byte for each group of input maps."""
+        """Return one byte for each group of input maps, in whole copies."""
         return -(-in_maps // (self.group * COPIED)) * COPIED
 
-    def multiply_add(self, columns: int) -> str:
-        """The left side in registers."""
-        left = tuple(f"unsigned a{i}" for i in range(4))
-        return multiply_add_source(columns, "f16", left, transposed="0")
-
     def definitions(self, tile: Vec3) -> Mapping[str, int]:
-        """With the range of the exponents."""
+        """Return macros of the transforms, with the range of the exponents."""
         return {
             "NUMBER_BYTES": self.number_bytes,
             "LEAST_EXPONENT": LEAST_EXPONENT,
@@ -160,7 +133,7 @@ class Float16(NumberFormat):
         }
 
     def product_definitions(self, in_maps: int) -> Mapping[str, int]:
-        """With the bytes of a tile's exponents."""
+        """Return macros of the products, with the bytes of a tile's exponents."""
         return {
             "NUMBER_BYTES": self.number_bytes,
             "LEAST_EXPONENT": LEAST_EXPONENT,
@@ -169,5 +142,6 @@ class Float16(NumberFormat):
         }
 
 
-HALVES = Halves()
-FLOAT16 = Float16()
+SPECTRA: Mapping[TensorFormat, SpectrumFormat] = {
+    spectra.numbers: spectra for spectra in (PairSpectra(), Float16Spectra())
+}

@@ -1,9 +1,9 @@
-// A left side of products: numbers rounded to tf32, of the range of float32.
+// The left side of products: numbers rounded to tf32, with the range of float32.
 
 struct Left {
   unsigned rounded[8];
 
-  // Of 4 maps of 2 voxels.
+  // Takes 4 maps of 2 voxels.
   __device__ __forceinline__ void set(const float (&value)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i)

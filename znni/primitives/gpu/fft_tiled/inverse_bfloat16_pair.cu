@@ -21,7 +21,7 @@ struct Biases {
   __device__ __forceinline__ WithBias operator()(int map) const { return {biases[map]}; }
 };
 
-// Two of a group's maps at a time.
+// Stores two of a group's maps at a time.
 struct PutFloats {
   float2* maps[2];
   __device__ __forceinline__ explicit PutFloats(float2* exchange) {

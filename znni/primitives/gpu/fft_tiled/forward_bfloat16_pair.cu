@@ -1,4 +1,4 @@
-// Forward transforms to spectra in halves: of the 4 maps of a group first the high ones.
+// Forward transforms to spectra in pairs of bfloat16: first the high halves of a group's 4 maps.
 
 struct AnyRange {
   __device__ __forceinline__ void include(float) {}
@@ -14,8 +14,8 @@ struct PutHalves {
   }
 };
 
-// From the shared memory of all blocks of the cluster, each of which writes a share: the high or
-// the low halves of a frequency of all maps of the group at a time.
+// Copies spectra from the shared memory of all blocks of the cluster. Each block writes a share: the
+// high or the low halves of a frequency, of all maps of the group at a time.
 __device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectra,
                                                   long long line_bytes, int rank) {
   const unsigned* maps[GROUP];
@@ -57,5 +57,5 @@ KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long 
   transform_along_x(exchange, PutHalves());
   cluster_barrier();
   gather_to_spectra(exchange, spectra, line_bytes, share.rank);
-  cluster_meet();  // Shared memory is there until all have read it.
+  cluster_meet();  // keeps this block's shared memory until all have read it
 }

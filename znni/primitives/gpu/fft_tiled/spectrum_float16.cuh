@@ -1,8 +1,8 @@
-// Complex numbers as two float16, the real part in the lower bits, within ranges of their own.
+// Numbers of spectra as two float16, the real part in the lower bits, in ranges of their own.
 //
-// A tile's numbers of a group of maps are multiplied by 2^(LEFT_SHIFT - exponent), where all its
-// voxels are less than 2^exponent: none of them passes 2^LEFT_BITS, and those that matter are far
-// from the smallest float16. Kernels are multiplied before they are transformed.
+// If all voxels of a tile and a group of maps are less than 2^exponent, its numbers are multiplied by
+// 2^(LEFT_SHIFT - exponent). So no number passes 2^LEFT_BITS, and those that matter are far from the
+// smallest float16. Kernels are multiplied before they are transformed.
 
 __device__ __forceinline__ unsigned rounded_pair(float low, float high) {
   unsigned pair;
@@ -22,13 +22,13 @@ __device__ __forceinline__ float power_of_two(int exponent) {
   return __int_as_float((127 + exponent) << 23);
 }
 
-// Exponents are such that these powers are normal numbers, whatever the voxels.
+// Limits exponents, so that these powers are normal numbers for any voxels.
 __device__ __forceinline__ int exponent_above(unsigned largest_bits) {
   return max(LEAST_EXPONENT, min(int(largest_bits >> 23) - 126, MOST_EXPONENT));
 }
 
-// The order of a kernels' spectrum: (4 input maps that are 4 apart, output map, one of the 4), with
-// output maps as the columns of a product have them.
+// The kernels' spectra are in the order (4 input maps that are 4 apart, output map, one of the 4),
+// with output maps in the order of a product's columns.
 __device__ __forceinline__ int in_map_of(int chunk, int lane) {
   return chunk / 4 * 16 + 4 * lane + chunk % 4;
 }
