@@ -1,4 +1,4 @@
-"""Where memory runs out a run goes on with less, and computes only what is not yet written."""
+"""If memory runs out, a run goes on with less and computes only what is not yet written."""
 
 from __future__ import annotations
 

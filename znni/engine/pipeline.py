@@ -130,7 +130,7 @@ class ThisProcess:
 
 @dataclass(frozen=True)
 class RunState:
-    """What is left of a job, from its input to its output.
+    """The rest of a job, from its input to its output.
 
     Attributes:
         blocks: the input.
@@ -163,7 +163,7 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
 
     Each process has one block read at a time, and all together have one written at a time. A block
     whose output is known passes by the stages that compute. One lane writes its blocks in order;
-    several write them in any order.
+    several lanes write them in any order.
 
     An error in any thread ends the run and is raised as itself; of several errors the first is.
     Blocks that had passed the stage that failed, and those in other lanes, are written first.
@@ -189,8 +189,8 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
         stages: list[Work] = [read, *map(through, lane.stages), write]
         return Line(stages, here=1) if lane.block is None else Line([in_turn(stages)])
 
-    each = [(lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch)]
-    lines = [line(lane, reading, clock) for lanes, reading, clock in each for lane in lanes]
+    per_process = [(lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch)]
+    lines = [line(lane, reading, clock) for lanes, reading, clock in per_process for lane in lanes]
     tiles = list(state.remaining.tiles(processes.plan.patch))
     try:
         with Lines(tiles, lines) as work, processes.in_use(stopwatch):
@@ -199,7 +199,7 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
             with stopwatch.during("running"):
                 work.finish()
     finally:
-        stopwatch.add("reading", fmean(clock.seconds.busy.reading for _, _, clock in each))
+        stopwatch.add("reading", fmean(clock.seconds.busy.reading for _, _, clock in per_process))
 
 
 def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:

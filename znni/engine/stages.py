@@ -40,8 +40,8 @@ class Line(NamedTuple):
 
     Attributes:
         stages: what each does with an item.
-        here: the stage that works in the thread that waits for the line; the others have threads of
-            their own. None if all have.
+        here: the stage that works in the thread that waits for the line; None for no stage. The
+            others have threads of their own.
     """
 
     stages: Sequence[Work]

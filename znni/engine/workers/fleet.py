@@ -23,7 +23,7 @@ from znni.plans.plan import Plan
 
 @dataclass(frozen=True)
 class Member:
-    """What a worker is made with.
+    """The parts that a worker is made from.
 
     Attributes:
         name: for messages.
@@ -49,7 +49,7 @@ class Fleet:
 
     Args:
         plan: what they run.
-        members: what each is made with.
+        members: what each worker is made from.
         dtype: the type of the output.
 
     Attributes:

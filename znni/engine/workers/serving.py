@@ -1,4 +1,4 @@
-"""What a worker process does: compute patches that come through slots, until asked no more."""
+"""The work of a worker process: to compute the patches that come through its slots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Prepare: TypeAlias = Callable[[], Runner]
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker is to do.
+    """The task of a worker.
 
     Attributes:
         prepare: makes the runner.
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a worker that failed says through all its sockets before it ends.
+    """The message of a worker that failed, sent through all its sockets before it ends.
 
     Attributes:
         error: what was raised.
@@ -56,7 +56,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Account:
-    """What a worker tells about itself when it is asked.
+    """The answer of a worker that is asked about itself.
 
     Attributes:
         seconds: how long its stages have worked.
