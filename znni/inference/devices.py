@@ -7,14 +7,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.shape_samples import sample_steps
-from znni.core.errors import PLAN_AGAIN, InvalidInput, option
+from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
 from znni.machine.gpus import why_no_gpu
 from znni.machine.machine import Device, Machine
 from znni.network.network import Layer, Network
-from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
+
+ALL = "all"
+
+# What CUDA takes of a GPU for a process that begins with it, measured on an H200, with room. The
+# process that looked at the GPUs has its own by then, and each that computes takes another.
+CONTEXT_BYTES = 640 * 2**20
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 USE_CPU = f"give {option('device', 'cpu')}"
 
@@ -39,7 +46,7 @@ def primitives_for(
     if device == "cpu":
         return without_gpu(primitives)
     if not machine.gpus:
-        raise InvalidInput(f"{option('device', device)}: {_why_none(machine)}; {USE_CPU}")
+        raise InvalidInput(f"{option('device', device)}: {why_none(machine)}; {USE_CPU}")
     if device == "cpu+gpu":
         return dict(primitives)
     on_gpu = on_device(primitives, "gpu")
@@ -48,51 +55,6 @@ def primitives_for(
             f"no GPU primitive of this accuracy does layer {missing.name}, {missing}; {USE_CPU}"
         )
     return on_gpu
-
-
-def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
-    """Check that a plan made earlier is for devices that are here, and that are wanted.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    planned = plan.device
-    if device not in ("auto", planned):
-        raise InvalidInput(
-            f"the plan runs the layers on the {planned.upper()}, not the {device.upper()}; give "
-            f"{option('device', planned)}, or {PLAN_AGAIN}"
-        )
-    if plan.gpu_memory and not here.gpus:
-        raise InvalidInput(
-            f"the plan runs layers on {plan.gpu.name}: {_why_none(here)}; or {PLAN_AGAIN}"
-        )
-
-
-def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
-    """The first layer that no primitive does, alone, in any of a sample of shapes."""
-    for node in network.nodes:
-        layer = node.layer
-        steps = list(sample_steps(layer, network.maps[node.inputs[0]]))
-        if not any(
-            primitive.out_shape(layer, step.shape_in) == step.shape_out
-            for primitive in primitives.values()
-            for step in steps
-        ):
-            return layer
-    return None
-
-
-def _why_none(machine: Machine) -> str:
-    return "the machine described has no GPU" if machine.absent else why_no_gpu()
-
-
-ALL = "all"
-
-# What CUDA takes of a GPU for a process that begins with it, measured on an H200, with room. The
-# process that looked at the GPUs has its own by then, and each that computes takes another.
-CONTEXT_BYTES = 640 * 2**20
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def choose_gpus(machine: Machine, choices: Choices) -> Machine:
@@ -138,6 +100,31 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     return replace(machine, gpus=(*chosen, *others), used_gpus=len(chosen))
 
 
+def seeing_only(gpu: Device) -> Mapping[str, str]:
+    """The environment of a process that sees no other GPU."""
+    visible = os.environ.get(VISIBLE)
+    return {VISIBLE: visible.split(",")[gpu.number] if visible else str(gpu.number)}
+
+
+def why_none(machine: Machine) -> str:
+    """Return."""
+    return "the machine described has no GPU" if machine.absent else why_no_gpu()
+
+
+def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
+    """The first layer that no primitive does, alone, in any of a sample of shapes."""
+    for node in network.nodes:
+        layer = node.layer
+        steps = list(sample_steps(layer, network.maps[node.inputs[0]]))
+        if not any(
+            primitive.out_shape(layer, step.shape_in) == step.shape_out
+            for primitive in primitives.values()
+            for step in steps
+        ):
+            return layer
+    return None
+
+
 def _numbers(gpus: int | str, there: int) -> list[int]:
     """The places of the GPUs chosen among those that there are."""
     given = str(gpus).strip()
@@ -154,9 +141,3 @@ def _numbers(gpus: int | str, there: int) -> list[int]:
     if not numbers or len(set(numbers)) < len(numbers):
         raise InvalidInput(f"{option('gpus', gpus)}: give one GPU or more, and each of them once")
     return numbers
-
-
-def seeing_only(gpu: Device) -> Mapping[str, str]:
-    """The environment of a process that sees no other GPU."""
-    visible = os.environ.get(VISIBLE)
-    return {VISIBLE: visible.split(",")[gpu.number] if visible else str(gpu.number)}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from znni.core.errors import PLAN_AGAIN, InvalidInput, option
-from znni.core.options import ACCURACIES, Accuracy
-from znni.core.text import counted
+from znni.core.options import ACCURACIES, Accuracy, DeviceChoice
+from znni.core.text import counted, in_units
+from znni.inference.devices import why_none
+from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.accuracy import class_of
 from znni.plans.micro_batches import named
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.totals import PlanMemory
 
 
 def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
@@ -36,6 +41,24 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
         )
 
 
+def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
+    """Check that a plan made earlier is for devices that are here, and that are wanted.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    planned = plan.device
+    if device not in ("auto", planned):
+        raise InvalidInput(
+            f"the plan runs the layers on the {planned.upper()}, not the {device.upper()}; give "
+            f"{option('device', planned)}, or {PLAN_AGAIN}"
+        )
+    if plan.gpu_memory and not here.gpus:
+        raise InvalidInput(
+            f"the plan runs layers on {plan.gpu.name}: {why_none(here)}; or {PLAN_AGAIN}"
+        )
+
+
 def check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
     """Check the accuracy of a plan whose primitives are all there.
 
@@ -49,3 +72,12 @@ def check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
                 f"the plan runs layer {step.operation.name} by {step.primitive}, whose accuracy is "
                 f"{needed}; give {option('accuracy', needed)} to allow that, or {PLAN_AGAIN}"
             )
+
+
+def check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
+    """Check."""
+    if memory.total > allowed:
+        raise InvalidInput(
+            f"the plan takes {in_units(memory.total)}{what} and {in_units(allowed)} are allowed; "
+            f"give {option(limit, f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
+        )

@@ -11,7 +11,6 @@ from znni.core.options import Choices
 from znni.core.text import counted, in_units
 from znni.inference import planning
 from znni.inference.devices import choose_gpus
-from znni.inference.planning import fastest, search_for
 from znni.inference.request import Requirements
 from znni.machine.detect import AVAILABLE_SHARE, detect_for, detect_host
 from znni.machine.device_arena import device_peak
@@ -20,6 +19,22 @@ from znni.machine.machine import Device, DeviceKind, Machine
 from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
+
+# Of what a plan takes beside the process, the share that the next one may take.
+NEXT_SHARE = 3 / 4
+
+# Where none takes less: whose memory it was, and the remedy.
+REMEDIES: dict[DeviceKind, tuple[str, str]] = {
+    "cpu": (
+        "",
+        f"end other programs, or give {option('threads', 1)}, a smaller type of output or a "
+        "smaller network",
+    ),
+    "gpu": (
+        " of the GPU",
+        f"end other programs that use it, or give {option('device', 'cpu')}",
+    ),
+}
 
 
 def given_or_found(given: Plan | None, required: Requirements) -> Plan:
@@ -50,6 +65,40 @@ def given_or_found(given: Plan | None, required: Requirements) -> Plan:
     _warn_beyond_available(checked)
     _warn_of_idle_threads(checked)
     return replace(checked, output=required.job.output)
+
+
+def smaller_plan(failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
+    """The fastest plan that takes markedly less of a device's memory than another, or the least.
+
+    Args:
+        failed: the other, whose devices and threads a plan has.
+        short: the device whose memory ran out.
+        required: of it, too.
+
+    Raises:
+        RunFailed: there is none.
+    """
+    taken = failed.memory_on(short)
+
+    def fastest_within(limit: int) -> Plan:
+        here = _machine(failed, short, limit, required.choices)
+        stated = here.gpus[0].memory if here.gpus and failed.device != "cpu" else None
+        among = replace(required.choices, device=failed.device, gpu_memory=stated)
+        again = replace(required, choices=among)
+        return planning.fastest(planning.search_for(again, choose_gpus(here, among)))[0]
+
+    limit = taken.process + int(NEXT_SHARE * (taken.total - taken.process))
+    for _ in range(2):  # that, and then the least that a plan takes
+        try:
+            return fastest_within(limit)
+        except DoesNotFit as error:
+            if error.device != short or not limit < error.needed < taken.total:
+                break
+            limit = error.needed
+    of, remedy = REMEDIES[short]
+    raise RunFailed(
+        f"memory{of} ran out under a plan of {in_units(taken.total)}, and none takes less; {remedy}"
+    )
 
 
 def _warn_beyond_available(plan: Plan) -> None:
@@ -89,57 +138,6 @@ def _warn_of_idle_threads(plan: Plan) -> None:
             counted(cores, "core"),
             option("threads", cores),
         )
-
-
-# Of what a plan takes beside the process, the share that the next one may take.
-SHARE = 3 / 4
-
-# Where none takes less: whose memory it was, and the remedy.
-SHORT: dict[DeviceKind, tuple[str, str]] = {
-    "cpu": (
-        "",
-        f"end other programs, or give {option('threads', 1)}, a smaller type of output or a "
-        "smaller network",
-    ),
-    "gpu": (
-        " of the GPU",
-        f"end other programs that use it, or give {option('device', 'cpu')}",
-    ),
-}
-
-
-def smaller_plan(failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
-    """The fastest plan that takes markedly less of a device's memory than another, or the least.
-
-    Args:
-        failed: the other, whose devices and threads a plan has.
-        short: the device whose memory ran out.
-        required: of it, too.
-
-    Raises:
-        RunFailed: there is none.
-    """
-    taken = failed.memory_on(short)
-
-    def fastest_within(limit: int) -> Plan:
-        here = _machine(failed, short, limit, required.choices)
-        stated = here.gpus[0].memory if here.gpus and failed.device != "cpu" else None
-        among = replace(required.choices, device=failed.device, gpu_memory=stated)
-        again = replace(required, choices=among)
-        return fastest(search_for(again, choose_gpus(here, among)))[0]
-
-    limit = taken.process + int(SHARE * (taken.total - taken.process))
-    for _ in range(2):  # that, and then the least that a plan takes
-        try:
-            return fastest_within(limit)
-        except DoesNotFit as error:
-            if error.device != short or not limit < error.needed < taken.total:
-                break
-            limit = error.needed
-    of, remedy = SHORT[short]
-    raise RunFailed(
-        f"memory{of} ran out under a plan of {in_units(taken.total)}, and none takes less; {remedy}"
-    )
 
 
 def _machine(failed: Plan, short: DeviceKind, limit: int, choices: Choices) -> Machine:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil
 from pathlib import Path
 from time import perf_counter
 from typing import Unpack
@@ -18,7 +17,7 @@ from planner.sweeps import Views, views
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.io_rates import handling_times
 from znni.calibration.run_overhead import run_overhead
-from znni.core.errors import PLAN_AGAIN, InvalidInput, option
+from znni.core.errors import InvalidInput
 from znni.core.options import (
     ANYTHING,
     AS_COMPUTED,
@@ -37,8 +36,8 @@ from znni.engine.executor import Measured, not_measured
 from znni.engine.patch import PatchRunner
 from znni.engine.tiles import Region, make_job
 from znni.engine.workers.fleet import Fleet, Member
-from znni.inference.devices import check_device, choose_gpus, primitives_for, seeing_only
-from znni.inference.plan_checks import check_class, check_made_for
+from znni.inference.devices import choose_gpus, primitives_for, seeing_only
+from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
@@ -49,7 +48,6 @@ from znni.network.weights import Weights
 from znni.plans.accuracy import class_of_plan, note_on, of_class
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
-from znni.plans.totals import PlanMemory
 from znni.primitives.catalogue import catalogue, families
 
 log = logging.getLogger("znni")
@@ -219,19 +217,11 @@ def checked_plan(
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)
-    _check_allowed("ram", checked.memory, here.host.memory, output)
+    check_allowed("ram", checked.memory, here.host.memory, output)
     if checked.gpu_memory:
-        _check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
+        check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
         return replace(checked, machine=there)
     return checked
-
-
-def _check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
-    if memory.total > allowed:
-        raise InvalidInput(
-            f"the plan takes {in_units(memory.total)}{what} and {in_units(allowed)} are allowed; "
-            f"give {option(limit, f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
-        )
 
 
 def accuracy_of(plan: Plan) -> Accuracy:

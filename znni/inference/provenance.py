@@ -105,10 +105,6 @@ def origin_attributes(
     ).model_dump()
 
 
-def _named(volume: object) -> str:
-    return str(volume) if isinstance(volume, str | Path) else type(volume).__name__
-
-
 def origin_of(output: StoredVolume) -> Origin:
     """Read back what an output was computed from.
 
@@ -172,39 +168,6 @@ def input_of(
     return volume
 
 
-def _check_marks(
-    origin: Origin,
-    output: StoredVolume,
-    ledger: Ledger,
-    source: str | Path | ArrayLike,
-    volume: Volume,
-) -> None:
-    """Refuse an input whose marks are not those that the ledger has, whenever it was written."""
-    view = origin.network.field_of_view
-    start = Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
-    seen = Box(start, start + output.size + view - 1)
-    whole = Box(Vec3(0, 0, 0), volume.size)
-    marks = fingerprint(source, volume, seen.intersection(whole) or whole)
-    if marks.keys() != {name for name in ledger.identity if name.startswith("the input's ")}:
-        return  # a file then and an array now, say, which have other marks
-    for name, mark in marks.items():
-        if ledger.identity[name] != mark and not name.endswith("time of change"):
-            raise InvalidInput(
-                f"{output.name} was computed from another input, or this one has changed since: "
-                f"{name} ({ledger.identity[name]} then, {mark} now); give that one, as "
-                f"{option('source', 'FILE')}"
-            )
-
-
-def _was_array(recorded: str | Path | ArrayLike, ledger: Ledger, name: str) -> bool:
-    """Whether what was recorded of a volume is the type of an array, and no path.
-
-    Files have marks that arrays do not, and folders are Zarrs, whose names have an ending.
-    """
-    marked = f"{name}'s length in bytes" in ledger.identity
-    return not marked and str(recorded).isidentifier()
-
-
 def mask_of(
     origin: Origin,
     output: StoredVolume,
@@ -252,3 +215,40 @@ def weights_of(origin: Origin, output: StoredVolume, given: Weights | str | Path
             f"{found.sha256[:12]}...; {elsewhere}"
         )
     return found
+
+
+def _named(volume: object) -> str:
+    return str(volume) if isinstance(volume, str | Path) else type(volume).__name__
+
+
+def _was_array(recorded: str | Path | ArrayLike, ledger: Ledger, name: str) -> bool:
+    """Whether what was recorded of a volume is the type of an array, and no path.
+
+    Files have marks that arrays do not, and folders are Zarrs, whose names have an ending.
+    """
+    marked = f"{name}'s length in bytes" in ledger.identity
+    return not marked and str(recorded).isidentifier()
+
+
+def _check_marks(
+    origin: Origin,
+    output: StoredVolume,
+    ledger: Ledger,
+    source: str | Path | ArrayLike,
+    volume: Volume,
+) -> None:
+    """Refuse an input whose marks are not those that the ledger has, whenever it was written."""
+    view = origin.network.field_of_view
+    start = Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
+    seen = Box(start, start + output.size + view - 1)
+    whole = Box(Vec3(0, 0, 0), volume.size)
+    marks = fingerprint(source, volume, seen.intersection(whole) or whole)
+    if marks.keys() != {name for name in ledger.identity if name.startswith("the input's ")}:
+        return  # a file then and an array now, say, which have other marks
+    for name, mark in marks.items():
+        if ledger.identity[name] != mark and not name.endswith("time of change"):
+            raise InvalidInput(
+                f"{output.name} was computed from another input, or this one has changed since: "
+                f"{name} ({ledger.identity[name]} then, {mark} now); give that one, as "
+                f"{option('source', 'FILE')}"
+            )

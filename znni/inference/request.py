@@ -33,21 +33,6 @@ class Requirements:
     stored: Stored
 
 
-class RunOptions(PlanOptions, total=False):
-    """What a run is asked for as keyword arguments, as ``znni.infer`` takes them."""
-
-    dataset: str | None
-    border: Border
-    pad: Pad
-    roi: Region | None
-    mask: str | Path | ArrayLike | None
-    dtype: OutputType
-    overwrite: bool
-    resume: bool
-    compression: Compression | None
-    sharded: bool
-
-
 @dataclass(frozen=True)
 class Request(Requirements):
     """What a run is asked for, its plan's requirements among it.
@@ -69,6 +54,21 @@ class Request(Requirements):
     mask_source: str | Path | ArrayLike | None
     mask: Volume | None
     wanted: NewOutput
+
+
+class RunOptions(PlanOptions, total=False):
+    """What a run is asked for as keyword arguments, as ``znni.infer`` takes them."""
+
+    dataset: str | None
+    border: Border
+    pad: Pad
+    roi: Region | None
+    mask: str | Path | ArrayLike | None
+    dtype: OutputType
+    overwrite: bool
+    resume: bool
+    compression: Compression | None
+    sharded: bool
 
 
 def request(
