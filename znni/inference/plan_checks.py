@@ -1,4 +1,4 @@
-"""Whether a plan that was made earlier is for what is to be run now."""
+"""Checks that an earlier plan suits the network, devices, accuracy and memory of this run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from znni.plans.totals import PlanMemory
 
 
 def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
-    """Check whom a plan is for.
+    """Check that a plan is for this network and this number of threads.
 
     Args:
         given: the plan.
-        network: what is to be run.
-        threads: worker threads, if they are to be a certain number.
+        network: the network to run.
+        threads: number of worker threads; None if any number is fine.
 
     Raises:
-        InvalidInput: it is for another network, or other threads.
+        InvalidInput: the plan is for another network or another number of threads.
     """
     if given.network != network:
         raise InvalidInput(
@@ -42,10 +42,10 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
 
 
 def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
-    """Check that a plan made earlier is for devices that are here, and that are wanted.
+    """Check that a plan is for devices that this machine has and the user allows.
 
     Raises:
-        InvalidInput: it is not.
+        InvalidInput: the plan is for another device.
     """
     planned = plan.device
     if device not in ("auto", planned):
@@ -60,10 +60,10 @@ def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
 
 
 def check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
-    """Check the accuracy of a plan whose primitives are all there.
+    """Check the accuracy of a plan whose primitives all exist on this machine.
 
     Raises:
-        InvalidInput: it has a primitive of a lower class than is allowed.
+        InvalidInput: a primitive of the plan has a lower accuracy class than is allowed.
     """
     for step in given.steps:
         needed = class_of(named(primitives, step.primitive))
@@ -75,7 +75,17 @@ def check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
 
 
 def check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
-    """Check."""
+    """Check that a plan's memory is within a limit.
+
+    Args:
+        limit: the option that sets the limit: ``ram`` or ``gpu_memory``.
+        memory: memory of the plan.
+        allowed: the limit in bytes.
+        what: words that follow the plan's memory in the error.
+
+    Raises:
+        InvalidInput: the plan takes more.
+    """
     if memory.total > allowed:
         raise InvalidInput(
             f"the plan takes {in_units(memory.total)}{what} and {in_units(allowed)} are allowed; "
