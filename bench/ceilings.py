@@ -19,9 +19,9 @@ from functools import cache
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from znni.primitives.cpu.common.even_slices import even_slices
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
+from znni.primitives.cpu.common.workers import even_slices
 from znni.primitives.cpu.direct.register_tile import registers
 
 LOOP_STEPS = 2_000_000  # some tens of milliseconds

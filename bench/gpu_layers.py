@@ -47,7 +47,7 @@ def compare_gpu_layer(
         InvalidInput: none of the primitives does such a layer.
     """
     conv = convolution_of(layer)
-    weights = random_weights(Network("layer", conv.in_features, (conv,)), 0)[conv.name]
+    weights = random_weights(Network.chain("layer", conv.in_features, (conv,)), 0)[conv.name]
     able = [p for p in primitives if p.out_shape(layer, shape) is not None]
     if not able:
         raise InvalidInput(f"no primitive asked for does {layer.name} on {shape}; choose others")

@@ -73,7 +73,7 @@ def compare_layer(
         InvalidInput: none of ``only`` does such a layer.
     """
     conv = convolution_of(layer)
-    weights = random_weights(Network("layer", conv.in_features, (conv,)), 0)[conv.name]
+    weights = random_weights(Network.chain("layer", conv.in_features, (conv,)), 0)[conv.name]
     ours = _Primitives(machine, layer, shape, weights, only, effort.budget, model)
     with _torch_convolutions(machine, layer, shape, weights, effort, ceilings, peers) as rivals:
         contestants: dict[str, Stopwatch] = {**ours.stopwatches(), **rivals.stopwatches}

@@ -114,7 +114,9 @@ def _measured(
     runs = {}
     for step in steps:
         if step.primitive not in runs and step.conv:
-            weights = random_weights(Network("layer", shape.f, (step.conv,)), 0)[step.conv.name]
+            weights = random_weights(Network.chain("layer", shape.f, (step.conv,)), 0)[
+                step.conv.name
+            ]
             primitive = named(primitives, step.primitive)
             runs[step.primitive] = primitive.build(step.operation, shape, weights)
     capacity = max((step.cost.memory.working for step in steps), default=0)

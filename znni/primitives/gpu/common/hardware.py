@@ -65,7 +65,7 @@ HOPPER = Family(90, shared_bytes=228 * KIB, block_shared_bytes=227 * KIB, cycle_
 
 
 def capability_of(device: Device) -> int:
-    """Return a GPU's compute capability; if unknown, one that most GPUs in use have at least."""
+    """Return a GPU's compute capability; if unknown, the one that most GPUs have at least."""
     return device.capability or TF32_CORES
 
 

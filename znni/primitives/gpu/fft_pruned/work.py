@@ -39,7 +39,7 @@ class Spectrum:
 
     @staticmethod
     def of(image: Vec3) -> Spectrum:
-        """Return the spectrum of an image, with extents that cuFFT transforms fast."""
+        """Return the spectrum of an image, with extents that cuFFT transforms fastest."""
         return Spectrum(Vec3(*map(good_size, image)))
 
     @property
