@@ -10,8 +10,9 @@ from bench.layers import Layer, convolution_of
 from bench.noise import normal
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
+from planner.bare_steps import bare_step
 from planner.cost_model import CostModel
-from planner.layers import Options, bare_step
+from planner.step_options import StepOptions
 from znni.core.options import ACCURACIES, Division
 from znni.core.shapes import Shape5
 from znni.machine.arena import Arena
@@ -54,7 +55,9 @@ def compare_divisions(
         for name, primitive in catalogue(machine).items()
         if (name in only if only else primitive.accuracy <= ACCURACIES["float32"])
     }
-    options = {division: Options(primitives.values(), model, division) for division in DIVISIONS}
+    options = {
+        division: StepOptions(primitives.values(), model, division) for division in DIVISIONS
+    }
     found = {
         (limit, division): _fastest(primitives, layer, shape, limit, options[division])
         for limit in limits
@@ -94,7 +97,7 @@ def _fastest(
     layer: Layer,
     shape: Shape5,
     limit: int,
-    options: Options,
+    options: StepOptions,
 ) -> Step | None:
     """The planner's fastest step within a limit of workspace."""
     outs = (primitive.out_shape(layer, shape) for primitive in primitives.values())

@@ -1,7 +1,7 @@
 """Simpler ways than the planner's to give out the memory that layers hold at the same time.
 
 Each layer is at its fastest within its share, in pieces or whole: workspace reuse (Oyama et al.,
-2018). They take what ``planner.layers.undominated_within`` takes, which decides for all layers
+2018). They take what ``planner.choices.undominated_within`` takes, which decides for all layers
 jointly: workspace division.
 """
 

@@ -31,10 +31,10 @@ HOST_RAM = "GPU + host RAM"
 
 # Where a strategy passes from the host to the GPU, in a network of so many layers.
 STRATEGIES: dict[str, Callable[[CutPoint, int], bool]] = {
-    "CPU-only": lambda place, layers: not place.host_uses_gpu and place.on_host == layers,
-    "GPU-only": lambda place, _: place.on_host == 0,
+    "CPU-only": lambda place, layers: not place.host_uses_gpu and place.layers_on_host == layers,
+    "GPU-only": lambda place, _: place.layers_on_host == 0,
     HOST_RAM: lambda place, _: place.host_uses_gpu,
-    "CPU-GPU": lambda place, layers: not place.host_uses_gpu and 0 < place.on_host < layers,
+    "CPU-GPU": lambda place, layers: not place.host_uses_gpu and 0 < place.layers_on_host < layers,
 }
 
 # Patches that are run: the first of them is not counted, and two always are.
@@ -88,7 +88,7 @@ def compare_strategies(
             "volume": str(Vec3.of(size)),
             "published_voxels_per_s": published(network.name, f"ZNNi {strategy}"),
         }
-        wanted = [place for place in found.places if passes(place, layers)]
+        wanted = [place for place in found.cut_points if passes(place, layers)]
         try:
             among = _without_convolutions_of_host(found) if strategy == HOST_RAM else found
             plan = fastest(among.through(wanted))[0]

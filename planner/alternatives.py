@@ -25,21 +25,23 @@ def alternatives(
     """
     for part in plan.parts:
         memory, device = plan.limits[part.device]
-        there = on_device(catalogue, part.device)
-        for place, (segment, runs) in enumerate(part.runs()):
+        primitives = on_device(catalogue, part.device)
+        for segment_index, (segment, runs) in enumerate(part.runs()):
             for index, step in enumerate(segment.steps):
                 others = [
                     Alternative(
-                        other, _memory_with(part, memory, place, index, other), device.memory
+                        other,
+                        _memory_with(part, memory, segment_index, index, other),
+                        device.memory,
                     )
-                    for other in _by_others(step, there, model)
+                    for other in _by_others(step, primitives, model)
                 ]
                 yield step, runs, sorted(others, key=lambda other: other.step.seconds)
 
 
 def _by_others(step: Step, catalogue: Catalogue, model: CostModel) -> Iterator[Step]:
     for name, primitive in catalogue.items():
-        if name != step.primitive and _does(primitive, step):
+        if name != step.primitive and _computes(primitive, step):
             cost = primitive.cost(step.operation, step.shape_in)
             estimate = model.estimate(primitive, step.operation, step.shape_in, cost)
             yield replace(
@@ -47,16 +49,18 @@ def _by_others(step: Step, catalogue: Catalogue, model: CostModel) -> Iterator[S
             )
 
 
-def _does(primitive: Primitive, step: Step) -> bool:
+def _computes(primitive: Primitive, step: Step) -> bool:
     return primitive.out_shape(step.operation, step.shape_in) == step.shape_out
 
 
-def _memory_with(part: DevicePart, memory: PlanMemory, place: int, index: int, other: Step) -> int:
+def _memory_with(
+    part: DevicePart, memory: PlanMemory, segment_index: int, index: int, other: Step
+) -> int:
     """Bytes of a device with one step of its side replaced."""
     segments = list(part.segments)
-    steps = segments[place].steps
+    steps = segments[segment_index].steps
     instead = (*steps[:index], other, *steps[index + 1 :])
-    segments[place] = replace(segments[place], steps=instead)
+    segments[segment_index] = replace(segments[segment_index], steps=instead)
     changed = replace(part, segments=tuple(segments))
     working, _ = changed.working_peak()
     return replace(memory, working=working, resident=changed.resident).total

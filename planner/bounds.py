@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Protocol
 
-from planner.layers import Options
-from planner.shape_samples import sample_steps
+from planner.bare_steps import sample_steps
+from planner.step_options import StepOptions
 from znni.core.shapes import Shape5
 from znni.network.network import Layer, Network, Node, Operation, Pool, PooledConv
 from znni.plans.primitive import Primitive, UsesGpu
@@ -87,7 +87,9 @@ class Bounds:
         fusible: the pooled convolutions that may be one step.
     """
 
-    def __init__(self, network: Network, options: Options, fusible: Collection[PooledConv]) -> None:
+    def __init__(
+        self, network: Network, options: StepOptions, fusible: Collection[PooledConv]
+    ) -> None:
         self._network = network
         self._fused = {pair.pool: pair for pair in fusible}
         asked: list[tuple[Operation, int]] = [
@@ -142,7 +144,7 @@ def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[
     return list(found)
 
 
-def _least_seconds_per_voxel(operation: Operation, features: int, options: Options) -> float:
+def _least_seconds_per_voxel(operation: Operation, features: int, options: StepOptions) -> float:
     """Of the operation's output, for each item; infinite where no primitive does it."""
     rates = []
     for asked in sample_steps(operation, features):

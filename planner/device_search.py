@@ -14,11 +14,11 @@ from planner.bounds import Bounds, LeastSeconds
 from planner.candidate import Candidate, JobTime, MemoryBudget, Segments
 from planner.choices import Choice, Slot, least_memory, undominated_within
 from planner.cost_model import CostModel
-from planner.gpu_budget import NO_ROOM, GpuRoom
-from planner.layers import Options
+from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
 from planner.partition import Partition
-from planner.split import fusible_convolutions, splits
+from planner.segmentations import fusible_convolutions, segmentations
+from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.network.network import Network, PooledConv
 from znni.plans.device_partition import DevicePart
@@ -36,7 +36,7 @@ class DeviceSearch:
         primitives: the device's.
         model: predicts their times.
         division: the sizes of the pieces that a layer's batch may be computed in.
-        gpu_room: what layers on the host may take of a GPU.
+        gpu_budget: what layers on the host may take of a GPU.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class DeviceSearch:
         primitives: Collection[Primitive],
         model: CostModel,
         division: Division,
-        gpu_room: GpuRoom = NO_ROOM,
+        gpu_budget: GpuBudget = NO_GPU_BUDGET,
     ) -> None:
         self._network = network
         self._primitives = primitives
         self._model = model
         self._division: Division = division
-        self._gpu_room = gpu_room
-        self._options = Options(primitives, model, division, gpu_room)
+        self._gpu_budget = gpu_budget
+        self._options = StepOptions(primitives, model, division, gpu_budget)
         self._choose: Chooser = undominated_within
 
     def among(self, primitives: Collection[Primitive]) -> DeviceSearch:
@@ -68,10 +68,10 @@ class DeviceSearch:
         other.bounds = bounds
         return other
 
-    def within(self, gpu_room: GpuRoom) -> DeviceSearch:
+    def within(self, gpu_budget: GpuBudget) -> DeviceSearch:
         """The search with other room on a GPU for layers on the host."""
         other = copy(self)
-        other._gpu_room = gpu_room
+        other._gpu_budget = gpu_budget
         return other._restricted(self._primitives, self._division)
 
     def choosing(self, choose: Chooser) -> DeviceSearch:
@@ -81,7 +81,7 @@ class DeviceSearch:
         return other
 
     def _restricted(self, primitives: Collection[Primitive], division: Division) -> DeviceSearch:
-        other = DeviceSearch(self._network, primitives, self._model, division, self._gpu_room)
+        other = DeviceSearch(self._network, primitives, self._model, division, self._gpu_budget)
         other._choose = self._choose
         other.bounds = self.bounds  # what no way beats, none of some do
         return other
@@ -100,7 +100,7 @@ class DeviceSearch:
         return fusible_convolutions(self._network, self._options)
 
     @property
-    def _option_sets(self) -> tuple[Options, ...]:
+    def _option_sets(self) -> tuple[StepOptions, ...]:
         """Whole batches first: their time bounds the search among pieces, which looks at few."""
         whole = self._options.dividing("none")
         return (whole, self._options) if self._options.divides else (whole,)
@@ -117,8 +117,8 @@ class DeviceSearch:
             limit: its seconds.
         """
         best: Candidate | None = None
-        divided = list(self._divisions(partition, budget))
-        for options, (segments, allowed) in product(self._option_sets, divided):
+        segmented = list(self._segmentations(partition, budget))
+        for options, (segments, allowed) in product(self._option_sets, segmented):
             layers_limit = job_time.layers_within(limit)
             slots = self._slots(segments, partition, options, allowed, layers_limit)
             for choice in self._choose(slots, allowed, layers_limit) if slots else []:
@@ -135,20 +135,20 @@ class DeviceSearch:
             budget: bytes that they may take.
         """
         best, most = None, -inf
-        for segments, _ in self._divisions(partition, lambda _: inf):
+        for segments, _ in self._segmentations(partition, lambda _: inf):
             slots = [
                 replace(slot, options=self._options(slot.options[0], in_place=slot.in_place))
-                for slot in self._asked(segments, partition)
+                for slot in self._bare_slots(segments, partition)
             ]
             if all(slot.options for slot in slots):
                 choice = least_memory(slots)
-                first_input = partition.given._replace(n=segments[0].sub_batch)
+                first_input = partition.input_shape._replace(n=segments[0].sub_batch)
                 left = budget(first_input) - choice.resident - choice.peak
                 if left > most:
                     best, most = Candidate(segments, choice), left
         return best
 
-    def _divisions(
+    def _segmentations(
         self, partition: Partition, budget: MemoryBudget
     ) -> Iterator[tuple[Segments, float]]:
         """All divisions of the layers, and the bytes that each may take.
@@ -156,11 +156,11 @@ class DeviceSearch:
         The first segment may take a few of the fragments given at a time.
         """
         handed = partition.handed.nbytes if partition.handed else 0
-        batch = partition.given.n
+        batch = partition.input_shape.n
         for some in (n for n in range(batch, 0, -1) if batch % n == 0):
-            first = partition.given._replace(n=some)
+            first = partition.input_shape._replace(n=some)
             allowed = budget(first)
-            for segments in splits(
+            for segments in segmentations(
                 partition.nodes,
                 first,
                 allowed - handed,
@@ -174,7 +174,7 @@ class DeviceSearch:
         self,
         segments: Segments,
         partition: Partition,
-        options: Options,
+        options: StepOptions,
         allowed: float,
         limit: float,
     ) -> list[Slot]:
@@ -184,7 +184,7 @@ class DeviceSearch:
         options, which are few; and by lists of pieces, which are listed only where the best
         choices for the other steps leave them time and memory.
         """
-        asked = self._asked(segments, partition)
+        asked = self._bare_slots(segments, partition)
         least = [slot.runs * self.bounds.of_step(slot.options[0]) for slot in asked]
         slots: list[Slot] = []
         for index, slot in enumerate(asked):
@@ -200,18 +200,18 @@ class DeviceSearch:
         for index, slot in enumerate(asked):
             if slot.options[0].shape_in.n > 1:
                 others = [*slots[:index], *slots[index + 1 :]]
-                found = self._listed(slot, slots[index], others, options, allowed, limit)
+                found = self._slot_with_pieces(slot, slots[index], others, options, allowed, limit)
                 if not found.options:
                     return []
                 slots[index] = found
         return slots
 
-    def _listed(
+    def _slot_with_pieces(
         self,
         asked: Slot,
         relaxed: Slot,
         others: list[Slot],
-        options: Options,
+        options: StepOptions,
         allowed: float,
         limit: float,
     ) -> Slot:
@@ -240,9 +240,9 @@ class DeviceSearch:
             return replace(asked, options=())
         return asked.fitting(options(step, in_place=asked.in_place, limit=within), allowed)
 
-    def _asked(self, segments: Segments, partition: Partition) -> list[Slot]:
+    def _bare_slots(self, segments: Segments, partition: Partition) -> list[Slot]:
         """The places of the steps, with what is asked of each as its only option."""
-        part = DevicePart(segments, partition.given, hands_on=partition.handed is not None)
+        part = DevicePart(segments, partition.input_shape, hands_on=partition.handed is not None)
         runs = [n for segment, n in part.runs() for _ in segment.steps]
         return [
             Slot((step,), n, held, part.writes_in_place(step))

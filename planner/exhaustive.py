@@ -7,7 +7,7 @@ from math import inf
 
 from planner.candidate import Candidate
 from planner.limits import does_not_fit, memory_of_run, time_of_run
-from planner.pareto import Best
+from planner.pareto import BestPlans
 from planner.partition import Cut, CutPoint
 from planner.patch_candidate import PatchCandidate
 from planner.patch_sizes import patch_sizes_near
@@ -47,7 +47,7 @@ class Search(Space):
         """
         if count < 1:
             raise InvalidInput(f"{count} plans are none; ask for 1 or more")
-        best = Best(count)
+        best = BestPlans(count)
         if self.division == "all":  # most of the gain for little of the time
             self.dividing("power-of-two")._add_fastest(best)
         self._add_fastest(best)
@@ -55,7 +55,7 @@ class Search(Space):
             raise does_not_fit(self.smallest())
         return best.plans
 
-    def _add_fastest(self, best: Best) -> None:
+    def _add_fastest(self, best: BestPlans) -> None:
         """Add the fastest plans of all to the best so far."""
         tried = set[Vec3]()
         self._try_all(self.patches(), tried, best)
@@ -66,7 +66,7 @@ class Search(Space):
 
     def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
         """The fastest plan with one of these patches, if one fits."""
-        best = Best(1)
+        best = BestPlans(1)
         self._try_all(patches, set(), best)
         return best.plans[0] if best.plans else None
 
@@ -75,20 +75,22 @@ class Search(Space):
 
         Args:
             patch: output voxels.
-            seconds_limit: of the whole job.
+            seconds_limit: of the whole patch_candidate.
         """
         best, limit = None, seconds_limit
-        job = self.job(patch)
-        for bound, place in job.by_least_time(self.places):
+        patch_candidate = self.patch_candidate(patch)
+        for bound, cut_point in patch_candidate.by_least_time(self.cut_points):
             if bound >= limit:
                 break
-            if plan := self._fastest_with(job, place, limit):
+            if plan := self._fastest_with(patch_candidate, cut_point, limit):
                 best, limit = plan, plan.seconds
         return best
 
     def lower_bound(self, patch: Vec3) -> float:
         """Seconds of the whole job that no plan with this patch can beat."""
-        return next((bound for bound, _ in self.job(patch).by_least_time(self.places)), inf)
+        return next(
+            (bound for bound, _ in self.patch_candidate(patch).by_least_time(self.cut_points)), inf
+        )
 
     def smallest(self) -> Plan:
         """The plan that takes the least memory, whatever the time and the limits.
@@ -102,11 +104,12 @@ class Search(Space):
         if self.division == "all":  # which is no smaller, and takes long where time is no limit
             return self.dividing("power-of-two").smallest()
         patch = self.network.total_pooling
-        job = self.job(patch)
+        patch_candidate = self.patch_candidate(patch)
         candidates = [
-            self._plan(job, candidates)
-            for where in map(job.cut, self.places)
-            if len(candidates := list(self._smallest_ways(job, where))) == len(where.partitions)
+            self._plan(patch_candidate, candidates)
+            for cut in map(patch_candidate.cut, self.cut_points)
+            if len(candidates := list(self._smallest_candidates(patch_candidate, cut)))
+            == len(cut.partitions)
         ]
         if not candidates:
             what = f"network {self.network.name} in patches of {patch}"
@@ -115,7 +118,7 @@ class Search(Space):
             )
         return min(candidates, key=_lacking)
 
-    def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: Best) -> None:
+    def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: BestPlans) -> None:
         """Add the fastest plans with these patches, but for those tried before, to the best.
 
         Once there is one, the search ends after ``MOST_CALLS``; no patch left takes less time
@@ -129,7 +132,9 @@ class Search(Space):
             if plan := self.fastest_for(patch, best.limit):
                 best.add(plan)
 
-    def _fastest_with(self, job: PatchCandidate, place: CutPoint, limit: float) -> Plan | None:
+    def _fastest_with(
+        self, patch_candidate: PatchCandidate, cut_point: CutPoint, limit: float
+    ) -> Plan | None:
         """The fastest plan that passes from the host to the GPU there, within the limit.
 
         Each device has a memory of its own, and a job's time grows with that of either one's
@@ -137,40 +142,50 @@ class Search(Space):
         of the fastest plan, whatever the host does; and among the host's, what their memory costs
         beside their time is weighed with these.
         """
-        where, loads, candidates = job.cut(place), job.least_loads(place), list[Candidate]()
-        for partition in reversed(where.partitions):
+        cut, loads, candidates = (
+            patch_candidate.cut(cut_point),
+            patch_candidate.least_loads(cut_point),
+            list[Candidate](),
+        )
+        for partition in reversed(cut.partitions):
             device = partition.device
-            job_time = job.job_time(place, loads, device)
-            budget = job.budget(where, device)
-            candidate = self._searches[partition.means].fastest(partition, budget, job_time, limit)
+            job_time = patch_candidate.job_time(cut_point, loads, device)
+            budget = patch_candidate.budget(cut, device)
+            candidate = self._searches[partition.processor].fastest(
+                partition, budget, job_time, limit
+            )
             if candidate is None:
                 return None
             loads[device] = candidate.load
             candidates.insert(0, candidate)
-        return self._plan(job, candidates)
+        return self._plan(patch_candidate, candidates)
 
-    def _smallest_ways(self, job: PatchCandidate, where: Cut) -> Iterator[Candidate]:
+    def _smallest_candidates(
+        self, patch_candidate: PatchCandidate, cut: Cut
+    ) -> Iterator[Candidate]:
         """The way of each side that leaves the most of its room, if there is any way."""
-        for partition in where.partitions:
+        for partition in cut.partitions:
             device = partition.device
-            if candidate := self._searches[partition.means].smallest(
-                partition, job.budget(where, device)
+            if candidate := self._searches[partition.processor].smallest(
+                partition, patch_candidate.budget(cut, device)
             ):
                 yield candidate
 
-    def _plan(self, job: PatchCandidate, candidates: Iterable[Candidate]) -> Plan:
+    def _plan(self, patch_candidate: PatchCandidate, candidates: Iterable[Candidate]) -> Plan:
         segments = tuple(segment for candidate in candidates for segment in candidate.decided)
-        size = job.patch + self.network.field_of_view - 1
+        size = patch_candidate.patch + self.network.field_of_view - 1
         parts = parts_of(segments, Shape5.of(1, self.network.in_features, size))
-        memory, gpu_memory = memory_of_run(self.network, job.patch, parts, self.overhead)
+        memory, gpu_memory = memory_of_run(
+            self.network, patch_candidate.patch, parts, self.overhead
+        )
         return Plan(
             self.network,
             self.machine,
             self.output,
-            job.patch,
+            patch_candidate.patch,
             segments,
             memory,
-            time_of_run(self.network, job.patch, parts, self.overhead),
+            time_of_run(self.network, patch_candidate.patch, parts, self.overhead),
             self.model.source,
             gpu_memory,
         )

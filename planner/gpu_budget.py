@@ -12,7 +12,7 @@ WORKING_SHARE = 3 / 8
 RESIDENT_SHARE = 1 / 8
 
 
-class GpuRoom(NamedTuple):
+class GpuBudget(NamedTuple):
     """Bytes of a GPU for a layer of the host.
 
     Each may keep an equal share of what all may: so the fastest of those that fit can be chosen for
@@ -31,19 +31,19 @@ class GpuRoom(NamedTuple):
         return memory.gpu_working <= self.working and memory.gpu_resident <= self.resident
 
 
-NO_ROOM = GpuRoom()
+NO_GPU_BUDGET = GpuBudget()
 
 
-def room_for_host(memory: int, layers: int) -> GpuRoom:
+def gpu_budget_per_layer(memory: int, layers: int) -> GpuBudget:
     """The room for each of so many layers.
 
     Args:
         memory: bytes of the GPU that a plan may use.
         layers: that may compute there.
     """
-    return GpuRoom(int(memory * WORKING_SHARE), int(memory * RESIDENT_SHARE / layers))
+    return GpuBudget(int(memory * WORKING_SHARE), int(memory * RESIDENT_SHARE / layers))
 
 
-def left_for_gpu(memory: int) -> int:
+def bytes_for_gpu_layers(memory: int) -> int:
     """Bytes that are left for layers on the GPU."""
     return memory - int(memory * (WORKING_SHARE + RESIDENT_SHARE))

@@ -36,7 +36,7 @@ class Front:
         return True
 
 
-class Best:
+class BestPlans:
     """The fastest plans so far, the first one first.
 
     Args:

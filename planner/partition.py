@@ -29,12 +29,12 @@ class Partition:
 
     device: DeviceKind
     nodes: tuple[Node, ...]
-    given: Shape5
+    input_shape: Shape5
     handed: Shape5 | None
     uses_gpu: bool = False
 
     @property
-    def means(self) -> Processor:
+    def processor(self) -> Processor:
         """What they are computed with."""
         return "host using gpu" if self.uses_gpu else self.device
 
@@ -67,7 +67,7 @@ class Cut:
     def brought(self) -> int:
         """Bytes of a patch that are brought to the GPU."""
         last = self.partitions[-1]
-        return last.given.nbytes if last.device == "gpu" else 0
+        return last.input_shape.nbytes if last.device == "gpu" else 0
 
     @property
     def handed(self) -> int:
@@ -83,7 +83,7 @@ class CutPoint(NamedTuple):
         host_uses_gpu: whether these may compute on the GPU.
     """
 
-    on_host: int
+    layers_on_host: int
     host_uses_gpu: bool = False
 
 
@@ -111,8 +111,12 @@ def _cuts(network: Network) -> list[int]:
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 
 
-def cut(
-    network: Network, shapes: Mapping[str, Shape5], place: int, *, host_uses_gpu: bool = False
+def cut_network(
+    network: Network,
+    shapes: Mapping[str, Shape5],
+    layers_on_host: int,
+    *,
+    host_uses_gpu: bool = False,
 ) -> Cut:
     """Return the layers on each device of a network that passes to the GPU at a cut point.
 
@@ -122,9 +126,11 @@ def cut(
         place: the number of first layers that are on the host.
         host_uses_gpu: whether these may compute on the GPU.
     """
-    first, others = network.nodes[:place], network.nodes[place:]
-    (passed,) = network.alive[place]
-    handed = shapes[passed] if others else None
-    on_host = Partition("cpu", first, shapes[INPUT], handed, host_uses_gpu)
-    on_gpu = Partition("gpu", others, shapes[passed], None)
-    return Cut(tuple(partition for partition in (on_host, on_gpu) if partition.nodes))
+    on_host, on_gpu = network.nodes[:layers_on_host], network.nodes[layers_on_host:]
+    (passed,) = network.alive[layers_on_host]
+    handed = shapes[passed] if on_gpu else None
+    partitions = (
+        Partition("cpu", on_host, shapes[INPUT], handed, host_uses_gpu),
+        Partition("gpu", on_gpu, shapes[passed], None),
+    )
+    return Cut(tuple(partition for partition in partitions if partition.nodes))

@@ -11,7 +11,7 @@ from typing import Self
 from planner.bounds import BoundsUsingGpu, computing_pieces
 from planner.cost_model import BUILT_IN, CostModel
 from planner.device_search import Chooser, DeviceSearch
-from planner.gpu_budget import GpuRoom, room_for_host
+from planner.gpu_budget import GpuBudget, gpu_budget_per_layer
 from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, cut_points, cut_points_using_gpu
 from planner.patch_candidate import PatchCandidate
@@ -50,44 +50,48 @@ class Space:
 
     def __post_init__(self) -> None:
         self.network = replace(self.network, weights=None)
-        self._wanted: frozenset[CutPoint] | None = None
+        self._allowed_cut_points: frozenset[CutPoint] | None = None
         alone = without_gpu(self.catalogue), on_device(self.catalogue, "gpu")
         on_host, on_gpu = (
             DeviceSearch(self.network, some.values(), self.model, self.division) for some in alone
         )
         self._searches: dict[Processor, DeviceSearch] = {"cpu": on_host, "gpu": on_gpu}
         if any(isinstance(primitive, UsesGpu) for primitive in self.catalogue.values()):
-            self._searches["host using gpu"] = self._using_gpu()
+            self._searches["host using gpu"] = self._search_host_using_gpu()
 
-    def _using_gpu(self) -> DeviceSearch:
+    def _search_host_using_gpu(self) -> DeviceSearch:
         """The ways of layers on the host that may compute on the GPU."""
         gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
-        search = DeviceSearch(self.network, on_host, self.model, self.division, self._gpu_room(gpu))
+        search = DeviceSearch(
+            self.network, on_host, self.model, self.division, self._gpu_budget(gpu)
+        )
         search.bounds = BoundsUsingGpu(
             self.network,
             lambda: self._searches["cpu"].bounds,
-            lambda: self._pieces.bounds,
+            lambda: self._search_gpu_pieces.bounds,
             gpu.link,
         )
         return search
 
     @cached_property
-    def _pieces(self) -> DeviceSearch:
+    def _search_gpu_pieces(self) -> DeviceSearch:
         """Layers on the GPU by what computes pieces there for the host, and as these are timed."""
         bases = computing_pieces(self.network, on_device(self.catalogue, "cpu").values())
         return DeviceSearch(self.network, bases, BUILT_IN, "none")
 
-    def _gpu_room(self, gpu: Device) -> GpuRoom:
-        return room_for_host(gpu.memory, len(self.network.convolutions))
+    def _gpu_budget(self, gpu: Device) -> GpuBudget:
+        return gpu_budget_per_layer(gpu.memory, len(self.network.convolutions))
 
     @property
-    def places(self) -> list[CutPoint]:
+    def cut_points(self) -> list[CutPoint]:
         """Where plans may pass from the host to the GPU, which the host's layers may use or not."""
-        places = [CutPoint(n) for n in cut_points(self.network, self.device)]
+        found = [CutPoint(n) for n in cut_points(self.network, self.device)]
         if "host using gpu" in self._searches:
             using = cut_points_using_gpu(self.network, self.device)
-            places += [CutPoint(n, host_uses_gpu=True) for n in using]
-        return [place for place in places if self._wanted is None or place in self._wanted]
+            found += [CutPoint(n, host_uses_gpu=True) for n in using]
+        return [
+            it for it in found if self._allowed_cut_points is None or it in self._allowed_cut_points
+        ]
 
     def on(self, device: DeviceChoice) -> Self:
         """The search with layers there, with what this one knows of them."""
@@ -95,10 +99,10 @@ class Space:
         other.device = device
         return other
 
-    def through(self, places: Iterable[CutPoint]) -> Self:
-        """The search among plans that pass from the host to the GPU at one of these places."""
+    def through(self, cut_points: Iterable[CutPoint]) -> Self:
+        """The search among plans that pass from the host to the GPU at one of these cut_points."""
         other = copy(self)
-        other._wanted = frozenset(places)
+        other._allowed_cut_points = frozenset(cut_points)
         return other
 
     def within(self, memory: int, device: DeviceKind = "cpu") -> Self:
@@ -116,20 +120,20 @@ class Space:
             gpu = replace(self.machine.gpus[0], memory=memory)
             other.machine = replace(self.machine, gpus=(gpu, *self.machine.gpus[1:]))
             if "host using gpu" in self._searches:
-                within = self._searches["host using gpu"].within(self._gpu_room(gpu))
+                within = self._searches["host using gpu"].within(self._gpu_budget(gpu))
                 other._searches = {**self._searches, "host using gpu": within}
         return other
 
     def among(self, primitives: Collection[str]) -> Self:
         """The search among some of the primitives, by their names."""
         some = {name: found for name, found in self.catalogue.items() if name in primitives}
-        other = self._with_sides(lambda part: part.among(some.values()))
+        other = self._with_searches(lambda search: search.among(some.values()))
         other.catalogue = some
         return other
 
     def choosing(self, choose: Chooser) -> Self:
         """The search with another way to give the memory to the steps, with what this one knows."""
-        return self._with_sides(lambda part: part.choosing(choose))
+        return self._with_searches(lambda search: search.choosing(choose))
 
     def undivided(self) -> Self:
         """The search among plans that compute each layer's batch whole; the quicker one."""
@@ -137,13 +141,15 @@ class Space:
 
     def dividing(self, division: Division) -> Self:
         """The search among plans with batches in pieces of these sizes."""
-        other = self._with_sides(lambda part: part.dividing(division))
+        other = self._with_searches(lambda search: search.dividing(division))
         other.division = division
         return other
 
-    def _with_sides(self, change: Callable[[DeviceSearch], DeviceSearch]) -> Self:
+    def _with_searches(self, change: Callable[[DeviceSearch], DeviceSearch]) -> Self:
         other = copy(self)
-        other._searches = {kind: change(part) for kind, part in self._searches.items()}
+        other._searches = {
+            processor: change(search) for processor, search in self._searches.items()
+        }
         return other
 
     @property
@@ -159,7 +165,7 @@ class Space:
         )
         return patch_sizes(self.output, self.network.total_pooling, isotropic=isotropic)
 
-    def job(self, patch: Vec3) -> PatchCandidate:
+    def patch_candidate(self, patch: Vec3) -> PatchCandidate:
         """The job in patches of that many output voxels."""
         bounds = {means: part.bounds for means, part in self._searches.items()}
         return PatchCandidate(self.network, self.machine, self.output, patch, self.overhead, bounds)

@@ -23,10 +23,10 @@ from random_plans import (
 )
 from random_plans import run as run_job
 
+from planner.bare_steps import bare_step
 from planner.cost_model import BUILT_IN_ERROR
 from planner.exhaustive import Search
-from planner.layers import bare_step
-from planner.split import pooled_convolutions, splits
+from planner.segmentations import pooled_convolutions, segmentations
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.checks import check_runnable
@@ -129,7 +129,7 @@ def assert_dense(network: Network, plan: Plan) -> None:
 def test_a_fixed_example_of_three_nested_segments() -> None:
     patch = NESTING.total_pooling
     given = Shape5.of(1, 1, patch + NESTING.field_of_view - 1)
-    divisions = splits(NESTING.nodes, given)
+    divisions = segmentations(NESTING.nodes, given)
     nested = next(segments for segments in divisions if len(segments) == 3)
     assert_dense(NESTING, plan_of(nested, NESTING, patch * 2, patch))
 
@@ -154,7 +154,7 @@ def test_every_division_with_a_fused_step() -> None:
     expected = dense(network, random_weights(network, 7), volume)
     found = set()
     fusible = tuple(pooled_convolutions(network))
-    for segments in splits(network.nodes, Shape5(1, *volume.shape), fusible=fusible):
+    for segments in segmentations(network.nodes, Shape5(1, *volume.shape), fusible=fusible):
         names = tuple(step.operation.name for part in segments for step in part.steps)
         if len(names) < len(network.layers):
             plan = plan_of(segments, network, patch, patch)
@@ -243,7 +243,7 @@ def test_a_fused_step_survives_json_and_a_tampered_one_does_not() -> None:
     (pair,) = fusible = tuple(pooled_convolutions(network))
     patch = network.total_pooling
     given = Shape5.of(1, 1, patch + network.field_of_view - 1)
-    every = splits(network.nodes, given, fusible=fusible)
+    every = segmentations(network.nodes, given, fusible=fusible)
     (fused,) = (segments for segments in every if segments[0].steps[0].operation == pair)
     plan = plan_of(fused, network, patch, patch)
     text = plan.to_json()

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from random_networks import chain, networks
 from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run
 
-from planner.partition import cut
-from planner.split import splits
+from planner.partition import cut_network
+from planner.segmentations import segmentations
 from znni.core.shapes import Shape5, Vec3
 from znni.engine import device_layers
 from znni.engine.device_layers import DeviceLayers
@@ -132,9 +132,9 @@ def plan_with(on_host: int, output: Vec3, sub_batch: int = 1) -> Plan:
     """All undivided, but for what the GPU takes at a time."""
     patch = NETWORK.total_pooling
     segments = []
-    for part in cut(NETWORK, NETWORK.shapes(patch), on_host).partitions:
-        given = part.given._replace(n=sub_batch if part.device == "gpu" else 1)
-        segments += next(splits(part.nodes, given, device=part.device))
+    for part in cut_network(NETWORK, NETWORK.shapes(patch), on_host).partitions:
+        given = part.input_shape._replace(n=sub_batch if part.device == "gpu" else 1)
+        segments += next(segmentations(part.nodes, given, device=part.device))
     return plan_of(segments, NETWORK, output, patch)
 
 

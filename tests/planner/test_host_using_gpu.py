@@ -14,12 +14,13 @@ from fakes import Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gpu, mach
 from random_networks import chain
 from random_plans import random_volume, run
 
+from planner.bare_steps import bare_step
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
-from planner.gpu_budget import left_for_gpu, room_for_host
-from planner.layers import Options, bare_step
+from planner.gpu_budget import bytes_for_gpu_layers, gpu_budget_per_layer
 from planner.overhead import Overhead
 from planner.partition import CutPoint
+from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Shape5, Vec3
@@ -105,7 +106,7 @@ def test_sides_that_share_the_gpu_take_turns() -> None:
 
 
 def test_less_of_the_gpu_means_smaller_pieces_or_none() -> None:
-    assert left_for_gpu(64 * KIB) + room_for_host(64 * KIB, 1).working < 64 * KIB
+    assert bytes_for_gpu_layers(64 * KIB) + gpu_budget_per_layer(64 * KIB, 1).working < 64 * KIB
     roomy, tight = using(4), using(4, gpu_memory=16 * KIB)
     assert roomy.gpu_memory is not None
     assert tight.gpu_memory is not None
@@ -120,7 +121,7 @@ def test_less_of_the_gpu_means_smaller_pieces_or_none() -> None:
 
 def test_the_fastest_of_all_is_no_slower_than_any_place() -> None:
     best = search("auto").fastest()[0]
-    for place in search("auto").places:
+    for place in search("auto").cut_points:
         assert best.seconds <= search("auto").through([place]).fastest()[0].seconds
 
 
@@ -138,7 +139,7 @@ def test_only_the_host_s_own_are_priced_for_pieces_of_a_batch() -> None:
         mock.patch.object(Fake, "out_shape", declining),
         mock.patch.object(HostRam, "out_shape", declining),
     ):
-        assert not Options([host, using], BUILT_IN)(step)
+        assert not StepOptions([host, using], BUILT_IN)(step)
     assert sorted(asked) == [*(("host", n) for n in (1, 2, 4, 8)), (using.name, 8)]
 
 

@@ -12,10 +12,10 @@ from paths import MACHINES, NETWORKS
 from planner_cases import CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
 import znni.inference.planning
+from planner.bare_steps import bare_step
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
-from planner.layers import bare_step
 from znni.core.shapes import Shape5, Vec3
 from znni.network.network import Conv, Network, Operation
 from znni.plans.cost import Cost, Memory

@@ -14,12 +14,12 @@ from fakes import FUSED, Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gp
 
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
-from planner.layers import Options
 from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead, OverheadSeconds
-from planner.partition import Partition, cut
+from planner.partition import Partition, cut_network
 from planner.patch_sizes import patch_sizes
-from planner.split import pooled_convolutions, splits
+from planner.segmentations import pooled_convolutions, segmentations
+from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.machine.machine import Machine, Processors
@@ -79,7 +79,7 @@ def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
     between = NETWORK.shapes(patch)
     patches = OUTPUT.ceil_div(patch).volume
     for place in range(len(NETWORK.layers) + 1):
-        where = cut(NETWORK, between, place)
+        where = cut_network(NETWORK, between, place)
         for ways in product(*map(all_ways, where.partitions)):
             parts = parts_of(tuple(part for way in ways for part in way), between[INPUT])
             memory, gpu_memory = memory_of_run(NETWORK, patch, parts, overhead)
@@ -91,12 +91,16 @@ def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
 @cache
 def all_ways(partition: Partition) -> list[tuple[Segment, ...]]:
     """Every division of the layers, with every combination of primitives."""
-    options = Options(on_device(CATALOGUE, partition.device).values(), BUILT_IN)
+    options = StepOptions(on_device(CATALOGUE, partition.device).values(), BUILT_IN)
     fusible = tuple(pooled_convolutions(NETWORK)) if partition.device == "cpu" else ()
     found = []
-    for some in (n for n in range(1, partition.given.n + 1) if partition.given.n % n == 0):
-        first_input = partition.given._replace(n=some)
-        for bare in splits(partition.nodes, first_input, fusible=fusible, device=partition.device):
+    for some in (
+        n for n in range(1, partition.input_shape.n + 1) if partition.input_shape.n % n == 0
+    ):
+        first_input = partition.input_shape._replace(n=some)
+        for bare in segmentations(
+            partition.nodes, first_input, fusible=fusible, device=partition.device
+        ):
             choices = [
                 [*options(step), *options(step, in_place=True)] for p in bare for step in p.steps
             ]
@@ -128,13 +132,13 @@ def test_places_come_in_the_order_of_their_bounds(beside: str, workers: int) -> 
     overhead = replace(OVERHEADS[beside], workers=workers)
     search = Search(NETWORK, OUTPUT, there, CATALOGUE, overhead)
     for patch in PATCHES:
-        job = search.job(patch)
+        job = search.patch_candidate(patch)
         patches = OUTPUT.ceil_div(patch).volume
         bounds = [
             (job.time(place, job.least_loads(place)).total(patches), place)
-            for place in search.places
+            for place in search.cut_points
         ]
-        assert list(job.by_least_time(search.places)) == sorted(bounds)
+        assert list(job.by_least_time(search.cut_points)) == sorted(bounds)
 
 
 @pytest.mark.parametrize("beside", OVERHEADS)

@@ -22,10 +22,10 @@ from planner_cases import (
 from planner.choices import Slot
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
-from planner.layers import Options
 from planner.overhead import Overhead
 from planner.patch_sizes import patch_sizes
-from planner.split import pooled_convolutions, splits
+from planner.segmentations import pooled_convolutions, segmentations
+from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Shape5, Vec3
 from znni.network.network import Conv, Network, Operation, Pool, PooledConv
@@ -52,13 +52,13 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
 ) -> None:
     output = Vec3(12, 20, 24)
     fusible = () if catalogue is CHOICES else tuple(pooled_convolutions(NETWORK))
-    options = Options(catalogue.values(), BUILT_IN)
+    options = StepOptions(catalogue.values(), BUILT_IN)
     fused = 0
     for memory in (60_000, 100_000, 200_000, 10**7):
         best = inf
         for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
             size = patch + NETWORK.field_of_view - 1
-            for segments in splits(NETWORK.nodes, Shape5.of(1, 1, size), fusible=fusible):
+            for segments in segmentations(NETWORK.nodes, Shape5.of(1, 1, size), fusible=fusible):
                 seconds = fastest_of_split(segments, output, patch, memory, options, overhead)
                 best = min(best, seconds)
         if best == inf:
@@ -84,7 +84,7 @@ def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None
     fusible = tuple(pooled_convolutions(network))
     names = {
         tuple("".join(step.operation.name[:2] for step in part.steps) for part in segments)
-        for segments in splits(network.nodes, Shape5(1, 1, 8, 8, 8), fusible=fusible)
+        for segments in segmentations(network.nodes, Shape5(1, 1, 8, 8, 8), fusible=fusible)
         if any(part.plain_windows for part in segments)
     }
     assert names == {
@@ -103,7 +103,7 @@ def fastest_of_split(
     output: Vec3,
     patch: Vec3,
     memory: int,
-    options: Options,
+    options: StepOptions,
     overhead: Overhead,
 ) -> float:
     """The fastest job with given segments, every combination of primitives tried."""

@@ -11,14 +11,15 @@ from fakes import Fake, fake_catalogue, machine
 from layers import CONVOLUTION, POOLING, case_for, primitives_for
 from planner_cases import by_brute_force
 
+from planner.bare_steps import bare_step
 from planner.choices import Slot
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
-from planner.layers import Options, bare_step
 from planner.micro_batches import listings
 from planner.overhead import Overhead
 from planner.patch_sizes import patch_sizes
-from planner.split import splits
+from planner.segmentations import segmentations
+from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.patch import PatchRunner
@@ -187,12 +188,12 @@ def seconds(memory: int, division: Division) -> float:
 @pytest.mark.parametrize("division", ["power-of-two", "all"])
 def test_the_plan_in_pieces_is_the_optimum(division: Division) -> None:
     """Of all patches and segments, with every combination of all lists of pieces."""
-    options, output = Options(UNEVEN.values(), BUILT_IN, division), Vec3(8, 8, 8)
+    options, output = StepOptions(UNEVEN.values(), BUILT_IN, division), Vec3(8, 8, 8)
     for memory in range(30_000, 60_000, 6_000):
         best = inf
         for patch in patch_sizes(output, POOLED.total_pooling, isotropic=True):
             given = Shape5.of(1, 1, patch + POOLED.field_of_view - 1)
-            for segments in splits(POOLED.nodes, given):
+            for segments in segmentations(POOLED.nodes, given):
                 part = DevicePart(segments, given)
                 runs = [n for segment, n in part.runs() for _ in segment.steps]
                 slots = [
@@ -206,7 +207,7 @@ def test_the_plan_in_pieces_is_the_optimum(division: Division) -> None:
 
 @pytest.mark.parametrize("division", ["power-of-two", "all"])
 def test_a_relaxed_option_equals_or_beats_each_that_there_is(division: Division) -> None:
-    options = Options(UNEVEN.values(), BUILT_IN, division)
+    options = StepOptions(UNEVEN.values(), BUILT_IN, division)
     for batch in (1, 3, 8, 13):
         shape = Shape5(batch, 1, 6, 6, 6)
         out = Shape5.of(batch, 2, shape.size - CONV_OF_ONE.kernel + 1)
@@ -226,7 +227,7 @@ def test_limits_of_pieces_change_no_optimum(monkeypatch: pytest.MonkeyPatch) -> 
     memories = range(30_000, 60_000, 2_000)
     within = [seconds(memory, "all") for memory in memories]
     by_two = [seconds(memory, "power-of-two") for memory in memories]
-    monkeypatch.setattr("planner.layers.listings", lambda *asked: listings(*asked[:3]))
+    monkeypatch.setattr("planner.step_options.listings", lambda *asked: listings(*asked[:3]))
     assert within == [seconds(memory, "all") for memory in memories]
     assert all(a <= b for a, b in zip(within, by_two, strict=True))
     assert within != by_two

@@ -11,11 +11,11 @@ from fakes import FUSED, Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import strategies as st
 
 from planner.cost_model import BUILT_IN
-from planner.layers import Options
 from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead
-from planner.partition import Partition, cut, cut_points
-from planner.split import pooled_convolutions, splits
+from planner.partition import Partition, cut_network, cut_points
+from planner.segmentations import pooled_convolutions, segmentations
+from planner.step_options import StepOptions
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.pipeline import Runner, RunState, ThisProcess, run_volume
@@ -46,7 +46,9 @@ def plan_of(
     catalogue: Catalogue = CATALOGUE,
 ) -> Plan:
     """A plan of these segments."""
-    by = {device: Options(on_device(catalogue, device).values(), BUILT_IN) for device in DEVICES}
+    by = {
+        device: StepOptions(on_device(catalogue, device).values(), BUILT_IN) for device in DEVICES
+    }
     segments = tuple(
         replace(segment, steps=tuple(by[segment.device](step)[0] for step in segment.steps))
         for segment in undecided
@@ -70,12 +72,14 @@ def any_plan(
     """A plan with the patch given, cut at random into segments, on these devices."""
     place = draw(st.sampled_from(cut_points(network, device)))
     segments: list[Segment] = []
-    for partition in cut(network, network.shapes(patch), place).partitions:
-        batch = partition.given.n
+    for partition in cut_network(network, network.shapes(patch), place).partitions:
+        batch = partition.input_shape.n
         some = draw(st.sampled_from([n for n in range(1, batch + 1) if batch % n == 0]))
-        first_input = partition.given._replace(n=some)
+        first_input = partition.input_shape._replace(n=some)
         fusible = tuple(pooled_convolutions(network)) if has_fused(catalogue, partition) else ()
-        every = splits(partition.nodes, first_input, fusible=fusible, device=partition.device)
+        every = segmentations(
+            partition.nodes, first_input, fusible=fusible, device=partition.device
+        )
         segments += draw(st.sampled_from(list(every)))
     return plan_of(segments, network, output, patch, catalogue)
 

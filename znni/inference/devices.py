@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.shape_samples import sample_steps
+from planner.bare_steps import sample_steps
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from planner.cost_model import CostModel
-from planner.gpu_budget import NO_ROOM, GpuRoom
+from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import (
     NO_LIMIT,
     Limit,
@@ -18,7 +18,7 @@ from planner.micro_batches import (
     undominated_offers,
 )
 from planner.pareto import Front
-from planner.sharing import shared_offer
+from planner.side_by_side import shared_offer
 from znni.core.options import Division
 from znni.core.shapes import Shape5
 from znni.network.network import Operation
@@ -27,32 +27,23 @@ from znni.plans.micro_batches import chosen_by, cost_of_pieces
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 
-UNDECIDED = "undecided"
-NOTHING_WITHIN = Limit([])
+HOLDS_NOTHING = Limit([])
 
 # What a step asks for, and whether the output has its place already.
-Asked: TypeAlias = tuple[Operation, tuple[str, ...], Shape5, Shape5, bool]
+StepKey: TypeAlias = tuple[Operation, tuple[str, ...], Shape5, Shape5, bool]
 
 # An operation and its shapes.
-Call: TypeAlias = tuple[Operation, Shape5, Shape5]
+CallKey: TypeAlias = tuple[Operation, Shape5, Shape5]
 
 
-def bare_step(
-    operation: Operation, shape: Shape5, shape_out: Shape5, takes: tuple[str, ...] = ()
-) -> Step:
-    """Return a step that asks for an operation: no primitive, no cost but its input and output."""
-    least = Cost(0, 0, Memory.beside(shape.nbytes + shape_out.nbytes, workspace=0), 1)
-    return Step(operation, UNDECIDED, shape, shape_out, least, seconds=0.0, error=0.0, takes=takes)
-
-
-class Options:
+class StepOptions:
     """All steps that do what a step without a primitive asks, none worse than another in all.
 
     Args:
         primitives: to choose from.
         model: of their times.
         division: the sizes of the pieces that a batch may be computed in.
-        gpu_room: what primitives of the host may take of a GPU.
+        gpu_budget: what primitives of the host may take of a GPU.
     """
 
     def __init__(
@@ -60,21 +51,23 @@ class Options:
         primitives: Iterable[Primitive],
         model: CostModel,
         division: Division = "power-of-two",
-        gpu_room: GpuRoom = NO_ROOM,
+        gpu_budget: GpuBudget = NO_GPU_BUDGET,
     ) -> None:
-        self._alone, self._using_gpu = list[Primitive](), list[Primitive]()
+        self._without_gpu, self._using_gpu = list[Primitive](), list[Primitive]()
         for primitive in primitives:
-            (self._using_gpu if isinstance(primitive, UsesGpu) else self._alone).append(primitive)
+            (self._using_gpu if isinstance(primitive, UsesGpu) else self._without_gpu).append(
+                primitive
+            )
         self._model = model
-        self._gpu_room = gpu_room
+        self._gpu_budget = gpu_budget
         self._division: Division = division
         self.divides = division != "none"
-        self._known: dict[Asked, tuple[Limit, tuple[Step, ...]]] = {}
-        self._known_whole: dict[Asked, tuple[Step, ...]] = {}
-        self._parts: dict[Call, list[Offer]] = {}
-        self._relaxed: dict[Asked, tuple[Step, ...]] = {}
-        self._offers: dict[Call, list[Offer]] = {}
-        self._offers_alone: dict[Call, list[Offer]] = {}
+        self._known: dict[StepKey, tuple[Limit, tuple[Step, ...]]] = {}
+        self._known_whole: dict[StepKey, tuple[Step, ...]] = {}
+        self._pieces: dict[CallKey, list[Offer]] = {}
+        self._relaxed: dict[StepKey, tuple[Step, ...]] = {}
+        self._offers: dict[CallKey, list[Offer]] = {}
+        self._offers_without_gpu: dict[CallKey, list[Offer]] = {}
 
     def __call__(
         self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
@@ -82,14 +75,14 @@ class Options:
         """Steps on the Pareto front of seconds, resident and working memory, fastest first.
 
         Args:
-            step: its operation and shapes are what is asked.
+            step: its operation and shapes are what is step.
             in_place: its output has its place already, as of ``Step.taken``.
             limit: of the steps that are wanted. Others may be among those returned.
         """
         if not self.divides:
             return self.whole(step, in_place=in_place)
-        key = _asked(step, in_place)
-        within, known = self._known.get(key, (NOTHING_WITHIN, ()))
+        key = _step_key(step, in_place)
+        within, known = self._known.get(key, (HOLDS_NOTHING, ()))
         if not within.covers(limit):
             both = limit.or_within(within)
             steps = [*self.whole(step, in_place=in_place), *self._divided(step, both)]
@@ -97,11 +90,11 @@ class Options:
             self._known[key] = both, known
         return known
 
-    def dividing(self, division: Division) -> Options:
+    def dividing(self, division: Division) -> StepOptions:
         """The same in pieces of other sizes, with the calls that were priced."""
         other = copy(self)
         other._division, other.divides = division, division != "none"
-        other._known, other._parts, other._relaxed = {}, {}, {}
+        other._known, other._pieces, other._relaxed = {}, {}, {}
         return other
 
     def relaxed(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
@@ -112,12 +105,12 @@ class Options:
         few, and known without any list.
 
         Args:
-            step: its operation and shapes are what is asked.
+            step: its operation and shapes are what is step.
             in_place: as of a call.
         """
         if not self.divides:
             return self.whole(step, in_place=in_place)
-        key = _asked(step, in_place)
+        key = _step_key(step, in_place)
         if key not in self._relaxed:
             batch, arrays = step.shape_in.n, step.shape_in.nbytes + step.shape_out.nbytes
             pieces = [
@@ -126,7 +119,7 @@ class Options:
                     cost=Cost(0, 0, Memory.beside(arrays, memory.workspace, memory.resident), 1),
                     seconds=batch * (offer.seconds / offer.items),
                 )
-                for offer in self._pieces(step)
+                for offer in self._piece_offers(step)
                 for memory in (offer.cost.memory,)
             ]
             self._relaxed[key] = _pareto([*self.whole(step, in_place=in_place), *pieces], in_place)
@@ -136,57 +129,57 @@ class Options:
         """Of these, with the batch whole, the Pareto front.
 
         Args:
-            step: its operation and shapes are what is asked.
+            step: its operation and shapes are what is step.
             in_place: as of a call.
         """
-        key = _asked(step, in_place)
+        key = _step_key(step, in_place)
         if key not in self._known_whole:
             self._known_whole[key] = _pareto(list(self._undivided(step)), in_place)
         return self._known_whole[key]
 
     def __len__(self) -> int:
         """How many different calls were priced, which is what a search spends its time on."""
-        return len(self._offers_alone)
+        return len(self._offers_without_gpu)
 
-    def _undivided(self, asked: Step) -> Iterator[Step]:
+    def _undivided(self, step: Step) -> Iterator[Step]:
         """Steps by one primitive for all items at once."""
-        for offer in self._offered(asked.operation, asked.shape_in, asked.shape_out):
+        for offer in self._offered(step.operation, step.shape_in, step.shape_out):
             chosen, seconds = chosen_by(offer.primitive), offer.seconds
             yield replace(
-                asked, primitive=chosen, cost=offer.cost, seconds=seconds, error=offer.error
+                step, primitive=chosen, cost=offer.cost, seconds=seconds, error=offer.error
             )
 
-    def _divided(self, asked: Step, limit: Limit) -> Iterator[Step]:
+    def _divided(self, step: Step, limit: Limit) -> Iterator[Step]:
         """Steps in pieces within a limit."""
-        shape, out = asked.shape_in, asked.shape_out
-        whole = self._offered(asked.operation, shape, out)
-        for found in listings(shape.n, whole, self._pieces(asked), limit):
+        shape, out = step.shape_in, step.shape_out
+        whole = self._offered(step.operation, shape, out)
+        for found in listings(shape.n, whole, self._piece_offers(step), limit):
             costs = ((times, offer.cost) for times, offer in found.taken)
             yield replace(
-                asked,
+                step,
                 primitive=found.primitive.chosen,
                 cost=cost_of_pieces(costs, shape.nbytes + out.nbytes),
                 seconds=found.seconds,
                 error=found.error,
             )
 
-    def _pieces(self, asked: Step) -> list[Offer]:
+    def _piece_offers(self, step: Step) -> list[Offer]:
         """What the primitives ask for fewer items, but for those that cut the batch themselves."""
-        operation, shape, out = key = (asked.operation, asked.shape_in, asked.shape_out)
-        if key not in self._parts:
+        operation, shape, out = key = (step.operation, step.shape_in, step.shape_out)
+        if key not in self._pieces:
             each = out.n // shape.n
-            self._parts[key] = [
+            self._pieces[key] = [
                 offer
                 for items in piece_sizes(shape.n, self._division)
-                for offer in self._offered_alone(
+                for offer in self._offered_without_gpu(
                     operation, shape._replace(n=items), out._replace(n=items * each)
                 )
             ]
-        return self._parts[key]
+        return self._pieces[key]
 
     def _offered(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
         """What the primitives ask for one call; those that another beats in all are left out."""
-        alone = self._offered_alone(operation, shape, out)
+        alone = self._offered_without_gpu(operation, shape, out)
         if not self._using_gpu:
             return alone
         key = (operation, shape, out)
@@ -203,13 +196,13 @@ class Options:
             self._offers[key] = undominated_offers([*alone, *using, *both])
         return self._offers[key]
 
-    def _offered_alone(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
+    def _offered_without_gpu(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
         """Of these, by primitives that use no other device than their own."""
         key = (operation, shape, out)
-        if key not in self._offers_alone:
-            priced = (self._priced(p, operation, shape, out) for p in self._alone)
-            self._offers_alone[key] = undominated_offers(o for o in priced if o)
-        return self._offers_alone[key]
+        if key not in self._offers_without_gpu:
+            priced = (self._priced(p, operation, shape, out) for p in self._without_gpu)
+            self._offers_without_gpu[key] = undominated_offers(o for o in priced if o)
+        return self._offers_without_gpu[key]
 
     def _priced(
         self, primitive: Primitive, operation: Operation, shape: Shape5, out: Shape5
@@ -218,13 +211,13 @@ class Options:
         if primitive.out_shape(operation, shape) != out:
             return None
         cost = primitive.cost(operation, shape)
-        if not self._gpu_room.holds(cost.memory):
+        if not self._gpu_budget.holds(cost.memory):
             return None
         estimate = self._model.estimate(primitive, operation, shape, cost)
         return Offer(primitive, shape.n, cost, *estimate)
 
 
-def _asked(step: Step, in_place: bool) -> Asked:
+def _step_key(step: Step, in_place: bool) -> StepKey:
     return step.operation, step.takes, step.shape_in, step.shape_out, in_place
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
-from planner.layers import Options, bare_step
-from planner.shape_samples import sample_steps
+from planner.bare_steps import bare_step, sample_steps
+from planner.step_options import StepOptions
 from znni.core.shapes import Shape5, fragments, valid_convolution
 from znni.machine.machine import DeviceKind
 from znni.network.network import Conv, Layer, Network, Node, Pool, PooledConv
@@ -28,7 +28,7 @@ def pooled_convolutions(network: Network) -> Iterator[PooledConv]:
                 yield PooledConv(conv, node.layer)
 
 
-def fusible_convolutions(network: Network, options: Options) -> tuple[PooledConv, ...]:
+def fusible_convolutions(network: Network, options: StepOptions) -> tuple[PooledConv, ...]:
     """The pooled convolutions that some primitive computes as one step."""
     return tuple(
         pair
@@ -37,7 +37,7 @@ def fusible_convolutions(network: Network, options: Options) -> tuple[PooledConv
     )
 
 
-def splits(
+def segmentations(
     nodes: tuple[Node, ...],
     given: Shape5,
     allowed: float = inf,

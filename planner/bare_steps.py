@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from planner.layers import bare_step
 from znni.core.shapes import Shape5, Vec3
 from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
+
+UNDECIDED = "undecided"
 
 EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 2048)
 BATCHES = (1, 8, 64, 512)
+
+
+def bare_step(
+    operation: Operation, shape: Shape5, shape_out: Shape5, takes: tuple[str, ...] = ()
+) -> Step:
+    """Return a step that asks for an operation: no primitive, no cost but its input and output."""
+    least = Cost(0, 0, Memory.beside(shape.nbytes + shape_out.nbytes, workspace=0), 1)
+    return Step(operation, UNDECIDED, shape, shape_out, least, seconds=0.0, error=0.0, takes=takes)
 
 
 def sample_steps(operation: Operation, features: int) -> Iterator[Step]:
