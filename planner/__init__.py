@@ -1,1 +1,1 @@
-"""The planner: finds the fastest plan within memory, from shapes and costs alone."""
+"""The planner: it finds the fastest plan that fits into memory, from shapes and costs alone."""

@@ -1,4 +1,4 @@
-"""Other primitives for a plan's steps: what each would change."""
+"""Alternative primitives for a plan's steps, with their times and memory."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from znni.plans.totals import PlanMemory
 def alternatives(
     plan: Plan, catalogue: Catalogue, model: CostModel
 ) -> Iterator[tuple[Step, int, list[Alternative]]]:
-    """Each step, how often it runs for a patch, and every other primitive for it, fastest first.
+    """Yield each step, its runs for a patch, and all other primitives for it, fastest first.
 
     Args:
-        plan: made for the catalogue.
-        catalogue: the primitives.
-        model: predicts the times of the alternatives.
+        plan: a plan made from the catalogue.
+        catalogue: the primitives by name.
+        model: the model that predicts the times of the alternatives.
     """
     for part in plan.parts:
         memory, device = plan.limits[part.device]
@@ -56,7 +56,7 @@ def _computes(primitive: Primitive, step: Step) -> bool:
 def _memory_with(
     part: DevicePart, memory: PlanMemory, segment_index: int, index: int, other: Step
 ) -> int:
-    """Bytes of a device with one step of its side replaced."""
+    """Return the bytes of a device if one step of its part is replaced."""
     segments = list(part.segments)
     steps = segments[segment_index].steps
     instead = (*steps[:index], other, *steps[index + 1 :])

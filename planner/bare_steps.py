@@ -1,4 +1,8 @@
-"""A sample of shapes, to learn what primitives make of an operation before a patch is chosen."""
+"""Bare steps: an operation and its shapes, without a primitive.
+
+The search makes bare steps and then looks for primitives that compute them. A sample of bare steps
+shows how fast an operation can be, before any patch is chosen.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +23,19 @@ BATCHES = (1, 8, 64, 512)
 def bare_step(
     operation: Operation, shape: Shape5, shape_out: Shape5, takes: tuple[str, ...] = ()
 ) -> Step:
-    """Return a step that asks for an operation: no primitive, no cost but its input and output."""
+    """Return a bare step: it costs nothing but its input and output."""
     least = Cost(0, 0, Memory.beside(shape.nbytes + shape_out.nbytes, workspace=0), 1)
     return Step(operation, UNDECIDED, shape, shape_out, least, seconds=0.0, error=0.0, takes=takes)
 
 
 def sample_steps(operation: Operation, features: int) -> Iterator[Step]:
-    """Steps that ask for an operation, with outputs and batches of many sizes.
+    """Yield bare steps of an operation for outputs and batches of many sizes.
 
-    A pooled convolution is only asked for single items, as which it is planned.
+    A pooled convolution is sampled only for single items, because plans use it only for those.
 
     Args:
-        operation: what to compute.
-        features: its input maps.
+        operation: the operation to compute.
+        features: the number of input maps.
     """
     batches = (1,) if isinstance(operation, PooledConv) else BATCHES
     for batch, extent in product(batches, EXTENTS):
@@ -39,7 +43,7 @@ def sample_steps(operation: Operation, features: int) -> Iterator[Step]:
 
 
 def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
-    """A step that asks for an output of ``size`` voxels for a batch of inputs."""
+    """Return a bare step for a batch of inputs whose outputs have ``size`` voxels."""
     match operation:
         case Conv():
             shape = Shape5.of(batch, features, size + operation.kernel - 1)

@@ -1,4 +1,4 @@
-"""The least time that each layer of a network can take, whatever the plan."""
+"""Lower bounds on the time of each layer of a network, whatever the plan."""
 
 from __future__ import annotations
 
@@ -13,34 +13,38 @@ from znni.network.network import Layer, Network, Node, Operation, Pool, PooledCo
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 
-# The bound on a layer's speed comes from a sample of shapes; a shape outside it may be a little
-# faster per voxel, so the bound is relaxed by this much before it rules a patch out. In the
-# sample's largest extent tiles of any size leave little over.
+# The bound on a layer's speed comes from a sample of shapes. A shape outside the sample may be a
+# little faster per voxel. So the bound is multiplied by this factor before it rules a patch out.
+# Tiles of any size fill the sample's largest extent almost without waste.
 BOUND_SLACK = 0.9
 
 
 class LeastSeconds(Protocol):
-    """The least time that layers can take."""
+    """Lower bounds on the time of layers."""
 
     def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
-        """Return the seconds of each layer for one patch, by the network's ``shapes`` for it."""
+        """Return a lower bound on each layer's seconds for one patch.
+
+        Args:
+            shapes: the network's ``shapes`` for the patch.
+        """
 
     def of_step(self, step: Step) -> float:
-        """Seconds of one call that does what a step asks."""
+        """Return a lower bound on the seconds of one call that computes a bare step."""
 
 
 class BoundsUsingGpu:
-    """The least time of layers on the host that may compute on the GPU, a part of each at a time.
+    """Lower bounds for layers on the host that may compute some of their pieces on the GPU.
 
-    What the GPU computes takes no less than the larger of a layer's input and output does on its
-    way there or back, and no less than the GPU's primitives do at their fastest; the rest takes
-    what the host needs for it alone.
+    The GPU's part takes no less than the GPU's fastest primitives need. It also takes no less than
+    the transfer of the larger of the layer's input and output. The host computes the rest as fast
+    as it does alone.
 
     Args:
-        network: whose layers.
-        alone: the least time that the host takes.
-        on_gpu: the least time that computing takes on the GPU.
-        link: bytes per second, each way.
+        network: the network.
+        alone: the bounds for the host alone.
+        on_gpu: the bounds for computing on the GPU.
+        link: the bytes per second of the link to the GPU, each way.
     """
 
     def __init__(
@@ -56,7 +60,11 @@ class BoundsUsingGpu:
         self._link = link
 
     def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
-        """Return the seconds of each layer for one patch, by the network's ``shapes`` for it."""
+        """Return a lower bound on each layer's seconds for one patch.
+
+        Args:
+            shapes: the network's ``shapes`` for the patch.
+        """
         alone, on_gpu = self._alone().of_layers(shapes), self._on_gpu().of_layers(shapes)
         return {
             node.name: self._shared(
@@ -66,12 +74,12 @@ class BoundsUsingGpu:
         }
 
     def of_step(self, step: Step) -> float:
-        """Seconds of one call that does what a step asks."""
+        """Return a lower bound on the seconds of one call that computes a bare step."""
         alone, on_gpu = self._alone().of_step(step), self._on_gpu().of_step(step)
         return self._shared(alone, on_gpu, step.shape_in.nbytes, step.shape_out.nbytes)
 
     def _shared(self, alone: float, on_gpu: float, given: int, made: int) -> float:
-        if not alone:  # of a pooling, where a convolution takes no longer with it
+        if not alone:  # a pooling that is free, because it is fused with its convolution
             return 0.0
         on_the_way = max(given, made) / self._link
         speed = 1 / alone + 1 / max(on_the_way, on_gpu)
@@ -79,11 +87,11 @@ class BoundsUsingGpu:
 
 
 class Bounds:
-    """The fastest that any primitive computes each layer, from a sample of shapes.
+    """The fastest time of each layer over all primitives, from a sample of shapes.
 
     Args:
-        network: its layers.
-        options: steps to choose from.
+        network: the network.
+        options: the steps to choose from.
         fusible: the pooled convolutions that may be one step.
     """
 
@@ -102,11 +110,14 @@ class Bounds:
         }
 
     def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
-        """Return the seconds of each layer for one patch, by the network's ``shapes`` for it.
+        """Return a lower bound on each layer's seconds for one patch.
 
-        No steps for a part of the network take less than its layers' seconds together. Where a
-        convolution and its pooling may be faster as one, what that saves is taken off the
-        pooling's seconds, and off the convolution's once the pooling's are none.
+        The steps of any part of the network take at least the sum of its layers' bounds. A
+        convolution and its pooling may be faster as one step. Then the saving is taken off the
+        pooling's seconds, and off the convolution's only once the pooling's are zero.
+
+        Args:
+            shapes: the network's ``shapes`` for the patch.
         """
         bounds: dict[str, float] = {}
         for node in self._network.nodes:
@@ -122,17 +133,20 @@ class Bounds:
         return bounds
 
     def of_step(self, step: Step) -> float:
-        """Seconds of one call that does what a step asks; infinite if it fuses what none fuses."""
+        """Return a lower bound on the seconds of one call that computes a bare step.
+
+        The bound is infinite if the step fuses layers that no primitive fuses.
+        """
         out = step.shape_out
         return out.n * out.size.volume * self._rates.get(step.operation, inf)
 
 
 def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[Primitive]:
-    """The GPU's primitives by which some of the host compute pieces of a network's layers.
+    """Return the GPU primitives by which the host computes pieces of the network's layers.
 
     Args:
-        network: its layers.
-        primitives: of the host.
+        network: the network.
+        primitives: the primitives of the host.
     """
     asked = [step for layer in _features_in(network) for step in sample_steps(*layer)]
     found = {
@@ -145,7 +159,7 @@ def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[
 
 
 def _least_seconds_per_voxel(operation: Operation, features: int, options: StepOptions) -> float:
-    """Of the operation's output, for each item; infinite where no primitive does it."""
+    """Return the least seconds per output voxel and item; infinite if no primitive applies."""
     rates = []
     for asked in sample_steps(operation, features):
         if found := options.whole(asked):
@@ -155,11 +169,11 @@ def _least_seconds_per_voxel(operation: Operation, features: int, options: StepO
 
 
 def _features_in(network: Network) -> Iterator[tuple[Layer, int]]:
-    """Yield each layer with its input maps."""
+    """Yield each layer with its number of input maps."""
     for node in network.nodes:
         yield node.layer, network.maps[node.inputs[0]]
 
 
 def _taken(node: Node, shapes: Mapping[str, Shape5]) -> int:
-    """Return the bytes of all that a node takes."""
+    """Return the bytes of all inputs of a node."""
     return sum(shapes[name].nbytes for name in node.inputs)

@@ -1,4 +1,4 @@
-"""A way to run layers on one device, the room that it has, and what a job then takes."""
+"""Candidates for the layers on one device, their memory budget and the time of a job with them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ from znni.plans.totals import PlanTime
 
 Segments: TypeAlias = tuple[Segment, ...]
 
-# Bytes for the layers of a device, where the first segment takes so much of the input at a time.
+# The bytes that a device's layers may take, given the input that the first segment takes at a time.
 MemoryBudget: TypeAlias = Callable[[Shape5], float]
 
 
 class Candidate(NamedTuple):
-    """Segments, and the choice of a step for each of theirs."""
+    """Segments for the layers of one device, with a chosen primitive for each step.
+
+    Attributes:
+        segments: the segments, whose steps are bare.
+        choice: the chosen steps.
+    """
 
     segments: Segments
     choice: Choice
 
     @property
     def decided(self) -> Segments:
-        """The segments with these steps."""
+        """The segments with the chosen steps."""
         chosen = iter(self.choice.steps)
         return tuple(
             replace(
@@ -40,17 +45,17 @@ class Candidate(NamedTuple):
 
     @property
     def load(self) -> Load:
-        """What it takes."""
+        """The load of the chosen steps on the device."""
         return Load(self.choice.seconds, self.choice.resident, self.choice.peak)
 
 
 class JobTime(NamedTuple):
-    """What a job takes, by what its layers on one device do.
+    """The time of a job as a function of the load on one device.
 
     Attributes:
-        time: of the job, by what they take; it grows with each of these.
-        stage: theirs.
-        patches: of the job.
+        time: the job's time for a load. It grows with each number of the load.
+        stage: the stage of the device's layers.
+        patches: the number of patches of the job.
     """
 
     time: Callable[[Load], PlanTime]
@@ -58,11 +63,11 @@ class JobTime(NamedTuple):
     patches: int
 
     def seconds(self, load: Load) -> float:
-        """Of the job."""
+        """Return the seconds of the job for a load."""
         return self.time(load).total(self.patches)
 
     def layers_within(self, seconds: float) -> float:
-        """Seconds of a patch's layers below which the job may take less than so many."""
+        """Return the most seconds of a patch's layers with which the job may stay under ``seconds``."""
         least = self.time(Load(0.0, 0, 0))
         beside = least.patch.by_stage()[self.stage]
         return least.stage_within(seconds, self.patches, self.stage) - beside

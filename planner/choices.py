@@ -1,4 +1,4 @@
-"""One step for each place in a plan: the best choices under a memory limit."""
+"""The choice of one step for each slot of a plan, under a memory limit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from znni.plans.segments import Step
 
 @dataclass(frozen=True)
 class Slot:
-    """A step's place in a plan.
+    """The position of a step in a plan, with the steps that may fill it.
 
     Attributes:
-        options: steps to choose from.
-        runs: how often the chosen one runs for a patch.
-        held: bytes alive beside what the step itself takes.
-        in_place: its output has its place among them already.
+        options: the steps to choose from, fastest first.
+        runs: the number of runs for a patch.
+        held: the bytes alive beside the step's own.
+        in_place: whether the step's output already has its place among the held bytes.
     """
 
     options: tuple[Step, ...]
@@ -26,15 +26,15 @@ class Slot:
     in_place: bool = False
 
     def peak(self, step: Step) -> int:
-        """Bytes alive at the most while a step is run here."""
+        """Return the most bytes alive while a step runs in this slot."""
         return self.held + step.taken(in_place=self.in_place)
 
     def kept(self, step: Step) -> int:
-        """These, and what it keeps between patches."""
+        """Return the peak and the step's resident bytes together."""
         return self.peak(step) + step.cost.memory.resident
 
     def fitting(self, steps: Iterable[Step], allowed: float) -> Slot:
-        """With those as options that fit into so many bytes alone."""
+        """Return the slot with those of the steps that fit into the allowed bytes on their own."""
         return replace(
             self,
             options=tuple(step for step in steps if self.kept(step) <= allowed),
@@ -43,7 +43,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Choice:
-    """Steps for a run of slots, and what they take together for one patch."""
+    """One step for each of several slots, with their time and memory for one patch."""
 
     seconds: float
     resident: int
@@ -52,18 +52,23 @@ class Choice:
 
 
 def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> Choice | None:
-    """The fastest of ``undominated_within``."""
+    """Return the fastest choice of ``undominated_within``, if there is one."""
     return next(iter(undominated_within(slots, allowed, seconds_limit)), None)
 
 
 def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> list[Choice]:
-    """One step per slot: all choices whose resident bytes and highest working bytes fit together.
+    """Return all undominated choices whose resident bytes and peak fit together.
 
-    Exact: partial choices are dropped only when another is no worse in time, resident bytes and
-    peak, or when they cannot fit, or cannot beat ``seconds_limit``.
+    The search is exact. It drops a partial choice for one of three reasons. Another choice is no
+    worse in time, resident bytes and peak; it cannot fit; or it cannot beat ``seconds_limit``.
+
+    Args:
+        slots: the slots to fill.
+        allowed: the bytes that resident memory and the peak may take together.
+        seconds_limit: the seconds that a choice must beat.
 
     Returns:
-        Those left, the fastest first.
+        The choices left, fastest first.
     """
     fastest_rest = [0.0]
     for slot in reversed(slots):
@@ -93,7 +98,7 @@ def _undominated(choices: list[Choice]) -> list[Choice]:
 
 
 def least_memory(slots: Sequence[Slot]) -> Choice:
-    """One step per slot: the smallest peak, whatever the time."""
+    """Return the choice with the least resident bytes and peak together, whatever its time."""
     bounds = sorted({slot.peak(step) for slot in slots for step in slot.options})
     best: Choice | None = None
     for peak in bounds:

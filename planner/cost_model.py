@@ -1,4 +1,4 @@
-"""How long a primitive takes: what the search asks of a model, and the one of flops and bytes."""
+"""Cost models: the protocol that the search uses, and the built-in model of flops and bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_time
 from znni.plans.primitive import Primitive
 
-CALL_SECONDS = 6e-5  # Python's beside what it hands out, whatever the size
-GPU_CALL_SECONDS = 1e-5  # starting a few kernels
+CALL_SECONDS = 6e-5  # Python's overhead of a call of any size, without handing out tasks
+GPU_CALL_SECONDS = 1e-5  # the start of a few kernels
 
-# On the machine that the primitives' efficiencies were measured on it is 0.21, over 544 layers
-# (bench/results/layers-*.json); others have other caches and clocks.
+# The error is 0.21 over 544 layers on the machine where the primitives' efficiencies were measured
+# (bench/results/layers-*.json). It is larger here, because other machines differ in caches and
+# clocks.
 BUILT_IN_ERROR = 0.3
 
 FLOPS_AND_BYTES = "a model of flops and bytes"
@@ -27,8 +28,8 @@ class Estimate(NamedTuple):
     """The predicted time of one call.
 
     Attributes:
-        seconds: positive.
-        error: to be expected, root mean square, as a share of the seconds.
+        seconds: the predicted seconds, a positive number.
+        error: the expected error, root mean square, as a share of the seconds.
     """
 
     seconds: float
@@ -36,39 +37,39 @@ class Estimate(NamedTuple):
 
 
 class CostModel(Protocol):
-    """Predicts times; all that the planner knows of where they come from."""
+    """A model of times. The planner knows nothing else about where times come from."""
 
     @property
     def source(self) -> str:
-        """Where its numbers come from, for reports."""
+        """The origin of the model's numbers, for reports."""
 
     def estimate(
         self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
     ) -> Estimate:
-        """The time of one call of a primitive that applies.
+        """Return the time of one call of a primitive that applies.
 
         Args:
-            primitive: what is called.
-            operation: what it computes.
-            shape: of the input.
-            cost: what the primitive declares for them.
+            primitive: the primitive that is called.
+            operation: the operation that it computes.
+            shape: the shape of the input.
+            cost: the cost that the primitive declares for the operation and shape.
         """
 
 
 @dataclass(frozen=True)
 class BuiltInModel:
-    """Times from declared flops, bytes and tasks, and the nominal rates of the device."""
+    """The times from declared flops, bytes and tasks, at the nominal rates of the device."""
 
     source: str = NOT_MEASURED
 
     def estimate(
         self,
         primitive: Primitive,
-        operation: Operation,  # noqa: ARG002 - it and the shape are in the cost
+        operation: Operation,  # noqa: ARG002 - the cost already reflects operation and shape
         shape: Shape5,  # noqa: ARG002
         cost: Cost,
     ) -> Estimate:
-        """The nominal time, and that of starting."""
+        """Return the nominal time plus the time to start the call."""
         call = CALL_SECONDS if primitive.device.kind == "cpu" else GPU_CALL_SECONDS
         return Estimate(call + nominal_time(primitive, cost), BUILT_IN_ERROR)
 

@@ -1,4 +1,4 @@
-"""The ways to run layers on one device: divisions into segments, and a primitive for each step."""
+"""The search for the fastest candidate on one device: segments, and a primitive for each step."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ from znni.network.network import Network, PooledConv
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive
 
-# Choices of steps for slots, within bytes and seconds, as ``undominated_within`` gives them.
+# A function that chooses steps for slots within bytes and seconds, such as ``undominated_within``.
 Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
 
 
 class DeviceSearch:
-    """The ways to run layers of a network on one device, with what is known of them.
+    """The search among all candidates for layers on one device.
+
+    It remembers the calls that it has priced.
 
     Args:
-        network: whose layers.
-        primitives: the device's.
-        model: predicts their times.
+        network: the network.
+        primitives: the primitives of the device.
+        model: the model that predicts their times.
         division: the sizes of the pieces that a layer's batch may be computed in.
-        gpu_budget: what layers on the host may take of a GPU.
+        gpu_budget: the GPU memory that each layer on the host may take.
     """
 
     def __init__(
@@ -56,26 +58,26 @@ class DeviceSearch:
         self._choose: Chooser = undominated_within
 
     def among(self, primitives: Collection[Primitive]) -> DeviceSearch:
-        """The search among some of the primitives."""
+        """Return the search among some of the primitives."""
         some = [primitive for primitive in self._primitives if primitive in primitives]
         return self._restricted(some, self._division)
 
     def dividing(self, division: Division) -> DeviceSearch:
-        """The search among ways with batches in pieces of other sizes."""
-        bounds = self.bounds  # of all calls that there may be
+        """Return the search with batches in pieces of other sizes."""
+        bounds = self.bounds  # they hold for every division
         other = copy(self)
         other._division, other._options = division, self._options.dividing(division)
         other.bounds = bounds
         return other
 
     def within(self, gpu_budget: GpuBudget) -> DeviceSearch:
-        """The search with other room on a GPU for layers on the host."""
+        """Return the search with another GPU budget for layers on the host."""
         other = copy(self)
         other._gpu_budget = gpu_budget
         return other._restricted(self._primitives, self._division)
 
     def choosing(self, choose: Chooser) -> DeviceSearch:
-        """The search with another way to give the memory to the steps, with what this one knows."""
+        """Return the search with another function that chooses steps. It shares what is known."""
         other = copy(self)
         other._choose = choose
         return other
@@ -83,16 +85,16 @@ class DeviceSearch:
     def _restricted(self, primitives: Collection[Primitive], division: Division) -> DeviceSearch:
         other = DeviceSearch(self._network, primitives, self._model, division, self._gpu_budget)
         other._choose = self._choose
-        other.bounds = self.bounds  # what no way beats, none of some do
+        other.bounds = self.bounds  # a bound for all candidates is a bound for some of them
         return other
 
     def __len__(self) -> int:
-        """How many different calls were priced, which is what a search spends its time on."""
+        """Return the number of different calls priced so far. Pricing dominates a search's time."""
         return len(self._options)
 
     @cached_property
     def bounds(self) -> LeastSeconds:
-        """The least time that each layer can take."""
+        """The lower bounds on the time of each layer."""
         return Bounds(self._network, self._options, self._fusible)
 
     @cached_property
@@ -101,20 +103,23 @@ class DeviceSearch:
 
     @property
     def _option_sets(self) -> tuple[StepOptions, ...]:
-        """Whole batches first: their time bounds the search among pieces, which looks at few."""
+        """The options with whole batches, and then those in pieces.
+
+        The time of whole batches bounds the search among pieces, so that it tries few.
+        """
         whole = self._options.dividing("none")
         return (whole, self._options) if self._options.divides else (whole,)
 
     def fastest(
         self, partition: Partition, budget: MemoryBudget, job_time: JobTime, limit: float
     ) -> Candidate | None:
-        """The way with which a job takes the least time, if one fits and beats the limit.
+        """Return the candidate with the shortest job, if one fits and beats the limit.
 
         Args:
             partition: the layers.
-            budget: bytes that they may take.
-            job_time: of the job.
-            limit: its seconds.
+            budget: the bytes that they may take.
+            job_time: the time of the job for a load.
+            limit: the seconds of the job to beat.
         """
         best: Candidate | None = None
         segmented = list(self._segmentations(partition, budget))
@@ -128,11 +133,11 @@ class DeviceSearch:
         return best
 
     def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:
-        """The way that leaves the most of its room, or lacks the least, whatever the time.
+        """Return the candidate that leaves the most of its budget, or lacks the least.
 
         Args:
             partition: the layers.
-            budget: bytes that they may take.
+            budget: the bytes that they may take.
         """
         best, most = None, -inf
         for segments, _ in self._segmentations(partition, lambda _: inf):
@@ -151,9 +156,9 @@ class DeviceSearch:
     def _segmentations(
         self, partition: Partition, budget: MemoryBudget
     ) -> Iterator[tuple[Segments, float]]:
-        """All divisions of the layers, and the bytes that each may take.
+        """Yield all segmentations of the layers, each with the bytes that it may take.
 
-        The first segment may take a few of the fragments given at a time.
+        The first segment may take a few of the input's fragments at a time.
         """
         handed = partition.handed.nbytes if partition.handed else 0
         batch = partition.input_shape.n
@@ -178,16 +183,16 @@ class DeviceSearch:
         allowed: float,
         limit: float,
     ) -> list[Slot]:
-        """Each step's options that fit, runs and company; empty where no choice of them does.
+        """Return a slot for each step with the options that fit; nothing if no choice of them fits.
 
-        That is looked at more closely step by step: by the bounds, which cost nothing; by relaxed
-        options, which are few; and by lists of pieces, which are listed only where the best
-        choices for the other steps leave them time and memory.
+        There are three checks, from cheap to costly. The bounds cost nothing. The relaxed options
+        are few. The lists of pieces are made last, and only for some steps. Those are the steps for
+        which the best choices for the other steps leave time and memory.
         """
-        asked = self._bare_slots(segments, partition)
-        least = [slot.runs * self.bounds.of_step(slot.options[0]) for slot in asked]
+        bare = self._bare_slots(segments, partition)
+        least = [slot.runs * self.bounds.of_step(slot.options[0]) for slot in bare]
         slots: list[Slot] = []
-        for index, slot in enumerate(asked):
+        for index, slot in enumerate(bare):
             if sum(least) >= limit:
                 return []
             found = slot.fitting(options.relaxed(slot.options[0], in_place=slot.in_place), allowed)
@@ -197,7 +202,7 @@ class DeviceSearch:
             slots.append(found)
         if not options.divides:
             return slots
-        for index, slot in enumerate(asked):
+        for index, slot in enumerate(bare):
             if slot.options[0].shape_in.n > 1:
                 others = [*slots[:index], *slots[index + 1 :]]
                 found = self._slot_with_pieces(slot, slots[index], others, options, allowed, limit)
@@ -208,40 +213,38 @@ class DeviceSearch:
 
     def _slot_with_pieces(
         self,
-        asked: Slot,
+        bare: Slot,
         relaxed: Slot,
         others: list[Slot],
         options: StepOptions,
         allowed: float,
         limit: float,
     ) -> Slot:
-        """A step's options with lists of pieces that fit beside some choice for the other steps.
+        """Return a step's slot with lists of pieces that fit beside the other steps.
 
         Args:
-            asked: the step.
-            relaxed: its relaxed options.
-            others: the other steps, with options that are relaxed or not.
-            options: for the step.
-            allowed: bytes for all steps.
-            limit: seconds of all steps.
+            bare: the slot with the bare step.
+            relaxed: the slot with the step's relaxed options.
+            others: the slots of the other steps, with options that are relaxed or not.
+            options: the source of the step's options.
+            allowed: the bytes for all steps.
+            limit: the seconds of all steps.
         """
-        (step,) = asked.options
-        arrays = asked.peak(step)
-        beside = undominated_within(
-            others, allowed, limit - asked.runs * relaxed.options[0].seconds
-        )
+        (step,) = bare.options
+        arrays = bare.peak(step)
+        beside = undominated_within(others, allowed, limit - bare.runs * relaxed.options[0].seconds)
         within = Limit(
-            ((limit - it.seconds) / asked.runs, allowed - it.resident - arrays) for it in beside
+            ((limit - it.seconds) / bare.runs, allowed - it.resident - arrays) for it in beside
         )
         if not any(
             within.holds(candidate.seconds, relaxed.kept(candidate) - arrays)
             for candidate in relaxed.options
         ):
-            return replace(asked, options=())
-        return asked.fitting(options(step, in_place=asked.in_place, limit=within), allowed)
+            return replace(bare, options=())
+        return bare.fitting(options(step, in_place=bare.in_place, limit=within), allowed)
 
     def _bare_slots(self, segments: Segments, partition: Partition) -> list[Slot]:
-        """The places of the steps, with what is asked of each as its only option."""
+        """Return the slots of the steps, each with its bare step as the only option."""
         part = DevicePart(segments, partition.input_shape, hands_on=partition.handed is not None)
         runs = [n for segment, n in part.runs() for _ in segment.steps]
         return [

@@ -1,4 +1,4 @@
-"""The loop over all of it: the fastest plan that the machine can hold."""
+"""The exhaustive search for the fastest plan that the machine can hold."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ from znni.core.shapes import Shape5, Vec3
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 
-# Different calls that a search prices: some seconds' worth. Only outputs of thousands of voxels an
-# axis need more; of those the patches that are likely best have been tried by then.
+# The number of different calls that a search prices at most, which takes some seconds. Only outputs
+# of thousands of voxels per axis need more. By then the most promising patches have been tried.
 MOST_CALLS = 6000
 
 
 class Search(Space):
-    """The fastest of all plans for an output, or of some."""
+    """The search for the fastest plans for an output."""
 
     def fastest(self, count: int = 1) -> list[Plan]:
-        """The plans with the least predicted time among all that fit, one for each patch size.
+        """Return the plans with the least predicted time that fit, one for each patch size.
 
-        Exhaustive over patch sizes fitted to the output, where layers pass from the host to the
-        GPU, divisions of each side into nested segments, and per layer primitives and the pieces
-        that its batch is cut into. Patches are tried in the order of a lower bound on their time,
-        and none after the bound passes the last of the best plans found. Where an output is so
-        large that many sizes differ by little, a spread of them is tried, and then all near the
-        best; and the search ends after ``MOST_CALLS``.
+        The search is exhaustive over four choices: the patch sizes fitted to the output; the cut
+        point between host and GPU; the nested segments on each device; and each layer's primitives,
+        with the pieces of its batch.
+
+        It tries patches in the order of a lower bound on their time. It ends when the bound passes
+        the slowest of the best plans found. If the output is very large, many patch sizes differ by
+        little. Then the search tries a spread of them, and after that all sizes near the best. It
+        ends after ``MOST_CALLS`` calls.
 
         Args:
-            count: of plans, if there are so many.
+            count: the number of plans wanted. Fewer may exist.
 
         Returns:
-            the fastest one first.
+            the plans, fastest first.
 
         Raises:
             DoesNotFit: even the smallest patch takes more memory than allowed.
@@ -48,7 +50,7 @@ class Search(Space):
         if count < 1:
             raise InvalidInput(f"{count} plans are none; ask for 1 or more")
         best = BestPlans(count)
-        if self.division == "all":  # most of the gain for little of the time
+        if self.division == "all":  # pieces of powers of two bring most of the gain in little time
             self.dividing("power-of-two")._add_fastest(best)
         self._add_fastest(best)
         if not best.plans:
@@ -56,7 +58,7 @@ class Search(Space):
         return best.plans
 
     def _add_fastest(self, best: BestPlans) -> None:
-        """Add the fastest plans of all to the best so far."""
+        """Add the fastest plans of all patches to the best so far."""
         tried = set[Vec3]()
         self._try_all(self.patches(), tried, best)
         if best.plans:
@@ -65,17 +67,17 @@ class Search(Space):
             self._try_all(near, tried, best)
 
     def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
-        """The fastest plan with one of these patches, if one fits."""
+        """Return the fastest plan with one of these patches, if one fits."""
         best = BestPlans(1)
         self._try_all(patches, set(), best)
         return best.plans[0] if best.plans else None
 
     def fastest_for(self, patch: Vec3, seconds_limit: float = inf) -> Plan | None:
-        """The fastest plan with this patch, if one fits and beats the limit.
+        """Return the fastest plan with this patch, if one fits and beats the limit.
 
         Args:
-            patch: output voxels.
-            seconds_limit: of the whole patch_candidate.
+            patch: the output voxels of the patch.
+            seconds_limit: the seconds of the whole job to beat.
         """
         best, limit = None, seconds_limit
         patch_candidate = self.patch_candidate(patch)
@@ -87,21 +89,21 @@ class Search(Space):
         return best
 
     def lower_bound(self, patch: Vec3) -> float:
-        """Seconds of the whole job that no plan with this patch can beat."""
+        """Return seconds of the whole job that no plan with this patch can beat."""
         return next(
             (bound for bound, _ in self.patch_candidate(patch).by_least_time(self.cut_points)), inf
         )
 
     def smallest(self) -> Plan:
-        """The plan that takes the least memory, whatever the time and the limits.
+        """Return the plan that takes the least memory, whatever the time and the limits.
 
-        Of plans that take more of one device and less of another, the one that lacks the least of
-        either.
+        Some plans take more of one device and less of another. Then the plan wins whose largest
+        shortage on any device is smallest.
 
         Raises:
             InvalidInput: the primitives cannot compute the smallest patch.
         """
-        if self.division == "all":  # which is no smaller, and takes long where time is no limit
+        if self.division == "all":  # no smaller, and slow to search without a limit on time
             return self.dividing("power-of-two").smallest()
         patch = self.network.total_pooling
         patch_candidate = self.patch_candidate(patch)
@@ -119,10 +121,10 @@ class Search(Space):
         return min(candidates, key=_lacking)
 
     def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: BestPlans) -> None:
-        """Add the fastest plans with these patches, but for those tried before, to the best.
+        """Add the fastest plans with these patches to the best, without the patches tried before.
 
-        Once there is one, the search ends after ``MOST_CALLS``; no patch left takes less time
-        than the bound of the next.
+        As soon as one plan is found, the search ends after ``MOST_CALLS`` calls. It also ends when
+        the lower bound of the next patch passes the best plans.
         """
         most = self.calls + MOST_CALLS
         for bound, patch in sorted((self.lower_bound(p), p) for p in set(patches) - tried):
@@ -135,12 +137,12 @@ class Search(Space):
     def _fastest_with(
         self, patch_candidate: PatchCandidate, cut_point: CutPoint, limit: float
     ) -> Plan | None:
-        """The fastest plan that passes from the host to the GPU there, within the limit.
+        """Return the fastest plan with this cut point, if one beats the limit.
 
-        Each device has a memory of its own, and a job's time grows with that of either one's
-        layers, which on the GPU is all that they cost. So the fastest layers on the GPU are those
-        of the fastest plan, whatever the host does; and among the host's, what their memory costs
-        beside their time is weighed with these.
+        Each device has its own memory, and a job's time grows with the load on either one. The only
+        cost of layers on the GPU is their time. So the fastest layers on the GPU belong to the
+        fastest plan, whatever the host does. They are found first. The choice on the host then
+        weighs time against the cost of memory.
         """
         cut, loads, candidates = (
             patch_candidate.cut(cut_point),
@@ -163,7 +165,7 @@ class Search(Space):
     def _smallest_candidates(
         self, patch_candidate: PatchCandidate, cut: Cut
     ) -> Iterator[Candidate]:
-        """The way of each side that leaves the most of its room, if there is any way."""
+        """Yield each partition's candidate that leaves the most of its budget, if there is one."""
         for partition in cut.partitions:
             device = partition.device
             if candidate := self._searches[partition.processor].smallest(
@@ -192,5 +194,5 @@ class Search(Space):
 
 
 def _lacking(plan: Plan) -> int:
-    """The most bytes that a plan takes of a device beyond those allowed; negative if all fits."""
+    """Return the largest shortage of memory on any device, in bytes; negative if the plan fits."""
     return max(memory.total - device.memory for memory, device in plan.limits.values())

@@ -1,4 +1,4 @@
-"""What layers of the host may take of a GPU that they compute on."""
+"""The GPU memory that layers on the host may take when they compute there."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from typing import NamedTuple
 
 from znni.plans.cost import Memory
 
-# Shares of a GPU's memory for them: for the pieces of one layer at a time, and for what all keep.
-# The rest is for layers that run on the GPU, if there are any.
+# The shares of a GPU's memory for layers on the host. The working share serves the pieces of one
+# layer at a time; the resident share is for all of them together. The rest is for layers that run
+# on the GPU, if there are any.
 WORKING_SHARE = 3 / 8
 RESIDENT_SHARE = 1 / 8
 
 
 class GpuBudget(NamedTuple):
-    """Bytes of a GPU for a layer of the host.
+    """The GPU bytes that one layer on the host may take.
 
-    Each may keep an equal share of what all may: so the fastest of those that fit can be chosen for
-    each without a look at the others.
+    Each layer may keep an equal share of the resident bytes. So each layer's fastest primitive that
+    fits can be chosen without a look at the other layers.
 
     Attributes:
-        working: within a call.
-        resident: between calls.
+        working: the bytes within a call.
+        resident: the bytes between calls.
     """
 
     working: int = 0
     resident: int = 0
 
     def holds(self, memory: Memory) -> bool:
-        """Whether a primitive takes no more."""
+        """Return whether a primitive takes no more than the budget."""
         return memory.gpu_working <= self.working and memory.gpu_resident <= self.resident
 
 
@@ -35,15 +36,15 @@ NO_GPU_BUDGET = GpuBudget()
 
 
 def gpu_budget_per_layer(memory: int, layers: int) -> GpuBudget:
-    """The room for each of so many layers.
+    """Return the GPU budget of each layer on the host.
 
     Args:
-        memory: bytes of the GPU that a plan may use.
-        layers: that may compute there.
+        memory: the bytes of the GPU that a plan may use.
+        layers: the number of layers that may compute there.
     """
     return GpuBudget(int(memory * WORKING_SHARE), int(memory * RESIDENT_SHARE / layers))
 
 
 def bytes_for_gpu_layers(memory: int) -> int:
-    """Bytes that are left for layers on the GPU."""
+    """Return the bytes left for layers that run on the GPU."""
     return memory - int(memory * (WORKING_SHARE + RESIDENT_SHARE))

@@ -1,4 +1,4 @@
-"""What plans take, in memory on each device, and in time; and what is beyond the limits."""
+"""The memory and time of a run, and the error for a plan that exceeds its limits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from znni.plans.totals import PlanMemory, PlanTime
 def memory_of_run(
     network: Network, patch: Vec3, parts: Iterable[DevicePart], overhead: Overhead
 ) -> tuple[PlanMemory, PlanMemory | None]:
-    """Peak bytes on the host, and on the GPU if layers run there, or layers of the host use it.
+    """Return the peak bytes on the host and on the GPU.
+
+    The GPU's bytes are None if no layer runs there and no layer of the host uses it.
 
     Args:
-        network: what is run.
-        patch: output voxels.
-        parts: its layers.
-        overhead: what the run takes beside them.
+        network: the network to run.
+        patch: the output voxels of a patch.
+        parts: the layers on each device.
+        overhead: the memory of the run beside its layers.
     """
     by_device = {part.device: part for part in parts}
     on_host, on_gpu = by_device.get("cpu"), by_device.get("gpu")
@@ -42,13 +44,13 @@ def memory_of_run(
 def time_of_run(
     network: Network, patch: Vec3, parts: Collection[DevicePart], overhead: Overhead
 ) -> PlanTime:
-    """How long a run takes, and what for.
+    """Return the predicted time of a run by purpose.
 
     Args:
-        network: what is run.
-        patch: output voxels.
-        parts: its layers.
-        overhead: what the run takes beside them.
+        network: the network to run.
+        patch: the output voxels of a patch.
+        parts: the layers on each device.
+        overhead: the time of the run beside its layers.
     """
     loads: dict[DeviceKind, Load] = {}
     brought = 0
@@ -68,7 +70,7 @@ def _with_layers(
 
 
 def does_not_fit(smallest: Plan) -> DoesNotFit:
-    """The error that says how much the smallest patch would take, and where."""
+    """Return the error that tells how much memory the smallest patch takes, and on which device."""
     memory, device = next(
         (memory, device)
         for memory, device in smallest.limits.values()

@@ -1,8 +1,8 @@
 """Batches in pieces: the fastest lists of pieces for every amount of memory.
 
-The dynamic program of micro-cuDNN's workspace reuse (Oyama et al., 2018, section III-B), for all
-limits at once: where that asks for the fastest list under one limit, this keeps every list that no
-other beats in time, workspace and resident memory together.
+This is the dynamic program of micro-cuDNN's workspace reuse (Oyama et al., 2018, section III-B),
+for all limits at once. Micro-cuDNN asks for the fastest list under one limit. This module keeps
+every list that no other list beats in time, workspace and resident memory together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from znni.plans.primitive import Primitive
 
 @dataclass(frozen=True)
 class Offer:
-    """A primitive for some items of a batch, and what one call takes."""
+    """A primitive for some items of a batch, with the price of one call."""
 
     primitive: Primitive
     items: int
@@ -31,13 +31,14 @@ class Offer:
 
     @property
     def kept(self) -> int:
-        """Bytes of workspace and resident memory."""
+        """The bytes of workspace and resident memory."""
         return self.cost.memory.workspace + self.cost.memory.resident
 
     def is_as_good_for_all(self, other: Offer, batch: int) -> bool:
-        """Whether doing a batch of ``batch`` items is no worse than any list of the other's pieces.
+        """Return whether this offer's primitive beats or equals any list of the other's pieces.
 
-        In time for each of its items, workspace and resident memory.
+        The comparison is for a batch of ``batch`` items that this offer computes. It covers the
+        time per item, the workspace and the resident memory.
         """
         mine, theirs = self.cost.memory, other.cost.memory
         return (
@@ -49,7 +50,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Listing:
-    """Pieces for some items of a batch: how often each offer is taken."""
+    """A list of pieces for some items of a batch: how often each offer is taken."""
 
     seconds: float
     workspace: int
@@ -57,7 +58,7 @@ class Listing:
     taken: tuple[tuple[int, Offer], ...]
 
     def and_more(self, times: int, offer: Offer) -> Listing:
-        """With an offer that it has not yet."""
+        """Return the listing with a further offer, which it does not contain yet."""
         memory = offer.cost.memory
         return Listing(
             self.seconds + times * offer.seconds,
@@ -68,14 +69,14 @@ class Listing:
 
     @property
     def primitive(self) -> MicroBatches:
-        """What computes the batch so."""
+        """The primitive that computes the batch in these pieces."""
         return MicroBatches(
             tuple(Piece(times, offer.items, offer.primitive) for times, offer in self.taken)
         )
 
     @property
     def error(self) -> float:
-        """Of the predicted time, as a share of it; as of a plan's steps."""
+        """The expected error of the predicted time, as a share of it."""
         off = sum(times * offer.seconds * offer.error for times, offer in self.taken)
         return off / self.seconds
 
@@ -84,16 +85,16 @@ NOTHING = Listing(0.0, 0, 0, ())
 
 
 class Limit:
-    """What is wanted of lists of pieces: less than some seconds within some bytes of memory.
+    """A limit on lists of pieces: less than some seconds, within some bytes of memory.
 
     Args:
-        pairs: of seconds, and bytes of workspace and resident memory together; what is within any
-            of them is wanted.
+        pairs: pairs of seconds and bytes. The bytes are workspace and resident memory together. A
+            list is within the limit if it is within any of the pairs.
     """
 
     def __init__(self, pairs: Iterable[tuple[float, float]]) -> None:
         self._seconds: list[float] = []  # rising
-        self._memory: list[float] = []  # of the same pairs: falling
+        self._memory: list[float] = []  # the bytes of the same pairs, falling
         for seconds, memory in sorted(pairs):
             while self._memory and self._memory[-1] <= memory:
                 self._seconds.pop()
@@ -102,24 +103,24 @@ class Limit:
             self._memory.append(memory)
 
     def holds(self, seconds: float, memory: float) -> bool:
-        """Whether so much is within it."""
+        """Return whether these seconds and bytes are within the limit."""
         index = bisect_right(self._seconds, seconds)
         return index < len(self._seconds) and memory <= self._memory[index]
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
-        """Those that no other one covers."""
+        """The pairs that no other pair covers."""
         return list(zip(self._seconds, self._memory, strict=True))
 
     def covers(self, other: Limit) -> bool:
-        """Whether all that is within the other is within this."""
+        """Return whether everything within the other limit is within this one."""
         return all(
             any(seconds <= s and memory <= m for s, m in self.pairs)
             for seconds, memory in other.pairs
         )
 
     def or_within(self, other: Limit) -> Limit:
-        """The least limit that covers both."""
+        """Return the least limit that covers both."""
         return Limit([*self.pairs, *other.pairs])
 
 
@@ -127,7 +128,7 @@ NO_LIMIT = Limit([(inf, inf)])
 
 
 def piece_sizes(batch: int, division: Division) -> list[int]:
-    """Items that a piece of a batch may have, less than all of them, in rising order."""
+    """Return the numbers of items that a piece of the batch may have, in rising order."""
     if division == "none":
         return []
     if division == "all":
@@ -138,30 +139,31 @@ def piece_sizes(batch: int, division: Division) -> list[int]:
 def listings(
     batch: int, whole: Sequence[Offer], parts: Iterable[Offer], limit: Limit = NO_LIMIT
 ) -> list[Listing]:
-    """Every list of pieces for a batch that none beats in seconds, workspace and resident memory.
+    """Return every list of pieces that none beats in seconds, workspace and resident memory.
 
     Args:
-        batch: items.
-        whole: offers for all of them at once; they are not listed, but what they beat is left out.
-        parts: offers for fewer.
-        limit: of the lists that are wanted.
+        batch: the number of items.
+        whole: the offers for the whole batch. They are not listed, but lists that they beat are
+            left out.
+        parts: the offers for fewer items.
+        limit: the limit that the lists must be within.
     """
     offers = _affordable(batch, parts, limit)
-    # Of a list's pieces, the one that takes the least time for an item names the offer for all
-    # that beats it.
+    # Each list has a piece with the least time per item. An offer for the whole batch that beats
+    # this piece beats the whole list.
     if all(any(one.is_as_good_for_all(part, batch) for one in whole) for part in offers):
         return []
     least = offers[0].seconds / offers[0].items
 
     def best(items: int, known: list[Listing], more: Iterable[Listing]) -> list[Listing]:
-        """Of the lists for so many of the items, those that are to be gone on with."""
+        """Return the best lists for some of the items, among those known and some more."""
         others = (batch - items) * least
         added = [it for it in more if limit.holds(it.seconds + others, it.workspace + it.resident)]
         return undominated([*known, *added]) if added else known
 
     leading = _leading(offers)
     found: list[Listing] = []
-    rests = {0: [NOTHING]}  # the best lists by the offers after one, for each number of items
+    rests = {0: [NOTHING]}  # for each number of items, the best lists from the later offers
     for one, wanted in zip(reversed(leading), reversed(_wanted(batch, leading)), strict=True):
         found = best(batch, found, one.lists(batch, rests))
         more = {n: best(n, rests.get(n, []), one.lists(n, rests)) for n in wanted}
@@ -170,9 +172,10 @@ def listings(
 
 
 def _affordable(batch: int, parts: Iterable[Offer], limit: Limit) -> list[Offer]:
-    """The offers that a list within the limit may have, those of the least time an item first.
+    """Return the offers that a list within the limit may contain, least time per item first.
 
-    With one of an offer's pieces, all other items take the least time that any offer has for one.
+    A list contains at least one piece of such an offer. All other items take at least the least
+    time per item of any offer.
     """
     fitting = [offer for offer in parts if limit.holds(offer.seconds, offer.kept)]
     offers = sorted(fitting, key=lambda offer: offer.seconds / offer.items)
@@ -184,22 +187,23 @@ def _affordable(batch: int, parts: Iterable[Offer], limit: Limit) -> list[Offer]
 
 @dataclass(frozen=True)
 class _Leading:
-    """An offer of which the other pieces of a list take no less time for an item.
+    """An offer that is the fastest per item among the pieces of a list.
 
     Attributes:
-        offer: that one.
-        is_chained: whether all others' items divide its items or are a multiple of them.
+        offer: the offer.
+        is_chained: whether its items divide, or are a multiple of, those of every slower offer.
     """
 
     offer: Offer
     is_chained: bool
 
     def times(self, items: int) -> range:
-        """How often it may be taken, if it is, in a list that none beats.
+        """Return how often a list that none beats may take the offer, if it takes it.
 
-        Other pieces that make up a multiple of its items would be done by it instead, in no more
-        time or memory. If its items divide all, the others together are such a multiple; and if
-        they are chained, some of the others are, whenever they add up to as many.
+        Some of the other pieces may add up to a multiple of the offer's items. Then the offer would
+        compute those items instead, in no more time or memory. If the offer's items divide all
+        items, the other pieces add up to such a multiple. If the offers are chained, some of the
+        other pieces do, as soon as they have enough items.
         """
         most, left = divmod(items, self.offer.items)
         if left == 0 or self.is_chained:
@@ -207,7 +211,7 @@ class _Leading:
         return range(1, most + 1)
 
     def lists(self, items: int, rests: Mapping[int, list[Listing]]) -> list[Listing]:
-        """With it, for so many items; the other pieces as ``rests`` lists them."""
+        """Return lists for some items that take this offer; ``rests`` has their other pieces."""
         return [
             rest.and_more(times, self.offer)
             for times in self.times(items)
@@ -216,7 +220,7 @@ class _Leading:
 
 
 def _leading(offers: Sequence[Offer]) -> list[_Leading]:
-    """Each offer before those that take more time for an item, which come after it."""
+    """Return the offers as leading ones, each before the offers that take more time per item."""
     found, others = [], set[int]()
     for offer in reversed(offers):
         mine = offer.items
@@ -226,7 +230,7 @@ def _leading(offers: Sequence[Offer]) -> list[_Leading]:
 
 
 def _wanted(batch: int, leading: Sequence[_Leading]) -> list[set[int]]:
-    """The numbers of items that those before each leave to it and those after it."""
+    """Return for each offer the numbers of items that the offers before it may leave."""
     wanted = [set[int]()]
     for one in leading[:-1]:
         left = {
@@ -239,7 +243,7 @@ def _wanted(batch: int, leading: Sequence[_Leading]) -> list[set[int]]:
 
 
 def undominated(found: Iterable[Listing]) -> list[Listing]:
-    """Those that no other equals or beats in all three, fastest first."""
+    """Return the lists that no other equals or beats in all three values, fastest first."""
     front = Front()
     return [
         one
@@ -249,7 +253,7 @@ def undominated(found: Iterable[Listing]) -> list[Listing]:
 
 
 def undominated_offers(offers: Iterable[Offer]) -> list[Offer]:
-    """Offers for the same items that no other equals or beats in time and all memory."""
+    """Return the offers for the same items that no other equals or beats in time and all memory."""
     kept: list[Offer] = []
     for one in sorted(offers, key=lambda offer: offer.seconds):
         memory = one.cost.memory

@@ -1,4 +1,4 @@
-"""What a run takes beside its layers, in memory, and with them, in time."""
+"""The memory and the time that a run takes beside its layers."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from znni.plans.totals import PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
 
-# A GPU keeps 8 bytes of page tables for each 4 KiB of the host that are locked for its copies: on
-# an H200 28 and 70 MB more than all else were taken with 14 and 29 GiB.
+# A GPU keeps 8 bytes of page tables for each 4 KiB of host memory that is locked for its copies. An
+# H200 took 28 MB more with 14 GiB locked, and 70 MB more with 29 GiB.
 LOCKED_BYTES_PER_TABLE_BYTE = 512
 
 
 @dataclass(frozen=True)
 class OverheadSeconds:
-    """Seconds that a run takes beside its layers.
+    """The seconds that a run takes beside its layers.
 
     Attributes:
-        building: of any plan, before its first patch.
-        warming: of any plan, during its first patch.
-        cuda: before the first patch, to begin with a GPU, where the layers run there.
-        resident: per byte of the host that primitives keep between patches, to make it.
-        touched: per byte of the host for arrays and workspace of layers, the first time.
-        voxel_in: per input voxel and map of a block read.
-        voxel_out: per output voxel and map of a block written.
-        lost_in: per input voxel and map, of the computing that goes on beside the reading.
-        lost_out: per output voxel and map, of the computing that goes on beside the writing.
-        placed: per output voxel and map, to bring it to its place in the block on the host.
-        pinned: per byte of a tensor that is handed on to a GPU, to have a place for it.
-        handed: per byte of such a tensor, to bring it there.
-        brought: per byte of a block of input, to bring it there.
-        returned: per output voxel and map, to bring it back.
+        building: the seconds of any plan before its first patch.
+        warming: the extra seconds of any plan during its first patch.
+        cuda: the seconds to start a GPU before the first patch, if layers run there.
+        resident: the seconds per byte that primitives keep on the host, to make it.
+        touched: the seconds per byte of the layers' arrays and workspace on the host, to touch it
+            first.
+        voxel_in: the seconds per input voxel and map to read a block.
+        voxel_out: the seconds per output voxel and map to write a block.
+        lost_in: the seconds per input voxel and map that computing loses to reading beside it.
+        lost_out: the seconds per output voxel and map that computing loses to writing beside it.
+        placed: the seconds per output voxel and map to copy it into the block on the host.
+        pinned: the seconds per byte of a tensor handed on to a GPU, to allocate its memory.
+        handed: the seconds per byte of such a tensor, to copy it to the GPU.
+        brought: the seconds per byte of a block of input, to copy it to the GPU.
+        returned: the seconds per output voxel and map, to copy it back.
     """
 
     building: float = 0.0
@@ -57,12 +58,12 @@ class OverheadSeconds:
 
 
 class Load(NamedTuple):
-    """What the layers on a device take.
+    """The time and memory that the layers take on one device.
 
     Attributes:
-        seconds: for one patch.
-        resident: bytes that the primitives keep between patches.
-        working: bytes of arrays and workspace at their highest.
+        seconds: the seconds for one patch.
+        resident: the bytes that the primitives keep between patches.
+        working: the peak bytes of arrays and workspace.
     """
 
     seconds: float
@@ -72,22 +73,23 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a run takes beside its layers: bytes of the host and, where they run there, a GPU; time.
+    """The bytes on host and GPU that a run takes beside its layers, and the seconds.
 
     Attributes:
-        process: the interpreter, its libraries and compiled code, and an array for the whole
-            output if the run makes one.
-        voxel_in: bytes per input voxel and map of a block read ahead.
-        voxel_out: bytes per output voxel and map of blocks computed and on their way out.
-        cuda: bytes of the host that the libraries of a GPU take, where the layers run there.
-        gpu: bytes of the GPU, whatever the patch.
-        gpu_value_in: bytes of the GPU per value that its layers take next.
-        gpu_voxel_out: as ``voxel_out``, on the GPU.
+        process: the bytes of the interpreter, its libraries and compiled code. They include an
+            array for the whole output if the run makes one.
+        voxel_in: the bytes per input voxel and map of a block read ahead.
+        voxel_out: the bytes per output voxel and map of blocks that are computed but not written.
+        cuda: the host bytes of a GPU's libraries, if layers run there.
+        gpu: the GPU bytes that do not depend on the patch.
+        gpu_value_in: the GPU bytes per value of the layers' next input.
+        gpu_voxel_out: the GPU bytes per output voxel and map, as ``voxel_out`` on the host.
         handling: the seconds.
-        worker: bytes of the host that a process takes which only computes.
-        workers: how many processes compute on GPUs; one of them alone reads and writes, too.
-        slot_value_in: bytes per value of a block that a worker shares with who reads.
-        slot_value_out: bytes per value of an output that it shares with who writes.
+        worker: the host bytes of a process that only computes.
+        workers: the number of processes that compute on GPUs. With one, the same process also reads
+            and writes.
+        slot_value_in: the bytes per value of a block that a worker shares with the reader.
+        slot_value_out: the bytes per value of an output that a worker shares with the writer.
     """
 
     process: int
@@ -106,17 +108,18 @@ class Overhead:
     def of_host(
         self, network: Network, patch: Vec3, device: Processors, handed: int = 0
     ) -> PlanMemory:
-        """The host's memory of a run in patches of that many output voxels, but for its layers'.
+        """Return the host's memory for a run without its layers' memory.
 
         Args:
-            network: what is run.
-            patch: output voxels.
-            device: where its layers run.
-            handed: bytes of a tensor that is handed on to a GPU: the one that it takes from, beside
-                the one that is made, which is the layers'.
+            network: the network to run.
+            patch: the output voxels of a patch.
+            device: the processors that run its layers.
+            handed: the bytes of the tensor that is handed on to a GPU. It has two places; this one
+                is read by the GPU. The other one is filled, and counts as the layers' memory.
         """
         values_in, values_out = _values(network, patch)
-        # The block under way is among the layers' arrays, or, where these are on a GPU, beside it.
+        # The current block is one of the layers' arrays. If the layers run on a GPU, the host
+        # holds it in addition.
         held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
         alone = PlanMemory(
             process=self.process + self.cuda * (device != "cpu"),
@@ -127,7 +130,7 @@ class Overhead:
         )
         if device == "cpu" or self.workers == 1:
             return alone
-        # Blocks are read into slots: of the others who reads has only what is stored.
+        # Blocks are read into slots. The reader itself holds only their stored values.
         slots = values_in * (self.voxel_in - FLOAT_BYTES + self.slot_value_in)
         slots += values_out * (self.voxel_out + self.slot_value_out)
         return replace(
@@ -140,14 +143,14 @@ class Overhead:
     def of_gpu(
         self, network: Network, patch: Vec3, first_input: Shape5 | None, locked: int = 0
     ) -> PlanMemory:
-        """The GPU's memory of such a run, but for its layers'.
+        """Return the GPU's memory for a run without its layers' memory.
 
         Args:
-            network: what is run.
-            patch: output voxels.
-            first_input: what the first layers on the GPU take at a time; None where there are
-                none, and layers of the host use it.
-            locked: bytes of the host that it copies from and to.
+            network: the network to run.
+            patch: the output voxels of a patch.
+            first_input: the shape that the first layers on the GPU take at a time. It is None if no
+                layers run there and layers of the host use the GPU.
+            locked: the host bytes that the GPU copies from and to.
         """
         blocks = 0
         if first_input:
@@ -170,18 +173,18 @@ class Overhead:
         *,
         host_uses_gpu: bool = False,
     ) -> PlanTime:
-        """The time of a run in patches of that many output voxels.
+        """Return the predicted time of a run.
 
-        A GPU's memory takes no time that counts before it is used, and its layers lose nothing by
-        what the host does beside them.
+        A GPU's memory takes no measurable time to touch first. Its layers do not slow down when the
+        host works beside them.
 
         Args:
-            network: what is run.
-            patch: output voxels.
-            loads: what the layers take of each device that they are on.
-            brought: bytes of a patch that are brought to the GPU.
-            host_uses_gpu: whether layers on the host compute on the GPU. Then the two sides take
-                turns, and their times add up.
+            network: the network to run.
+            patch: the output voxels of a patch.
+            loads: the load of the layers on each device that runs some.
+            brought: the bytes of a patch that are copied to the GPU.
+            host_uses_gpu: whether layers on the host compute on the GPU. Then host and GPU layers
+                take turns, and their times add up.
         """
         values_in, values_out = _values(network, patch)
         each = self.handling
@@ -190,9 +193,9 @@ class Overhead:
         host_layers = transfer = gpu_layers = 0.0
         if host:
             building += host.resident * each.resident
-            # The input is a block that was read, and what is handed on has two places of its own.
+            # The reader allocates the input block. The tensor handed on has two places of its own.
             own = host.working - FLOAT_BYTES * values_in - (brought if gpu else 0)
-            if host_uses_gpu:  # whose pages are locked before
+            if host_uses_gpu:  # the pages are locked before the first patch
                 building += max(0, own) * each.pinned
             else:
                 warming += max(0, own) * each.touched
@@ -214,6 +217,6 @@ class Overhead:
 
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:
-    """Numbers in a patch's block of input, and in that of its output."""
+    """Return the numbers of values in a patch's input block and in its output block."""
     size_in = patch + network.field_of_view - 1
     return network.in_features * size_in.volume, network.out_features * patch.volume

@@ -9,21 +9,21 @@ from znni.plans.plan import Plan
 
 
 class Front:
-    """Pairs of numbers, the less the better, none of which another equals or beats in both.
+    """Pairs of numbers, none of which another pair equals or beats in both. Less is better.
 
-    What comes in the order of a third number is so held to all that beats it in the three, in
-    logarithmic time.
+    Pairs may be offered in the order of a third number. Then the front decides in logarithmic time
+    whether earlier pairs beat a new one in all three numbers.
     """
 
     def __init__(self) -> None:
         self._first: list[float] = []  # rising
-        self._second: list[float] = []  # of the same pairs: falling
+        self._second: list[float] = []  # the second numbers of the same pairs, falling
 
     def admits(self, first: float, second: float) -> bool:
-        """Add a pair, in place of those that it beats, unless one that is there beats it.
+        """Add a pair and remove the pairs that it beats, unless a pair in the front beats it.
 
         Returns:
-            whether it was added.
+            whether the pair was added.
         """
         no_larger = bisect_right(self._first, first)
         if no_larger and self._second[no_larger - 1] <= second:
@@ -37,10 +37,10 @@ class Front:
 
 
 class BestPlans:
-    """The fastest plans so far, the first one first.
+    """The fastest plans found so far, fastest first.
 
     Args:
-        count: how many are kept.
+        count: the number of plans to keep.
     """
 
     def __init__(self, count: int) -> None:
@@ -49,13 +49,13 @@ class BestPlans:
 
     @property
     def limit(self) -> float:
-        """Seconds that a plan must take less than to be one of them."""
+        """The seconds that a new plan must beat."""
         return self.plans[-1].seconds if len(self.plans) == self._count else inf
 
     def add(self, plan: Plan) -> None:
-        """Add a plan that takes less than the limit; the slowest of too many goes.
+        """Add a plan that beats the limit, and remove the slowest if there are too many.
 
-        Of two for the same patch the slower one goes.
+        If two plans have the same patch, only the faster one stays.
         """
         same = (other for other in self.plans if other.patch == plan.patch)
         if any(other.seconds <= plan.seconds for other in same):

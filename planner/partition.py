@@ -1,4 +1,4 @@
-"""Where a network may pass from the host to a GPU, and what each then has to compute."""
+"""Cut points, where a network may pass from the host to a GPU, and the layers on each device."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from znni.core.shapes import Shape5
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.network import INPUT, Network, Node
 
-# What computes layers: the host, a GPU, or the host with primitives that compute on a GPU, too.
+# The processor that computes layers: the host, a GPU, or the host with primitives that also compute
+# on a GPU.
 Processor: TypeAlias = Literal["cpu", "gpu", "host using gpu"]
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Layers that follow each other on one device, for patches of one size.
+    """Consecutive layers on one device, for patches of one size.
 
     Attributes:
-        device: which.
+        device: the device.
         nodes: the layers with their inputs, first to last.
-        given: the tensor that they take of a patch.
-        handed: the tensor that they hand on to a GPU, if they do.
+        input_shape: the shape of the tensor that they take for a patch.
+        handed: the shape of the tensor that they hand on to a GPU, if they do.
         uses_gpu: whether they are on the host and may compute on the GPU.
     """
 
@@ -35,52 +36,52 @@ class Partition:
 
     @property
     def processor(self) -> Processor:
-        """What they are computed with."""
+        """The processor that computes the layers."""
         return "host using gpu" if self.uses_gpu else self.device
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where patches of one size pass from the host to a GPU, if there is anything on either.
+    """A network cut into its layers on the host and its layers on a GPU, for patches of one size.
 
     Attributes:
-        stretches: the layers on the host, if there are any, and then those on the GPU.
+        partitions: the layers on the host, if there are any, and then those on the GPU, if any.
     """
 
     partitions: tuple[Partition, ...]
 
     @property
     def host_uses_gpu(self) -> bool:
-        """Whether layers on the host may compute on the GPU.
+        """True if layers on the host may compute on the GPU.
 
-        They do not do so while it is at its own: the two sides take turns.
+        They never do so at the same time as the GPU's own layers: the two take turns.
         """
         return self.partitions[0].uses_gpu
 
     @property
     def device(self) -> Processors:
-        """What computes the layers."""
+        """The processors that compute the layers."""
         both = len(self.partitions) > 1 or self.host_uses_gpu
         return "cpu+gpu" if both else self.partitions[0].device
 
     @property
     def brought(self) -> int:
-        """Bytes of a patch that are brought to the GPU."""
+        """The bytes of a patch that are copied to the GPU."""
         last = self.partitions[-1]
         return last.input_shape.nbytes if last.device == "gpu" else 0
 
     @property
     def handed(self) -> int:
-        """Of these, what the host's layers hand on."""
+        """The bytes of a patch that the host's layers hand on to the GPU."""
         return self.brought if len(self.partitions) > 1 else 0
 
 
 class CutPoint(NamedTuple):
-    """Where a network passes from the host to a GPU.
+    """A point where a network passes from the host to a GPU.
 
     Attributes:
-        on_host: after how many layers.
-        host_uses_gpu: whether these may compute on the GPU.
+        layers_on_host: the number of first layers that are on the host.
+        host_uses_gpu: whether these layers may compute on the GPU.
     """
 
     layers_on_host: int
@@ -88,7 +89,7 @@ class CutPoint(NamedTuple):
 
 
 def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
-    """Return the numbers of first layers that may be on a host that computes on the GPU, too."""
+    """Return the numbers of first layers that may be on a host that also computes on the GPU."""
     return _cuts(network)[1:] if device in ("auto", "cpu+gpu") else []
 
 
@@ -107,7 +108,7 @@ def cut_points(network: Network, device: DeviceChoice) -> list[int]:
 
 
 def _cuts(network: Network) -> list[int]:
-    """Return the numbers of first layers after which a single value is alive, to be handed on."""
+    """Return the numbers of first layers after which a single value is alive to be handed on."""
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 
 
@@ -121,10 +122,10 @@ def cut_network(
     """Return the layers on each device of a network that passes to the GPU at a cut point.
 
     Args:
-        network: what is computed.
+        network: the network to compute.
         shapes: the network's ``shapes`` for a patch.
-        place: the number of first layers that are on the host.
-        host_uses_gpu: whether these may compute on the GPU.
+        layers_on_host: the number of first layers that are on the host.
+        host_uses_gpu: whether these layers may compute on the GPU.
     """
     on_host, on_gpu = network.nodes[:layers_on_host], network.nodes[layers_on_host:]
     (passed,) = network.alive[layers_on_host]

@@ -1,4 +1,4 @@
-"""A job in patches of one size: its time, and the room for its layers on each device."""
+"""A job in patches of one size: its time, and the memory budget of its layers on each device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from znni.network.network import Network
 from znni.plans.job_seconds import Stage
 from znni.plans.totals import PlanTime
 
-# What layers on the host are computed with, by whether they may use the GPU.
+# The processor of layers on the host; the key tells whether they may use the GPU.
 HOST_PROCESSORS: dict[bool, Processor] = {False: "cpu", True: "host using gpu"}
 
 STAGES: dict[DeviceKind, Stage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
@@ -28,12 +28,12 @@ class PatchCandidate:
     """A job in patches of one size.
 
     Args:
-        network: what is run.
-        machine: its memory is the limit.
-        output: voxels of the job.
-        patch: output voxels of a patch.
-        overhead: what is taken beside the layers.
-        bounds: by each means, the least seconds that layers take.
+        network: the network to run.
+        machine: the machine, whose memory is the limit.
+        output: the output voxels of the job.
+        patch: the output voxels of a patch.
+        overhead: the memory and time of the run beside the layers.
+        bounds: lower bounds on the time of layers, for each processor.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class PatchCandidate:
         self._least_on_gpu = list(backwards)[::-1]
 
     def cut(self, cut_point: CutPoint) -> Cut:
-        """The layers on each device."""
+        """Return the network cut into the layers on each device."""
         layers_on_host, host_uses_gpu = cut_point
         return cut_network(self._network, self._shapes, layers_on_host, host_uses_gpu=host_uses_gpu)
 
     def least_loads(self, cut_point: CutPoint) -> dict[DeviceKind, Load]:
-        """What layers take at the least: the seconds of their bounds, and no memory."""
+        """Return the least load on each device: the bounds on seconds, and no memory."""
         loads: dict[DeviceKind, Load] = {}
         layers_on_host, host_uses_gpu = cut_point
         if layers_on_host > 0:
@@ -78,7 +78,7 @@ class PatchCandidate:
         return loads
 
     def time(self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load]) -> PlanTime:
-        """By what the layers take of each device that they are on."""
+        """Return the time of the run for the loads on each device."""
         layers_on_host, host_uses_gpu = cut_point
         (passed,) = self._network.alive[layers_on_host]
         brought = self._shapes[passed].nbytes if "gpu" in loads else 0
@@ -89,7 +89,10 @@ class PatchCandidate:
     def job_time(
         self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load], device: DeviceKind
     ) -> JobTime:
-        """By what the layers take of one device, where those on the other take what they take."""
+        """Return the time of the job as a function of one device's load.
+
+        The loads on the other device are fixed.
+        """
         return JobTime(
             lambda load: self.time(cut_point, {**loads, device: load}),
             STAGES[device],
@@ -97,13 +100,16 @@ class PatchCandidate:
         )
 
     def budget(self, cut: Cut, device: DeviceKind) -> MemoryBudget:
-        """Bytes for the layers on a device; none where the rest does not fit into the host."""
+        """Return the bytes for the layers on a device.
+
+        The bytes are negative if the rest of the run does not fit on the host.
+        """
         beside = self._overhead.of_host(self._network, self.patch, cut.device, cut.handed)
         left = self._machine.host.memory - beside.total
         if device == "cpu" or left < 0:
             return lambda _: left
 
-        # what layers on the host will take of it is not known yet
+        # the locked bytes of layers on the host are not known yet
         locked = self._machine.host.memory if cut.host_uses_gpu else 2 * cut.handed
 
         def of_gpu(first_input: Shape5) -> int:
@@ -115,20 +121,19 @@ class PatchCandidate:
         return of_gpu
 
     def by_least_time(self, cut_points: Iterable[CutPoint]) -> Iterator[tuple[float, CutPoint]]:
-        """Bounds on the time of the job, and the cut_points to pass to the GPU that they are of.
+        """Yield lower bounds on the time of the job, each with its cut point, least first.
 
-        The least comes first. Left out are cut_points where a device is to compute a layer that none of
-        its primitives does, or has no room for what its layers take and hand on alone; that is
-        looked at when a cut_point's turn comes, which it does for few.
+        Two kinds of cut points are left out. Either a device has no primitive for one of its
+        layers; or it has no memory for a single fragment and the tensor that it hands on. The
+        memory is checked when a cut point's turn comes, which happens to few.
         """
         rounds = max(1, ceil(self._patches / self._overhead.workers) - 1)
         waiting: list[tuple[float, bool, CutPoint]] = []
         for cut_point in cut_points:
             least = max(load.seconds for load in self.least_loads(cut_point).values())
             if isfinite(least):
-                waiting.append(
-                    (rounds * least, False, cut_point)
-                )  # which is less, and quick to tell
+                # a lower and quicker bound than that of the job
+                waiting.append((rounds * least, False, cut_point))
         heapify(waiting)
         while waiting:
             bound, is_of_job, cut_point = heappop(waiting)
@@ -139,7 +144,7 @@ class PatchCandidate:
                 yield bound, cut_point
 
     def _fits_one_fragment(self, cut_point: CutPoint) -> bool:
-        """Whether each device holds a fragment that it is given, and what it hands on."""
+        """Return whether each device holds one input fragment and the tensor that it hands on."""
         cut = self.cut(cut_point)
         for partition in cut.partitions:
             one = partition.input_shape._replace(n=1)

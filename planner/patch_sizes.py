@@ -1,4 +1,4 @@
-"""Patch sizes worth trying for an output."""
+"""Patch sizes that are worth trying for an output."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from itertools import product
 
 from znni.core.shapes import Vec3
 
-# Extents nearer to each other than this share are tried only around the best of the others: in
-# huge volumes there are too many, and what they change is a few percent of the borders.
+# Extents that differ by less than this share are tried only near the best of the others. In huge
+# volumes there are too many of them, and they change only a few percent of the borders.
 FINEST_STEP = 1 / 16
 
 
 def axis_sizes(output: int, pooling: int) -> list[int]:
-    """Patch extents along one axis, largest first.
+    """Return patch extents along one axis, largest first.
 
-    Multiples of the total pooling. Of all the extents that need the same number of patches to
-    cover the output only the smallest is listed: it does the least work in the least memory.
+    They are multiples of the total pooling. Several extents need the same number of patches to
+    cover the output. Only the smallest of them is listed, because it does the least work in the
+    least memory.
     """
     cells = -(-output // pooling)
     return [
@@ -25,7 +26,10 @@ def axis_sizes(output: int, pooling: int) -> list[int]:
 
 
 def spread(sizes: Sequence[int]) -> list[int]:
-    """Of extents in falling order, those that differ by ``FINEST_STEP`` or more, and both ends."""
+    """Return the extents, given in falling order, that differ by ``FINEST_STEP`` or more.
+
+    Both ends are always kept.
+    """
     kept: list[int] = []
     for size in sizes:
         if not kept or size == sizes[-1] or size * (1 + FINEST_STEP) <= kept[-1]:
@@ -34,13 +38,14 @@ def spread(sizes: Sequence[int]) -> list[int]:
 
 
 def patch_sizes(output: Vec3, pooling: Vec3, *, isotropic: bool) -> Iterator[Vec3]:
-    """Patch sizes, cubes or not, fitted to the output, that are worth trying first.
+    """Yield the patch sizes, cubes or not, that fit the output and are worth trying first.
 
     Args:
-        output: extents wanted.
+        output: the extents of the output.
         pooling: the network's total pooling.
-        isotropic: the network treats all axes alike; of patches that differ only by exchanging
-            axes of equal output extent, the one longest in x is listed, for its longer rows.
+        isotropic: whether the network treats all axes alike. Then some patches differ only by an
+            exchange of axes with equal output extents. The one longest in x is listed, because it
+            has longer rows.
     """
     axes = (spread(axis_sizes(extent, pool)) for extent, pool in zip(output, pooling, strict=True))
     for z, y, x in product(*axes):
@@ -54,7 +59,7 @@ def patch_sizes(output: Vec3, pooling: Vec3, *, isotropic: bool) -> Iterator[Vec
 
 
 def patch_sizes_near(patch: Vec3, output: Vec3, pooling: Vec3) -> Iterator[Vec3]:
-    """All patch sizes within a step of one along every axis, with those that were left out."""
+    """Yield all patch sizes within a step of ``patch`` along every axis, with those left out before."""
     axes = [
         [m for m in axis_sizes(whole, pool) if abs(m - extent) <= FINEST_STEP * max(m, extent)]
         for whole, pool, extent in zip(output, pooling, patch, strict=True)

@@ -1,4 +1,4 @@
-"""The ways to cut a network into nested segments that run in sub-batches of fragments."""
+"""Segmentations: the divisions of a network into nested segments that run in sub-batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pooled_convolutions(network: Network) -> Iterator[PooledConv]:
 
 
 def fusible_convolutions(network: Network, options: StepOptions) -> tuple[PooledConv, ...]:
-    """The pooled convolutions that some primitive computes as one step."""
+    """Return the pooled convolutions that some primitive computes as one step."""
     return tuple(
         pair
         for pair in pooled_convolutions(network)
@@ -50,23 +50,23 @@ def segmentations(
 
     Segments are cut only where a single value is alive.
 
-    At a pool the fragments may stay in the segment; or a new segment starts there that takes a
-    few of the stored parents at a time; or one that makes a single fragment of one parent at a
-    time. The last may start at any of the convolutions before the pool, which are then computed
-    again for each fragment instead of storing what they give; the one next to the pool may be one
-    step with it.
+    There are three choices at a pool. The fragments stay in the segment. Or a new segment starts
+    that takes a few of the stored parents at a time. Or a new segment starts that makes a single
+    fragment of one parent at a time. The last kind may also start at any convolution before the
+    pool. It then computes these convolutions again for each fragment, and does not store their
+    output. The convolution next to the pool may be one step with it.
 
-    The steps have no primitive yet: they cost nothing but their input and output, which no
-    primitive can do without. Divisions that take more than ``allowed`` bytes for those alone are
-    left out.
+    The steps are bare. They have no primitive, and cost nothing but their input and output. Every
+    primitive needs at least those. Divisions that take more than ``allowed`` bytes for them alone
+    are left out.
 
     Args:
-        nodes: what to divide; the first takes what is given, and the last gives the result.
-        given: what the first segment takes at a time.
-        allowed: bytes.
+        nodes: the nodes to divide. The first takes the given input; the last gives the result.
+        given: the shape that the first segment takes at a time.
+        allowed: the bytes for inputs and outputs.
         fusible: the ``pooled_convolutions`` that may be one step.
-        device: where all segments run.
-        in_place: the last step's output has its place already, and takes no more.
+        device: the device of all segments.
+        in_place: whether the last step's output already has its place, and takes no more bytes.
     """
     opened = Segment(device, given.n, ())
     alive = {nodes[0].inputs[0]: given}
@@ -82,16 +82,16 @@ def _extend(
     fusible: Collection[PooledConv],
     in_place: bool,
 ) -> Iterator[tuple[Segment, ...]]:
-    """Yield every way to go on with the nodes left.
+    """Yield every continuation with the nodes left.
 
     Args:
-        done: segments closed.
+        done: the closed segments.
         opened: the segment that the next node may join.
-        nodes: those left.
-        alive: shapes of the values that they take, by name.
-        free: bytes left beside the inputs of all these segments.
-        fusible: what may be one step.
-        in_place: whether the last step's output takes no more.
+        nodes: the nodes left.
+        alive: the shapes of the values that they take, by name.
+        free: the bytes left beside the inputs of all these segments.
+        fusible: the pooled convolutions that may be one step.
+        in_place: whether the last step's output takes no more bytes.
     """
     if not nodes:
         yield (*done, opened)
@@ -102,7 +102,7 @@ def _extend(
             (stored,) = alive.values()
             left -= stored.nbytes
         rest = nodes[sum(len(step.layers) for step in steps) :]
-        viewed = [0] * len(steps)  # of each step, the bytes that are counted already
+        viewed = [0] * len(steps)  # the bytes of each step that are counted already
         viewed[0] += 0 if segment.steps else steps[0].shape_in.nbytes
         viewed[-1] += steps[-1].shape_out.nbytes if in_place and not rest else 0
         beside = sum(shape.nbytes for name, shape in alive.items() if name not in steps[0].takes)
@@ -123,7 +123,7 @@ def _next_steps(
     alive: Mapping[str, Shape5],
     fusible: Collection[PooledConv],
 ) -> Iterator[tuple[tuple[Segment, ...], Segment, tuple[Step, ...]]]:
-    """Yield the segments closed before the next steps, the one these are in, and they."""
+    """Yield the choices for the next steps: closed segments, open segment, and the steps."""
     node = nodes[0]
     shape = alive[node.inputs[0]]
     out = _output(node.layer, shape)
@@ -148,7 +148,7 @@ def _next_steps(
 
 
 def _output(layer: Layer, shape: Shape5) -> Shape5 | None:
-    """What a layer makes of a whole input, with all fragments of a pool; None if it cannot."""
+    """Return a layer's output shape for a whole input, with all fragments; None if it cannot be."""
     if isinstance(layer, Conv):
         size = valid_convolution(shape.size, layer.kernel)
         return size and Shape5.of(shape.n, layer.out_features, size)
@@ -159,10 +159,10 @@ def _output(layer: Layer, shape: Shape5) -> Shape5 | None:
 def _single_fragment(
     nodes: tuple[Node, ...], shape: Shape5, fusible: Collection[PooledConv]
 ) -> Iterator[tuple[Step, ...]]:
-    """Yield all choices of steps to the next pool, for an input at any offset of its window.
+    """Yield all choices of steps up to the next pool that make one fragment of one item.
 
-    They make one fragment of one item. The convolutions before the pool, each of which takes the
-    value before it, are repeated for each.
+    The input starts at any offset of the pool's window. The convolutions before the pool are
+    repeated for each offset. Each of them takes the value before it.
     """
     head: list[Node] = []
     for node in nodes:
@@ -194,6 +194,6 @@ def _single_fragment(
 
 
 def _steps(nodes: list[Node], shapes: list[Shape5]) -> Iterator[Step]:
-    """Yield the steps of nodes that each take the value before it."""
+    """Yield the bare steps of nodes that each take the value before it."""
     for node, (taken, given) in zip(nodes, pairwise(shapes), strict=True):
         yield bare_step(node.layer, taken, given, node.inputs)

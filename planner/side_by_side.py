@@ -1,4 +1,4 @@
-"""Batches shared out between the host's processors and a GPU, so that both end at a time."""
+"""Batches shared between the host's processors and a GPU, so that both end at the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from znni.network.network import Operation
 from znni.plans.primitive import Primitive
 from znni.plans.side_by_side import Share, SideBySide
 
-# The price of a primitive for some items, or None where it does not apply.
+# A function that prices a primitive for some items. It returns None if the primitive does not
+# apply.
 Priced = Callable[[Primitive, int], Offer | None]
 
 
@@ -21,16 +22,16 @@ def shared_offer(
     on_gpu: Sequence[Offer],
     priced: Priced,
 ) -> Offer | None:
-    """The fastest of each side together, each with items in proportion to its speed.
+    """Return the fastest primitives of host and GPU as one, with items in proportion to speed.
 
-    None where one of them alone does as well, which its share of the batch is too small for.
+    The result is None if one primitive alone does as well, because the other's share is too small.
 
     Args:
-        operation: what is computed.
-        shape: of the input.
-        on_host: offers for the whole batch, by the host's processors.
-        on_gpu: offers for it by primitives of the host that compute on a GPU.
-        priced: prices fewer items.
+        operation: the operation to compute.
+        shape: the shape of the input.
+        on_host: the offers of the host's processors for the whole batch.
+        on_gpu: the offers for it of host primitives that compute on a GPU.
+        priced: the function that prices fewer items.
     """
     if not (on_host and on_gpu):
         return None

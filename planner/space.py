@@ -1,4 +1,4 @@
-"""All the plans that there are for an output: what they are made of, and restrictions of it."""
+"""The space of all plans for an output, and its restrictions."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 
 @dataclass(eq=False)
 class Space:
-    """The plans for an output; what the layers take is worked out once, however often it is asked.
+    """The space of plans for an output. It works out the price of each call once.
 
     Attributes:
-        network: what to compute.
-        output: extents of the output wanted.
-        machine: its memory is the limit.
+        network: the network to compute.
+        output: the extents of the output.
+        machine: the machine, whose memory is the limit.
         catalogue: the primitives to choose from.
-        overhead: what the run takes beside the layers, in memory and in time.
-        model: predicts the times of the primitives.
+        overhead: the memory and time that a run takes beside its layers.
+        model: the model that predicts the times of the primitives.
         division: the sizes of the pieces that a layer's batch may be computed in.
-        device: where layers may run: on the ``cpu``, on the ``gpu``, some on each (``cpu+gpu``), or
-            wherever that is fastest.
+        device: the device for the layers. It is ``cpu``, ``gpu``, some layers on each
+            (``cpu+gpu``), or whatever is fastest.
     """
 
     network: Network
@@ -60,7 +60,7 @@ class Space:
             self._searches["host using gpu"] = self._search_host_using_gpu()
 
     def _search_host_using_gpu(self) -> DeviceSearch:
-        """The ways of layers on the host that may compute on the GPU."""
+        """Return the search for layers on the host that may compute on the GPU."""
         gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
         search = DeviceSearch(
             self.network, on_host, self.model, self.division, self._gpu_budget(gpu)
@@ -75,7 +75,10 @@ class Space:
 
     @cached_property
     def _search_gpu_pieces(self) -> DeviceSearch:
-        """Layers on the GPU by what computes pieces there for the host, and as these are timed."""
+        """The search among the GPU primitives that compute pieces for the host.
+
+        Its times come from the built-in model, as those of the host's primitives do.
+        """
         bases = computing_pieces(self.network, on_device(self.catalogue, "cpu").values())
         return DeviceSearch(self.network, bases, BUILT_IN, "none")
 
@@ -84,7 +87,7 @@ class Space:
 
     @property
     def cut_points(self) -> list[CutPoint]:
-        """Where plans may pass from the host to the GPU, which the host's layers may use or not."""
+        """The cut points to try, with and without layers on the host that use the GPU."""
         found = [CutPoint(n) for n in cut_points(self.network, self.device)]
         if "host using gpu" in self._searches:
             using = cut_points_using_gpu(self.network, self.device)
@@ -94,23 +97,23 @@ class Space:
         ]
 
     def on(self, device: DeviceChoice) -> Self:
-        """The search with layers there, with what this one knows of them."""
+        """Return the search with layers on that device. It shares the known prices."""
         other = copy(self)
         other.device = device
         return other
 
     def through(self, cut_points: Iterable[CutPoint]) -> Self:
-        """The search among plans that pass from the host to the GPU at one of these cut_points."""
+        """Return the search among plans with one of these cut points."""
         other = copy(self)
         other._allowed_cut_points = frozenset(cut_points)
         return other
 
     def within(self, memory: int, device: DeviceKind = "cpu") -> Self:
-        """The search under another limit, with what this one knows of the layers.
+        """Return the search under another memory limit. It shares the known prices.
 
         Args:
-            memory: bytes of a device.
-            device: the host, or the GPU.
+            memory: the bytes of the device.
+            device: the host or the GPU.
         """
         other = copy(self)
         if device == "cpu":
@@ -125,22 +128,22 @@ class Space:
         return other
 
     def among(self, primitives: Collection[str]) -> Self:
-        """The search among some of the primitives, by their names."""
+        """Return the search among some of the primitives, given by name."""
         some = {name: found for name, found in self.catalogue.items() if name in primitives}
         other = self._with_searches(lambda search: search.among(some.values()))
         other.catalogue = some
         return other
 
     def choosing(self, choose: Chooser) -> Self:
-        """The search with another way to give the memory to the steps, with what this one knows."""
+        """Return the search with another function that chooses steps. It shares what is known."""
         return self._with_searches(lambda search: search.choosing(choose))
 
     def undivided(self) -> Self:
-        """The search among plans that compute each layer's batch whole; the quicker one."""
+        """Return the search among plans that compute each layer's batch whole, which is quicker."""
         return self.dividing("none")
 
     def dividing(self, division: Division) -> Self:
-        """The search among plans with batches in pieces of these sizes."""
+        """Return the search among plans with batches in pieces of these sizes."""
         other = self._with_searches(lambda search: search.dividing(division))
         other.division = division
         return other
@@ -154,11 +157,11 @@ class Space:
 
     @property
     def calls(self) -> int:
-        """How many different calls were priced so far."""
+        """The number of different calls priced so far."""
         return sum(map(len, self._searches.values()))
 
     def patches(self) -> Iterator[Vec3]:
-        """The patches that are tried first: of those that differ by little a spread."""
+        """Yield the patches to try first: a spread, if many sizes differ by little."""
         isotropic = all(
             len(set(layer.kernel if isinstance(layer, Conv) else layer.window)) == 1
             for layer in self.network.layers
@@ -166,6 +169,6 @@ class Space:
         return patch_sizes(self.output, self.network.total_pooling, isotropic=isotropic)
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:
-        """The job in patches of that many output voxels."""
+        """Return the job in patches of that many output voxels."""
         bounds = {means: part.bounds for means, part in self._searches.items()}
         return PatchCandidate(self.network, self.machine, self.output, patch, self.overhead, bounds)

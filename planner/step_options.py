@@ -1,4 +1,4 @@
-"""The ways to compute each step."""
+"""The options for a step: every useful primitive, or list of pieces, with its price."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from znni.plans.segments import Step
 
 HOLDS_NOTHING = Limit([])
 
-# What a step asks for, and whether the output has its place already.
+# The parts of a bare step on which its options depend, and whether its output already has its
+# place.
 StepKey: TypeAlias = tuple[Operation, tuple[str, ...], Shape5, Shape5, bool]
 
 # An operation and its shapes.
@@ -37,13 +38,13 @@ CallKey: TypeAlias = tuple[Operation, Shape5, Shape5]
 
 
 class StepOptions:
-    """All steps that do what a step without a primitive asks, none worse than another in all.
+    """The options for a bare step, none of which another equals or beats in all respects.
 
     Args:
-        primitives: to choose from.
-        model: of their times.
+        primitives: the primitives to choose from.
+        model: the model that predicts their times.
         division: the sizes of the pieces that a batch may be computed in.
-        gpu_budget: what primitives of the host may take of a GPU.
+        gpu_budget: the GPU memory that primitives of the host may take.
     """
 
     def __init__(
@@ -72,12 +73,12 @@ class StepOptions:
     def __call__(
         self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
     ) -> tuple[Step, ...]:
-        """Steps on the Pareto front of seconds, resident and working memory, fastest first.
+        """Return steps on the Pareto front of seconds, resident and working memory, fastest first.
 
         Args:
-            step: its operation and shapes are what is step.
-            in_place: its output has its place already, as of ``Step.taken``.
-            limit: of the steps that are wanted. Others may be among those returned.
+            step: the bare step.
+            in_place: whether its output already has its place, as for ``Step.taken``.
+            limit: the limit of the steps wanted. The result may contain others too.
         """
         if not self.divides:
             return self.whole(step, in_place=in_place)
@@ -91,22 +92,23 @@ class StepOptions:
         return known
 
     def dividing(self, division: Division) -> StepOptions:
-        """The same in pieces of other sizes, with the calls that were priced."""
+        """Return options with pieces of other sizes, with the calls that were priced."""
         other = copy(self)
         other._division, other.divides = division, division != "none"
         other._known, other._pieces, other._relaxed = {}, {}, {}
         return other
 
     def relaxed(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
-        """Steps, not all of which there are, one of which equals or beats each that there is.
+        """Return relaxed steps: for each real option, one of them is as good or better.
 
-        Each list of pieces has one that takes the least time for an item. If the whole batch took
-        that, it would take no more than the list, in time, workspace or resident memory. These are
-        few, and known without any list.
+        Each list of pieces has a piece with the least time per item. A relaxed step computes the
+        whole batch at the speed of such a piece. It takes no more time, workspace or resident
+        memory than the list. Relaxed steps may not exist as primitives. They are few, and need no
+        lists.
 
         Args:
-            step: its operation and shapes are what is step.
-            in_place: as of a call.
+            step: the bare step.
+            in_place: whether its output already has its place.
         """
         if not self.divides:
             return self.whole(step, in_place=in_place)
@@ -126,11 +128,11 @@ class StepOptions:
         return self._relaxed[key]
 
     def whole(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
-        """Of these, with the batch whole, the Pareto front.
+        """Return the Pareto front of the options that compute the batch whole.
 
         Args:
-            step: its operation and shapes are what is step.
-            in_place: as of a call.
+            step: the bare step.
+            in_place: whether its output already has its place.
         """
         key = _step_key(step, in_place)
         if key not in self._known_whole:
@@ -138,11 +140,11 @@ class StepOptions:
         return self._known_whole[key]
 
     def __len__(self) -> int:
-        """How many different calls were priced, which is what a search spends its time on."""
+        """Return the number of different calls priced so far. Pricing dominates a search's time."""
         return len(self._offers_without_gpu)
 
     def _undivided(self, step: Step) -> Iterator[Step]:
-        """Steps by one primitive for all items at once."""
+        """Yield steps by one primitive for all items at once."""
         for offer in self._offered(step.operation, step.shape_in, step.shape_out):
             chosen, seconds = chosen_by(offer.primitive), offer.seconds
             yield replace(
@@ -150,7 +152,7 @@ class StepOptions:
             )
 
     def _divided(self, step: Step, limit: Limit) -> Iterator[Step]:
-        """Steps in pieces within a limit."""
+        """Yield steps in pieces within a limit."""
         shape, out = step.shape_in, step.shape_out
         whole = self._offered(step.operation, shape, out)
         for found in listings(shape.n, whole, self._piece_offers(step), limit):
@@ -164,7 +166,7 @@ class StepOptions:
             )
 
     def _piece_offers(self, step: Step) -> list[Offer]:
-        """What the primitives ask for fewer items, but for those that cut the batch themselves."""
+        """Return the offers for fewer items, without primitives that cut the batch themselves."""
         operation, shape, out = key = (step.operation, step.shape_in, step.shape_out)
         if key not in self._pieces:
             each = out.n // shape.n
@@ -178,7 +180,7 @@ class StepOptions:
         return self._pieces[key]
 
     def _offered(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
-        """What the primitives ask for one call; those that another beats in all are left out."""
+        """Return the offers for one call, without those that another beats in all respects."""
         alone = self._offered_without_gpu(operation, shape, out)
         if not self._using_gpu:
             return alone
@@ -197,7 +199,7 @@ class StepOptions:
         return self._offers[key]
 
     def _offered_without_gpu(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
-        """Of these, by primitives that use no other device than their own."""
+        """Return the offers of primitives that use no device but their own."""
         key = (operation, shape, out)
         if key not in self._offers_without_gpu:
             priced = (self._priced(p, operation, shape, out) for p in self._without_gpu)
@@ -207,7 +209,7 @@ class StepOptions:
     def _priced(
         self, primitive: Primitive, operation: Operation, shape: Shape5, out: Shape5
     ) -> Offer | None:
-        """What one asks for one call, if it applies and a GPU has the room for it."""
+        """Return a primitive's offer for one call, if it applies and fits into the GPU budget."""
         if primitive.out_shape(operation, shape) != out:
             return None
         cost = primitive.cost(operation, shape)

@@ -1,4 +1,4 @@
-"""A plan among its neighbours, as values: under other limits, in other patches, layer by layer."""
+"""Sweeps around a plan, as values: other memory limits, other patch sizes, and layer by layer."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from znni.core.shapes import Vec3
 from znni.plans.plan import Plan
 from znni.plans.segments import Step
 
-# The strategy of all primitives.
+# The strategy that allows all primitives.
 ANY = "any"
 
-# How many points the views have.
+# The number of points of each sweep.
 LIMITS = 8
 CUBES = 10
 
-# The cubes that are looked at, by their edges as shares of that of the plan's patch.
+# The smallest and largest cubes of a sweep: their edges as shares of the plan's edge.
 LEAST_EDGE, MOST_EDGE = 1 / 8, 3 / 2
 
-# Patches whose extents are within this factor of a cube's are near it.
+# A patch is near a cube if their extents differ by no more than this factor.
 NEAR = 1.25
 
 
 @dataclass(frozen=True)
 class StepView:
-    """What a step takes of a patch.
+    """The time and memory of one step of a plan.
 
     Attributes:
-        step: that one.
-        seconds: predicted for all its runs.
-        memory: the most bytes of its device that the whole run holds while it is computed.
-        throughout: of these, what it holds whatever layer is computed.
+        step: the step.
+        seconds: the predicted seconds of all its runs for a patch.
+        memory: the most bytes of its device that the whole run holds during the step.
+        throughout: the part of these bytes that the run holds during every step.
     """
 
     step: Step
@@ -45,14 +45,14 @@ class StepView:
 
 @dataclass(frozen=True)
 class Views:
-    """What surrounds a plan.
+    """The sweeps around a plan.
 
     Attributes:
-        plan: that one.
-        by_memory: fast plans under rising limits of its last device, which are those of their
-            machines; the plan itself is the last.
-        by_patch: for each strategy, the fastest plans in cubes of rising size that fit, if any
-            does: first ``ANY``, then families of primitives.
+        plan: the plan.
+        by_memory: fast plans under rising limits of its last device. The limits are those of their
+            machines. The last is the plan itself.
+        by_patch: for each strategy, the fastest plans in cubes of rising size. Strategies without
+            a plan that fits are left out. The first is ``ANY``; then come families of primitives.
     """
 
     plan: Plan
@@ -61,12 +61,12 @@ class Views:
 
 
 def views(search: Search, plan: Plan, families: Mapping[str, Collection[str]]) -> Views:
-    """Look around a plan.
+    """Return the sweeps around a plan.
 
     Args:
-        search: the one that found the plan.
-        plan: the fastest.
-        families: names of primitives that are a strategy, each.
+        search: the search that found the plan.
+        plan: the fastest plan.
+        families: the strategies, each with the names of its primitives.
     """
     own = edge(plan.patch)
     patches = cubes(search, at_equal_ratios(LEAST_EDGE * own, MOST_EDGE * own, CUBES))
@@ -80,22 +80,22 @@ def views(search: Search, plan: Plan, families: Mapping[str, Collection[str]]) -
 
 
 def by_patch_size(search: Search, patches: Iterable[Vec3]) -> Iterator[Plan]:
-    """The fastest plan with each patch that fits."""
+    """Yield the fastest plan with each patch that fits."""
     for patch in patches:
         if found := search.fastest_for(patch):
             yield found
 
 
 def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
-    """Fast plans under limits that rise from the least that any takes to that of this plan.
+    """Return fast plans under rising limits, from the least that any plan needs to the plan's own.
 
-    They are found in seconds: of the other plans only those are looked at that compute each
-    layer's batch whole, in patches near a cube: the fastest of all may be some percent faster.
+    They are found in seconds, because only some plans are tried. These compute each layer's batch
+    whole, in patches near a cube. The fastest of all plans may be some percent faster.
 
     Args:
-        search: the one that found the plan.
-        plan: the fastest under its own limit.
-        count: of limits, at equal ratios.
+        search: the search that found the plan.
+        plan: the fastest plan under its own limit.
+        count: the number of limits, at equal ratios.
     """
     undivided = search.on(plan.device).undivided()
     most, kind = plan.last_device.memory, plan.last_device.kind
@@ -105,7 +105,7 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
     found = [plan]
     for limit in sorted(limits, reverse=True):
         within = undivided.within(limit, kind)
-        # what is fastest under more memory, and fits, is fastest under less
+        # a plan that is fastest under more memory is also fastest under less, if it fits
         if found[-1].device_memory.total <= limit:
             found.append(replace(found[-1], machine=within.machine))
         elif fastest := within.fastest_of(patches):
@@ -114,7 +114,7 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
 
 
 def near_cubes(search: Search) -> Iterator[Vec3]:
-    """Of the patches that a search tries, those near a cube."""
+    """Yield the patches near a cube among those that a search tries."""
     edges = {float(extent) for patch in search.patches() for extent in patch}
     all_cubes = cubes(search, sorted(edges))
     for patch in search.patches():
@@ -123,9 +123,9 @@ def near_cubes(search: Search) -> Iterator[Vec3]:
 
 
 def cubes(search: Search, edges: Iterable[float]) -> list[Vec3]:
-    """Patches as near to cubes of these edges as extents fitted to the output allow.
+    """Return patches as near to cubes of these edges as extents fitted to the output allow.
 
-    Those that come to the same are listed once.
+    Equal patches are listed once.
     """
     axes = [
         axis_sizes(extent, pooling)
@@ -136,12 +136,12 @@ def cubes(search: Search, edges: Iterable[float]) -> list[Vec3]:
 
 
 def edge(patch: Vec3) -> float:
-    """Of a cube of as many voxels."""
+    """Return the edge of a cube with as many voxels as the patch."""
     return float(patch.volume ** (1 / 3))
 
 
 def steps(plan: Plan) -> Iterator[StepView]:
-    """What each step of a plan takes, first to last."""
+    """Yield the time and memory of each step of a plan, first to last."""
     for part in plan.parts:
         memory, _ = plan.limits[part.device]
         beside = memory.total - memory.working
@@ -151,7 +151,7 @@ def steps(plan: Plan) -> Iterator[StepView]:
 
 
 def at_equal_ratios(least: float, most: float, count: int) -> list[float]:
-    """So many numbers, two at least, from the least to the most."""
+    """Return ``count`` numbers, at least two, at equal ratios from the least to the most."""
     return [least * (most / least) ** (index / (count - 1)) for index in range(count)]
 
 
