@@ -79,7 +79,7 @@ class BoundsUsingGpu:
         return self._shared(alone, on_gpu, step.shape_in.nbytes, step.shape_out.nbytes)
 
     def _shared(self, alone: float, on_gpu: float, given: int, made: int) -> float:
-        if not alone:  # a pooling that is free, because it is fused with its convolution
+        if not alone:  # a pooling that costs its convolution no extra time
             return 0.0
         on_the_way = max(given, made) / self._link
         speed = 1 / alone + 1 / max(on_the_way, on_gpu)

@@ -67,7 +67,7 @@ class JobTime(NamedTuple):
         return self.time(load).total(self.patches)
 
     def layers_within(self, seconds: float) -> float:
-        """Return the most seconds of a patch's layers with which the job may stay under ``seconds``."""
+        """Return the seconds that a patch's layers may take at most for a job of ``seconds``."""
         least = self.time(Load(0.0, 0, 0))
         beside = least.patch.by_stage()[self.stage]
         return least.stage_within(seconds, self.patches, self.stage) - beside

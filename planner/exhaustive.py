@@ -48,7 +48,7 @@ class Search(Space):
             InvalidInput: the count is not positive.
         """
         if count < 1:
-            raise InvalidInput(f"{count} plans are none; ask for 1 or more")
+            raise InvalidInput(f"{count} plans were asked for; ask for 1 or more")
         best = BestPlans(count)
         if self.division == "all":  # pieces of powers of two bring most of the gain in little time
             self.dividing("power-of-two")._add_fastest(best)
@@ -116,7 +116,7 @@ class Search(Space):
         if not candidates:
             what = f"network {self.network.name} in patches of {patch}"
             raise InvalidInput(
-                f"no primitives compute {what} there; give {option('device', 'cpu')}"
+                f"no primitives compute {what} on this device; give {option('device', 'cpu')}"
             )
         return min(candidates, key=_lacking)
 

@@ -59,7 +59,10 @@ def patch_sizes(output: Vec3, pooling: Vec3, *, isotropic: bool) -> Iterator[Vec
 
 
 def patch_sizes_near(patch: Vec3, output: Vec3, pooling: Vec3) -> Iterator[Vec3]:
-    """Yield all patch sizes within a step of ``patch`` along every axis, with those left out before."""
+    """Yield all patch sizes within a step of ``patch`` along every axis.
+
+    They include the sizes that ``patch_sizes`` leaves out.
+    """
     axes = [
         [m for m in axis_sizes(whole, pool) if abs(m - extent) <= FINEST_STEP * max(m, extent)]
         for whole, pool, extent in zip(output, pooling, patch, strict=True)

@@ -71,7 +71,7 @@ def test_less_accuracy_than_there_is_to_have(monkeypatch: pytest.MonkeyPatch) ->
     succeeds("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--out", "plan.json")
     planned = ("--plan", "plan.json", "--accuracy", "bfloat16")
     shown = succeeds(*INFER, "--dry-run", "--overwrite", *planned)
-    assert "float32: bfloat16 is allowed, and the plan makes no use of it\n" in shown
+    assert "float32: bfloat16 is allowed, but the plan does not use it\n" in shown
     said = refused(*INFER, "--accuracy", "float16")
     assert "'float16' is not one of 'float32', 'tf32', 'bfloat16'" in said
 

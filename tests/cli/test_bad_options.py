@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
         (("--border", "none"), "--border"),
         (("--pad", "wrap"), "--pad"),
         (("--unknown",), "No such option: --unknown; see znni infer --help"),
-        (("--random-weights", "-1"), "-1 is no seed"),
+        (("--random-weights", "-1"), "-1 is not a seed"),
         (("--plan", "none.json"), "none.json: cannot be read: No such file or directory; check"),
         (("--net", "none.yaml"), "none.yaml: no such network file"),
     ],

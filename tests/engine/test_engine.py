@@ -258,7 +258,7 @@ def test_a_fused_step_survives_json_and_a_tampered_one_does_not() -> None:
         with pytest.raises(InvalidInput, match="not its network's layers"):
             Plan.from_json(before + '"segments"' + after.replace(old, new, 1))
     unpooled = after.replace('"primitive": "fused"', '"primitive": "conv"')
-    with pytest.raises(InvalidInput, match=r"l0\+l1 does not take .* by conv"):
+    with pytest.raises(InvalidInput, match=r"l0\+l1 does not turn .* into .* with conv"):
         check_runnable(Plan.from_json(before + '"segments"' + unpooled), CATALOGUE)
     step = plan.segments[0].steps[0]
     all_fragments = replace(step, shape_out=step.shape_out._replace(n=8))

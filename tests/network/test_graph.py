@@ -1,4 +1,4 @@
-"""Networks as graphs: what is alive when, where values must be known, and what is refused."""
+"""Networks as graphs: the values alive, the regions of values, and the errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
 @dataclass(frozen=True)
 class Sum:
-    """A join, which networks of files do not have yet."""
+    """A join, which network files do not have yet."""
 
     name: str
     stride: Vec3 = ONE
@@ -36,7 +36,7 @@ def conv(name: str, maps: int, kernel: int) -> Conv:
 
 
 def with_a_skip() -> Network:
-    """A convolution whose output is cropped and added to what two others make of it."""
+    """Return a network that crops a convolution's output and adds it to a later value."""
     join: Any = Sum("join")
     nodes = (
         Node(conv("first", 1, 2), (INPUT,)),

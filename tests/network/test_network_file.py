@@ -1,4 +1,4 @@
-"""Network files: what is read, and that a mistake gives its line, its value and what to do."""
+"""Network files: what is read, and errors that give the line, the value and a remedy."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_networks_here_load(path: Path) -> None:
         ("0.5", ".inf", 3, ["input.scale", "inf", "finite"]),
         ("-1", ".nan", 3, ["input.offset", "nan", "finite"]),
         ("{scale: 0.5, offset: -1}", "[1]", 3, ["keys and values: scale, offset"]),
-        ("name: last", "name: conv1", 9, ["a layer before it is named 'conv1', too; rename one"]),
+        ("name: last", "name: conv1", 9, ["an earlier layer is also named 'conv1'; rename one"]),
         ("name: last", "name: pool1", 9, ["'pool1', too"]),
         ("    name: last", "    pool: {window: 2}", 8, ["conv or a pool"]),
         ("name: whole", "name: whole\nname: again", 2, ["not valid YAML", "duplicate"]),
@@ -171,7 +171,7 @@ SNIPPETS = st.sampled_from([*(word.replace(":", ": ") for word in WORDS.split())
 
 
 def only_invalid_input(text: bytes, folder: Path) -> None:
-    """Loads, or is refused; anything else that is raised fails the test."""
+    """Load the file. ``InvalidInput`` is fine; any other error fails the test."""
     path = folder / "fuzz.yaml"
     path.write_bytes(text)
     with suppress(InvalidInput):

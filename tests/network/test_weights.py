@@ -1,4 +1,4 @@
-"""Weights: the same from every format, and refused where they are not the network's."""
+"""Weights: the same from every format, and refused if they do not fit the network."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_weights_that_a_program_made_wrong(fault: str) -> None:
-    """Refused before a run, and again where compiled code would read them."""
+    """They are refused before a run, and again where compiled code would read them."""
     wrong, said = FAULTS[fault]
     layers = random_weights(NETWORK, 5).layers
     with pytest.raises(InvalidInput) as refused:

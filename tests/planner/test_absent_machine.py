@@ -1,4 +1,4 @@
-"""Plans for a machine that is not here: what they are made of, and what is said of them."""
+"""Plans for a machine that is not here: the costs they use, and what reports say of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
 
 @pytest.fixture
 def primitives(small_case: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
-    """A good case with ``there.yaml``, and two convolutions: the one declared faster is slower."""
+    """A good case with ``there.yaml``, and two convolutions. The one declared faster is slower."""
     (small_case / "there.yaml").write_text(THERE)
     found = fake_catalogue(Fake("declared", convolved, 50.0), Fake("measured", convolved, 60.0))
     del found["conv"]
@@ -47,7 +47,7 @@ def primitives(small_case: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
 
 @pytest.fixture
 def measured(primitives: Catalogue, database: CostDatabase) -> None:
-    """Costs measured here, under the very name of the device."""
+    """Costs measured on this machine, under the same device name."""
     for name, factor in (("declared", 3.0), ("measured", 1.0)):
         primitive = primitives[name]
         for extent in range(8, 20):

@@ -1,4 +1,4 @@
-"""Several plans for one job: found under limits and among some, ranked, saved and run."""
+"""Several plans for one job: found under limits and restrictions, ranked, saved and run."""
 
 from __future__ import annotations
 

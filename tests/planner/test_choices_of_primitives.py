@@ -1,4 +1,4 @@
-"""Which primitives compute the steps of a plan: the best choice under a limit of memory."""
+"""Primitives for the steps of a plan: the best choice under a memory limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for a GPU: the limits of its memory, and which primitives they choose from."""
+"""Plans for a GPU: the limits of its memory, and the primitives that they choose from."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def on_gpu(memory: int, ram: int = 2**34) -> Plan:
 
 @pytest.mark.parametrize("memory", [200_000, 400_000, 10**7])
 def test_the_gpu_limits_the_layers_as_the_host_would(memory: int) -> None:
-    """What is beside them taken off, the fastest plan is the same."""
+    """Without the overhead of each device, the fastest plan is the same."""
     plan = on_gpu(memory)
     assert plan.gpu_memory is not None
     beside = plan.gpu_memory.total - plan.gpu_memory.working - plan.gpu_memory.resident
@@ -108,7 +108,7 @@ def test_the_primitives_are_those_of_the_devices_that_are_wanted() -> None:
 
 
 def test_a_gpu_whose_primitives_cannot_do_the_network_is_left_alone() -> None:
-    """Alone they do each layer, in some shapes; together none that the patches need."""
+    """Each layer has a primitive for some shapes, but not for the shapes that patches need."""
     few = {
         name: replace(
             primitive,

@@ -1,4 +1,4 @@
-"""Layers on the host that compute on a GPU: what plans say of them, and the same numbers."""
+"""Layers on the host that compute on a GPU: their plans, and the same numbers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CATALOGUE = (
 
 @pytest.fixture(autouse=True)
 def budgets_of_kibibytes() -> Iterator[None]:
-    """A GiB of a GPU is a KiB, so that small layers are divided."""
+    """Make a GiB of a GPU a KiB, so that small layers are divided."""
     host_ram._chosen.cache_clear()
     with mock.patch.object(host_ram, "GIB", KIB):
         yield
@@ -70,7 +70,7 @@ def search(
 
 
 def using(on_host: int, gpu_memory: int = 64 * KIB) -> Plan:
-    """The fastest plan that has so many layers on the host, some of which use the GPU."""
+    """Return the fastest plan with so many layers on the host, some of which use the GPU."""
     wanted = CutPoint(on_host, host_uses_gpu=True)
     plan = search(gpu_memory=gpu_memory).through([wanted]).fastest()[0]
     assert any(step.uses_gpu for step in plan.steps)
@@ -126,7 +126,7 @@ def test_the_fastest_of_all_is_no_slower_than_any_place() -> None:
 
 
 def test_only_the_host_s_own_are_priced_for_pieces_of_a_batch() -> None:
-    """Those that compute on the GPU cut the batch themselves."""
+    """Primitives that compute on the GPU cut the batch themselves."""
     asked: list[tuple[str, int]] = []
 
     def declining(primitive: Primitive, _: Operation, shape: Shape5) -> None:
@@ -144,7 +144,7 @@ def test_only_the_host_s_own_are_priced_for_pieces_of_a_batch() -> None:
 
 
 class NoBounds:
-    """Of which nothing is ruled out."""
+    """Bounds that rule nothing out."""
 
     def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
         return {name: 0.0 for name in NETWORK.maps if name in shapes and name != INPUT}
@@ -158,7 +158,7 @@ class NoBounds:
     [(0.1, "host_ram_16GiB"), (10.0, "host_ram_4GiB"), (100.0, "4 conv beside"), (1000.0, "conv")],
 )
 def test_bounds_rule_out_nothing_that_is_faster(flops: float, some: str) -> None:
-    """By a GPU that waits for its inputs, and by those that the host helps or does without."""
+    """Three cases: the GPU waits for its inputs, the host helps it, or the host works alone."""
     using = (HostRam(HOST, GPU, replace(BASE, flops=flops), gib) for gib in (4, 16))
     slow = FakeOnGpu("gpu_conv", convolved, flops=100 * flops)
     catalogue = CATALOGUE | {found.name: found for found in (slow, *using)}
@@ -176,7 +176,7 @@ def test_bounds_rule_out_nothing_that_is_faster(flops: float, some: str) -> None
 
 
 def test_a_pooling_may_be_bound_by_nothing() -> None:
-    """Where a convolution takes no longer with it than alone."""
+    """A convolution takes no longer with the pooling than alone."""
     fused = fake_catalogue(Fake("fused", convolved_and_pooled, flops=1e-3))
     found = search(catalogue=CATALOGUE | fused)
     least = found._searches["cpu"].bounds.of_layers(NETWORK.shapes(NETWORK.total_pooling))
@@ -216,5 +216,5 @@ def test_a_plan_that_takes_other_bytes_of_the_gpu_is_refused() -> None:
     plan = using(4)
     assert plan.gpu_memory is not None
     less = replace(plan, gpu_memory=replace(plan.gpu_memory, working=1))
-    with pytest.raises(InvalidInput, match="of fake GPU, and its steps take"):
+    with pytest.raises(InvalidInput, match="of fake GPU, but its steps take"):
         PatchRunner(less, CATALOGUE, random_weights(NETWORK, 7))

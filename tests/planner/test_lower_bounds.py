@@ -1,4 +1,4 @@
-"""The bounds by which patches are ruled out: no plan is faster."""
+"""Lower bounds, which rule patches out: no plan is faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HIDDEN = Conv("conv2", 80, 80, Vec3(3, 3, 3), "relu")
 
 
 class Tiled(Fake):
-    """Computes whole tiles of 22 voxels an axis only."""
+    """A primitive that computes only whole tiles of 22 voxels per axis."""
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         out = convolved(layer, shape)
@@ -37,7 +37,7 @@ class Tiled(Fake):
 
 
 def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
-    """Tiles of 22 outputs, as in overlap-save, which few extents are a multiple of."""
+    """Tiles have 22 outputs, as in overlap-save. Few extents are a multiple of 22."""
     by_tiles = Tiled("tiled", convolved, flops=1.0)
     network = Network.chain("one", 1, (CONV,))
     for extent in (22, 44, 66, 220):
@@ -50,7 +50,7 @@ def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
 
 
 def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
-    """Where all is fused, where nothing is, and where one layer's bound is from each."""
+    """Three cases: all steps are fused, none is, or layers get their bounds from both."""
     for flops in (2.0, 60.0, 90.0, 400.0):
         fused = Fake("fused", convolved_and_pooled, flops=flops)
         catalogue = fake_catalogue(*CONVOLUTIONS, fused)
@@ -65,7 +65,7 @@ def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
 
 @cache
 def using_gpu(name: str) -> DeviceSearch:
-    """The layers of n337 on the host of a machine whose GPU they may compute on."""
+    """Return the search for layers of n337 on a host whose GPU they may compute on."""
     network, there = NETWORKS / "n337.yaml", MACHINES / f"{name}.yaml"
     search = znni.inference.planning.search(
         network, (512, 512, 512), machine=there, costs="built-in"
@@ -92,7 +92,7 @@ def test_no_layer_that_may_use_a_gpu_is_faster_than_its_bound(
 
 @pytest.mark.parametrize("name", ["titanx-e7", "h200-node"])
 def test_such_bounds_are_near(name: str) -> None:
-    """The Titan X takes six times as long to compute as its input takes to come."""
+    """The Titan X computes for six times as long as its input takes to arrive."""
     step = bare_step(HIDDEN, Shape5(64, 80, 130, 130, 130), Shape5(64, 80, 128, 128, 128))
     part = using_gpu(name)
     assert part._options(step)[0].seconds < 1.3 * part.bounds.of_step(step)

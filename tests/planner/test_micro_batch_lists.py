@@ -1,4 +1,4 @@
-"""Lists of pieces: all that no other beats, and none besides."""
+"""Lists of pieces: all lists that no other beats, and no others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def offers(draw: st.DrawFn, sizes: list[int], most: int) -> list[Offer]:
 
 
 def every_list(batch: int, parts: list[Offer]) -> Iterator[tuple[tuple[int, Offer], ...]]:
-    """Every way to make up a batch of pieces, whatever the order."""
+    """Yield every way to make up a batch of pieces, in any order."""
     if batch == 0:
         yield ()
     elif parts and batch > 0:
@@ -106,7 +106,7 @@ def test_a_limit_leaves_out_only_what_is_beyond_it(data: st.DataObject, batch: i
 
 @given(data=st.data(), batch=st.sampled_from([6, 8, 12]))
 def test_under_each_limit_the_fastest_list_is_there(data: st.DataObject, batch: int) -> None:
-    """As workspace reuse asks for it: the least time within a limit of workspace."""
+    """Workspace reuse asks for the least time within a limit of workspace."""
     parts = data.draw(offers(piece_sizes(batch, "all"), 4))
     found = listings(batch, [], parts)
     for limit in range(6):

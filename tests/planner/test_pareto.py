@@ -1,4 +1,4 @@
-"""What is on a Pareto front."""
+"""The pairs on a Pareto front."""
 
 from __future__ import annotations
 

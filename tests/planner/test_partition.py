@@ -1,4 +1,4 @@
-"""Which layers are on the host and which on a GPU: what the search finds is the optimum."""
+"""Layers on the host and on a GPU: the search finds the optimum."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OVERHEADS = {
 
 
 class Enumerated(NamedTuple):
-    """What a plan takes."""
+    """The time and memory of a plan."""
 
     device: Processors
     seconds: float
@@ -71,7 +71,7 @@ class Enumerated(NamedTuple):
 
 @cache
 def every(beside: str) -> list[Enumerated]:
-    """All plans there are."""
+    """Return all possible plans."""
     return [found for patch in PATCHES for found in all_in(patch, OVERHEADS[beside])]
 
 
@@ -80,8 +80,10 @@ def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
     patches = OUTPUT.ceil_div(patch).volume
     for place in range(len(NETWORK.layers) + 1):
         where = cut_network(NETWORK, between, place)
-        for ways in product(*map(all_ways, where.partitions)):
-            parts = parts_of(tuple(part for way in ways for part in way), between[INPUT])
+        for candidates in product(*map(all_candidates, where.partitions)):
+            parts = parts_of(
+                tuple(part for segments in candidates for part in segments), between[INPUT]
+            )
             memory, gpu_memory = memory_of_run(NETWORK, patch, parts, overhead)
             seconds = time_of_run(NETWORK, patch, parts, overhead).total(patches)
             on_gpu = gpu_memory.total if gpu_memory else 0
@@ -89,8 +91,8 @@ def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
 
 
 @cache
-def all_ways(partition: Partition) -> list[tuple[Segment, ...]]:
-    """Every division of the layers, with every combination of primitives."""
+def all_candidates(partition: Partition) -> list[tuple[Segment, ...]]:
+    """Return every division of the layers, with every combination of primitives."""
     options = StepOptions(on_device(CATALOGUE, partition.device).values(), BUILT_IN)
     fusible = tuple(pooled_convolutions(NETWORK)) if partition.device == "cpu" else ()
     found = []
@@ -115,7 +117,7 @@ def all_ways(partition: Partition) -> list[tuple[Segment, ...]]:
 
 
 def limits(found: list[Enumerated]) -> Iterator[tuple[int, int]]:
-    """Of both devices, some within and some below what plans take."""
+    """Return memory limits of both devices, some above and some below the needs of plans."""
     host = sorted({candidate.host for candidate in found})
     on_gpu = sorted({candidate.gpu for candidate in found})
     for share_of_host, share_of_gpu in product((0.0, 0.1, 1.0), repeat=2):

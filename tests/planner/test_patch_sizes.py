@@ -1,4 +1,4 @@
-"""The sizes of patches that are tried for an output."""
+"""The patch sizes that are tried for an output."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from znni.plans.segments import Segment
 
 
 class Multiplying(Fake):
-    """Takes the time of the convolution's multiplications, at every voxel that it computes."""
+    """A primitive that takes the time of its multiplications, at every voxel that it computes."""
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         conv = layer.conv if isinstance(layer, PooledConv) else layer
@@ -59,7 +59,7 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
         for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
             size = patch + NETWORK.field_of_view - 1
             for segments in segmentations(NETWORK.nodes, Shape5.of(1, 1, size), fusible=fusible):
-                seconds = fastest_of_split(segments, output, patch, memory, options, overhead)
+                seconds = fastest_of_segments(segments, output, patch, memory, options, overhead)
                 best = min(best, seconds)
         if best == inf:
             with pytest.raises(DoesNotFit):
@@ -98,7 +98,7 @@ def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None
     }
 
 
-def fastest_of_split(
+def fastest_of_segments(
     segments: tuple[Segment, ...],
     output: Vec3,
     patch: Vec3,
@@ -106,7 +106,7 @@ def fastest_of_split(
     options: StepOptions,
     overhead: Overhead,
 ) -> float:
-    """The fastest job with given segments, every combination of primitives tried."""
+    """Return the job's least time with given segments, over every combination of primitives."""
     size, patches = patch + NETWORK.field_of_view - 1, output.ceil_div(patch).volume
     part = DevicePart(segments, Shape5.of(1, 1, size))
     runs = [n for segment, n in part.runs() for _ in segment.steps]

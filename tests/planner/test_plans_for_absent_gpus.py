@@ -1,4 +1,4 @@
-"""Plans for a machine with GPUs that is not here, as they are shown, checked and refused."""
+"""Plans for an absent machine with GPUs: how they are shown, checked and refused."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_plan_never_goes_back_to_the_host() -> None:
         with pytest.raises(InvalidInput, match="does not say which device its layers run on"):
             Plan.from_json(wrong)
     less = replace(plan, gpu_memory=replace(plan.gpu_memory, working=1))
-    with pytest.raises(InvalidInput, match="working bytes of Card, and its steps take"):
+    with pytest.raises(InvalidInput, match="working bytes of Card, but its steps take"):
         check_runnable(less, planning.catalogue(plan.machine))
 
 

@@ -1,4 +1,4 @@
-"""What surrounds a plan: other limits, other patches, families of primitives, its steps."""
+"""Sweeps around a plan: other limits, other patches, families of primitives, its steps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_cubes_cover_the_output_in_whole_patches(search: Search) -> None:
 
 
 def test_patches_near_a_cube_are_all_that_are() -> None:
-    """Of an output whose axes have the same extents to choose from."""
+    """The output's axes have the same extents to choose from."""
     same = small_search(output=Vec3(40, 40, 40))
     near, tried = set(near_cubes(same)), set(same.patches())
     assert {patch for patch in tried if max(patch) <= NEAR * min(patch)} <= near < tried

@@ -1,6 +1,7 @@
-"""Who gets the memory that layers hold at the same time: as a 0-1 program has it.
+"""The division of memory among layers that hold it at the same time, against a 0-1 program.
 
-Workspace division of micro-cuDNN (Oyama et al., 2018, section III-C), solved by a library.
+This is the workspace division of micro-cuDNN (Oyama et al., 2018, section III-C), solved by a
+library.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SHAPE = Shape5(1, 1, 1, 1, 1)
 
 
 def seconds_of_program(slots: Sequence[Slot], allowed: int) -> float:
-    """The least time, with a variable for each slot's choice of each step, and one for the peak."""
+    """Return the least time, with a variable for each step of each slot and one for the peak."""
     options = [(index, step) for index, slot in enumerate(slots) for step in slot.options]
     count = len(options)
     seconds = np.array([slots[i].runs * step.seconds for i, step in options] + [0.0])

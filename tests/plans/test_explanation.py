@@ -1,4 +1,4 @@
-"""What a plan's other primitives would change, and how that is told."""
+"""A plan's alternative primitives: what they would change, and how the explanation tells it."""
 
 from __future__ import annotations
 

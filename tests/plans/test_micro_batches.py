@@ -1,4 +1,4 @@
-"""A batch in pieces gives what it gives whole, in the memory that it says."""
+"""A batch in pieces gives the same result as the whole batch, in the memory that it declares."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_an_output_that_is_there_is_taken_if_it_has_the_shape() -> None:
 
 
 class Growing(Fake):
-    """Takes workspace for every item of the batch."""
+    """A primitive that takes workspace for every item of the batch."""
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         cost = super().cost(layer, shape)
@@ -161,7 +161,7 @@ def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -
 
 
 class Uneven(Growing):
-    """Takes longest for batches that are no multiple of three."""
+    """A primitive that takes longest for batches that are no multiple of three."""
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         cost = super().cost(layer, shape)
@@ -187,7 +187,7 @@ def seconds(memory: int, division: Division) -> float:
 
 @pytest.mark.parametrize("division", ["power-of-two", "all"])
 def test_the_plan_in_pieces_is_the_optimum(division: Division) -> None:
-    """Of all patches and segments, with every combination of all lists of pieces."""
+    """The comparison covers all patches and segments, with all combinations of lists of pieces."""
     options, output = StepOptions(UNEVEN.values(), BUILT_IN, division), Vec3(8, 8, 8)
     for memory in range(30_000, 60_000, 6_000):
         best = inf
@@ -223,7 +223,7 @@ def test_a_relaxed_option_equals_or_beats_each_that_there_is(division: Division)
 
 
 def test_limits_of_pieces_change_no_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of all sizes, as found within what is left of time and memory, and without limits."""
+    """Pieces of all sizes are found within the time and memory left, and without limits."""
     memories = range(30_000, 60_000, 2_000)
     within = [seconds(memory, "all") for memory in memories]
     by_two = [seconds(memory, "power-of-two") for memory in memories]

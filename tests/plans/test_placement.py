@@ -1,4 +1,4 @@
-"""Every value has its place, which nothing else takes while it is alive, in the least memory."""
+"""Placement: each value has memory of its own while it is alive, in the smallest arena."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from znni.plans.segments import Segment, Step
 
 
 class Block(NamedTuple):
-    """Bytes that are taken from one step to another, both counted."""
+    """Bytes that are taken from one step to another, both included."""
 
     start: int
     stop: int
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
-    """What is taken and when, told from the steps alone: each value to its last use."""
+    """Yield the blocks and their lifetimes from the steps alone: each value up to its last use."""
     placed = placement(part, alignment)
     steps = list(zip(part.steps, (it for places in placed.places for it in places), strict=True))
     ends = {segment.steps[-1].gives for segment in part.segments[:-1]}
@@ -81,7 +81,7 @@ def test_alignment_takes_no_more_than_the_arrays_it_pads(
 
 
 def step(name: str, takes: tuple[str, ...], out: int, workspace: int) -> Step:
-    """A step whose output takes ``4 * out`` bytes."""
+    """Return a step whose output takes ``4 * out`` bytes."""
     shape, made = Shape5(1, 1, 1, 1, 1), Shape5(1, 1, 1, 1, out)
     cost = Cost(1, 1, Memory.beside(shape.nbytes + made.nbytes, workspace), 1)
     conv = Conv(name, 1, 1, Vec3(1, 1, 1), "relu")
@@ -89,7 +89,7 @@ def step(name: str, takes: tuple[str, ...], out: int, workspace: int) -> Step:
 
 
 def test_skips_lie_below_what_ends_before_them() -> None:
-    """A U: each skip is taken by the step that mirrors the one that gave it."""
+    """In a U, the step that takes a skip mirrors the step that gave it."""
     down = [step(f"down{n}", (f"down{n - 1}" if n else "",), 100 - 20 * n, 5) for n in range(4)]
     up = [
         step(f"up{n}", (f"down{n}", f"up{n + 1}" if n < 2 else "down3"), 100 - 20 * n, 5)

@@ -1,4 +1,4 @@
-"""What a plan says of itself: its error, and the work that it wastes."""
+"""The figures of a plan: its error, and the work that it wastes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_wasted_work_counts_a_convolution_repeated_for_every_offset_of_its_pool(
 
 
 class Preferring:
-    """A model by which one primitive takes a second, and each other one two."""
+    """A model by which one primitive takes a second, and every other one takes two."""
 
     source = "a preference"
 

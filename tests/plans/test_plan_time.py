@@ -1,4 +1,4 @@
-"""The time that a plan's stages leave each other."""
+"""The time of a plan's stages, which work at the same time or take turns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_seconds_that_a_time_leaves_a_stage(
 
 
 def test_stages_that_go_on_at_a_time_take_as_long_as_the_slowest() -> None:
-    """Each stage takes a patch when it has handed on its last."""
+    """Each stage takes a patch as soon as it has handed on its last one."""
     for seconds in product((1.0, 2.0, 5.0), repeat=5):
         time = PlanTime(3.0, 4.0, StageSeconds(*seconds))
         for patches in (1, 2, 7):

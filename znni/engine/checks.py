@@ -1,4 +1,4 @@
-"""Whether a plan, or a volume, is one that can be run."""
+"""Checks that a plan or a volume can be run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from znni.plans.primitive import Catalogue
 
 
 def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
-    """Check that this machine's primitives do what the plan says.
+    """Check that this machine's primitives compute what the plan says.
 
     Raises:
-        InvalidInput: an unknown primitive, shapes that it would not produce, or other memory
-            than it takes.
+        InvalidInput: a primitive is unknown, gives other shapes, or takes other memory.
     """
     for part in plan.parts:
         _check_steps(part, catalogue)
@@ -49,20 +48,20 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
                 )
             if primitive.device.kind != segment.device:
                 raise InvalidInput(
-                    f"the plan has {step.primitive} run on the {segment.device}, and it runs on "
-                    f"the {primitive.device.kind}; {PLAN_AGAIN}"
+                    f"the plan runs {step.primitive} on the {segment.device}, but it runs on the "
+                    f"{primitive.device.kind}; {PLAN_AGAIN}"
                 )
             made = primitive.out_shape(step.operation, shape)
             if step.shape_in != shape or step.shape_out != made:
                 raise InvalidInput(
-                    f"the plan's layer {step.operation.name} does not take {step.shape_in} to "
-                    f"{step.shape_out} by {step.primitive}; {PLAN_AGAIN}"
+                    f"the plan's layer {step.operation.name} does not turn {step.shape_in} into "
+                    f"{step.shape_out} with {step.primitive}; {PLAN_AGAIN}"
                 )
             needed = primitive.cost(step.operation, shape).memory
             if step.cost.memory != needed:
                 raise InvalidInput(
-                    f"the plan has {step.cost.memory} for layer {step.operation.name} by "
-                    f"{step.primitive}, which takes {needed} here; {PLAN_AGAIN}"
+                    f"the plan says that {step.primitive} takes {step.cost.memory} for layer "
+                    f"{step.operation.name}, but it takes {needed} here; {PLAN_AGAIN}"
                 )
             shape = step.shape_out
         expected = shape
@@ -74,15 +73,15 @@ def _check_memory(plan: Plan) -> None:
         if (promised.resident, promised.working) != (resident, working):
             raise InvalidInput(
                 f"the plan promises {promised.resident} resident and {promised.working} working "
-                f"bytes of {device.name}, and its steps take {resident} and {working}; {PLAN_AGAIN}"
+                f"bytes of {device.name}, but its steps take {resident} and {working}; {PLAN_AGAIN}"
             )
 
 
 def check_features(volume: Volume, network: Network) -> None:
-    """Refuse a volume that has other maps than the network takes.
+    """Check that a volume has as many maps as the network takes.
 
     Raises:
-        InvalidInput: it has.
+        InvalidInput: it has another number of maps.
     """
     if volume.features != network.in_features:
         last = " (the last axis looks like the maps: move it to the front)"

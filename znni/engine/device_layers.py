@@ -1,10 +1,10 @@
-"""Patches through a plan's layers on a GPU.
+"""The layers of a plan on a GPU, which patches go through.
 
-One stream computes patch after patch in one arena. What comes in and goes out has two places each,
-so that a patch is brought to the GPU, and the last one's output from it, while another is computed.
-A tensor that the host hands on comes out of pinned memory. Blocks of a volume, and output, are
-smaller by far, and in ordinary memory: the driver moves them in pieces through pinned memory of its
-own, some gigabytes per second.
+One stream computes patch after patch in one arena. Input and output have two places each. So the
+GPU computes one patch while the next input and the last output are copied. A tensor that the host
+hands on comes from pinned memory. Blocks of a volume, and output, are far smaller and lie in
+ordinary memory. The driver copies them in pieces through its own pinned memory, at some gigabytes
+per second.
 """
 
 from __future__ import annotations
@@ -30,30 +30,33 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.segments import Step
 
-# What the driver rounds allocations up to, and what it keeps for code of kernels and for libraries
-# once they are called: all primitives together 30 MiB (`python -m bench gpu-memory`).
+# Bytes for the driver: it rounds allocations up, and it keeps memory for kernels and libraries once
+# they are called. All primitives together take 30 MiB (`python -m bench gpu-memory`).
 DRIVER_BYTES = 48 * 2**20
 
 DEVICE_BYTES = capacity_with_alignment(0) + DRIVER_BYTES
 
 
 def device_bytes_per_input_value() -> int:
-    """GPU bytes of what the first segment takes next; what it has taken is the layers'."""
+    """Return the GPU bytes per value of the first segment's next input.
+
+    Its current input counts as the layers' memory.
+    """
     return 4
 
 
 def device_bytes_per_output_voxel(dtype: OutputType) -> int:
-    """GPU bytes of an output computed, and of one on its way to the host."""
+    """Return the GPU bytes per voxel of two outputs: one computed, and one on its way out."""
     return 2 * np.dtype(dtype).itemsize
 
 
 class Launched(NamedTuple):
-    """A patch whose work the GPU was asked to do.
+    """A patch whose work is queued on the GPU.
 
     Attributes:
-        place: where its output comes.
+        place: the place of its output.
         parts: its input.
-        steps: each call of a step.
+        steps: the calls of its steps.
     """
 
     place: _Place
@@ -62,12 +65,12 @@ class Launched(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A patch that the GPU has done.
+    """A patch that the GPU has computed.
 
     Attributes:
-        dense: its output (f', Z, Y, X), as it is stored.
-        transfer: seconds of the copies to the GPU, and back.
-        computing: seconds that the GPU was at work on it.
+        dense: the output (f', Z, Y, X), in the type in which it is stored.
+        transfer: the seconds of the copies to the GPU and back.
+        computing: the seconds that the GPU computed it.
     """
 
     dense: NDArray[Any]
@@ -76,18 +79,18 @@ class Finished(NamedTuple):
 
 
 class DeviceLayers:
-    """Runs a side of a plan on the first GPU, with all that can be prepared once prepared.
+    """The layers of a plan on the first GPU, with everything prepared that can be prepared once.
 
     Args:
-        plan: whose side it is.
-        side: what to run; its output is dense.
+        plan: the plan.
+        part: the plan's part on the GPU. Its output is dense.
         catalogue: the primitives that it names.
-        weights: of the network.
-        measured: told of each call of a step, once its patch is done.
-        dtype: of the output.
+        weights: the network's weights.
+        measured: the function that takes the seconds of each step, as soon as its patch is done.
+        dtype: the type of the output.
 
     Raises:
-        RunFailed: the GPU's memory does not suffice, or it fails in another way.
+        RunFailed: the GPU does not have enough memory, or it fails in another way.
     """
 
     def __init__(
@@ -109,14 +112,14 @@ class DeviceLayers:
                 self._executor = Executor(part, catalogue, weights, ALIGNMENT)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
             self._compute.synchronize()
-            cupy().get_default_memory_pool().free_all_blocks()  # what only preparing took
+            cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             self._arena = DeviceArena(self._executor.arena_size, spare=0)
             self._upload = Upload(part.first_input, self._compute)
             dense = (plan.network.out_features, *plan.patch)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
-        """Two, asking and waiting, so that the GPU always knows what it is to do next."""
+        """Return two stages, queueing and waiting, so that the GPU always has work queued."""
 
         def finish(launched: Launched) -> NDArray[Any]:
             dense, transfer, computing = self.finish(launched)
@@ -127,9 +130,10 @@ class DeviceLayers:
         return [self.launch, finish]
 
     def launch(self, given: Fragments) -> Launched:
-        """Bring a patch to the GPU and ask for all its work; the GPU may still be at the last one.
+        """Copy a patch to the GPU and queue all its work. The GPU may still compute the last patch.
 
-        Its values may be overwritten afterwards. The patch before the last must be finished.
+        The patch's values may be overwritten afterwards. The patch before the last must be
+        finished.
 
         Raises:
             RunFailed: the GPU fails.
@@ -151,11 +155,11 @@ class DeviceLayers:
         with device_errors(self._name):
             with self._upload.of(given.values) as parts, self._compute:
                 self._executor(given._replace(values=parts), call, put)
-            self._compute.record(place.computed)  # the last: what is timed is over by then
+            self._compute.record(place.computed)  # recorded last, after all timed work
         return Launched(place, parts, steps)
 
     def finish(self, launched: Launched) -> Finished:
-        """Wait for a patch, and bring its output to the host.
+        """Wait for a patch, and copy its output to the host.
 
         Raises:
             RunFailed: the GPU fails.
@@ -173,11 +177,11 @@ class DeviceLayers:
 
 
 class _Place:
-    """Where a patch's output comes.
+    """A place for a patch's output.
 
     Attributes:
-        dense: the output (f', Z, Y, X), as it is stored.
-        computed: when it is there.
+        dense: the output (f', Z, Y, X), in the type in which it is stored.
+        computed: the event that the output is complete.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: OutputType) -> None:

@@ -1,4 +1,4 @@
-"""Fragments back to dense output, on a GPU."""
+"""Recombination of fragments into dense output, on a GPU."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 
 THREADS = 256
-MOST_BLOCKS = 1 << 20  # each thread goes on from there
+MOST_BLOCKS = 1 << 20  # with more values, each thread takes several
 
 
 class DeviceRecombination:
-    """Writes fragments into dense outputs, as they are stored.
+    """The recombination of fragments into dense outputs, in the type in which they are stored.
 
     Args:
-        patch: extents of an output.
-        dtype: of its values.
+        patch: the extents of an output.
+        dtype: the type of its values.
     """
 
     def __init__(self, patch: Vec3, dtype: OutputType) -> None:
@@ -31,7 +31,7 @@ class DeviceRecombination:
     def __call__(self, fragments: Any, at: tuple[Vec3, ...], stride: Vec3, dense: Any) -> None:
         """Write fragments (n, f, z, y, x) to their positions in the output (f, Z, Y, X).
 
-        As ``znni.engine.host_layers.place`` does, and on the current stream.
+        It does the same as ``znni.engine.host_layers.place``, on the current stream.
         """
         if at not in self._starts:  # the same in every patch
             self._starts[at] = cupy().asarray(starts(at, self._patch))
@@ -47,15 +47,18 @@ class DeviceRecombination:
 
 
 def starts(at: tuple[Vec3, ...], patch: Vec3) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Where in a map of the output, its voxels in a row, fragments at these positions begin."""
+    """Return where fragments at these positions begin in a map of the output.
+
+    The results are indices into the map's voxels in a row.
+    """
     return np.array([(p.z * patch.y + p.y) * patch.x + p.x for p in at], np.int64)
 
 
 def source() -> str:
-    """The kernel, in CUDA C++."""
+    """Return the kernel in CUDA C++."""
     return source_beside(__file__, "recombine.cu")
 
 
 def stored_as(dtype: OutputType) -> str:
-    """The kernel's constant for a type of output."""
+    """Return the compiler option that sets the kernel's output type."""
     return f"-DSTORED_{dtype.upper()}"

@@ -1,4 +1,4 @@
-"""The order in which a patch goes through the nested segments of a side, on the host or a GPU."""
+"""The executor: it takes a patch through the nested segments of a part, on the host or a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from znni.plans.segments import Step
 
 ZERO = Vec3(0, 0, 0)
 
-# Of the host or a GPU.
+# An array of the host or a GPU.
 Array: TypeAlias = Any
 
 
@@ -24,8 +24,8 @@ class Prepared(NamedTuple):
     """A step that is ready to run.
 
     Attributes:
-        step: what is computed.
-        run: computes it.
+        step: the step.
+        run: the function that computes it.
         place: the memory of the arena that it uses.
     """
 
@@ -34,27 +34,27 @@ class Prepared(NamedTuple):
     place: StepPlace
 
 
-# Runs a step on its input, and returns its output.
+# A function that runs a step on its input and returns its output.
 Call: TypeAlias = Callable[[Prepared, Array], Array]
 
-# Takes what the last step gives.
+# A function that takes the results of the last step.
 Place: TypeAlias = "Callable[[Fragments], None]"
 
-# Is told each step that was run, and its seconds.
+# A function that takes each step that was run, and its seconds.
 Measured: TypeAlias = Callable[[Step, float], None]
 
 
 def not_measured(_step: Step, _seconds: float) -> None:
-    """Tell nobody."""
+    """Ignore a measured step."""
 
 
 class Fragments(NamedTuple):
-    """Fragments of a patch, wherever they are.
+    """Fragments of a patch, on the host or a GPU.
 
     Attributes:
-        values: (n, f, z, y, x).
-        at: where in the patch's dense output each one's first voxel lies.
-        stride: how far apart their voxels are there.
+        values: the values (n, f, z, y, x).
+        at: the position of each fragment's first voxel in the patch's dense output.
+        stride: the distance between neighbouring voxels of a fragment in that output.
     """
 
     values: Array
@@ -63,21 +63,23 @@ class Fragments(NamedTuple):
 
 
 def whole(block: Array) -> Fragments:
-    """A patch's input (f, z, y, x) as its only fragment."""
+    """Return a patch's input (f, z, y, x) as its only fragment."""
     return Fragments(block[None], (ZERO,), Vec3(1, 1, 1))
 
 
 class Executor:
-    """Takes patches through segments, depth first: each result goes on before the next input.
+    """The segments of a part, ready for patches, depth first.
+
+    Each result goes through the segments after it before the next input is taken.
 
     Args:
-        part: segments to run; their primitives are made ready.
-        catalogue: the primitives that they name.
-        weights: the network's.
-        alignment: bytes that every array in the arena begins at a multiple of.
+        part: the segments to run. Their primitives are prepared.
+        catalogue: the primitives that the part names.
+        weights: the network's weights.
+        alignment: the bytes of which every array's beginning in the arena is a multiple.
 
     Attributes:
-        arena_size: bytes of the arena that the steps' places are in.
+        arena_size: the bytes of the arena that holds the steps' places.
     """
 
     def __init__(
@@ -97,17 +99,17 @@ class Executor:
         )
 
     def __call__(self, given: Fragments, call: Call, place: Place) -> None:
-        """Take all fragments of one patch through, some at a time.
+        """Take all fragments of one patch through the segments, some at a time.
 
         Args:
-            given: the input; of its values, each part is asked for once, in order.
-            call: runs each step.
-            place: takes what the last one gives.
+            given: the input. Each part of its values is read once, in order.
+            call: the function that runs each step.
+            place: the function that takes the results of the last step.
         """
         self._descend(0, given, call, place)
 
     def _descend(self, level: int, stored: Fragments, call: Call, place: Place) -> None:
-        """Take a stored input, sub-batch by sub-batch, through the segments from ``level`` on."""
+        """Take a stored input through the segments from ``level`` on, one sub-batch at a time."""
         segment, _ = self._levels[level]
         size = segment.sub_batch
         for first in range(0, len(stored.at), size):

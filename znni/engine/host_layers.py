@@ -1,4 +1,4 @@
-"""Patches through a plan's layers on the host."""
+"""The layers of a plan on the host, which patches go through."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from znni.plans.primitive import Catalogue
 
 
 class HostLayers:
-    """Runs a side of a plan on the host, with all that can be prepared once prepared.
+    """The layers of a plan on the host, with everything prepared that can be prepared once.
 
-    Its arena holds what a patch takes beside its input, which is the caller's, and the tensor that
-    is handed on. There are two of these: one is filled while the GPU takes the other. Where steps
-    compute on a GPU, it copies from and to the arena itself, whose pages are locked for that, and
-    they share an arena there.
+    The arena holds the arrays of a patch, except two. Its input belongs to the caller; the tensor
+    that is handed on is allocated apart. There are two such tensors: one is filled while the GPU
+    reads the other.
+
+    If steps compute on a GPU, it copies directly from and to the arena. So the arena's pages are
+    locked. These steps share one arena on the GPU.
 
     Args:
-        plan: whose side it is.
-        side: what to run.
+        plan: the plan.
+        part: the plan's part on the host.
         catalogue: the primitives that it names.
-        weights: of the network.
-        measured: told of each call of a step, once it is done.
+        weights: the network's weights.
+        measured: the function that takes the seconds of each step, as soon as it is done.
 
     Raises:
-        RunFailed: a tensor is to be handed on to a GPU, or steps compute there, and the system or
-            the GPU does not give the memory.
+        RunFailed: the GPU is used, and the system or the GPU does not give the memory.
     """
 
     def __init__(
@@ -64,12 +65,12 @@ class HostLayers:
             self._arena = Arena(self._executor.arena_size)
             return
         with device_errors(plan.gpu.name):
-            cupy().get_default_memory_pool().free_all_blocks()  # what only preparing took
+            cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             self._arena = Arena(self._executor.arena_size, page_locked=True)
             self._on_gpu = DeviceArena(part.gpu_working)
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
-        """One, which gives dense output, or all that the last step makes, for the next side."""
+        """Return one stage. It gives dense output, or the last step's results for the GPU."""
         run = self.tensor if self._part.hands_on else self.dense
 
         def work(given: Fragments) -> Float32 | Fragments:
@@ -80,13 +81,13 @@ class HostLayers:
         return [work]
 
     def dense(self, given: Fragments) -> Float32:
-        """The dense output (f', Z, Y, X) of a patch."""
+        """Return the dense output (f', Z, Y, X) of a patch."""
         dense = np.empty((self._part.output_shape.f, *self._patch), np.float32)
         self._executor(given, self._call, lambda made: place(*made, dense))
         return dense
 
     def tensor(self, given: Fragments) -> Fragments:
-        """All that the last step makes of a patch, each part written into its place."""
+        """Return all results of the last step for a patch, written into one tensor."""
         whole = next(self._tensors)
         parts: list[Fragments] = []
 
@@ -113,8 +114,8 @@ class HostLayers:
 def place(fragments: Float32, at: Sequence[Vec3], stride: Vec3, dense: Float32) -> None:
     """Write fragments (n, f, z, y, x) to their positions in the dense output (f, Z, Y, X).
 
-    Voxel i of a fragment goes to ``at + stride * i``. After pools p1, p2, ... with offsets o1,
-    o2, ... that is ``o1 + p1 (o2 + p2 (... + i))``: the first pool's offset counts least.
+    Voxel i of a fragment goes to ``at + stride * i``. After pools p1, p2, ... with offsets o1, o2,
+    ... that is ``o1 + p1 (o2 + p2 (... + i))``: the first pool's offset counts least.
     """
     for fragment, start in zip(fragments, at, strict=True):
         dense[:, start.z :: stride.z, start.y :: stride.y, start.x :: stride.x] = fragment

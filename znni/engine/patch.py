@@ -1,4 +1,4 @@
-"""Patches through a plan: its layers on the host, on a GPU, or first on the one, then the other."""
+"""The patch runner: it takes patches through a plan's layers on the host, on a GPU, or on both."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from znni.plans.primitive import Catalogue
 
 
 class Layers(Protocol):
-    """A side of a plan, ready to run."""
+    """A part of a plan, ready to run."""
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
-        """What it does with the fragments of a patch, one after the other."""
+        """Return the stages for the fragments of a patch, in order."""
 
 
 class PatchRunner:
-    """Runs patch after patch through a plan, with all that can be prepared once prepared.
+    """A runner of patches through a plan, with everything prepared that can be prepared once.
 
     Args:
-        plan: what to run.
+        plan: the plan.
         catalogue: the primitives that it names.
-        weights: of its network.
-        measured: told of each call of a step, once it is done.
-        dtype: of the output that comes from a GPU; the host's is float32.
+        weights: the weights of its network.
+        measured: the function that takes the seconds of each step, after it is done.
+        dtype: the type of output from a GPU; output from the host is float32.
 
     Raises:
         InvalidInput: the primitives are not those of the plan.
-        RunFailed: the GPU's memory does not suffice, or it fails in another way.
+        RunFailed: the GPU does not have enough memory, or it fails in another way.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class PatchRunner:
         self._layers = [ready(part) for part in plan.parts]
 
     def __call__(self, block: Float32) -> NDArray[Any]:
-        """The dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
+        """Return the dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
         made: Any = block
         for work in self.stages(Stopwatch()):
             made = work(made)
@@ -68,9 +68,9 @@ class PatchRunner:
         return dense
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
-        """What is done with a patch, as of any ``Runner``: the stages of each side in order.
+        """Return the stages of each part in order, as every ``Runner`` does.
 
-        Where the sides take turns they are one stage.
+        If the parts take turns, all their stages are one stage.
         """
         first, *others = (work for part in self._layers for work in part.stages(stopwatch))
         if not self.plan.time.in_turn:

@@ -1,4 +1,4 @@
-"""Tensors of the host on their way to a GPU, some items at a time."""
+"""Uploads: copies of host tensors to a GPU, some items at a time."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from znni.network.weights import Float32
 
 
 class Span(NamedTuple):
-    """What a stream does between two events."""
+    """The work of a stream between two events."""
 
     before: Any
     after: Any
 
     @property
     def seconds(self) -> float:
-        """How long that took; known once the second event has come to pass."""
+        """The seconds of the work. They are known once the second event has happened."""
         return float(cupy().cuda.get_elapsed_time(self.before, self.after)) * 1e-3
 
 
 class Upload:
-    """Brings tensors to a GPU, into two places in turns: one is filled as the other is computed on.
+    """Uploads of tensors to a GPU, into two places in turn.
+
+    One place is filled while the layers compute on the other.
 
     Args:
-        part: the shape of what is brought at a time.
+        part: the shape of the part that is copied at a time.
         compute: the stream that reads it.
     """
 
@@ -41,27 +43,27 @@ class Upload:
         self._places = cycle((Place(part), Place(part)))
 
     def next_place(self) -> Place:
-        """The one that was filled before the last."""
+        """Return the place that was filled before the last one."""
         return next(self._places)
 
     @contextmanager
     def of(self, values: Float32) -> Iterator[Parts]:
-        """Serve the parts of a tensor within a ``with`` block; by its end it may be overwritten."""
+        """Serve a tensor's parts in a ``with`` block; afterwards it may be overwritten."""
         parts = Parts(self, values)
         yield parts
         parts.finish()
 
 
 class Parts:
-    """A tensor of the host, whose parts are on the GPU when they are asked for, each once.
+    """A host tensor whose parts are copied to the GPU on request, each part once.
 
     Args:
-        upload: brings them.
+        upload: the upload that copies them.
         values: the tensor (n, f, z, y, x).
 
     Attributes:
         copied: the copy of each part.
-        computed: what the compute stream did with each, from when it was there.
+        computed: the compute stream's work on each part, from the end of its copy.
     """
 
     def __init__(self, upload: Upload, values: Float32) -> None:
@@ -72,7 +74,7 @@ class Parts:
         self.computed: list[Span] = []
 
     def __getitem__(self, items: slice) -> Any:
-        """Some items, for what the compute stream is asked to do until the next are asked for."""
+        """Return some items on the GPU. They are valid for work queued before the next request."""
         self._let_go()
         upload, place = self._upload, self._upload.next_place()
         upload.stream.wait_event(place.read)
@@ -84,12 +86,12 @@ class Parts:
         return place.x
 
     def finish(self) -> None:
-        """Wait until the last part is brought, which may still be computed on."""
+        """Wait until the last part is copied. The compute stream may still read it."""
         self._let_go()
         self.copied[-1].after.synchronize()
 
     def _let_go(self) -> None:
-        """The last part's place is free when all that was asked for until now is done."""
+        """Free the last part's place as soon as all work queued so far is done."""
         if self._at_work:
             place, before = self._at_work
             place.read = _now(self._upload.compute)
@@ -97,11 +99,11 @@ class Parts:
 
 
 class Place:
-    """Memory of the GPU for a part.
+    """GPU memory for one part.
 
     Attributes:
         x: the part.
-        read: when it has been computed on.
+        read: the event after which the part may be overwritten.
     """
 
     def __init__(self, part: Shape5) -> None:
@@ -110,7 +112,7 @@ class Place:
 
 
 def pinned(shape: Shape5) -> Float32:
-    """An array of the host that a GPU copies from at the full speed of the link.
+    """Return a host array that a GPU copies from at the full speed of the link.
 
     Raises:
         cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many pages.
@@ -120,5 +122,5 @@ def pinned(shape: Shape5) -> Float32:
 
 
 def _now(stream: Any) -> Any:
-    """When a stream will have done what it was asked for so far; who waits for it sleeps."""
+    """Record an event for all work queued on a stream so far. A thread that waits for it sleeps."""
     return stream.record(cupy().cuda.Event(block=True))

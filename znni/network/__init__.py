@@ -1,1 +1,1 @@
-"""What is computed: the network, its file and its weights."""
+"""Networks: the layers to compute, with their files and weights."""

@@ -1,8 +1,7 @@
-"""Networks as graphs: nodes that each compute one value from values computed before.
+"""Networks as graphs: each node computes one value from values computed before.
 
-A chain is the graph in which every node takes the value of the node before it. The weights are kept
-apart (``znni.network.weights``), so that a network can be hashed, compared and planned without
-arrays. ``znni.network.geometry`` tells where its values lie.
+In a chain every node takes the value of the node before it. The weights are kept apart
+(``znni.network.weights``). So a network can be hashed, compared and planned without arrays.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ class Conv:
     """A valid 3D convolution (cross-correlation, as in PyTorch), a bias and an activation.
 
     Attributes:
-        name: unique within the network; names its weights.
-        in_features: input maps.
-        out_features: output maps.
-        kernel: extents in voxels.
-        activation: applied to the sum; ``softmax`` runs over the maps of each voxel.
+        name: the name, unique within the network; it also names the weights.
+        in_features: the number of input maps.
+        out_features: the number of output maps.
+        kernel: the extents in voxels.
+        activation: the function applied to the sum. ``softmax`` runs over the maps of each voxel.
 
     Raises:
-        InvalidInput: no maps, an extent that is not positive, or an unknown activation.
+        InvalidInput: there are no maps, an extent is not positive, or the activation is unknown.
     """
 
     name: str
@@ -56,15 +55,15 @@ class Conv:
 
     @property
     def stride(self) -> Vec3:
-        """Samples of the input from one sample of the output to the next."""
+        """The samples of the input from one sample of the output to the next."""
         return Vec3(1, 1, 1)
 
     def needs(self, region: Box, stride: Vec3) -> Box:
         """Return the voxels of the input that a dense region of the output depends on.
 
         Args:
-            region: voxels at which the output is wanted.
-            stride: voxels between neighbouring samples of the input.
+            region: the voxels at which the output is wanted.
+            stride: the voxels between neighbouring samples of the input.
         """
         return Box(region.start, region.stop + (self.kernel - 1) * stride)
 
@@ -82,30 +81,30 @@ class Conv:
         return self.out_features
 
     def size_from(self, size: Vec3) -> Vec3:
-        """Return the output's samples per axis for an input of that many."""
+        """Return the output's samples per axis for an input of that size."""
         return size - self.kernel + 1
 
     @property
     def weight_shape(self) -> tuple[int, int, int, int, int]:
-        """Shape of the weights: (out, in, z, y, x)."""
+        """The shape of the weights: (out, in, z, y, x)."""
         return (self.out_features, self.in_features, *self.kernel)
 
     @property
     def parameters(self) -> int:
-        """Weights and biases."""
+        """The number of weights and biases."""
         return self.out_features * (self.in_features * self.kernel.volume + 1)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Max-pooling with stride = window. Pooled or dense (fragments) is the plan's choice.
+    """Max-pooling whose stride is its window. The plan chooses pooled or dense (fragments).
 
     Attributes:
-        name: unique within the network.
-        window: extents in voxels.
+        name: the name, unique within the network.
+        window: the extents in voxels.
 
     Raises:
-        InvalidInput: an extent that is not positive.
+        InvalidInput: an extent is not positive.
     """
 
     name: str
@@ -116,15 +115,15 @@ class Pool:
 
     @property
     def stride(self) -> Vec3:
-        """Samples of the input from one sample of the output to the next."""
+        """The samples of the input from one sample of the output to the next."""
         return self.window
 
     def needs(self, region: Box, stride: Vec3) -> Box:
         """Return the voxels of the input that a dense region of the output depends on.
 
         Args:
-            region: voxels at which the output is wanted.
-            stride: voxels between neighbouring samples of the input.
+            region: the voxels at which the output is wanted.
+            stride: the voxels between neighbouring samples of the input.
         """
         return Box(region.start, region.stop + (self.window - 1) * stride)
 
@@ -133,7 +132,7 @@ class Pool:
         return maps
 
     def size_from(self, size: Vec3) -> Vec3:
-        """Return the output's samples per axis for an input of that many, pooled plainly."""
+        """Return the output's samples per axis for an input of that size, pooled plainly."""
         return size // self.window
 
 
@@ -149,23 +148,23 @@ class PooledConv:
 
     @property
     def name(self) -> str:
-        """Of both layers."""
+        """The names of both layers."""
         return f"{self.conv.name}+{self.pool.name}"
 
 
-# What a primitive does: a layer, or two in one.
+# The operation of a primitive: one layer, or two in one.
 Operation: TypeAlias = Conv | Pool | PooledConv
 
 
 @dataclass(frozen=True)
 class InputScaling:
-    """How stored values become the network's input: ``float32 = value * scale + offset``."""
+    """The conversion of stored values to network input: ``float32 = value * scale + offset``."""
 
     scale: float = 1.0
     offset: float = 0.0
 
 
-# The value that every network starts from. No layer can have this name.
+# The name of the network's input. No layer can have this name.
 INPUT = ""
 
 
@@ -174,8 +173,9 @@ class Node:
     """A layer of a network and the values that it takes.
 
     Attributes:
-        layer: the operation; its name is the node's, and that of the value that it gives.
-        inputs: names of the values that it takes, each the network's ``INPUT`` or a node before it.
+        layer: the layer. Its name is also the name of the node and of the node's value.
+        inputs: the names of the values that it takes. Each is the network's ``INPUT`` or an earlier
+            node.
     """
 
     layer: Layer
@@ -188,7 +188,7 @@ class Node:
 
     @property
     def is_convolution(self) -> bool:
-        """Whether the node has weights."""
+        """True if the node has weights."""
         return isinstance(self.layer, Conv)
 
 
@@ -197,16 +197,16 @@ class Network:
     """A graph of layers.
 
     Attributes:
-        name: for reports.
-        in_features: input maps.
-        nodes: layers with their inputs, in an order in which they can be computed.
+        name: the name, for reports.
+        in_features: the number of input maps.
+        nodes: the layers with their inputs, in an order in which they can be computed.
         output: the name of the node whose value is the network's output.
-        scaling: scaling of the input.
+        scaling: the scaling of the input.
         weights: the weights file that the network file names, if it names one.
 
     Raises:
-        InvalidInput: no convolution, a name used twice, a value that is not there or that nothing
-            uses, or maps that do not match.
+        InvalidInput: there is no convolution, or two layers have the same name. Or a value is
+            missing or unused, or numbers of maps do not match.
     """
 
     name: str
@@ -257,7 +257,7 @@ class Network:
 
     @cached_property
     def alive(self) -> tuple[tuple[str, ...], ...]:
-        """The values that are still needed before the first node and after each node."""
+        """The values that are still needed: before the first node, and after each node."""
         last_use = {name: index for index, node in enumerate(self.nodes) for name in node.inputs}
         last_use[self.output] = len(self.nodes)
         alive, found = [INPUT], [tuple[str, ...]((INPUT,))]
@@ -278,7 +278,7 @@ class Network:
 
     @property
     def out_features(self) -> int:
-        """Output maps."""
+        """The number of output maps."""
         return self.maps[self.output]
 
     @cached_property
@@ -288,12 +288,12 @@ class Network:
 
     @cached_property
     def total_pooling(self) -> Vec3:
-        """Voxels from one sample of the pooled output to the next, per axis."""
+        """The voxels from one sample of the pooled output to the next, per axis."""
         return self.strides[self.output]
 
     @cached_property
     def field_of_view(self) -> Vec3:
-        """Input voxels that one output voxel depends on, per axis."""
+        """The input voxels that one output voxel depends on, per axis."""
         return self.regions(Vec3(1, 1, 1))[INPUT].size
 
     @cached_property
@@ -311,11 +311,12 @@ class Network:
     def regions(self, output: Vec3) -> dict[str, Box]:
         """Return the voxels at which each value must be known for a block of dense output.
 
-        One walk from the output back. The region of a value that several nodes take is the hull of
-        what they need. Coordinates are those of the output block, whose first voxel is 0.
+        The regions come from one walk from the output back. Several nodes may take the same value.
+        Its region is then the hull of the regions that they need. Coordinates are those of the
+        output block, whose first voxel is 0.
 
         Args:
-            output: voxels of the block.
+            output: the voxels of the block.
         """
         regions = {self.output: Box(Vec3(0, 0, 0), output)}
         for node in reversed(self.nodes):
@@ -329,7 +330,7 @@ class Network:
         """Return the shape of each value for a block of dense output, with all fragments.
 
         Args:
-            output: voxels of the block, a multiple of ``total_pooling``.
+            output: the voxels of the block, a multiple of ``total_pooling``.
         """
         return {
             name: Shape5.of(
@@ -348,7 +349,7 @@ class Network:
 
 
 def _maps_of(node: Node, maps: Mapping[str, int]) -> int:
-    """Return the maps of a node's value, given those of the values before it."""
+    """Return the maps of a node's value, given the maps of the values before it."""
     for name in node.inputs:
         if name not in maps:
             raise InvalidInput(f"layer {node.name} takes {name!r}, which no layer before it gives")
@@ -356,7 +357,7 @@ def _maps_of(node: Node, maps: Mapping[str, int]) -> int:
 
 
 def _check_extents(what: str, extents: object) -> None:
-    """Check three positive extents, of a caller without a type checker too."""
+    """Check that extents are three positive integers, even if the caller uses no type checker."""
     if not isinstance(extents, Vec3) or not all(map(_is_positive, extents)):
         raise InvalidInput(
             f"{what} is {extents!r}; give a Vec3 of three positive integers, as Vec3(3, 3, 3)"

@@ -1,4 +1,4 @@
-"""Networks as YAML files: checked, and turned into a ``Network``."""
+"""Networks as YAML files, which are checked and turned into a ``Network``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 def _extents(value: object) -> Vec3:
-    """Three positive extents from ``3`` or ``[1, 5, 5]``."""
+    """Return three positive extents from ``3`` or ``[1, 5, 5]``."""
     three: Sequence[Any] = value if isinstance(value, list | tuple) else [value] * 3
     if len(three) != 3 or not all(map(is_count, three)):
         raise ValueError(f"give an integer from 1 to {LARGEST}, or three of them as [z, y, x]")
@@ -48,10 +48,11 @@ Finite = Annotated[float, BeforeValidator(_finite)]
 FileName = Annotated[str, BeforeValidator(_file_name)]
 
 
-# What another library's layers have, and a sliding window over every voxel has no use for.
+# Reasons why options of other libraries' layers are errors: a window that slides over every voxel
+# does not use them.
 DENSE = "every voxel gets an output, and pooling makes the layers after it sparse; leave it out"
 VALID = f"convolutions are valid, {option('border', 'same')} pads the whole volume; leave it out"
-ONE_GROUP = "every map depends on all before it: give grouped kernels as ones that hold zeros"
+ONE_GROUP = "every map depends on all input maps: give grouped kernels as full ones with zeros"
 FOLDED = "fold its scale and shift into the convolution's kernels and biases, and leave it out"
 
 
@@ -72,7 +73,7 @@ class _ConvEntry(Entry):
 class _PoolEntry(Entry):
     unneeded: ClassVar[Mapping[str, str]] = {
         "stride": "it is the window; leave it out",
-        "kernel": "a pooling has a window: and steps by it",
+        "kernel": "a pooling has a window: and it steps by the window",
         "padding": VALID,
     }
     window: Extents
@@ -102,30 +103,30 @@ def load_network(path: str | Path) -> Network:
     """Read a network file.
 
     Args:
-        path: a YAML file with ``name``, ``in_features``, ``layers`` and, optionally, ``weights``
-            (a file beside it) and ``input`` (scale and offset).
+        path: the path of a YAML file. It has ``name``, ``in_features``, ``layers`` and, optionally,
+            ``weights`` (a file beside it) and ``input`` (scale and offset).
 
     Raises:
-        InvalidInput: no such file, or its contents are not a network; names the line.
+        InvalidInput: there is no such file, or it is not a network. The message names the line.
     """
     return _network_of(YamlFile(Path(path), "network"))
 
 
 def network_from_text(text: str, name: str | Path) -> Network:
-    """The network of a network file's text.
+    """Return the network of a network file's text.
 
     Args:
-        text: YAML, or JSON as ``network_text`` gives it.
-        name: where it was found, for messages.
+        text: the text: YAML, or JSON as ``network_text`` returns it.
+        name: the origin of the text, for messages.
 
     Raises:
-        InvalidInput: it is not a network; names the line.
+        InvalidInput: the text is not a network. The message names the line.
     """
     return _network_of(YamlFile(Path(name), "network", text))
 
 
 def network_text(network: Network) -> str:
-    """A network file on one line, in JSON, which is YAML too; it names no weights."""
+    """Return a network file on one line, in JSON, which is also YAML. It names no weights."""
     features = {"name": network.name, "in_features": network.in_features}
     layers = [_entry_of(layer) for layer in network.layers]
     return json.dumps(features | {"input": asdict(network.scaling), "layers": layers})
@@ -152,7 +153,7 @@ def _network_of(file: YamlFile) -> Network:
     names = [layer.name for layer in layers]
     for index, name in enumerate(names):
         if name in names[:index]:
-            problem = f"a layer before it is named {name!r}, too; rename one"
+            problem = f"an earlier layer is also named {name!r}; rename one"
             raise file.refusal(("layers", index, "name"), problem)
     try:
         return Network.chain(
@@ -167,7 +168,7 @@ def _network_of(file: YamlFile) -> Network:
 
 
 def _chain(entries: _NetworkFile) -> tuple[Layer, ...]:
-    """The layers, each named (conv1, pool1, conv2, ... by default) and its maps chained."""
+    """Return the layers with chained maps, and with default names (conv1, pool1, conv2, ...)."""
     layers: list[Layer] = []
     count = Counter[str]()
     features = entries.in_features

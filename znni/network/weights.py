@@ -1,4 +1,4 @@
-"""Trained parameters: files to checked arrays per layer."""
+"""Trained parameters: from files to checked arrays for each layer."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from znni.network.network import Conv, Network
 
 Float32: TypeAlias = NDArray[np.float32]
 
-RANDOM = "random, seed {seed}"  # the source of weights that no file has
+RANDOM = "random, seed {seed}"  # the source of weights that do not come from a file
 
-KINDS = ("weight", "bias")  # a convolution's arrays: in a file, NAME.weight and NAME.bias
+KINDS = ("weight", "bias")  # a convolution's arrays, which files call NAME.weight and NAME.bias
 
 
 @dataclass(frozen=True)
 class ConvWeights:
-    """One convolution's parameters.
+    """The parameters of one convolution.
 
     Attributes:
-        weight: (out, in, z, y, x), cross-correlation.
-        bias: (out,).
+        weight: the weights (out, in, z, y, x), for cross-correlation.
+        bias: the biases (out,).
     """
 
     weight: Float32
@@ -40,16 +40,16 @@ class ConvWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """The parameters of a network by layer name, with where they came from."""
+    """The parameters of a network by layer name, with their source."""
 
     layers: Mapping[str, ConvWeights]
     source: str
 
     def __getitem__(self, name: str) -> ConvWeights:
-        """A layer's parameters.
+        """Return a layer's parameters.
 
         Raises:
-            InvalidInput: there are none of that name.
+            InvalidInput: no layer has that name.
         """
         if name not in self.layers:
             known = ", ".join(sorted(self.layers)) or "none"
@@ -60,12 +60,12 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """The bytes of all arrays."""
         return sum(w.weight.nbytes + w.bias.nbytes for w in self.layers.values())
 
     @cached_property
     def sha256(self) -> str:
-        """Hash over names and values, the same for equal weights from any file format."""
+        """The hash of names and values. It is the same for equal weights from any file format."""
         digest = hashlib.sha256()
         for name in sorted(self.layers):
             digest.update(name.encode())
@@ -75,13 +75,15 @@ class Weights:
 
 
 def random_weights(network: Network, seed: int) -> Weights:
-    """He-scaled normal weights and small biases, for timing and tests (He et al. 2015, eq. 10).
+    """Return He-scaled normal weights and small biases (He et al. 2015, eq. 10).
+
+    They are meant for timing and tests.
 
     Raises:
         InvalidInput: the seed is negative.
     """
     if seed < 0:
-        raise InvalidInput(f"{seed} is no seed for random weights; give 0 or larger")
+        raise InvalidInput(f"{seed} is not a seed for random weights; give 0 or larger")
     generator = np.random.default_rng(seed)
     layers = {}
     for conv in network.convolutions:
@@ -95,25 +97,25 @@ def random_weights(network: Network, seed: int) -> Weights:
 def load_weights(path: str | Path, network: Network) -> Weights:
     """Read a network's parameters from ``.safetensors``, ``.npz`` or HDF5 (``.h5``, ``.hdf5``).
 
-    The file holds ``NAME.weight`` (out, in, z, y, x) and ``NAME.bias`` (out) for every
-    convolution and nothing else, in float16, float32 or float64.
+    The file holds ``NAME.weight`` (out, in, z, y, x) and ``NAME.bias`` (out) for every convolution
+    and nothing else. The types are float16, float32 or float64.
 
     Raises:
-        InvalidInput: no such file, or an array that is missing, unknown, of a wrong shape or
-            type, or not finite.
+        InvalidInput: there is no such file. Or an array is missing, unknown, not finite, or of a
+            wrong shape or type.
     """
     path = Path(path)
     return _weights_of(network, _read_arrays(path), str(path))
 
 
 def checked_weights(given: Weights, network: Network) -> Weights:
-    """Weights that a program made, held to what those in a file are held to.
+    """Check the weights that a program made, by the rules for weights from a file.
 
     Returns:
-        The same values as C-contiguous float32: the arrays given, where they are that.
+        The same values as C-contiguous float32. Arrays that already are so are not copied.
 
     Raises:
-        InvalidInput: an array that is missing, unknown, of a wrong shape or type, or not finite.
+        InvalidInput: an array is missing, unknown, not finite, or of a wrong shape or type.
     """
     arrays: dict[str, object] = {}
     for name, layer in given.layers.items():
@@ -127,7 +129,7 @@ def checked_weights(given: Weights, network: Network) -> Weights:
 
 
 def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> Weights:
-    """A network's weights from arrays named ``NAME.weight`` and ``NAME.bias``."""
+    """Return a network's weights from arrays named ``NAME.weight`` and ``NAME.bias``."""
     expected = {f"{conv.name}.{kind}" for conv in network.convolutions for kind in KINDS}
     if missing := sorted(expected - arrays.keys()):
         raise InvalidInput(
@@ -149,10 +151,11 @@ def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> 
 def weights_for(
     network: Network, given: Weights | str | Path | None, random_seed: int | None
 ) -> Weights:
-    """The weights asked for: random ones, those given, or the file that the network names.
+    """Return random weights, the given weights, or those in the file that the network names.
 
     Raises:
-        InvalidInput: none of the three, both of the first two, or not this network's.
+        InvalidInput: there is none of the three, there are both of the first two, or the weights do
+            not fit the network.
     """
     if random_seed is not None and given is not None:
         named = given.source if isinstance(given, Weights) else given
@@ -171,10 +174,10 @@ def weights_for(
 
 
 def weights_again(source: str, network: Network) -> Weights:
-    """The weights that a ``Weights.source`` tells of: random ones, or those of a file.
+    """Return the weights that a ``Weights.source`` describes: random ones, or those of a file.
 
     Raises:
-        InvalidInput: as ``load_weights``.
+        InvalidInput: as for ``load_weights``.
     """
     if drawn := re.fullmatch(RANDOM.format(seed="([0-9]+)"), source):
         return random_weights(network, int(drawn[1]))
@@ -197,7 +200,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
                     return {name: archive[name] for name in archive.files}
             case ".h5" | ".hdf5":
                 return _read_hdf5(path)
-    except Exception as error:  # each format has errors of its own; all mean the same here
+    except Exception as error:  # each format raises its own errors; all mean the same here
         raise InvalidInput(
             f"{path}: cannot be read as {path.suffix} weights: {error}; is the file whole? "
             f"copy or export it again"
@@ -214,7 +217,7 @@ def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
     found: dict[str, NDArray[np.generic]] = {}
 
     def keep(name: str | bytes, item: object) -> None:
-        if isinstance(item, h5py.Dataset):  # the name is bytes where it is no text
+        if isinstance(item, h5py.Dataset):  # the name is bytes if it is not valid text
             found[name if isinstance(name, str) else name.decode(errors="replace")] = item[()]
 
     with h5py.File(path, "r") as file:
@@ -223,10 +226,10 @@ def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
 
 
 def conv_weights(layer: Conv, weights: ConvWeights | None) -> ConvWeights:
-    """A convolution's weights as compiled code may read them: C-contiguous float32.
+    """Return a convolution's weights as C-contiguous float32, which compiled code may read.
 
     Raises:
-        InvalidInput: none are given, or ones of a wrong shape or type, or not finite.
+        InvalidInput: there are no weights. Or they are not finite, or of a wrong shape or type.
     """
     if weights is None:
         raise InvalidInput(f"layer {layer.name} is a convolution and needs weights")
@@ -234,7 +237,7 @@ def conv_weights(layer: Conv, weights: ConvWeights | None) -> ConvWeights:
 
 
 def _checked(source: str, layer: Conv, weight: object, bias: object) -> ConvWeights:
-    """What a convolution needs, of arrays that may be anything. Errors begin with ``source``."""
+    """Return checked weights of a convolution from any values; errors begin with ``source``."""
     where = f"{source}layer {layer.name}: "
     return ConvWeights(
         _checked_array(f"{where}weight", weight, layer.weight_shape),
@@ -252,7 +255,7 @@ def _checked_array(name: str, array: object, shape: tuple[int, ...]) -> Float32:
         )
     if array.dtype.kind != "f":
         raise InvalidInput(
-            f"{name} is {array.dtype}; give it as float32 (float16 and float64 will do)"
+            f"{name} is {array.dtype}; give it as float32 (float16 and float64 also work)"
         )
     with np.errstate(over="ignore"):  # an overflow becomes inf, which is reported below
         values = np.ascontiguousarray(array, dtype=np.float32)

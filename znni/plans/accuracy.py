@@ -1,4 +1,4 @@
-"""Classes of accuracy: which primitives keep to one, and what is to be said of a plan's."""
+"""Classes of accuracy: the primitives of each class, and a note on a plan's accuracy."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from znni.plans.primitive import Catalogue, Primitive
 
 
 def of_class(primitives: Catalogue, accuracy: Accuracy) -> dict[str, Primitive]:
-    """Those that keep to a class."""
+    """Return the primitives that stay within an accuracy class."""
     most = ACCURACIES[accuracy]
     return {name: found for name, found in primitives.items() if found.accuracy <= most}
 
 
 def class_of(primitive: Primitive) -> Accuracy:
-    """The best class that a primitive keeps to."""
+    """Return the best class that a primitive stays within."""
     kept = (name for name, error in ACCURACIES.items() if primitive.accuracy <= error)
     return next(kept)
 
 
 def class_of_plan(plan: Plan, primitives: Catalogue) -> Accuracy:
-    """The class of the least accurate primitive of a plan."""
+    """Return the class of a plan's least accurate primitive."""
     classes = {class_of(named(primitives, step.primitive)) for step in plan.steps}
     return max(classes, key=ACCURACIES.__getitem__)
 
 
 def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
-    """What is to be said of a plan's accuracy: nothing where float32 was asked for and is used.
+    """Return a note on a plan's accuracy; empty if float32 was asked for and is used.
 
     Args:
-        plan: its primitives are among those.
-        primitives: all that the machine has.
+        plan: the plan, whose primitives are all in the catalogue.
+        primitives: all primitives of the machine.
         allowed: the class that was asked for.
     """
     used = class_of_plan(plan, primitives)
@@ -48,9 +48,9 @@ def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
     devices = {part.device for part in plan.parts}
     there = (found for found in primitives.values() if found.device.kind in devices)
     if any(ACCURACIES["float32"] < p.accuracy <= ACCURACIES[allowed] for p in there):
-        return f"float32: {allowed} is allowed, and the plan makes no use of it"
+        return f"float32: {allowed} is allowed, but the plan does not use it"
     lacking = (
-        "no primitive for the GPU rounds that far; cuDNN's would, were it installed"
+        "no primitive for the GPU rounds that far; install cuDNN, whose primitive does"
         if plan.device == "gpu"
         else "the processor has no instructions for it"
     )

@@ -1,4 +1,4 @@
-"""How a step is computed: by one primitive, by several in turn, or by two at a time."""
+"""Notation for how a step is computed: by one primitive, by several in turn, or by two at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class PieceBy:
-    """Some items of a batch by one primitive, several times one after another.
+    """Some items of a batch that one primitive computes, several times one after another.
 
     Attributes:
-        times: number of times.
-        items: items of the input, each time.
-        primitive: name in the catalogue.
+        times: the number of times.
+        items: the items of the input, each time.
+        primitive: the primitive's name in the catalogue.
     """
 
     times: int
@@ -29,7 +29,7 @@ class InTurn:
     """A batch in pieces, one after another.
 
     Attributes:
-        pieces: in order; no two have the same items and primitive.
+        pieces: the pieces in order. No two have the same items and primitive.
     """
 
     pieces: tuple[PieceBy, ...]
@@ -40,11 +40,11 @@ class InTurn:
 
 @dataclass(frozen=True)
 class ShareBy:
-    """Some items of a batch by one primitive.
+    """Some items of a batch that one primitive computes.
 
     Attributes:
-        items: items of the input.
-        primitive: name in the catalogue.
+        items: the items of the input.
+        primitive: the primitive's name in the catalogue.
     """
 
     items: int
@@ -56,7 +56,7 @@ class ShareBy:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """A batch shared out between the host's processors and a GPU.
+    """A batch shared between the host's processors and a GPU.
 
     Attributes:
         on_host: the first items, by a primitive of the processors.

@@ -1,4 +1,4 @@
-"""What a primitive asks of a machine."""
+"""The cost of a primitive: its operations, its memory and its traffic."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a primitive takes on its device.
+    """The bytes that a primitive takes on its device.
 
     Attributes:
-        resident: what ``build`` allocates and keeps between calls, such as transformed kernels.
-            The network's weights themselves are not counted: they exist once, for all.
-        working: the peak within one call of ``run``, its input and its output counted.
-        workspace: the peak of what a call takes beside an input and an output that are both there
-            from its beginning to its end.
-        gpu_resident: of a primitive of the host that computes on a GPU, what it keeps there.
-        gpu_working: of such a one, the peak there within one call.
+        resident: the bytes that ``build`` allocates and keeps between calls, such as transformed
+            kernels. The network's weights are not counted: they exist once, for all primitives.
+        working: the peak bytes within one call of ``run``, with its input and its output.
+        workspace: the peak bytes of a call beside its input and output. Both exist from the
+            beginning of the call to its end.
+        gpu_resident: the GPU bytes that a primitive of the host keeps between calls, if it computes
+            on a GPU.
+        gpu_working: the peak GPU bytes of such a primitive within one call.
     """
 
     resident: int
@@ -27,35 +28,35 @@ class Memory:
 
     @staticmethod
     def beside(arrays: int, workspace: int, resident: int = 0) -> Memory:
-        """Of a primitive that has its workspace while input and output are both there.
+        """Return the memory of a primitive that takes its workspace beside its input and output.
 
         Args:
-            arrays: bytes of the two.
-            workspace: bytes at its peak.
-            resident: bytes kept between calls.
+            arrays: the bytes of input and output.
+            workspace: the peak bytes of workspace.
+            resident: the bytes kept between calls.
         """
         return Memory(resident, arrays + workspace, workspace)
 
 
 @dataclass(frozen=True)
 class HandedOut:
-    """What Python hands out to the host's workers in a call: one thing at a time, for all of them.
+    """The tasks that Python hands out to the host's workers in one call, one at a time.
 
     Attributes:
-        rounds: times that workers are given something to do, and waited for; each of several
-            phases that they go through at once counts.
-        tasks: calls that Python makes of what computes, whichever worker makes them.
+        rounds: the number of times that the workers get work and Python waits for them. If the
+            workers go through several phases at once, each phase counts.
+        tasks: the number of calls that Python makes of compiled code, in any worker.
     """
 
     rounds: int = 0
     tasks: int = 0
 
     def plus(self, more: HandedOut) -> HandedOut:
-        """Both, one after the other."""
+        """Return the sum of both, one after the other."""
         return HandedOut(self.rounds + more.rounds, self.tasks + more.tasks)
 
     def times(self, often: int) -> HandedOut:
-        """The same so many times."""
+        """Return the sum of ``often`` such calls."""
         return HandedOut(often * self.rounds, often * self.tasks)
 
 
@@ -64,17 +65,17 @@ NOTHING = HandedOut()
 
 @dataclass(frozen=True)
 class Cost:
-    """The price of running one layer once on one shape.
+    """The cost of computing one layer once on one shape.
 
     Attributes:
-        flops: floating-point operations, a multiply-add counted as two.
-        bytes_moved: bytes to and from main memory, each pass over an array counted.
-        memory: bytes held and used.
-        efficiency: share of the device's nominal operations per second that these sustain where
-            memory is not the limit: a guess, until measured.
-        handed: what Python hands out to workers.
-        seconds: nominal time of a call, where that does not follow from the rest since other
-            devices work at it, too.
+        flops: the floating-point operations. A multiply-add counts as two.
+        bytes_moved: the bytes to and from main memory. Each pass over an array counts.
+        memory: the bytes held and used.
+        efficiency: the share of the device's nominal operations per second that the primitive
+            sustains if memory is not the limit. It is a guess until measured.
+        handed: the tasks that Python hands out to workers.
+        seconds: the nominal time of a call, if it does not follow from the other attributes. This
+            is so if other devices take part.
     """
 
     flops: float
@@ -87,13 +88,13 @@ class Cost:
     def plus(
         self, flops: float, efficiency: float, bytes_moved: float, handed: HandedOut = NOTHING
     ) -> Cost:
-        """The price with more work in the same memory.
+        """Return the cost with more work in the same memory.
 
         Args:
-            flops: of that work.
-            efficiency: the share of the nominal rate that they sustain.
-            bytes_moved: of that work.
-            handed: what Python hands out of it.
+            flops: the operations of the added work.
+            efficiency: the share of the nominal rate that the added work sustains.
+            bytes_moved: the traffic of the added work.
+            handed: the tasks of the added work.
         """
         together = self.flops + flops
         at_nominal_rate = self.flops / self.efficiency + flops / efficiency

@@ -1,4 +1,4 @@
-"""Where the time of a job goes, predicted or measured."""
+"""The time of a job by stages, predicted or measured."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Stage: TypeAlias = Literal["reading", "host_layers", "transfer", "gpu_layers", "
 
 @dataclass(frozen=True)
 class StageSeconds:
-    """Seconds that each stage of a run works, for a patch or for all; none for those it has not.
+    """The seconds that each stage of a run works, for a patch or for all; zero for missing stages.
 
     Attributes:
-        reading: blocks of input: fetched, made float32, scaled and padded.
-        host_layers: the layers on the host, and output brought together there.
-        transfer: to the GPU, and back.
-        gpu_layers: the layers on the GPU, and output brought together there.
-        writing: blocks of output: converted and stored.
+        reading: the seconds to fetch blocks of input, make them float32, scale and pad them.
+        host_layers: the seconds of the layers on the host, and of joining output there.
+        transfer: the seconds of copies to the GPU and back.
+        gpu_layers: the seconds of the layers on the GPU, and of joining output there.
+        writing: the seconds to convert and store blocks of output.
     """
 
     reading: float = 0.0
@@ -31,7 +31,7 @@ class StageSeconds:
         return StageSeconds(**sums)
 
     def by_stage(self) -> dict[Stage, float]:
-        """Each by its stage, in the order in which a patch goes through them."""
+        """Return the seconds by stage, in the order in which a patch passes the stages."""
         return {
             "reading": self.reading,
             "host_layers": self.host_layers,
@@ -42,30 +42,30 @@ class StageSeconds:
 
     @property
     def together(self) -> float:
-        """Of all, one after another."""
+        """The sum of all stages, one after another."""
         return sum(self.by_stage().values())
 
     @property
     def slowest(self) -> float:
-        """Of the one that sets the pace where all work at a time."""
+        """The seconds of the slowest stage, which sets the pace if all work at the same time."""
         return max(self.by_stage().values())
 
     @property
     def bottleneck(self) -> Stage:
-        """The one that sets the pace."""
+        """The stage that sets the pace."""
         seconds = self.by_stage()
         return max(seconds, key=lambda stage: seconds[stage])
 
 
 @dataclass(frozen=True)
 class JobSeconds:
-    """Seconds of a whole job.
+    """The seconds of a whole job.
 
     Attributes:
-        building: the primitives: code loaded, kernels transformed.
-        running: from the first block read to the last one written; where workers compute them, from
-            when all are ready: the first blocks are read while they are not.
-        busy: of that, how long each stage worked; they work at a time.
+        building: the seconds to build the primitives: to load code and transform kernels.
+        running: the seconds from the first block read to the last block written. If workers compute
+            the blocks, it begins when all workers are ready; the first blocks are read before.
+        busy: the seconds of the running time that each stage worked. Stages work at the same time.
     """
 
     building: float = 0.0
@@ -74,21 +74,21 @@ class JobSeconds:
 
     @property
     def total(self) -> float:
-        """Of the job, from first to last."""
+        """The seconds of the job, from first to last."""
         return self.building + self.running
 
     def share(self, stage: Stage) -> float:
-        """Of the running time, how much a stage was busy."""
+        """Return the share of the running time that a stage was busy."""
         return self.busy.by_stage()[stage] / self.running if self.running else 0.0
 
     def __add__(self, other: JobSeconds) -> JobSeconds:
-        """Of one job after another."""
+        """Return the seconds of both jobs, one after the other."""
         return JobSeconds(
             self.building + other.building, self.running + other.running, self.busy + other.busy
         )
 
     def named(self, prefix: str = "") -> dict[str, float]:
-        """Each by its purpose, as ``building_seconds``, for the attributes of a file."""
+        """Return the seconds by name, such as ``building_seconds``, for a file's attributes."""
         once = {"building": self.building, "running": self.running}
         return {
             f"{prefix}{purpose}_seconds": seconds
@@ -97,5 +97,5 @@ class JobSeconds:
 
 
 def in_words(stage: Stage) -> str:
-    """A stage, for reports."""
+    """Return a stage's name for reports."""
     return stage.replace("gpu", "GPU").replace("_", " ")

@@ -1,8 +1,8 @@
-"""A batch in pieces, one after another: less workspace, each piece by the primitive that suits it.
+"""A batch in pieces, one after another: each piece by the primitive that suits it.
 
-After micro-cuDNN (Oyama et al., 2018), whose micro-batches are these pieces. Pieces are computed
-straight into their part of the output, so that input and output are held whole, and beside them
-the workspace of one piece at a time.
+Pieces take less workspace. They are the micro-batches of micro-cuDNN (Oyama et al., 2018). Each
+piece is computed straight into its part of the output. So input and output are held whole, and
+beside them only the workspace of one piece at a time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from znni.plans.side_by_side import SideBySide, shared_out
 
 @dataclass(frozen=True)
 class Piece:
-    """Some items of a batch by one primitive, as often as they come.
+    """Some items of a batch that one primitive computes, several times one after another.
 
     Attributes:
-        times: how often, one after another.
-        items: of the input, each time.
-        primitive: what computes them.
+        times: the number of times.
+        items: the items of the input, each time.
+        primitive: the primitive that computes them.
     """
 
     times: int
@@ -44,24 +44,24 @@ class MicroBatches:
     """Pieces that make up a batch, as one primitive.
 
     Attributes:
-        pieces: in order; no two with the same items and primitive.
+        pieces: the pieces in order. No two have the same items and primitive.
     """
 
     pieces: tuple[Piece, ...]
 
     @property
     def name(self) -> str:
-        """The name that a plan's table shows, such as ``4x2 fft_data_parallel + 1x3 direct``."""
+        """The name in a plan's table, such as ``4x2 fft_data_parallel + 1x3 direct``."""
         return str(self.chosen)
 
     @property
     def chosen(self) -> InTurn:
-        """The pieces by the names of their primitives, as a plan has them."""
+        """The pieces with the names of their primitives, as a plan stores them."""
         return InTurn(tuple(PieceBy(p.times, p.items, p.primitive.name) for p in self.pieces))
 
     @property
     def device(self) -> Device:
-        """Where all pieces are computed."""
+        """The device of all pieces."""
         return self.pieces[0].primitive.device
 
     @property
@@ -71,16 +71,19 @@ class MicroBatches:
 
     @property
     def version(self) -> int:
-        """The sum of the pieces', so that it grows with each of them."""
+        """The sum of the pieces' versions. It grows with each of them."""
         return sum(piece.primitive.version for piece in self.pieces)
 
     @cached_property
     def items(self) -> int:
-        """Of the batch."""
+        """The items of the batch."""
         return sum(piece.times * piece.items for piece in self.pieces)
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """None for another batch, or where a piece's primitive does not apply."""
+        """Return the output shape.
+
+        It is None for another batch, or if a piece's primitive does not apply.
+        """
         if shape.n != self.items:
             return None
         outs = [p.primitive.out_shape(layer, shape._replace(n=p.items)) for p in self.pieces]
@@ -91,7 +94,7 @@ class MicroBatches:
         return made[0]._replace(n=together)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """All pieces' work; input and output whole, and the largest workspace of a piece."""
+        """Return the work of all pieces, with whole input and output and the largest workspace."""
         out = applying(self.out_shape(layer, shape), self, layer, shape)
         costs = (p.primitive.cost(layer, shape._replace(n=p.items)) for p in self.pieces)
         return cost_of_pieces(
@@ -124,11 +127,11 @@ class MicroBatches:
 
 
 def cost_of_pieces(pieces: Iterable[tuple[int, Cost]], arrays: int) -> Cost:
-    """What pieces take together, one after another.
+    """Return the cost of pieces that are computed one after another.
 
     Args:
-        pieces: how often each comes, and what it costs once.
-        arrays: bytes of the whole input and output.
+        pieces: the number of times of each piece, with its cost for one time.
+        arrays: the bytes of the whole input and output.
     """
     flops = at_nominal_rate = moved = 0.0
     resident = workspace = gpu_resident = gpu_working = 0
@@ -148,14 +151,14 @@ def cost_of_pieces(pieces: Iterable[tuple[int, Cost]], arrays: int) -> Cost:
 
 
 def chosen_by(primitive: Primitive) -> Chosen:
-    """Return what a plan notes of a primitive: its name, or those that it is composed of."""
+    """Return a plan's notation of a primitive: its name, or the names that it is composed of."""
     if isinstance(primitive, MicroBatches | SideBySide):
         return primitive.chosen
     return primitive.name
 
 
 def found(catalogue: Catalogue, chosen: Chosen) -> Primitive | None:
-    """Return the primitive of a plan's step; None if the catalogue lacks what it is composed of."""
+    """Return the primitive of a plan's step; None if the catalogue lacks one of its components."""
     match chosen:
         case str(name):
             return catalogue.get(name)
@@ -171,10 +174,10 @@ def found(catalogue: Catalogue, chosen: Chosen) -> Primitive | None:
 
 
 def named(catalogue: Catalogue, chosen: Chosen) -> Primitive:
-    """Return the primitive of a plan's step, which is known to be there.
+    """Return the primitive of a plan's step, which the catalogue must contain.
 
     Raises:
-        KeyError: it is not.
+        KeyError: the catalogue does not contain it.
     """
     primitive = found(catalogue, chosen)
     if primitive is None:

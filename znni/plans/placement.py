@@ -1,8 +1,8 @@
-"""Where each value of a plan lies in a device's arena, and what is free for a step's workspace.
+"""Places: where each value of a plan lies in a device's arena, and what is free for workspace.
 
-Places are decided from a plan's steps alone, before anything runs. A stack grows from each end of
-the arena. A step's output goes on the other stack than its input, so that values which end in the
-reverse order of their beginning, as those of nested segments and of skips do, leave no gaps.
+The places follow from a plan's steps alone, before anything runs. A stack grows from each end of
+the arena. A step's output goes on the other stack than its input. Values of nested segments and
+of skips end in the reverse order of their beginning. So they leave no gaps.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from znni.plans.segments import Step
 
 
 class StepPlace(NamedTuple):
-    """The memory that one step uses of an arena, in bytes from its beginning.
+    """The memory that one step uses in an arena, in bytes from the arena's beginning.
 
     Attributes:
-        output: where the output begins; None if it lies in the tensor that is handed on.
-        free: the beginning and the end of what is free for workspace.
+        output: the beginning of the output; None if it lies in the tensor that is handed on.
+        free: the beginning and the end of the memory that is free for workspace.
     """
 
     output: int | None
@@ -28,11 +28,11 @@ class StepPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """Places for all steps of one device's part of a plan.
+    """The places of all steps of one device's part of a plan.
 
     Attributes:
-        size: bytes of the arena.
-        places: for each segment, the places of its steps.
+        size: the bytes of the arena.
+        places: the places of the steps of each segment.
     """
 
     size: int
@@ -44,9 +44,9 @@ class _Value:
     """A value on one of the two stacks.
 
     Attributes:
-        name: the value's.
-        stop: bytes of its stack up to its end.
-        alive: whether a step still takes it.
+        name: the name of the value.
+        stop: the bytes of its stack up to its end.
+        alive: whether a later step still takes it.
     """
 
     name: str
@@ -55,7 +55,7 @@ class _Value:
 
 
 class _Taken(NamedTuple):
-    """What one step finds taken: bytes at both ends, its output, and the stack of that."""
+    """The memory taken while one step runs: the bytes at both ends, and the place of its output."""
 
     low: int
     high: int
@@ -65,13 +65,13 @@ class _Taken(NamedTuple):
 
 
 def placement(part: DevicePart, alignment: int = 1) -> Placement:
-    """Place all values that the steps of a part make.
+    """Return places for all values that the steps of a part make.
 
-    The input of the first segment is not among them: it lies elsewhere.
+    The input of the first segment has no place: it lies outside the arena.
 
     Args:
-        part: the steps.
-        alignment: bytes that every array begins at a multiple of.
+        part: the part of the plan.
+        alignment: the bytes of which every array's beginning is a multiple.
     """
     stacks: tuple[list[_Value], list[_Value]] = ([], [])
     ends: dict[str, bool] = {}
@@ -98,7 +98,7 @@ def _placed(
     ends: dict[str, bool],
     alignment: int,
 ) -> _Taken:
-    """Put a step's output on a stack, and return what is taken while it runs."""
+    """Put a step's output on a stack, and return the memory taken while the step runs."""
     output, at_high_end, nbytes = None, False, 0
     if not part.writes_in_place(step):
         at_high_end = not ends.get(step.takes[-1], True)
@@ -120,7 +120,7 @@ def _place(taken: _Taken, size: int) -> StepPlace:
 
 
 def _free(stacks: tuple[list[_Value], list[_Value]], names: tuple[str, ...]) -> None:
-    """Take values off their stacks, once all that lies on top of them has ended too."""
+    """Take ended values off their stacks, as soon as all values on top of them have ended too."""
     for stack in stacks:
         for value in stack:
             value.alive = value.alive and value.name not in names

@@ -1,7 +1,7 @@
-"""Plans as values: made by the planner, run by the engine, stored as JSON, printed as a table.
+"""Plans as values: the planner makes them, the engine runs them, and files store them as JSON.
 
-A plan computes one patch at a time on each device: the first of its segments may be on the host,
-and the others on a GPU, which is then at the patch before.
+A plan computes one patch at a time on each device. Its first segments may be on the host, and the
+others on a GPU. The GPU then computes one patch while the host computes the next.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from znni.plans.totals import PlanMemory, PlanTime
 
 @dataclass(frozen=True)
 class Plan:
-    """How a network is run over a volume.
+    """A plan: how a network is run over a volume.
 
     Attributes:
-        network: what is computed.
-        machine: what it was planned for.
-        output: extents of the output wanted.
-        patch: output voxels of one patch; the last along an axis may overlap its neighbour.
-        segments: the layers, first to last.
-        memory: peak bytes on the host.
-        time: predicted.
-        costs: where the predicted times come from.
-        gpu_memory: peak bytes on the GPU, if layers run there.
+        network: the network.
+        machine: the machine that the plan was made for.
+        output: the extents of the output.
+        patch: the output voxels of one patch. The last patch along an axis may overlap its
+            neighbour.
+        segments: the segments, first to last.
+        memory: the peak bytes on the host.
+        time: the predicted time.
+        costs: the origin of the predicted times.
+        gpu_memory: the peak bytes on the GPU, if the plan uses one.
     """
 
     network: Network
@@ -50,7 +51,7 @@ class Plan:
 
     @property
     def device(self) -> Processors:
-        """Where the layers run: on the ``cpu``, the ``gpu``, or the first of them on the one."""
+        """The processors of the layers: ``cpu``, ``gpu``, or ``cpu+gpu`` for both."""
         on_host = self.part("cpu")
         if on_host and (on_host.uses_gpu or self.part("gpu")):
             return "cpu+gpu"
@@ -58,33 +59,33 @@ class Plan:
 
     @property
     def gpu(self) -> Device:
-        """The GPU where layers run, if they do: the machine's first, or one as good."""
+        """The GPU that the plan uses, if it uses one: the machine's first, or an equal one."""
         return self.machine.gpus[0]
 
     @property
     def workers(self) -> int:
-        """How many patches are computed at the same time, on a GPU each; one on the host."""
+        """The number of patches computed at the same time: one per GPU used, or one on the host."""
         return self.machine.used_gpus if self.gpu_memory else 1
 
     @property
     def limits(self) -> dict[DeviceKind, tuple[PlanMemory, Device]]:
-        """The memory that it takes of each device, beside that device."""
+        """The memory that the plan takes on each device, beside that device."""
         limits: dict[DeviceKind, tuple[PlanMemory, Device]]
         limits = {"cpu": (self.memory, self.machine.host)}
         return limits | ({"gpu": (self.gpu_memory, self.gpu)} if self.gpu_memory else {})
 
     @property
     def last_device(self) -> Device:
-        """Where the last layers run, and maybe all: the GPU, if any do."""
+        """The GPU if the plan uses one, else the host."""
         return self.gpu if self.gpu_memory else self.machine.host
 
     @property
     def device_memory(self) -> PlanMemory:
-        """Peak bytes there."""
+        """The peak bytes on the last device."""
         return self.gpu_memory or self.memory
 
     def memory_on(self, device: DeviceKind) -> PlanMemory:
-        """Peak bytes on the host, or on the GPU if there are layers there."""
+        """Return the peak bytes on a device; those on the host if the plan does not use the GPU."""
         return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
 
     @property
@@ -93,18 +94,18 @@ class Plan:
         return parts_of(self.segments, self.input_shape)
 
     def part(self, device: DeviceKind) -> DevicePart | None:
-        """The segments on a device, if there are any."""
+        """Return the segments on a device, if there are any."""
         return next((part for part in self.parts if part.device == device), None)
 
     @property
     def layers_on_host(self) -> int:
-        """How many of the network's layers run on the host; those after them, on the GPU."""
+        """The number of the network's first layers on the host; the others run on the GPU."""
         on_host = self.part("cpu")
         return sum(len(step.layers) for step in on_host.steps) if on_host else 0
 
     @property
     def input_patch(self) -> Vec3:
-        """Input voxels of one patch."""
+        """The input voxels of one patch."""
         return self.patch + self.network.field_of_view - 1
 
     @property
@@ -114,50 +115,50 @@ class Plan:
 
     @property
     def patches(self) -> int:
-        """Patches that cover the output."""
+        """The number of patches that cover the output."""
         return self.output.ceil_div(self.patch).volume
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All of them, first to last."""
+        """All steps, first to last."""
         return tuple(step for segment in self.segments for step in segment.steps)
 
     def runs(self) -> Iterator[tuple[Segment, int]]:
-        """Each segment with the number of times that it runs for one patch."""
+        """Yield each segment with the number of times that it runs for one patch."""
         for part in self.parts:
             yield from part.runs()
 
     @property
     def patch_seconds(self) -> float:
-        """Predicted time of one patch's layers, on both devices together."""
+        """The predicted seconds of one patch's layers, on both devices together."""
         return sum(part.seconds for part in self.parts)
 
     @property
     def seconds(self) -> float:
-        """Predicted time of the whole job, from building the primitives to the last block."""
+        """The predicted seconds of the whole job, from building primitives to the last block."""
         return self.time.total(self.patches)
 
     @property
     def error(self) -> float:
-        """To be expected of the predicted time, as a share of it.
+        """The expected error of the predicted time, as a share of it.
 
-        Errors of the steps are added up: most have one cause, such as the clock or the memory.
-        What is not of the steps is taken to be off by as much.
+        The errors of the steps are added up, because most have one cause, such as the clock or the
+        memory. The rest of the time is assumed to be off by the same share.
         """
         steps = [(n * step.seconds, step.error) for part, n in self.runs() for step in part.steps]
         return sum(seconds * error for seconds, error in steps) / self.patch_seconds
 
     @property
     def voxels_per_second(self) -> float:
-        """Predicted output voxels per second of the whole job."""
+        """The predicted output voxels per second of the whole job."""
         return self.output.volume / self.seconds
 
     @property
     def wasted_work(self) -> float:
-        """Share of the multiplications spent on patch borders, overlap and repetition, from 0 to 1.
+        """The share of multiplications, from 0 to 1, spent on borders, overlap and repetition.
 
-        Against one pass over an endless volume, where each layer computes every position once. A
-        convolution within a segment that runs for every offset of a pool is repeated.
+        The comparison is one pass over an endless volume, where each layer computes every position
+        once. A segment that runs for every offset of a pool repeats its convolutions.
         """
         dense = computed = 0.0
         for segment, n in self.runs():
@@ -172,15 +173,15 @@ class Plan:
         return plan_table(self)
 
     def to_json(self) -> str:
-        """The plan as JSON text, for ``from_json``."""
+        """Return the plan as JSON text, for ``from_json``."""
         return _adapter().dump_json(self, indent=1).decode()
 
     @staticmethod
     def from_json(text: str | bytes) -> Plan:
-        """Read back a plan.
+        """Return the plan that a JSON text holds.
 
         Raises:
-            InvalidInput: not a plan's JSON, or one whose shapes do not chain.
+            InvalidInput: the text is not a plan's JSON, or the plan's shapes do not chain.
         """
         try:
             plan = _adapter().validate_json(text)
@@ -211,7 +212,7 @@ def _is_of_its_network(plan: Plan) -> bool:
 
 
 def _has_its_devices(plan: Plan) -> bool:
-    """From the host to the GPU, never back; and there is a GPU if there is to be one."""
+    """Return whether the plan only goes from the host to the GPU, and has a GPU if it uses one."""
     devices = [segment.device for segment in plan.segments]
     on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
     given = bool(devices) and devices == sorted(devices)

@@ -1,4 +1,4 @@
-"""Plans as files of JSON, so that a plan made once runs again."""
+"""Plans as JSON files, so that a plan made once can run again."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from znni.plans.plan import Plan
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan that was saved.
+    """Read a plan from a file.
 
     Raises:
-        InvalidInput: no such file, or not a plan.
+        InvalidInput: there is no such file, or it is not a plan.
     """
     try:
         return Plan.from_json(Path(path).read_bytes())
@@ -26,15 +26,15 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def save_plans(path: Path, plans: Sequence[Plan], *, overwrite: bool = False) -> None:
-    """Write plans: the first to the path, the others beside it, with their ranks in their names.
+    """Write the first plan to the path, and the others beside it with their ranks in their names.
 
     Args:
-        path: of the first one's file.
-        plans: what is written.
-        overwrite: replace plans that are there.
+        path: the path of the first plan's file.
+        plans: the plans to write.
+        overwrite: whether existing plans are replaced.
 
     Raises:
-        InvalidInput: a file cannot be written, is there already, or is no plan.
+        InvalidInput: a file cannot be written, already exists, or is not a plan.
     """
     files = [
         path if rank == 1 else path.with_stem(f"{path.stem}-{rank}")
@@ -45,7 +45,7 @@ def save_plans(path: Path, plans: Sequence[Plan], *, overwrite: bool = False) ->
             raise InvalidInput(
                 f"{file}: exists; write elsewhere, or give {option('overwrite', True)}"
             )
-        load_plan(file)  # nothing but a plan is replaced
+        load_plan(file)  # only a plan may be replaced
     for file, plan in zip(files, plans, strict=True):
         try:
             file.write_text(plan.to_json(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Plans as text: the table of a dry run, a ranking of plans, an explanation of steps."""
+"""Plans as text: the table of a dry run, a ranking of plans, and an explanation of steps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TABLE_HEADER = (
 
 
 def plan_table(plan: Plan) -> str:
-    """The plan's layers as a table, and its totals.
+    """Return a table of the plan's layers, and its totals.
 
-    ``runs``, ``Gflop`` and ``s`` are per patch; ``working`` and ``resident`` are of one call;
-    ``+-`` is the error to be expected of the seconds.
+    ``runs``, ``Gflop`` and ``s`` are per patch. ``working`` and ``resident`` are per call. ``+-``
+    is the expected error of the seconds.
     """
     rows: list[tuple[str, ...]] = [TABLE_HEADER]
     breaks = []
@@ -54,7 +54,7 @@ def _table_row(step: Step, runs: int) -> tuple[str, ...]:
 
 
 def totals(plan: Plan) -> list[str]:
-    """The plan's figures for the whole job, a line each."""
+    """Return the plan's figures for the whole job, one line each."""
     memory = plan.memory
     return [
         f"network       {plan.network}",
@@ -74,7 +74,7 @@ def totals(plan: Plan) -> list[str]:
 
 
 def _parts(plan: Plan) -> str:
-    """Where the time goes."""
+    """Return a line that tells how the time divides into stages."""
     once, patch = plan.time.once, plan.time.patch
     stages = ", ".join(
         f"{in_words(stage)} {seconds:.3f} s"
@@ -94,14 +94,14 @@ def _purposes(memory: PlanMemory) -> str:
 
 
 def _gpu_memory(plan: Plan) -> Iterator[str]:
-    """A line on the memory of the GPU, if layers run there."""
+    """Yield a line on the memory of the GPU, if the plan uses one."""
     if plan.gpu_memory:
         total = in_units(plan.gpu_memory.total)
         yield f"              {total} of the GPU: {_purposes(plan.gpu_memory)}"
 
 
 def _gpus(plan: Plan) -> Iterator[str]:
-    """A line on where the layers run, if that is not the host alone, and one on idle GPUs."""
+    """Yield a line on the GPU, if the plan uses one, and a line on idle GPUs."""
     idle = Counter(gpu.name for gpu in plan.machine.gpus)
     if plan.gpu_memory:
         gpu, used = plan.gpu, plan.workers
@@ -122,15 +122,15 @@ def _layers(plan: Plan) -> str:
 
 RANKING_HEADER = ("rank", "patch", "patches", "voxels/s", "+-", "of best", "memory", "wasted")
 
-# Differences from the best that are told of a plan.
+# The number of differences from the best plan that a ranking tells.
 MOST_DIFFERENCES = 3
 
 
 def ranking(plans: Sequence[Plan]) -> str:
-    """A line for each plan, and how it differs from the first.
+    """Return a table with a line for each plan, and its differences from the first.
 
     Args:
-        plans: of one network and output, fastest first.
+        plans: plans for one network and output, fastest first.
     """
     best = plans[0]
     rows = [
@@ -156,13 +156,13 @@ def _ranking_row(rank: int, plan: Plan, best: Plan) -> tuple[str, ...]:
 
 
 def _difference(plan: Plan, best: Plan) -> str:
-    """What a plan computes otherwise than the best: its first layers, those alike together."""
-    usual = _ways(best)
+    """Return the first differences of a plan from the best, with equal ones grouped."""
+    best_computed = _how_computed(best)
     layers: dict[str, list[str]] = {}
-    for layer, way in _ways(plan).items():
-        if usual.get(layer) != way:
-            layers.setdefault(way, []).append(layer)
-    told = [f"{way} in {', '.join(names)}" for way, names in layers.items()]
+    for layer, computed in _how_computed(plan).items():
+        if best_computed.get(layer) != computed:
+            layers.setdefault(computed, []).append(layer)
+    told = [f"{computed} in {', '.join(names)}" for computed, names in layers.items()]
     more = len(told) - MOST_DIFFERENCES
     return (
         "; ".join(told[:MOST_DIFFERENCES]) + f"; {more} more" * (more > 0)
@@ -170,26 +170,26 @@ def _difference(plan: Plan, best: Plan) -> str:
     )
 
 
-def _ways(plan: Plan) -> dict[str, str]:
-    """How each operation is done: by what, and where a segment starts, for how many at a time."""
-    ways = {}
+def _how_computed(plan: Plan) -> dict[str, str]:
+    """Return each operation's primitive; if a segment starts there, also its sub-batch."""
+    computed = {}
     for segment in plan.segments:
         for step in segment.steps:
             starts = step is segment.steps[0] and segment is not plan.segments[0]
             some = f", {segment.sub_batch} at a time," * starts
-            ways[step.operation.name] = f"{step.primitive}{some}"
-    return ways
+            computed[step.operation.name] = f"{step.primitive}{some}"
+    return computed
 
 
-# Alternatives shown for a step.
+# The number of alternatives shown for a step.
 MOST_ALTERNATIVES = 4
 
 
 def explanation(steps: Iterable[tuple[Step, int, Sequence[Alternative]]]) -> str:
-    """Each step of a plan beside its fastest alternatives, what they take and whether that fits.
+    """Return a table of each step and its fastest alternatives, with their times and memory.
 
     Args:
-        steps: each with how often it runs for a patch, and its alternatives, fastest first.
+        steps: each step with its number of runs for a patch, and its alternatives, fastest first.
     """
     rows: list[tuple[str, ...]] = []
     for step, runs, others in steps:

@@ -1,6 +1,7 @@
 """The protocol of a primitive: one algorithm for one kind of layer on one device.
 
-A primitive declares what a call costs before it runs. ``znni.primitives.catalogue`` lists all.
+A primitive declares the cost of a call before it runs. ``znni.primitives.catalogue`` lists all
+primitives.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Primitive(Protocol):
 
     @property
     def name(self) -> str:
-        """Unique in the catalogue."""
+        """The name, unique in the catalogue."""
 
     @property
     def device(self) -> Device:
-        """Where it runs."""
+        """The device on which it runs."""
 
     @property
     def accuracy(self) -> float:
@@ -38,21 +39,25 @@ class Primitive(Protocol):
 
     @property
     def version(self) -> int:
-        """Raised by its author when its speed changes: older measurements no longer count."""
+        """The version, raised by its author when the speed changes.
+
+        Measurements of older versions do not count.
+        """
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Shape of the output, or None where this primitive does not apply."""
+        """Return the shape of the output, or None if this primitive does not apply."""
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Exact memory, and operations, of one call on an input of ``shape``."""
+        """Return the exact memory, and the operations, of one call on an input of ``shape``."""
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Prepare all that can be done once.
+        """Prepare everything that can be done once.
 
         Returns:
-            ``run(x) -> y``: float32 arrays (n, f, z, y, x) on the primitive's device. ``x`` has
-            exactly ``shape``, is left as it is, and may be a view with any strides but a
-            contiguous last axis. ``y`` is new and C-contiguous. A ``run`` is not reentrant.
+            ``run(x) -> y``, a function of float32 arrays (n, f, z, y, x) on the primitive's device.
+            ``x`` has exactly ``shape`` and is not changed. It may be a view with any strides,
+            except that its last axis is contiguous. ``y`` is new and C-contiguous. A ``run`` is not
+            reentrant.
         """
 
 
@@ -62,32 +67,32 @@ class UsesGpu(Protocol):
 
     @property
     def gpu(self) -> Device:
-        """Which."""
+        """The GPU."""
 
     @property
     def base(self) -> Primitive:
-        """The GPU's own that computes the pieces."""
+        """The GPU's own primitive that computes the pieces."""
 
 
 Catalogue: TypeAlias = Mapping[str, Primitive]
 
 
 def on_device(primitives: Catalogue, kind: DeviceKind) -> dict[str, Primitive]:
-    """Those that run on the host, or on a GPU."""
+    """Return the primitives that run on the host, or those that run on a GPU."""
     return {name: found for name, found in primitives.items() if found.device.kind == kind}
 
 
 def without_gpu(primitives: Catalogue) -> dict[str, Primitive]:
-    """Those that run on the host alone."""
+    """Return the primitives that run on the host alone."""
     on_host = on_device(primitives, "cpu")
     return {name: found for name, found in on_host.items() if not isinstance(found, UsesGpu)}
 
 
 def applying(found: Found | None, primitive: Primitive, layer: Operation, shape: Shape5) -> Found:
-    """What a primitive found of a layer and the shape of its input, which it is asked to do.
+    """Return the value that a primitive found for a layer and an input shape.
 
     Raises:
-        ValueError: it found nothing, as it does not apply to them.
+        ValueError: it found None, because it does not apply to them.
     """
     if found is None:
         raise ValueError(f"{primitive.name} does not apply to {layer} on {shape}")
@@ -97,10 +102,10 @@ def applying(found: Found | None, primitive: Primitive, layer: Operation, shape:
 def applied_to(
     kind: type[Layer], primitive: Primitive, layer: Operation, shape: Shape5
 ) -> tuple[Layer, Shape5]:
-    """The layer that a primitive for one kind of them is asked to do, and its output's shape.
+    """Return the layer that a primitive for one kind of layer computes, and its output shape.
 
     Raises:
-        ValueError: it is of another kind, or the primitive does not apply to it on that shape.
+        ValueError: the layer is of another kind, or the primitive does not apply to that shape.
     """
     out = primitive.out_shape(layer, shape)
     found = (layer, out) if isinstance(layer, kind) and out else None
@@ -108,7 +113,10 @@ def applied_to(
 
 
 def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:
-    """Output shape of a valid convolution; None for another layer, maps or too small a size."""
+    """Return the output shape of a valid convolution.
+
+    It is None for another layer, for other maps, or if the input is too small.
+    """
     if not isinstance(layer, Conv) or layer.in_features != shape.f:
         return None
     size = valid_convolution(shape.size, layer.kernel)
@@ -116,13 +124,13 @@ def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:
 
 
 def pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
-    """Output shape of max-pooling; None for another layer or too small a size."""
+    """Return the output shape of max-pooling; None for another layer or too small an input."""
     size = max_pooling(shape.size, layer.window) if isinstance(layer, Pool) else None
     return size and Shape5.of(shape.n, shape.f, size)
 
 
 def convolved_and_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
-    """Output shape of a convolution that is pooled plainly; None for anything else."""
+    """Return the output shape of a convolution that is pooled plainly; None for anything else."""
     if not isinstance(layer, PooledConv):
         return None
     between = convolved(layer.conv, shape)
@@ -130,7 +138,7 @@ def convolved_and_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
 
 
 def fragmented(layer: Operation, shape: Shape5) -> Shape5 | None:
-    """Output shape of max-pooling fragments; None where they would differ in size."""
+    """Return the output shape of max-pooling fragments; None if their sizes would differ."""
     if not isinstance(layer, Pool):
         return None
     size = fragments(shape.size, layer.window)

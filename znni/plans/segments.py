@@ -1,8 +1,8 @@
-"""Steps and segments: what a plan consists of.
+"""Steps and segments, of which a plan consists.
 
-Segments nest, depth first: each takes its input in sub-batches, runs its steps on one, and hands
-the result to the next segment before it takes the next. After a pool the fragments are
-independent, so that the deep, wide part of a network need only ever hold a few of them.
+Segments nest, depth first. Each takes its input in sub-batches and runs its steps on one of them.
+It hands the result to the next segment before it takes the next sub-batch. After a pool the
+fragments are independent. So the deep, wide part of a network never needs to hold more than a few.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from znni.plans.cost import Cost
 
 @dataclass(frozen=True)
 class Step:
-    """One layer by one primitive, or a convolution with the pooling after it.
+    """One layer, or a convolution with the pooling after it, with its primitive.
 
     Attributes:
-        operation: what is computed.
-        primitive: what computes it: a name in the catalogue, or a composition of several.
-        shape_in: of one call's input.
-        shape_out: of its output.
-        cost: of one call.
-        seconds: predicted for one call.
-        error: of the prediction, root mean square, as a share of the seconds.
-        takes: names of the values that it takes; none if only its price is asked.
+        operation: the operation to compute.
+        primitive: a primitive's name in the catalogue, or a composition of several.
+        shape_in: the input shape of one call.
+        shape_out: the output shape of one call.
+        cost: the cost of one call.
+        seconds: the predicted seconds of one call.
+        error: the expected error of the seconds, root mean square, as a share of them.
+        takes: the names of the values that it takes; empty if only its price is wanted.
     """
 
     operation: Operation
@@ -51,7 +51,7 @@ class Step:
 
     @property
     def gives(self) -> str:
-        """The name of the value that it gives: that of its last layer."""
+        """The name of the value that it gives, which is the name of its last layer."""
         return self.layers[-1].name
 
     @property
@@ -68,19 +68,19 @@ class Step:
 
     @property
     def pools_plainly(self) -> bool:
-        """Whether it pools and gives one fragment, not all of them."""
+        """True if it pools and gives one fragment, not all of them."""
         return self.pool is not None and self.shape_out.n == self.shape_in.n
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether it runs on the host and computes on a GPU, where it takes what its cost says."""
+        """True if it runs on the host and computes on a GPU. Its cost then has GPU bytes."""
         return self.cost.memory.gpu_working > 0
 
     def taken(self, *, in_place: bool = False) -> int:
-        """Bytes of one call at its peak, its input and output counted.
+        """Return the peak bytes of one call, with its input and output.
 
         Args:
-            in_place: the output is written into memory that is there from the beginning.
+            in_place: whether the output is written into memory that exists from the beginning.
         """
         memory = self.cost.memory
         if in_place:
@@ -90,12 +90,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A step by another primitive, all else of its plan unchanged.
+    """A step with another primitive, while the rest of its plan stays the same.
 
     Attributes:
-        step: that one.
-        memory: bytes that the plan would then take of the device where the step runs.
-        allowed: bytes of that device.
+        step: the step with the other primitive.
+        memory: the bytes that the plan would then take on the step's device.
+        allowed: the bytes of that device that a plan may take.
     """
 
     step: Step
@@ -105,16 +105,16 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of layers on one device, for a few items of its input batch at a time.
+    """Consecutive layers on one device, for a few items of the input batch at a time.
 
-    A plain pool within it gives one of its window's fragments; the segment then runs once for
-    each, on its input shifted by one voxel (a pool at the head of a segment thus yields single
-    fragments of a stored input).
+    A plain pool in a segment gives one of its window's fragments. The segment then runs once for
+    each fragment, on its input shifted by one voxel. So a plain pool at the head of a segment
+    yields single fragments of a stored input.
 
     Attributes:
         device: ``cpu`` or ``gpu``.
-        sub_batch: items of the input batch taken at a time; divides the batch.
-        steps: in order.
+        sub_batch: the items of the input batch taken at a time, a divisor of the batch.
+        steps: the steps in order.
     """
 
     device: DeviceKind
@@ -123,10 +123,10 @@ class Segment:
 
     @property
     def dying(self) -> tuple[tuple[str, ...], ...]:
-        """For each step, the values that no later step takes.
+        """The values that no later step takes, for each step.
 
-        The segment's input is not among them: it stays for the next sub-batch or offset. Nor is
-        its output, which the next segment takes.
+        They do not include the segment's input, which stays for the next sub-batch or offset. Nor
+        do they include the segment's output, which the next segment takes.
         """
         last_use = {name: index for index, step in enumerate(self.steps) for name in step.takes}
         last_use |= dict.fromkeys((self.steps[0].takes[0], self.steps[-1].gives), len(self.steps))
@@ -137,16 +137,16 @@ class Segment:
 
     @property
     def plain_windows(self) -> tuple[Vec3, ...]:
-        """The windows of the pools that give one fragment a run."""
+        """The windows of the pools that give one fragment per run."""
         return tuple(step.pool.window for step in self.steps if step.pool and step.pools_plainly)
 
     @property
     def shifts(self) -> int:
-        """How often the segment runs on one sub-batch: once per combination of pool offsets."""
+        """The number of runs on one sub-batch: one for each combination of pool offsets."""
         return prod(window.volume for window in self.plain_windows)
 
     def shift(self, chosen: tuple[Vec3, ...]) -> Vec3:
-        """Where in its stored input the segment starts, for an offset of each plain pool."""
+        """Return where in its stored input the segment starts, for an offset of each plain pool."""
         start, stride, remaining = Vec3(0, 0, 0), Vec3(1, 1, 1), iter(chosen)
         for step in self.steps:
             if step.pool:
@@ -157,11 +157,11 @@ class Segment:
 
 
 def segment_runs(segments: tuple[Segment, ...], batch: int = 1) -> Iterator[tuple[Segment, int]]:
-    """Each segment with the number of times that it runs.
+    """Yield each segment with the number of times that it runs.
 
     Args:
-        segments: first to last.
-        batch: items of the first one's input.
+        segments: the segments, first to last.
+        batch: the items of the first segment's input.
     """
     count = 1
     for segment in segments:

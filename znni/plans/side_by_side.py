@@ -1,7 +1,7 @@
-"""A batch shared out between the host's processors and a GPU, which compute at the same time.
+"""A batch shared between the host's processors and a GPU, which compute at the same time.
 
-After Caffe con Troll (Hadjis, Abuzaid, Zhang and Ré, 2015), which gives each device a part of the
-batch in proportion to its speed.
+The idea is from Caffe con Troll (Hadjis, Abuzaid, Zhang and Ré, 2015). It gives each device a part
+of the batch in proportion to its speed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Share:
     primitive: Primitive
 
     def of(self, shape: Shape5) -> Shape5:
-        """The shape of so many items."""
+        """Return the shape of these items."""
         return shape._replace(n=self.items)
 
 
@@ -39,7 +39,7 @@ class SideBySide:
 
     Attributes:
         on_host: the first items, by the host's processors.
-        on_gpu: those after them, by a primitive of the host that computes on a GPU.
+        on_gpu: the other items, by a primitive of the host that computes on a GPU.
     """
 
     on_host: Share
@@ -47,37 +47,37 @@ class SideBySide:
 
     @property
     def name(self) -> str:
-        """The name in a plan's table: ``3 direct beside 61 host_ram_4GiB_gpu_direct``."""
+        """The name in a plan's table, such as ``3 direct beside 61 host_ram_4GiB_gpu_direct``."""
         return str(self.chosen)
 
     @property
     def chosen(self) -> AtOnce:
-        """The shares by the names of their primitives, as a plan has them."""
+        """The shares with the names of their primitives, as a plan stores them."""
         on_host, on_gpu = (ShareBy(it.items, it.primitive.name) for it in self._shares)
         return AtOnce(on_host, on_gpu)
 
     @property
     def device(self) -> Device:
-        """The host, where input and output are."""
+        """The host, which holds input and output."""
         return self.on_host.primitive.device
 
     @property
     def accuracy(self) -> float:
-        """The relative error of the less accurate one."""
+        """The relative error of the less accurate primitive."""
         return max(share.primitive.accuracy for share in self._shares)
 
     @property
     def version(self) -> int:
-        """The sum of both, so that it grows with each."""
+        """The sum of both versions. It grows with each."""
         return sum(share.primitive.version for share in self._shares)
 
     @property
     def items(self) -> int:
-        """Of the batch."""
+        """The items of the batch."""
         return sum(share.items for share in self._shares)
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """None for another batch, or where one of the primitives does not apply."""
+        """Return the output shape; None for another batch, or if a primitive does not apply."""
         if shape.n != self.items:
             return None
         made = [share.primitive.out_shape(layer, share.of(shape)) for share in self._shares]
@@ -85,10 +85,10 @@ class SideBySide:
         return first and second and first._replace(n=first.n + second.n)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Both primitives' work, workspace and memory; the time of the slower one.
+        """Return both primitives' work, workspace and memory, and the time of the slower one.
 
-        But no less than their traffic takes together: copies to and from a GPU go at the rate of
-        the host's memory, too.
+        The time is no less than the time of both primitives' traffic together. Copies to and from a
+        GPU use the host's memory too.
         """
         out = self._out(layer, shape)
         costs = [share.primitive.cost(layer, share.of(shape)) for share in self._shares]
@@ -114,7 +114,7 @@ class SideBySide:
         )
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Prepare both."""
+        """Prepare both primitives."""
         out = self._out(layer, shape)
         first, second = (
             share.primitive.build(layer, share.of(shape), weights) for share in self._shares
@@ -128,7 +128,8 @@ class SideBySide:
 
         def run_both(x: Float32) -> Float32:
             y = new_output(out)
-            # It sees the GPU's arena, and takes nothing of the host's, which serves one thread.
+            # The other thread sees the GPU's arena. It takes nothing from the host's arena, which
+            # serves one thread only.
             seen = copy_context()
             with ThreadPoolExecutor(1, thread_name_prefix="znni-gpu") as beside:
                 on_gpu = beside.submit(seen.run, run_into, second, x[here:], y[placed:])
@@ -147,7 +148,7 @@ class SideBySide:
 
 
 def shared_out(catalogue: Catalogue, chosen: AtOnce) -> SideBySide | None:
-    """Return the two primitives as one; None unless the catalogue has each for its side."""
+    """Return the two primitives as one; None unless the catalogue has each for its device."""
     shares = []
     for share, computes_on_gpu in ((chosen.on_host, False), (chosen.on_gpu, True)):
         primitive = catalogue.get(share.primitive)

@@ -1,4 +1,4 @@
-"""The memory and the time that a plan takes in all."""
+"""The total memory and time of a plan."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from znni.plans.job_seconds import JobSeconds, Stage, StageSeconds
 
 @dataclass(frozen=True)
 class PlanMemory:
-    """Peak bytes on a device, by purpose.
+    """The peak bytes on a device, by purpose.
 
     Attributes:
-        process: the interpreter, its libraries and compiled code, and an array for the whole
-            output if the run makes one; on a GPU, what alignment takes.
-        weights: the network's parameters.
-        resident: what the primitives keep between patches.
-        working: the layers' arrays and workspace at their highest.
-        blocks: input read ahead, and output on its way to the volume.
+        process: the bytes of the interpreter, its libraries and compiled code. They include an
+            array for the whole output if the run makes one. On a GPU, they are the bytes for
+            alignment.
+        weights: the bytes of the network's parameters.
+        resident: the bytes that the primitives keep between patches.
+        working: the peak bytes of the layers' arrays and workspace.
+        blocks: the bytes of input read ahead, and of output on its way to the volume.
     """
 
     process: int
@@ -29,21 +30,21 @@ class PlanMemory:
 
     @property
     def total(self) -> int:
-        """The most that the run will take."""
+        """The most bytes that the run takes."""
         return self.process + self.weights + self.resident + self.working + self.blocks
 
 
 @dataclass(frozen=True)
 class PlanTime:
-    """Predicted seconds: once for a job, and for each of its patches.
+    """The predicted seconds of a job: once, and for each patch.
 
     Attributes:
-        building: once, before the first patch: code loaded, kernels transformed.
-        warming: once, during the first patch: more code loaded, and the first touch of memory.
-        patch: of each patch, by stages.
-        workers: how many patches are at each stage at a time, but for writing.
-        in_turn: whether no two of the stages of layers, and of transfer between them, work at a
-            time: where those on the host compute on the GPU, too.
+        building: the seconds before the first patch, to load code and transform kernels.
+        warming: the extra seconds of the first patch, to load more code and touch memory first.
+        patch: the seconds of each patch, by stages.
+        workers: the number of patches at each stage at a time, except for writing.
+        in_turn: whether the stages of layers, and the transfer between them, take turns. They do if
+            layers on the host also compute on the GPU.
     """
 
     building: float
@@ -54,28 +55,29 @@ class PlanTime:
 
     @property
     def valid(self) -> bool:
-        """Whether these are times: none negative, and the layers take some."""
+        """True if no time is negative, and the layers take some time."""
         seconds = (self.building, self.warming, *self.patch.by_stage().values())
         layers = self.patch.host_layers + self.patch.gpu_layers
         return all(isfinite(s) and s >= 0 for s in seconds) and layers > 0 and self.workers >= 1
 
     @property
     def once(self) -> float:
-        """Seconds that a job takes but for its patches."""
+        """The seconds of a job without its patches."""
         return self.building + self.warming
 
     def total(self, patches: int) -> float:
-        """Seconds of a job of so many patches.
+        """Return the seconds of a job of so many patches.
 
-        Each stage takes a patch when it has handed on its last, so that a patch takes as long as
-        the slowest of them; but the first goes through all, one after another. Workers take patches
-        in rounds, of which the last takes as long as the others though some have nothing to do.
+        A stage takes a patch as soon as it has handed on the last one. So each patch takes as long
+        as its slowest stage. But the first patch passes all stages, one after another. Workers take
+        patches in rounds. The last round takes as long as the others, even if some workers have no
+        patch.
         """
         return self.once + self.patch.together + max(self._further(patches).values())
 
     @property
     def pace(self) -> StageSeconds:
-        """Seconds from one patch to the next that each stage hands on, whichever worker does."""
+        """The seconds between two patches that each stage hands on, with all workers together."""
         seconds = self.patch.by_stage().items()
         return StageSeconds(**{stage: s / self._at_once(stage) for stage, s in seconds})
 
@@ -83,9 +85,9 @@ class PlanTime:
         return 1 if stage == "writing" else self.workers
 
     def _further(self, patches: int) -> dict[str, float]:
-        """Seconds of the patches after the first, of stages that work at a time.
+        """Return the seconds of all patches after the first, by groups of stages that work at once.
 
-        Those that take turns are one, together.
+        Stages that take turns are one group.
         """
         seconds: dict[str, float] = {}
         for stage, taken in self.patch.by_stage().items():
@@ -94,14 +96,14 @@ class PlanTime:
         return seconds
 
     def _times(self, stage: Stage, patches: int) -> int:
-        """How many of the patches after the first a stage takes, one after another."""
+        """Return how many of the patches after the first a stage takes, one after another."""
         return ceil(patches / self._at_once(stage)) - 1
 
     def _group(self, stage: Stage) -> str:
         return "layers" if self.in_turn and stage not in ("reading", "writing") else stage
 
     def of_job(self, patches: int) -> JobSeconds:
-        """Where the seconds of a job of so many patches go; those of workers on average."""
+        """Return the seconds of a job of so many patches by stage, averaged over the workers."""
         busy: dict[str, float] = {
             stage: patches * seconds for stage, seconds in self.pace.by_stage().items()
         }
@@ -110,12 +112,12 @@ class PlanTime:
         return JobSeconds(self.building, self.total(patches) - self.building, StageSeconds(**busy))
 
     def stage_within(self, total: float, patches: int, stage: Stage) -> float:
-        """Seconds that a stage may take of a patch for a job to take so many in ``total``.
+        """Return the seconds per patch that a stage may take, for a job of ``total`` seconds.
 
-        All other stages take what they take; the result is negative where that is more already.
+        All other stages keep their times. The result is negative if they take more than ``total``.
         """
         further, own = self._further(patches), self.patch.by_stage()[stage]
         times = self._times(stage, patches)
-        in_turn = further.pop(self._group(stage)) - times * own  # of those it takes turns with
+        in_turn = further.pop(self._group(stage)) - times * own  # stages it takes turns with
         left = total - self.once - (self.patch.together - own)
         return min(left - max(further.values()), (left - in_turn) / (1 + times))
