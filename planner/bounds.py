@@ -100,13 +100,13 @@ class Bounds:
     ) -> None:
         self._network = network
         self._fused = {pair.pool: pair for pair in fusible}
-        asked: list[tuple[Operation, int]] = [
+        operations: list[tuple[Operation, int]] = [
             *_features_in(network),
             *((pair, pair.conv.in_features) for pair in fusible),
         ]
         self._rates = {
             operation: _least_seconds_per_voxel(operation, features, options)
-            for operation, features in asked
+            for operation, features in operations
         }
 
     def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
@@ -148,12 +148,12 @@ def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[
         network: the network.
         primitives: the primitives of the host.
     """
-    asked = [step for layer in _features_in(network) for step in sample_steps(*layer)]
+    samples = [step for layer in _features_in(network) for step in sample_steps(*layer)]
     found = {
         using.base: None
         for using in primitives
         if isinstance(using, UsesGpu)
-        and any(using.out_shape(step.operation, step.shape_in) for step in asked)
+        and any(using.out_shape(step.operation, step.shape_in) for step in samples)
     }
     return list(found)
 
@@ -161,9 +161,9 @@ def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[
 def _least_seconds_per_voxel(operation: Operation, features: int, options: StepOptions) -> float:
     """Return the least seconds per output voxel and item; infinite if no primitive applies."""
     rates = []
-    for asked in sample_steps(operation, features):
-        if found := options.whole(asked):
-            out = asked.shape_out
+    for bare in sample_steps(operation, features):
+        if found := options.whole(bare):
+            out = bare.shape_out
             rates.append(found[0].seconds / (out.n * out.size.volume))
     return BOUND_SLACK * min(rates, default=inf)
 

@@ -57,7 +57,7 @@ class Listing:
     resident: int
     taken: tuple[tuple[int, Offer], ...]
 
-    def and_more(self, times: int, offer: Offer) -> Listing:
+    def extended_by(self, times: int, offer: Offer) -> Listing:
         """Return the listing with a further offer, which it does not contain yet."""
         memory = offer.cost.memory
         return Listing(
@@ -213,7 +213,7 @@ class _Leading:
     def lists(self, items: int, rests: Mapping[int, list[Listing]]) -> list[Listing]:
         """Return lists for some items that take this offer; ``rests`` has their other pieces."""
         return [
-            rest.and_more(times, self.offer)
+            rest.extended_by(times, self.offer)
             for times in self.times(items)
             for rest in rests.get(items - times * self.offer.items, [])
         ]

@@ -33,7 +33,7 @@ def fusible_convolutions(network: Network, options: StepOptions) -> tuple[Pooled
     return tuple(
         pair
         for pair in pooled_convolutions(network)
-        if any(options.whole(asked) for asked in sample_steps(pair, pair.conv.in_features))
+        if any(options.whole(bare) for bare in sample_steps(pair, pair.conv.in_features))
     )
 
 

@@ -170,5 +170,5 @@ class Space:
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:
         """Return the job in patches of that many output voxels."""
-        bounds = {means: part.bounds for means, part in self._searches.items()}
+        bounds = {processor: search.bounds for processor, search in self._searches.items()}
         return PatchCandidate(self.network, self.machine, self.output, patch, self.overhead, bounds)
