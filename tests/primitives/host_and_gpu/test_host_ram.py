@@ -105,17 +105,10 @@ def test_side_by_side_takes_the_memory_of_both_and_the_time_of_the_slower() -> N
     assert in_both(items=1).out_shape(HIDDEN, SHAPE._replace(n=7)) is None
 
 
-<<<<<<< HEAD
-def test_side_by_side_is_found_by_its_name() -> None:
-    known = fake_catalogue(host_ram(), GpuFftTiled(GPU, BFLOAT16_PAIR, 16))
-    name = "3 conv beside 5 host_ram_4GiB_gpu_fft_tiled_16"
-    both = found(known, name)
-=======
 def test_side_by_side_is_found_by_what_a_plan_notes() -> None:
-    known = fake_catalogue(host_ram(), GpuFftTiled(GPU, 16))
+    known = fake_catalogue(host_ram(), GpuFftTiled(GPU, BFLOAT16_PAIR, 16))
     using = "host_ram_4GiB_gpu_fft_tiled_16"
     both = found(known, AtOnce(ShareBy(3, "conv"), ShareBy(5, using)))
->>>>>>> main
     assert both is not None
     assert both.name == f"3 conv beside 5 {using}"
     assert found(known, both.name) is None, "a name alone tells of no composition"
