@@ -41,8 +41,8 @@ def test_what_an_earlier_run_has_finished(out: str) -> None:
     unfinished = interrupt(out)
     left = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     shown = succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--dry-run", "--out", out)
-    assert "finished      14,400 voxels (43%) by an earlier run, with which this one go" in shown
-    assert re.search(r"goes on: the rest takes [\d.]+ s, as predicted$", shown, re.MULTILINE)
+    assert "finished      14,400 voxels (43%) by an earlier run, which this one cont" in shown
+    assert re.search(r"continues: the rest takes [\d.]+ s, as predicted$", shown, re.MULTILINE)
     assert re.search(r"patch +20x", shown), "the plan is that of the earlier run"
     assert "finished" not in succeeds(*DRY, out, "--no-resume")
     shown = dry_run_of_refused(*RUN, "--out", out, "--dtype", "uint8")

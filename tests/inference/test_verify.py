@@ -234,7 +234,7 @@ def test_what_no_run_has_made_is_refused() -> None:
     assert read.any() == 0
     message = refused("verify", "other.h5")
     assert message == (
-        "other.h5:/main: has no attribute 'source', so that nothing tells how it was computed; "
+        "other.h5:/main: has no attribute 'source', so it is unknown how it was computed; "
         "give an output of znni infer"
     )
     assert "no such file" in refused("verify", "absent.h5")
