@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from znni.core.shapes import Vec3
 from znni.network.network import Conv
+from znni.primitives.gpu.common.division import divisors
 from znni.primitives.gpu.common.hardware import HOPPER, KIB, SECTOR_FLOATS, WARPGROUP_THREADS
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 
@@ -226,14 +227,9 @@ def strips_for(conv: Conv, numbers: TensorFormat, out: Vec3) -> tuple[Strip, ...
 
 def _stages(kernel: Vec3) -> Iterator[Vec3]:
     """Yield whole planes, rows, or parts of a row that divide a kernel, the largest first."""
-    for planes in _divisors(kernel.z):
+    for planes in divisors(kernel.z):
         yield kernel._replace(z=planes)
-    for rows in _divisors(kernel.y):
+    for rows in divisors(kernel.y):
         yield Vec3(1, rows, kernel.x)
-    for taps in _divisors(kernel.x):
+    for taps in divisors(kernel.x):
         yield Vec3(1, 1, taps)
-
-
-def _divisors(number: int) -> list[int]:
-    """Return all divisors, the largest first."""
-    return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]
