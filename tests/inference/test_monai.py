@@ -1,4 +1,4 @@
-"""In the place of MONAI's sliding windows, and arrays of other libraries."""
+"""Tests of the replacement for MONAI's inferer, and of arrays from other libraries."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_network_of_torch() -> None:
                 wanted = model(window)[:, :, 0, 0, 0]
             np.testing.assert_allclose(found[:, :, z, y, x], wanted, rtol=0, atol=1e-5)
         with torch.no_grad():
-            model[0].weight *= 2  # as training does: the next call is of the network as it is then
+            model[0].weight *= 2  # as in a training step; the next call uses the new values
     with pytest.raises(InvalidInput, match="require gradients"):
         inferer(images.requires_grad_(), model)
     with torch.no_grad():
