@@ -43,8 +43,8 @@ CONVOLUTIONS = (
     Fake("medium", convolved, flops=40.0, workspace=9_000, resident=2_000),
 )
 CHOICES = fake_catalogue(*CONVOLUTIONS)
-# One output voxel of the fused primitives takes eight voxels of the first convolution, or six of the
-# second.
+# One output voxel of the fused primitives takes eight voxels of the first convolution, or six of
+# the second.
 WITH_FUSED = fake_catalogue(
     *CONVOLUTIONS,
     Fake("fused", convolved_and_pooled, flops=90.0, resident=1_000),
