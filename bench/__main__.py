@@ -39,7 +39,7 @@ from bench.result_commands import (
     table_command,
 )
 from bench.volume_commands import end_to_end_command, volumes_command
-from znni.cli.usage import usage_error
+from znni.cli.values import usage_error
 from znni.core.errors import ZnniError
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -16,8 +16,9 @@ from bench.many_patches import ManyPatches
 from bench.record import Row
 from bench.same_output import difference
 from znni.core.errors import RunFailed
-from znni.volumes.ledger import Ledger, checksum_of, read_ledger
+from znni.volumes.ledger import Ledger, checksum_of
 from znni.volumes.ledger_file import ledger_name
+from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import partial_name
 
 ZNNI = (sys.executable, "-c", "from znni.cli import main; main()")

@@ -23,7 +23,7 @@ from znni.core.options import Division
 from znni.core.shapes import Shape5
 from znni.network.network import Operation
 from znni.plans.cost import Cost, Memory
-from znni.plans.micro_batches import cost_of_pieces
+from znni.plans.micro_batches import chosen_by, cost_of_pieces
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 
@@ -151,9 +151,9 @@ class Options:
     def _undivided(self, asked: Step) -> Iterator[Step]:
         """Steps by one primitive for all items at once."""
         for offer in self._offered(asked.operation, asked.shape_in, asked.shape_out):
-            name, seconds = offer.primitive.name, offer.seconds
+            chosen, seconds = chosen_by(offer.primitive), offer.seconds
             yield replace(
-                asked, primitive=name, cost=offer.cost, seconds=seconds, error=offer.error
+                asked, primitive=chosen, cost=offer.cost, seconds=seconds, error=offer.error
             )
 
     def _divided(self, asked: Step, limit: Limit) -> Iterator[Step]:
@@ -164,7 +164,7 @@ class Options:
             costs = ((times, offer.cost) for times, offer in found.taken)
             yield replace(
                 asked,
-                primitive=found.primitive.name,
+                primitive=found.primitive.chosen,
                 cost=cost_of_pieces(costs, shape.nbytes + out.nbytes),
                 seconds=found.seconds,
                 error=found.error,

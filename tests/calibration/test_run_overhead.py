@@ -1,4 +1,4 @@
-"""What handling blocks takes follows their types, the storage and the cores."""
+"""The time to handle blocks follows their types, the storage and the cores."""
 
 from __future__ import annotations
 

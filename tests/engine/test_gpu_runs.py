@@ -119,8 +119,8 @@ def test_memory_is_what_the_plan_says_and_the_same_in_every_patch() -> None:
     arenas: list[DeviceArena] = []
 
     class Kept(DeviceArena):
-        def __init__(self, capacity: int) -> None:
-            super().__init__(capacity)
+        def __init__(self, capacity: int, spare: int) -> None:
+            super().__init__(capacity, spare)
             arenas.append(self)
 
     calls: list[Step] = []

@@ -23,11 +23,10 @@ from znni.engine import device_layers
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.host_layers import HostLayers
 from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import RunState, run_volume
-from znni.engine.remaining import Remaining
+from znni.engine.pipeline import RunState, ThisProcess, run_volume
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.machine import arena
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.network.network import Network
@@ -170,7 +169,7 @@ def test_what_fails_in_a_stage_ends_all_and_what_was_past_it_is_written(
                 "float32",
                 remaining,
             ),
-            runner,
+            ThisProcess(runner),
             Stopwatch(),
         )
     assert raised.value is error

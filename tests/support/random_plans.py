@@ -18,11 +18,10 @@ from planner.partition import Partition, cut, cut_points
 from planner.split import pooled_convolutions, splits
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.engine.pipeline import Runner, RunState, run_volume
-from znni.engine.remaining import Remaining
+from znni.engine.pipeline import Runner, RunState, ThisProcess, run_volume
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
@@ -101,7 +100,8 @@ def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -
     output = Once(result, network.out_features, job.output)
     remaining = Remaining(job.output)
     blocks = Blocks(ArrayVolume(volume), job, network, weights)
-    run_volume(RunState(blocks, output, "float32", remaining), runner, Stopwatch())
+    state = RunState(blocks, output, "float32", remaining)
+    run_volume(state, ThisProcess(runner), Stopwatch())
     assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"
     return result

@@ -34,6 +34,7 @@ from znni.core.text import in_units
 from znni.engine.checks import check_runnable
 from znni.engine.executor import Measured, not_measured
 from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Region, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.inference.devices import choose_gpus, primitives_for, seeing_only
@@ -244,7 +245,7 @@ def prepare(
     weights: Weights,
     measured: Measured = not_measured,
     dtype: OutputType = "float32",
-) -> PatchRunner | Fleet:
+) -> Processes:
     """Prepare a plan to run on this machine, in this process or in one process for each GPU.
 
     Args:
@@ -254,11 +255,11 @@ def prepare(
         dtype: type of the output values.
 
     Raises:
-        RunFailed: a GPU fails or lacks memory. With several GPUs ``Fleet.run_volume`` raises this
-            error instead, because the worker processes start while this process continues.
+        RunFailed: a GPU fails or lacks memory. With several GPUs ``run_volume`` raises this error
+            instead, because the worker processes start while this process continues.
     """
     if plan.workers == 1:
-        return prepare_alone(plan, weights, measured, dtype)
+        return ThisProcess(prepare_alone(plan, weights, measured, dtype))
     members = []
     for gpu in plan.machine.gpus[: plan.workers]:
         alone = replace(plan, machine=replace(plan.machine, gpus=(gpu,), used_gpus=1))

@@ -14,6 +14,7 @@ from math import prod
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.network import Conv, Layer, Operation, Pool, PooledConv
+from znni.plans.chosen import Chosen
 from znni.plans.cost import Cost
 
 
@@ -23,7 +24,7 @@ class Step:
 
     Attributes:
         operation: what is computed.
-        primitive: its name in the catalogue.
+        primitive: what computes it: a name in the catalogue, or a composition of several.
         shape_in: of one call's input.
         shape_out: of its output.
         cost: of one call.
@@ -33,7 +34,7 @@ class Step:
     """
 
     operation: Operation
-    primitive: str
+    primitive: Chosen
     shape_in: Shape5
     shape_out: Shape5
     cost: Cost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from znni.primitives.gpu.common.strides import strides_in_elements
+from znni.primitives.gpu.common.kernels import strides_in_elements
 
 
 def test_strides_count_elements_of_views_too() -> None:
