@@ -161,20 +161,20 @@ def test_a_copy_gives_the_same(copied: Any) -> None:
         (
             (),
             {"roi_size": (96, 96, 96)},
-            "no roi_size, as MONAI's does: windows and batches are ch",
+            "no roi_size, as MONAI's does: the plan chooses windows and b",
         ),
         (((96, 96, 96),), {}, "no roi_size, as"),
         (
             (96,),
             {"overlap": 0.5},
-            r"no roi_size, overlap, .* by the plan, .*; each voxel is .* out$",
+            r"no roi_size, overlap, .* the plan chooses .*, .*; each voxel is .* out$",
         ),
         (
             (),
             {"mode": "gaussian", "overlap": 0.5},
             "no mode, overlap, .* does: each voxel is comput",
         ),
-        (("tiny.yaml",), {"padding_mode": "reflect"}, "border and pad say .*; leave it out$"),
+        (("tiny.yaml",), {"padding_mode": "reflect"}, "border and pad choose .*; leave it out$"),
     ],
 )
 def test_what_only_monai_is_told(arguments: Any, options: dict[str, Any], said: str) -> None:
