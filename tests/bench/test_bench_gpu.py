@@ -1,4 +1,4 @@
-"""``python -m bench gpu-layers``: what can be told of it without a GPU."""
+"""``python -m bench layers --device gpu``, ``exercise``: the parts that need no GPU."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from gpu_layers import DEVICE
 from layers import random_case
 from typer.testing import CliRunner
 
-from bench import gpu_commands, gpu_timing
+from bench import rounds, session
 from bench.__main__ import app
-from bench.ceilings import Floor
-from bench.gpu_ceilings import GpuCeilings
-from bench.gpu_exercise import cases_for, relative_error
-from bench.gpu_torch import MOST_ELEMENTS, NAMES, RUN_FLOPS, part_at_once
+from bench.accuracy import OnDevice
+from bench.ceilings import Floor, GpuCeilings
+from bench.exercise import cases_for, relative_error
 from bench.layers import layer
-from bench.on_device import OnDevice
+from bench.peers.torch_layer import GPU_NAMES, MOST_ELEMENTS, RUN_FLOPS, part_at_once
 from bench.record import Row, load, save
 from bench.report import report
 from bench.table import table
@@ -78,17 +77,17 @@ def test_pytorch_computes_no_more_at_once_than_cudnn_counts_and_autotuning_bears
     planes = part_at_once(hidden, Shape5(64, 80, 200, 208, 208))
     assert planes == Shape5(1, 80, 8 + 5, 208, 208)
     assert part_at_once(layer(Vec3.of(9), 80, 80, 2), Shape5(2, 80, 900, 900, 900)).z == 10
-    assert len(set(NAMES)) == 8
+    assert len(set(GPU_NAMES)) == 8
 
 
 def test_runs_are_as_many_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([2.0, *range(1, 10)])
-    monkeypatch.setattr(gpu_timing, "seconds_of", lambda _: float(next(taken)))
+    monkeypatch.setattr(rounds, "seconds_on_device", lambda _: float(next(taken)))
     calls: list[int] = []
-    assert gpu_timing.measured(lambda: calls.append(1), 5, budget=7).by_round == (1, 2, 3)
+    assert rounds.rounds_on_gpu(lambda: calls.append(1), 5, budget=7).by_round == (1, 2, 3)
     assert calls == [1]
-    assert gpu_timing.measured(lambda: None, 5, budget=1).by_round == (5,)
-    assert gpu_timing.measured(lambda: None, 2, budget=99).by_round == (7, 8)
+    assert rounds.rounds_on_gpu(lambda: None, 5, budget=1).by_round == (5,)
+    assert rounds.rounds_on_gpu(lambda: None, 2, budget=99).by_round == (7, 8)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,9 @@ def test_parts_of_an_array_come_to_the_host() -> None:
 
 def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Machine(detect_machine(threads=1).host)
-    monkeypatch.setattr(gpu_commands, "detect_machine", lambda: host)
-    result = CliRunner().invoke(app, ["gpu-layers", "--kernel", "3"])
-    assert isinstance(result.exception, InvalidInput)
-    assert "needs a GPU" in str(result.exception)
+    monkeypatch.setattr(session, "detect_machine", lambda **_: host)
+    on_gpu = ["--device", "gpu"]
+    for command in (["layers", "--kernel", "3", *on_gpu], ["profile", "--net", "a", *on_gpu]):
+        result = CliRunner().invoke(app, command)
+        assert isinstance(result.exception, InvalidInput)
+        assert "needs a GPU" in str(result.exception)
