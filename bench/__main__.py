@@ -1,4 +1,4 @@
-"""``python -m bench COMMAND``: measure, print a table, save the JSON; print and draw saved ones."""
+"""Measure, print a table and save it as JSON; print and draw saved results."""
 
 from __future__ import annotations
 

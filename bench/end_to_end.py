@@ -81,7 +81,10 @@ def end_to_end_command(
     seconds: Annotated[float, typer.Option(min=1, help="For all runs together.")] = 3600.0,
     out: session.Out = None,
 ) -> None:
-    """Time whole runs of znni infer over volumes of noise, and how busy each stage was."""
+    """Time whole runs of ``znni infer``.
+
+    They run over volumes of noise. Rows say how busy each stage was.
+    """
     runs = Runs(net, three_extents(volume), gpus, scaled, device, plans, option or [])
     where = folder or Path(tempfile.gettempdir())
     rows = time_runs(runs, where, seconds, session.progress)

@@ -77,7 +77,10 @@ def exercise_command(
     ] = False,
     out: session.Out = None,
 ) -> None:
-    """Check every GPU primitive on small layers, for compute-sanitizer, or measure its memory."""
+    """Check GPU primitives on small layers.
+
+    The layers are small enough for compute-sanitizer.
+    """
     machine = session.machine_with("gpu", None)
     session.check_primitives(only or [], machine)
     found = on_device(catalogue(machine), "gpu").items()

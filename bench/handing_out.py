@@ -40,7 +40,10 @@ def handing_out_command(
     budget: session.Budget = 5.0,
     out: session.Out = None,
 ) -> None:
-    """Time how Python hands out work, by images so small that this takes most of the time."""
+    """Time how Python hands out work.
+
+    Images are so small that this takes most of the time.
+    """
     session.check_primitives(only or [], detect_host())
     effort = Effort(repeats, budget)
 

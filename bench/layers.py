@@ -86,7 +86,7 @@ def layers_command(
     ] = None,
     out: session.Out = None,
 ) -> None:
-    """Compare every primitive on one convolution with PyTorch."""
+    """Compare all primitives on a layer with PyTorch."""
     images, extent, seconds = DEFAULTS[device]
     layers = layers_of(kernel, batch or [images], size or [extent], features, out_features, pool)
     effort = Effort(repeats, budget or seconds)

@@ -60,7 +60,10 @@ def ledger_command(
     budget: session.Budget = 60.0,
     out: session.Out = None,
 ) -> None:
-    """Compare runs with the ledger of their output and without, or kill runs (--kills)."""
+    """Time runs with a ledger and without, or kill them.
+
+    Killed runs are run again, and their outputs compared with one that was left alone.
+    """
     session.check_known("output", output or [], OUTPUTS)
     extent, count = (16, 4) if kills else (32, 3)
     cases = _cases(net, output or list(OUTPUTS), patch or extent, patches or count)

@@ -104,7 +104,10 @@ def network_command(
     ] = None,
     out: session.Out = None,
 ) -> None:
-    """Compare the best plan's patch of whole networks with the peers at their best patches."""
+    """Compare whole networks with PyTorch and MONAI.
+
+    Our contestant is a patch of the best plan. Each peer takes the patch that suits it best.
+    """
     extents, seconds = DEFAULTS[device]
     effort = Effort(repeats, budget or seconds)
     memory = ram or (session.RAM if device == "cpu" else None)

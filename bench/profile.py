@@ -60,7 +60,7 @@ def profile_command(
     ] = False,
     out: session.Out = None,
 ) -> None:
-    """Show where a plan's patch spends its time, layer by layer."""
+    """Show where a patch spends its time."""
     ceilings: list[session.AnyCeilings] = []
     if device == "cpu":
         session.refuse(device, gpu_memory=gpu_memory, dtype=dtype)

@@ -46,7 +46,10 @@ def table_command(
         Path | None, typer.Option(dir_okay=False, help="Save the results as one JSON here.")
     ] = None,
 ) -> None:
-    """Print saved results of one kind as a Markdown table, and join them."""
+    """Print saved results of one kind as a table.
+
+    Several files are joined, in order. ``--out`` saves them as one.
+    """
     records = [load(path, "layer" if choices else None) for path in results]
     rows = [row for record in records for row in record.rows]
     if choices:
@@ -63,7 +66,7 @@ def table_command(
 
 
 def report_command(results: Results) -> None:
-    """Print saved results as a Markdown page, with machines, dates and commands."""
+    """Print saved results as a Markdown page."""
     typer.echo(report({path.name: load(path) for path in results}), nl=False)
 
 
@@ -71,7 +74,7 @@ def plot_command(
     results: Results,
     out: Annotated[Path, typer.Option(help="The picture, such as layers.png.")],
 ) -> None:
-    """Draw saved results of layers or networks on a CPU, or of scaling."""
+    """Draw layers, networks (CPU) or scaling."""
     plot([load(path) for path in results], out)
     typer.echo(f"wrote {out}")
 

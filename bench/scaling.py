@@ -42,7 +42,7 @@ def scaling_command(
     budget: session.Budget = 60.0,
     out: session.Out = None,
 ) -> None:
-    """Run layers and networks with more and more threads."""
+    """Run layers and networks with more threads."""
     session.check_primitives(only or [], detect_host())
     effort = Effort(repeats, budget)
     layers = layers_of(kernel, batch, size, features, out_features)

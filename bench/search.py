@@ -31,7 +31,7 @@ def search_command(
     costs: session.CostsChoice = "auto",
     out: session.Out = None,
 ) -> None:
-    """Time the search for a plan, here and for machines that are not here."""
+    """Time the search for a plan."""
     networks = [load_network(path) for path in net]
     asked = [*product(ram, [None]), *product([None], machine or [])]
 

@@ -71,7 +71,10 @@ def top_plans_command(
     budget: session.Budget = 120.0,
     out: session.Out = None,
 ) -> None:
-    """Run the best plans side by side: is the one chosen the fastest of them?"""
+    """Run the best plans side by side.
+
+    Is the one chosen the fastest of them, and are predicted times right?
+    """
     ceilings: list[session.AnyCeilings] = []
     effort = Effort(repeats, budget)
 

@@ -73,7 +73,10 @@ def volumes_command(
     budget: session.Budget = 60.0,
     out: session.Out = None,
 ) -> None:
-    """Time reading and writing in each format and type, beside its library and the floors."""
+    """Time reading and writing in each format.
+
+    Rows have each format's library and the floors, too.
+    """
     where = folder or Path(tempfile.gettempdir())
     effort = Effort(repeats, budget)
     compared = (

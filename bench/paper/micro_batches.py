@@ -46,7 +46,7 @@ def micro_batches_command(
     budget: session.Budget = 60.0,
     out: session.Out = None,
 ) -> None:
-    """Cut a layer's batch into pieces that stay within limits of workspace."""
+    """Cut a layer's batch to stay within a workspace."""
     machine = session.machine_with("cpu", threads)
     session.check_primitives(only or [], machine)
     model = cost_model(catalogue(machine), costs)

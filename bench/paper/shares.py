@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from bench import session
+from bench.paper.strategies import of_families
 from bench.patches import LONG, PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, run_rounds
@@ -26,7 +27,6 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 from znni.plans.segments import Step
-from znni.primitives.catalogue import FAMILIES
 
 Pairs = list[tuple[int, int]]
 
@@ -42,7 +42,10 @@ def shares_command(
     budget: session.Budget = 60.0,
     out: session.Out = None,
 ) -> None:
-    """Compare joint decisions about memory with an equal share for each layer, or first come."""
+    """Compare joint decisions about memory with simpler ones.
+
+    The simpler ways are an equal share for each layer, and first come, first served.
+    """
     among = session.known_families(family)
     effort = Effort(repeats, budget) if measure else None
     compared = (
@@ -134,10 +137,8 @@ def compare_shares(
         effort: how long to measure; None for predictions alone.
         progress: told what comes next.
     """
-    among = search(network, (size, size, size), ram=ram, device="cpu", costs=costs)
-    if families:
-        names = [n for n in among.catalogue if _is_pooling(n) or _family(n) in families]
-        among = among.among(names)
+    started = search(network, (size, size, size), ram=ram, device="cpu", costs=costs)
+    among = of_families(started, families)
     plans: dict[str, Plan] = {}
     for name, choose in SHARES.items():
         progress(f"{network.name} in {ram / 2**30:g} GiB, {name}")
@@ -162,14 +163,6 @@ def compare_shares(
             row["skipped"] = "nothing fits"
         rows.append(row)
     return rows
-
-
-def _family(primitive: str) -> str | None:
-    return next((name for name, starts in FAMILIES.items() if primitive.startswith(starts)), None)
-
-
-def _is_pooling(primitive: str) -> bool:
-    return _family(primitive) is None
 
 
 def _outcome(plan: Plan, joint: Plan) -> Row:

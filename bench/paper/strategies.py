@@ -65,7 +65,10 @@ def machine_plans_command(
     costs: session.CostsChoice = "built-in",
     out: session.Out = None,
 ) -> None:
-    """Plan for machines and their devices, beside what ZNNi reached on the paper's machine."""
+    """Plan for machines and their devices.
+
+    Rows have what ZNNi reached on the paper's machine, too.
+    """
     among = session.known_families(family)
     networks = [load_network(path) for path in net]
 
@@ -101,7 +104,10 @@ def strategies_command(
     costs: session.CostsChoice = "built-in",
     out: session.Out = None,
 ) -> None:
-    """Find the best plan of each strategy (Table V of the paper), beside what ZNNi reached."""
+    """Find the best plan of each strategy.
+
+    These are the strategies of Table V of the paper. Rows have what ZNNi reached, too.
+    """
     session.check_known("only", only or [], STRATEGIES)
 
     def compared(limit: int | None, path: Path) -> list[Row]:
@@ -126,9 +132,9 @@ def run_strategies_command(
     ] = 3600.0,
     out: session.Out = None,
 ) -> None:
-    """Run some patches of each plan that the command strategies made, on this machine.
+    """Run patches of plans that ``strategies`` made.
 
-    The rows name the command and revision that made the plans, so that they can be made again.
+    Rows name the command and revision that made the plans, so that they can be made again.
     """
     rows = [
         row | {"planned_by": made.about["command"], "planned_at": made.about["revision"]}
@@ -297,9 +303,6 @@ def plan_on(
         among: families of primitives to choose from; none for all.
     """
     started = search(network, (size,) * 3, machine=machine, device=device, costs=costs)
-    if among:
-        known = families(started.catalogue)
-        started = started.among(set[str]().union(*(known.get(name, ()) for name in among)))
     row: Row = {
         "network": network.name,
         "processor": _name(started.machine, device),
@@ -307,7 +310,7 @@ def plan_on(
         "published_voxels_per_s": published(network.name, f"ZNNi {DEVICES[device]}"),
     }
     try:
-        plan = fastest(started)[0]
+        plan = fastest(of_families(started, among))[0]
     except DoesNotFit as error:
         return row | {"skipped": str(error)}
     return row | {
@@ -316,6 +319,14 @@ def plan_on(
         "declared_gib": plan.device_memory.total / 2**30,
         "layers": ", ".join(f"{step.operation.name} {step.primitive}" for step in plan.steps),
     }
+
+
+def of_families(started: Search, names: Sequence[str]) -> Search:
+    """Return the search among some families of primitives, with those for pooling; none for all."""
+    if not names:
+        return started
+    known = families(started.catalogue)
+    return started.among(set[str]().union(*(known.get(name, ()) for name in names)))
 
 
 def _name(machine: Machine, device: Processors) -> str:
