@@ -102,7 +102,7 @@ class Ceilings:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What rows of results say about these ceilings."""
+        """The entry of a row that names these ceilings."""
         return {"threads": self.threads}
 
     def floor(self, cost: Cost) -> Floor:
@@ -139,7 +139,7 @@ class GpuCeilings:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What rows of results say about these ceilings."""
+        """The entry of a row that names these ceilings."""
         return {"device": self.device}
 
     def floor(self, cost: Cost) -> Floor:

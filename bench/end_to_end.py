@@ -1,4 +1,4 @@
-"""How fast whole runs of ``znni infer`` over large volumes are, and how busy each stage was.
+"""Whole runs of ``znni infer`` over large volumes, and how busy each stage was.
 
 A run is a process of its own, as a user starts it. The ledger of its output says when blocks are
 written. The attributes of the output say how long its stages worked. Rates after the first blocks

@@ -1,4 +1,4 @@
-"""Whether every GPU primitive is right on small layers, and the memory that it keeps.
+"""GPU primitives on small layers: their errors, and the memory that they keep.
 
 The layers are so small that compute-sanitizer can watch every kernel: ``compute-sanitizer
 --error-exitcode 1 --show-backtrace no --report-api-errors no python -m bench exercise``. For

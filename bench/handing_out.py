@@ -1,4 +1,4 @@
-"""How long Python takes to hand out work: empty rounds, and layers on very small images.
+"""Time that Python takes to hand out work: empty rounds, and layers on very small images.
 
 The fastest of many runs counts, because other work of the processor falls on some of them. The
 model of times takes its constants from here.

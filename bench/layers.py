@@ -1,4 +1,4 @@
-"""How fast every primitive of the catalogue is on one convolution, beside PyTorch's.
+"""Every primitive of the catalogue on one convolution, beside PyTorch's.
 
 On a CPU contestants take turns, and PyTorch has a process of its own. On a GPU they run one after
 the other in this process, because each may need all of the GPU's memory.

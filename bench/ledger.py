@@ -1,4 +1,4 @@
-"""What the ledger of an output costs a run, and whether killed runs end with the same bytes."""
+"""The cost of an output's ledger, and the outputs of runs that were killed and run again."""
 
 from __future__ import annotations
 

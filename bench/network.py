@@ -1,4 +1,4 @@
-"""How fast a plan's patch of a whole network is, beside the peers at their best patches.
+"""Patches of whole networks, beside the peers at their best patches.
 
 On a CPU each contestant has a process of its own, and all take turns. On a GPU one process has all
 of it. Ours is done, and its memory given back, before PyTorch begins.

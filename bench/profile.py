@@ -1,4 +1,4 @@
-"""Where a plan's patch spends its time: each layer measured, beside what was predicted."""
+"""Seconds of a patch, layer by layer, measured and predicted."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def profile_command(
 
 @dataclass(frozen=True)
 class PatchTimes:
-    """What warm patches took.
+    """Seconds of warm patches.
 
     Attributes:
         device: where the layers ran.

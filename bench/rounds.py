@@ -16,7 +16,7 @@ Stopwatch: TypeAlias = Callable[[], "float | None"]
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure.
+    """The time that a measurement may take.
 
     Attributes:
         repeats: counted rounds, at least 1.
@@ -29,7 +29,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Result:
-    """What one contestant measured.
+    """Measurements of one contestant.
 
     Attributes:
         by_round: seconds in each round; None if it sat the round out, or failed.

@@ -1,4 +1,4 @@
-"""How much faster layers and networks get with more and more threads."""
+"""Layers and networks with more and more threads."""
 
 from __future__ import annotations
 

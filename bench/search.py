@@ -1,4 +1,4 @@
-"""How long the planner searches, here and for machines that are not here."""
+"""The time of the planner's search, here and for machines that are not here."""
 
 from __future__ import annotations
 

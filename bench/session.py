@@ -1,4 +1,4 @@
-"""What the commands share: options, progress, ceilings, and where results go."""
+"""Options, progress and ceilings that the commands share."""
 
 from __future__ import annotations
 

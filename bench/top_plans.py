@@ -1,4 +1,4 @@
-"""Whether the plan chosen is the fastest of the best ones, and their times are as predicted.
+"""The best plans side by side: their order, and their times as predicted and measured.
 
 Between the plans' rounds, some calls of the calibration are made once more. A machine that others
 share, or whose clock follows its temperature, is not always equally fast. Predictions from measured

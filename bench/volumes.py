@@ -1,4 +1,4 @@
-"""How fast blocks of output are written, and read back, in each format, beside its library.
+"""Speed of writing and reading blocks of output in each format, beside its library.
 
 A block is written as a run writes it, and read as a run reads it, on one thread that asks. Nobody
 waits for what the system does with the file afterwards. The libraries' contestants, zarr-python and

@@ -1,4 +1,4 @@
-"""What cutting a layer's batch into pieces gains within limits of workspace."""
+"""Batches of a layer in pieces, within limits of workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deciding jointly about memory gains over simpler ways to give it out.
+"""Joint decisions about memory, beside simpler ways to give it out.
 
 The simpler ways are those of workspace reuse (Oyama et al., 2018): each layer is at its fastest
 within its share, in pieces or whole. They take the arguments of

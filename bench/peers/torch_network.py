@@ -1,4 +1,4 @@
-"""What PyTorch's ways to run a network have in common: parameters, timing whole or in parts.
+"""The base of PyTorch's ways to run a network: parameters, timing whole or in parts.
 
 A patch of a large network takes PyTorch many minutes, most of which is repetition: a direct
 convolution's time is proportional to the items and planes that it computes. So each layer may be

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,17 +11,25 @@ import numpy as np
 import pytest
 from gpu_layers import DEVICE
 from layers import random_case
+from quick_benchmarks import needs_torch
 from typer.testing import CliRunner
 
-from bench import rounds, session
+from bench import layers, rounds, session
 from bench.__main__ import app
 from bench.accuracy import OnDevice
 from bench.ceilings import Floor, GpuCeilings
 from bench.exercise import cases_for, relative_error
-from bench.layers import layer
-from bench.peers.torch_layer import GPU_NAMES, MOST_ELEMENTS, RUN_FLOPS, part_at_once
+from bench.layers import compare_on_gpu, layer
+from bench.peers.torch_layer import (
+    GPU_NAMES,
+    MOST_ELEMENTS,
+    RUN_FLOPS,
+    TorchLayer,
+    part_at_once,
+)
 from bench.record import Row, load, save
 from bench.report import report
+from bench.rounds import Effort, Result
 from bench.table import table
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
@@ -133,6 +143,60 @@ def test_parts_of_an_array_come_to_the_host() -> None:
     there = OnDevice(There(array))
     assert there.shape == (2, 3, 4)
     np.testing.assert_array_equal(there[1, :, 2], array[1, :, 2])
+
+
+@needs_torch
+def test_rows_hold_what_a_gpu_would_measure(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's primitives and PyTorch's take the place of a GPU's."""
+
+    class FakeArena:
+        def __init__(self, capacity: int) -> None:
+            self.peak = capacity
+
+        in_use = staticmethod(nullcontext)
+
+    def a_second(work: Callable[[], object], repeats: int, _budget: float) -> Result:
+        work()
+        return Result((1.0,) * repeats)
+
+    def on_host(*arguments: object) -> TorchLayer:
+        name, operation, weights, x, device, proposals = arguments
+        assert (device, proposals) == ("cuda", 10)
+        return TorchLayer(name, operation, weights, x)
+
+    monkeypatch.setattr(layers, "cupy", lambda: np)
+    monkeypatch.setattr(layers, "DeviceArena", FakeArena)
+    monkeypatch.setattr(layers, "OnDevice", np.asarray)
+    monkeypatch.setattr(layers, "TorchLayer", on_host)
+    monkeypatch.setattr(TorchLayer, "output", lambda made: made().numpy())
+    monkeypatch.setattr(layers, "rounds_on_gpu", a_second)
+    monkeypatch.setattr(layers, "seconds_on_device", lambda _: 1.0)
+    monkeypatch.setattr(layers, "gpu_peak_bytes", lambda _: 3 << 20)
+    for name in ("release_gpu_memory", "free_torch_memory"):
+        monkeypatch.setattr(layers, name, lambda: None)
+    conv, shape = layer(Vec3.of(3), 2, 4), Shape5.of(2, 2, Vec3.of(10))
+    primitives = [catalogue(machine)[name] for name in ("direct", "fft_tiled_8")]
+    compared = compare_on_gpu(
+        primitives, conv, shape, Effort(2, 60.0), CEILINGS, peers=GPU_NAMES[:1]
+    )
+    *ours, theirs = rows = list(compared)
+    assert [row["name"] for row in rows] == ["direct", "fft_tiled_8", "torch_fp32"]
+    for row in rows:
+        assert row["device"] == "NVIDIA H200"
+        assert row["error"] < 1e-5
+        assert row["rounds"] == 2
+        assert row["ns_per_voxel"] == pytest.approx(1e9 / (2 * 8**3))
+        assert row["tflops_direct"] == pytest.approx(2 * 8**3 * 2 * 4 * 27 * 2 / 1e12)
+    for row in ours:
+        assert row["floor_ns"] >= row["traffic_ns"] > 0
+        assert row["peak_mib"] == pytest.approx(row["declared_mib"])
+        assert row["model_seconds"] > 0
+    assert theirs["peak_mib"] == 3
+    assert theirs["measured"] == "1 times 2x2x10x10x10"
+    late = compare_on_gpu(primitives[:1], conv, shape, Effort(1, 1e-9), CEILINGS, peers=())
+    assert "would take" in next(late)["skipped"]
 
 
 def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:

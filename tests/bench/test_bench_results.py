@@ -1,4 +1,4 @@
-"""What becomes of measurements: records, tables, pictures, and the command that makes them."""
+"""Records of measurements: tables, pictures, pages, and the command that makes them."""
 
 from __future__ import annotations
 
@@ -146,11 +146,21 @@ def test_records_of_several_commands_are_joined(tmp_path: Path) -> None:
             join([made[0], wrong])
 
 
+def test_tables_are_of_several_files_of_one_kind(tmp_path: Path) -> None:
+    for kind, network in (("search", "first"), ("search", "second"), ("shares", "third")):
+        save(tmp_path / f"{network}.json", kind, [{"network": network}], [])  # type: ignore[arg-type]
+    first, second, third = (str(tmp_path / f"{n}.json") for n in ("first", "second", "third"))
+    out = tmp_path / "joined.json"
+    made = CliRunner().invoke(app, ["table", first, second, "--out", str(out)])
+    assert [line.split()[1] for line in made.output.splitlines()[2:]] == ["first", "second"]
+    assert [row["network"] for row in load(out).rows] == ["first", "second"]
+    refused = CliRunner().invoke(app, ["table", first, third])
+    assert "results of shares and of search make no table together" in str(refused.exception)
+    refused = CliRunner().invoke(app, ["table", "--choices", first])
+    assert "holds no results" in str(refused.exception)
+
+
 def test_a_kernel_larger_than_its_input_is_refused() -> None:
-    from typer.testing import CliRunner
-
-    from bench.__main__ import app
-
     outcome = CliRunner().invoke(app, ["layers", "--kernel", "7", "--pool", "2", "--size", "7"])
     assert isinstance(outcome.exception, InvalidInput)
     assert "needs 8 voxels per axis: --size 7 is less" in str(outcome.exception)

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: rounds and their speed-ups, ceilings, contestants in processes."""
+"""Rounds and their speed-ups, ceilings, and contestants in processes."""
 
 from __future__ import annotations
 

@@ -70,6 +70,23 @@ def test_a_mistake_is_told_in_a_line(
     assert capsys.readouterr().err == f"bench: error: {said}\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("layers --kernel 3 --proposals 4", "--proposals does nothing with --device cpu"),
+        ("network --net a --no-ours", "--no-ours does nothing with --device cpu"),
+        ("network --net a --dtype uint8", "--dtype does nothing with --device cpu"),
+        ("profile --net a --gpu-memory 1GiB", "--gpu-memory does nothing with --device cpu"),
+        ("profile --net a --device gpu --alone", "--alone does nothing with --device gpu"),
+    ],
+)
+def test_an_option_for_another_device_is_refused(
+    command: str, option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *command.split()) == InvalidInput.exit_code
+    assert capsys.readouterr().err == f"bench: error: {option}; leave it out\n"
+
+
 def test_memory_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
@@ -86,6 +103,8 @@ def test_memory_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch) == 0
     assert "scaling" in capsys.readouterr().out
+    assert run(monkeypatch, "paper", "--help") == 0
+    assert "shares" in capsys.readouterr().out
     assert run(monkeypatch, "network", "--help") == 0
     said = capsys.readouterr().out
     assert "--ram SIZE" in said
