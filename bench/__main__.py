@@ -27,7 +27,7 @@ from bench.scaling import scaling_command
 from bench.search import search_command
 from bench.top_plans import top_plans_command
 from bench.volumes import volumes_command
-from znni.cli.usage import usage_error
+from znni.cli.values import usage_error
 from znni.core.errors import ZnniError
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -25,9 +25,9 @@ from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled
 from znni.machine.timing import seconds_on_device
 from znni.plans.cost import Cost
-from znni.primitives.cpu.common.even_slices import even_slices
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
+from znni.primitives.cpu.common.workers import even_slices
 from znni.primitives.cpu.direct.register_tile import registers
 
 REPEATS = 9

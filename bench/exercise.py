@@ -162,7 +162,7 @@ def _row(primitive: Primitive, layer: Operation, shape: Shape5, poison: bool) ->
     conv = layer.conv if isinstance(layer, PooledConv) else layer
     weights = None
     if isinstance(conv, Conv):
-        weights = random_weights(Network("layer", conv.in_features, (conv,)), 1)[conv.name]
+        weights = random_weights(Network.chain("layer", conv.in_features, (conv,)), 1)[conv.name]
     error = relative_error(layer, x, weights, _run(primitive, layer, x, weights, poison))
     return {
         "name": primitive.name,

@@ -186,7 +186,7 @@ def about_layer(layer: Layer, shape: Shape5) -> Row:
 def weights_of(layer: Layer) -> ConvWeights:
     """Return random weights of a layer."""
     conv = convolution_of(layer)
-    return random_weights(Network("layer", conv.in_features, (conv,)), 0)[conv.name]
+    return random_weights(Network.chain("layer", conv.in_features, (conv,)), 0)[conv.name]
 
 
 def compare_layer(

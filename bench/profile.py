@@ -201,7 +201,7 @@ def profile(plan: Plan, ceilings: session.AnyCeilings, times: PatchTimes) -> lis
         rows.append(
             {
                 "layer": name,
-                "primitive": step.primitive,
+                "primitive": str(step.primitive),
                 "input": str(step.shape_in),
                 "runs": runs,
                 "seconds": seconds,

@@ -138,7 +138,9 @@ def compare_plans(
     some = next(iter(plans.values()))
     with ExitStack() as children:
         contestants, again = {}, None
-        used = {word for plan in plans.values() for s in plan.steps for word in s.primitive.split()}
+        used = {
+            word for plan in plans.values() for s in plan.steps for word in str(s.primitive).split()
+        }
         if some.costs.startswith(MEASURED):
             threads = some.machine.host.threads
             again = children.enter_context(Child(CalibratedCalls, threads, sorted(used)))
@@ -227,7 +229,7 @@ def _about(plan: Plan) -> Row:
         "predicted_seconds": predicted,
         "predicted_error": plan.error,
         "predicted_voxels_per_s": _speed(plan, predicted),
-        "steps": [step.primitive for step in plan.steps],
+        "steps": [str(step.primitive) for step in plan.steps],
     }
 
 

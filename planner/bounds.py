@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Protocol
 
 from planner.layers import Options
 from planner.shape_samples import sample_steps
 from znni.core.shapes import Shape5
-from znni.network.network import Conv, Layer, Network, Operation, Pool, PooledConv
+from znni.network.network import Layer, Network, Node, Operation, Pool, PooledConv
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 
@@ -23,8 +22,8 @@ BOUND_SLACK = 0.9
 class LeastSeconds(Protocol):
     """The least time that layers can take."""
 
-    def of_layers(self, between: Sequence[Shape5]) -> list[float]:
-        """Seconds of each layer for one patch, of which these are the ``tensors``."""
+    def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
+        """Return the seconds of each layer for one patch, by the network's ``shapes`` for it."""
 
     def of_step(self, step: Step) -> float:
         """Seconds of one call that does what a step asks."""
@@ -38,6 +37,7 @@ class BoundsUsingGpu:
     what the host needs for it alone.
 
     Args:
+        network: whose layers.
         alone: the least time that the host takes.
         on_gpu: the least time that computing takes on the GPU.
         link: bytes per second, each way.
@@ -45,29 +45,35 @@ class BoundsUsingGpu:
 
     def __init__(
         self,
+        network: Network,
         alone: Callable[[], LeastSeconds],
         on_gpu: Callable[[], LeastSeconds],
         link: float,
     ) -> None:
+        self._network = network
         self._alone = alone
         self._on_gpu = on_gpu
         self._link = link
 
-    def of_layers(self, between: Sequence[Shape5]) -> list[float]:
-        """Seconds of each layer for one patch, of which these are the ``tensors``."""
-        alone, on_gpu = self._alone().of_layers(between), self._on_gpu().of_layers(between)
-        layers = zip(alone, on_gpu, pairwise(between), strict=True)
-        return [self._shared(a, b, given, made) for a, b, (given, made) in layers]
+    def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
+        """Return the seconds of each layer for one patch, by the network's ``shapes`` for it."""
+        alone, on_gpu = self._alone().of_layers(shapes), self._on_gpu().of_layers(shapes)
+        return {
+            node.name: self._shared(
+                alone[node.name], on_gpu[node.name], _taken(node, shapes), shapes[node.name].nbytes
+            )
+            for node in self._network.nodes
+        }
 
     def of_step(self, step: Step) -> float:
         """Seconds of one call that does what a step asks."""
         alone, on_gpu = self._alone().of_step(step), self._on_gpu().of_step(step)
-        return self._shared(alone, on_gpu, step.shape_in, step.shape_out)
+        return self._shared(alone, on_gpu, step.shape_in.nbytes, step.shape_out.nbytes)
 
-    def _shared(self, alone: float, on_gpu: float, given: Shape5, made: Shape5) -> float:
+    def _shared(self, alone: float, on_gpu: float, given: int, made: int) -> float:
         if not alone:  # of a pooling, where a convolution takes no longer with it
             return 0.0
-        on_the_way = max(given.nbytes, made.nbytes) / self._link
+        on_the_way = max(given, made) / self._link
         speed = 1 / alone + 1 / max(on_the_way, on_gpu)
         return 1 / speed if speed else inf
 
@@ -84,28 +90,33 @@ class Bounds:
     def __init__(self, network: Network, options: Options, fusible: Collection[PooledConv]) -> None:
         self._network = network
         self._fused = {pair.pool: pair for pair in fusible}
-        asked = [*_features_in(network), *((pair, pair.conv.in_features) for pair in fusible)]
+        asked: list[tuple[Operation, int]] = [
+            *_features_in(network),
+            *((pair, pair.conv.in_features) for pair in fusible),
+        ]
         self._rates = {
             operation: _least_seconds_per_voxel(operation, features, options)
             for operation, features in asked
         }
 
-    def of_layers(self, between: Sequence[Shape5]) -> list[float]:
-        """Seconds of each layer for one patch, of which these are the ``tensors``.
+    def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
+        """Return the seconds of each layer for one patch, by the network's ``shapes`` for it.
 
         No steps for a part of the network take less than its layers' seconds together. Where a
         convolution and its pooling may be faster as one, what that saves is taken off the
         pooling's seconds, and off the convolution's once the pooling's are none.
         """
-        bounds: list[float] = []
-        for layer, out in zip(self._network.layers, between[1:], strict=True):
+        bounds: dict[str, float] = {}
+        for node in self._network.nodes:
+            layer, out = node.layer, shapes[node.name]
             voxels = out.n * out.size.volume
-            bounds.append(voxels * self._rates[layer])
+            bounds[node.name] = voxels * self._rates[layer]
             if isinstance(layer, Pool) and layer in self._fused:
-                conv, pool = bounds[-2:]
-                both = voxels * self._rates[self._fused[layer]]
-                conv = min(conv, both)
-                bounds[-2:] = conv, min(pool, both - conv)
+                pair = self._fused[layer]
+                both = voxels * self._rates[pair]
+                conv = min(bounds[pair.conv.name], both)
+                bounds[pair.conv.name] = conv
+                bounds[node.name] = min(bounds[node.name], both - conv)
         return bounds
 
     def of_step(self, step: Step) -> float:
@@ -142,8 +153,11 @@ def _least_seconds_per_voxel(operation: Operation, features: int, options: Optio
 
 
 def _features_in(network: Network) -> Iterator[tuple[Layer, int]]:
-    """Each layer with its input maps."""
-    features = network.in_features
-    for layer in network.layers:
-        yield layer, features
-        features = layer.out_features if isinstance(layer, Conv) else features
+    """Yield each layer with its input maps."""
+    for node in network.nodes:
+        yield node.layer, network.maps[node.inputs[0]]
+
+
+def _taken(node: Node, shapes: Mapping[str, Shape5]) -> int:
+    """Return the bytes of all that a node takes."""
+    return sum(shapes[name].nbytes for name in node.inputs)

@@ -31,7 +31,10 @@ class Candidate(NamedTuple):
         """The segments with these steps."""
         chosen = iter(self.choice.steps)
         return tuple(
-            replace(segment, steps=tuple(islice(chosen, len(segment.steps))))
+            replace(
+                segment,
+                steps=tuple(islice(chosen, len(segment.steps))),
+            )
             for segment in self.segments
         )
 

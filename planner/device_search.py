@@ -161,7 +161,7 @@ class DeviceSearch:
             first = partition.given._replace(n=some)
             allowed = budget(first)
             for segments in splits(
-                partition.layers,
+                partition.nodes,
                 first,
                 allowed - handed,
                 self._fusible,

@@ -23,24 +23,26 @@ from znni.core.options import Division
 from znni.core.shapes import Shape5
 from znni.network.network import Operation
 from znni.plans.cost import Cost, Memory
-from znni.plans.micro_batches import cost_of_pieces
+from znni.plans.micro_batches import chosen_by, cost_of_pieces
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 
 UNDECIDED = "undecided"
 NOTHING_WITHIN = Limit([])
 
-# An operation, its shapes, and whether the output has its place already.
-Asked: TypeAlias = tuple[Operation, Shape5, Shape5, bool]
+# What a step asks for, and whether the output has its place already.
+Asked: TypeAlias = tuple[Operation, tuple[str, ...], Shape5, Shape5, bool]
 
 # An operation and its shapes.
 Call: TypeAlias = tuple[Operation, Shape5, Shape5]
 
 
-def bare_step(operation: Operation, shape: Shape5, shape_out: Shape5) -> Step:
-    """A step that asks for an operation: no primitive, no cost but its input and output."""
+def bare_step(
+    operation: Operation, shape: Shape5, shape_out: Shape5, takes: tuple[str, ...] = ()
+) -> Step:
+    """Return a step that asks for an operation: no primitive, no cost but its input and output."""
     least = Cost(0, 0, Memory.beside(shape.nbytes + shape_out.nbytes, workspace=0), 1)
-    return Step(operation, UNDECIDED, shape, shape_out, least, seconds=0.0, error=0.0)
+    return Step(operation, UNDECIDED, shape, shape_out, least, seconds=0.0, error=0.0, takes=takes)
 
 
 class Options:
@@ -86,7 +88,7 @@ class Options:
         """
         if not self.divides:
             return self.whole(step, in_place=in_place)
-        key = (step.operation, step.shape_in, step.shape_out, in_place)
+        key = _asked(step, in_place)
         within, known = self._known.get(key, (NOTHING_WITHIN, ()))
         if not within.covers(limit):
             both = limit.or_within(within)
@@ -115,7 +117,7 @@ class Options:
         """
         if not self.divides:
             return self.whole(step, in_place=in_place)
-        key = (step.operation, step.shape_in, step.shape_out, in_place)
+        key = _asked(step, in_place)
         if key not in self._relaxed:
             batch, arrays = step.shape_in.n, step.shape_in.nbytes + step.shape_out.nbytes
             pieces = [
@@ -137,7 +139,7 @@ class Options:
             step: its operation and shapes are what is asked.
             in_place: as of a call.
         """
-        key = (step.operation, step.shape_in, step.shape_out, in_place)
+        key = _asked(step, in_place)
         if key not in self._known_whole:
             self._known_whole[key] = _pareto(list(self._undivided(step)), in_place)
         return self._known_whole[key]
@@ -149,9 +151,9 @@ class Options:
     def _undivided(self, asked: Step) -> Iterator[Step]:
         """Steps by one primitive for all items at once."""
         for offer in self._offered(asked.operation, asked.shape_in, asked.shape_out):
-            name, seconds = offer.primitive.name, offer.seconds
+            chosen, seconds = chosen_by(offer.primitive), offer.seconds
             yield replace(
-                asked, primitive=name, cost=offer.cost, seconds=seconds, error=offer.error
+                asked, primitive=chosen, cost=offer.cost, seconds=seconds, error=offer.error
             )
 
     def _divided(self, asked: Step, limit: Limit) -> Iterator[Step]:
@@ -162,7 +164,7 @@ class Options:
             costs = ((times, offer.cost) for times, offer in found.taken)
             yield replace(
                 asked,
-                primitive=found.primitive.name,
+                primitive=found.primitive.chosen,
                 cost=cost_of_pieces(costs, shape.nbytes + out.nbytes),
                 seconds=found.seconds,
                 error=found.error,
@@ -220,6 +222,10 @@ class Options:
             return None
         estimate = self._model.estimate(primitive, operation, shape, cost)
         return Offer(primitive, shape.n, cost, *estimate)
+
+
+def _asked(step: Step, in_place: bool) -> Asked:
+    return step.operation, step.takes, step.shape_in, step.shape_out, in_place
 
 
 def _pareto(steps: list[Step], in_place: bool) -> tuple[Step, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from znni.core.options import DeviceChoice
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5
 from znni.machine.machine import DeviceKind, Processors
-from znni.network.network import Conv, Layer, Network
+from znni.network.network import INPUT, Network, Node
 
 # What computes layers: the host, a GPU, or the host with primitives that compute on a GPU, too.
 Processor: TypeAlias = Literal["cpu", "gpu", "host using gpu"]
@@ -21,14 +21,14 @@ class Partition:
 
     Attributes:
         device: which.
-        layers: first to last.
+        nodes: the layers with their inputs, first to last.
         given: the tensor that they take of a patch.
         handed: the tensor that they hand on to a GPU, if they do.
         uses_gpu: whether they are on the host and may compute on the GPU.
     """
 
     device: DeviceKind
-    layers: tuple[Layer, ...]
+    nodes: tuple[Node, ...]
     given: Shape5
     handed: Shape5 | None
     uses_gpu: bool = False
@@ -87,51 +87,44 @@ class CutPoint(NamedTuple):
     host_uses_gpu: bool = False
 
 
-def cut_points_using_gpu(network: Network, device: DeviceChoice) -> range:
-    """After how many layers it may do so where those on the host may compute on the GPU."""
-    return range(1, len(network.layers) + 1) if device in ("auto", "cpu+gpu") else range(0)
+def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
+    """Return the numbers of first layers that may be on a host that computes on the GPU, too."""
+    return _cuts(network)[1:] if device in ("auto", "cpu+gpu") else []
 
 
-def cut_points(network: Network, device: DeviceChoice) -> range:
-    """After how many layers a plan may pass from the host to a GPU."""
-    layers = len(network.layers)
+def cut_points(network: Network, device: DeviceChoice) -> list[int]:
+    """Return the numbers of first layers that a plan may have on the host."""
+    cuts = _cuts(network)
     match device:
         case "auto":
-            return range(layers + 1)
+            return cuts
         case "cpu":
-            return range(layers, layers + 1)
+            return cuts[-1:]
         case "gpu":
-            return range(1)
+            return cuts[:1]
         case "cpu+gpu":
-            return range(1, layers)
+            return cuts[1:-1]
+
+
+def _cuts(network: Network) -> list[int]:
+    """Return the numbers of first layers after which a single value is alive, to be handed on."""
+    return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 
 
 def cut(
-    network: Network, between: Sequence[Shape5], place: int, *, host_uses_gpu: bool = False
+    network: Network, shapes: Mapping[str, Shape5], place: int, *, host_uses_gpu: bool = False
 ) -> Cut:
-    """A network that passes to the GPU at a place.
+    """Return the layers on each device of a network that passes to the GPU at a cut point.
 
     Args:
-        network: which.
-        between: the ``tensors`` of a patch.
-        place: how many layers are on the host.
+        network: what is computed.
+        shapes: the network's ``shapes`` for a patch.
+        place: the number of first layers that are on the host.
         host_uses_gpu: whether these may compute on the GPU.
     """
-    first, others = network.layers[:place], network.layers[place:]
-    handed = between[place] if others else None
-    on_host = Partition("cpu", first, between[0], handed, host_uses_gpu)
-    on_gpu = Partition("gpu", others, between[place], None)
-    return Cut(tuple(partition for partition in (on_host, on_gpu) if partition.layers))
-
-
-def tensors(network: Network, patch: Vec3) -> list[Shape5]:
-    """All fragments of a patch of so many output voxels, before the first layer and after each."""
-    size, batch, features = patch + network.field_of_view - 1, 1, network.in_features
-    shapes = [Shape5.of(batch, features, size)]
-    for layer in network.layers:
-        if isinstance(layer, Conv):
-            size, features = size - layer.kernel + 1, layer.out_features
-        else:
-            size, batch = size // layer.window, batch * layer.window.volume
-        shapes.append(Shape5.of(batch, features, size))
-    return shapes
+    first, others = network.nodes[:place], network.nodes[place:]
+    (passed,) = network.alive[place]
+    handed = shapes[passed] if others else None
+    on_host = Partition("cpu", first, shapes[INPUT], handed, host_uses_gpu)
+    on_gpu = Partition("gpu", others, shapes[passed], None)
+    return Cut(tuple(partition for partition in (on_host, on_gpu) if partition.nodes))

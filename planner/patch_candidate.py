@@ -11,7 +11,7 @@ from planner.bounds import LeastSeconds
 from planner.candidate import JobTime, MemoryBudget
 from planner.gpu_budget import left_for_gpu
 from planner.overhead import Load, Overhead
-from planner.partition import Cut, CutPoint, Processor, cut, tensors
+from planner.partition import Cut, CutPoint, Processor, cut
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.network import Network
@@ -50,10 +50,11 @@ class PatchCandidate:
         self._machine = machine
         self._overhead = overhead
         self._patches = output.ceil_div(patch).volume
-        self._tensors = tensors(network, patch)
-        backwards = accumulate(reversed(bounds["gpu"].of_layers(self._tensors)), initial=0.0)
+        self._shapes = network.shapes(patch)
+        on_gpu = bounds["gpu"].of_layers(self._shapes)
+        backwards = accumulate(reversed(on_gpu.values()), initial=0.0)
         self._least_on_host = {
-            uses_gpu: list(accumulate(bounds[means].of_layers(self._tensors), initial=0.0))
+            uses_gpu: list(accumulate(bounds[means].of_layers(self._shapes).values(), initial=0.0))
             for uses_gpu, means in HOSTS.items()
             if means in bounds
         }
@@ -62,7 +63,7 @@ class PatchCandidate:
     def cut(self, place: CutPoint) -> Cut:
         """The layers on each device."""
         on_host, host_uses_gpu = place
-        return cut(self._network, self._tensors, on_host, host_uses_gpu=host_uses_gpu)
+        return cut(self._network, self._shapes, on_host, host_uses_gpu=host_uses_gpu)
 
     def least_loads(self, place: CutPoint) -> dict[DeviceKind, Load]:
         """What layers take at the least: the seconds of their bounds, and no memory."""
@@ -70,14 +71,15 @@ class PatchCandidate:
         on_host, host_uses_gpu = place
         if on_host > 0:
             loads["cpu"] = Load(self._least_on_host[host_uses_gpu][on_host], 0, 0)
-        if on_host < len(self._network.layers):
+        if on_host < len(self._network.nodes):
             loads["gpu"] = Load(self._least_on_gpu[on_host], 0, 0)
         return loads
 
     def time(self, place: CutPoint, loads: Mapping[DeviceKind, Load]) -> PlanTime:
         """By what the layers take of each device that they are on."""
         on_host, host_uses_gpu = place
-        brought = self._tensors[on_host].nbytes if "gpu" in loads else 0
+        (passed,) = self._network.alive[on_host]
+        brought = self._shapes[passed].nbytes if "gpu" in loads else 0
         return self._overhead.time_of_run(
             self._network, self.patch, loads, brought, host_uses_gpu=host_uses_gpu
         )

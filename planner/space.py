@@ -64,7 +64,10 @@ class Space:
         gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
         search = DeviceSearch(self.network, on_host, self.model, self.division, self._gpu_room(gpu))
         search.bounds = BoundsUsingGpu(
-            lambda: self._searches["cpu"].bounds, lambda: self._pieces.bounds, gpu.link
+            self.network,
+            lambda: self._searches["cpu"].bounds,
+            lambda: self._pieces.bounds,
+            gpu.link,
         )
         return search
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
@@ -11,15 +12,20 @@ from planner.layers import Options, bare_step
 from planner.shape_samples import sample_steps
 from znni.core.shapes import Shape5, fragments, valid_convolution
 from znni.machine.machine import DeviceKind
-from znni.network.network import Conv, Layer, Network, Pool, PooledConv
+from znni.network.network import Conv, Layer, Network, Node, Pool, PooledConv
 from znni.plans.segments import Segment, Step
 
 
 def pooled_convolutions(network: Network) -> Iterator[PooledConv]:
-    """Each convolution that is pooled at once, with that pooling."""
-    for layer, following in pairwise(network.layers):
-        if isinstance(layer, Conv) and isinstance(following, Pool) and following.window.volume > 1:
-            yield PooledConv(layer, following)
+    """Yield each convolution whose output only a pooling takes, with that pooling."""
+    made_by = {node.name: node.layer for node in network.nodes}
+    uses = Counter([network.output, *(name for node in network.nodes for name in node.inputs)])
+    for node in network.nodes:
+        if isinstance(node.layer, Pool) and node.layer.window.volume > 1:
+            (taken,) = node.inputs
+            conv = made_by.get(taken)
+            if isinstance(conv, Conv) and uses[taken] == 1:
+                yield PooledConv(conv, node.layer)
 
 
 def fusible_convolutions(network: Network, options: Options) -> tuple[PooledConv, ...]:
@@ -32,7 +38,7 @@ def fusible_convolutions(network: Network, options: Options) -> tuple[PooledConv
 
 
 def splits(
-    layers: tuple[Layer, ...],
+    nodes: tuple[Node, ...],
     given: Shape5,
     allowed: float = inf,
     fusible: Collection[PooledConv] = (),
@@ -40,7 +46,9 @@ def splits(
     *,
     in_place: bool = False,
 ) -> Iterator[tuple[Segment, ...]]:
-    """Every division of some layers into segments, the undivided one first.
+    """Yield every division of some nodes into segments, the undivided one first.
+
+    Segments are cut only where a single value is alive.
 
     At a pool the fragments may stay in the segment; or a new segment starts there that takes a
     few of the stored parents at a time; or one that makes a single fragment of one parent at a
@@ -53,7 +61,7 @@ def splits(
     left out.
 
     Args:
-        layers: what to divide.
+        nodes: what to divide; the first takes what is given, and the last gives the result.
         given: what the first segment takes at a time.
         allowed: bytes.
         fusible: the ``pooled_convolutions`` that may be one step.
@@ -61,68 +69,81 @@ def splits(
         in_place: the last step's output has its place already, and takes no more.
     """
     opened = Segment(device, given.n, ())
-    return _extend((), opened, layers, given, allowed - given.nbytes, fusible, in_place)
+    alive = {nodes[0].inputs[0]: given}
+    return _extend((), opened, nodes, alive, allowed - given.nbytes, fusible, in_place)
 
 
 def _extend(
     done: tuple[Segment, ...],
     opened: Segment,
-    layers: tuple[Layer, ...],
-    shape: Shape5,
+    nodes: tuple[Node, ...],
+    alive: Mapping[str, Shape5],
     free: float,
     fusible: Collection[PooledConv],
     in_place: bool,
 ) -> Iterator[tuple[Segment, ...]]:
-    """Every way to go on with the layers left.
+    """Yield every way to go on with the nodes left.
 
     Args:
         done: segments closed.
-        opened: the segment that the next layer may join.
-        layers: those left.
-        shape: of the next layer's input.
+        opened: the segment that the next node may join.
+        nodes: those left.
+        alive: shapes of the values that they take, by name.
         free: bytes left beside the inputs of all these segments.
         fusible: what may be one step.
         in_place: whether the last step's output takes no more.
     """
-    if not layers:
+    if not nodes:
         yield (*done, opened)
         return
-    for before, segment, steps in _next_steps(done, opened, layers, shape, fusible):
-        left = free if segment is opened else free - shape.nbytes
-        rest = layers[sum(len(step.layers) for step in steps) :]
+    for before, segment, steps in _next_steps(done, opened, nodes, alive, fusible):
+        left = free
+        if segment is not opened:  # a single value is alive, and stored for the new segment
+            (stored,) = alive.values()
+            left -= stored.nbytes
+        rest = nodes[sum(len(step.layers) for step in steps) :]
         viewed = [0] * len(steps)  # of each step, the bytes that are counted already
         viewed[0] += 0 if segment.steps else steps[0].shape_in.nbytes
         viewed[-1] += steps[-1].shape_out.nbytes if in_place and not rest else 0
-        if all(step.taken() - seen <= left for step, seen in zip(steps, viewed, strict=True)):
+        beside = sum(shape.nbytes for name, shape in alive.items() if name not in steps[0].takes)
+        if all(
+            step.taken() + beside - seen <= left for step, seen in zip(steps, viewed, strict=True)
+        ):
             extended = replace(segment, steps=(*segment.steps, *steps))
-            last = steps[-1].shape_out
-            yield from _extend(before, extended, rest, last, left, fusible, in_place)
+            needed = {name for node in rest for name in node.inputs}
+            made = {**alive, steps[-1].gives: steps[-1].shape_out}
+            still = {name: shape for name, shape in made.items() if name in needed}
+            yield from _extend(before, extended, rest, still, left, fusible, in_place)
 
 
 def _next_steps(
     done: tuple[Segment, ...],
     opened: Segment,
-    layers: tuple[Layer, ...],
-    shape: Shape5,
+    nodes: tuple[Node, ...],
+    alive: Mapping[str, Shape5],
     fusible: Collection[PooledConv],
 ) -> Iterator[tuple[tuple[Segment, ...], Segment, tuple[Step, ...]]]:
-    """The segments closed before the next steps, the one these are in, and they: every choice."""
-    layer = layers[0]
-    out = _output(layer, shape)
+    """Yield the segments closed before the next steps, the one these are in, and they."""
+    node = nodes[0]
+    shape = alive[node.inputs[0]]
+    out = _output(node.layer, shape)
     if out is None:
         return
-    yield done, opened, (bare_step(layer, shape, out),)
+    yield done, opened, (bare_step(node.layer, shape, out, node.inputs),)
+    if len(alive) > 1:
+        return
     if opened.steps and out.n > shape.n:
         each = out.n // shape.n
         for parents in (n for n in range(1, shape.n) if shape.n % n == 0):
-            step = bare_step(layer, shape._replace(n=parents), out._replace(n=parents * each))
+            some, made = shape._replace(n=parents), out._replace(n=parents * each)
+            step = bare_step(node.layer, some, made, node.inputs)
             yield (*done, opened), Segment(opened.device, parents, ()), (step,)
     before, segment = done, opened
     if opened.steps:
         before, segment = (*done, opened), Segment(opened.device, 1, ())
     elif opened.sub_batch > 1:
         return  # the segment that begins here takes several items
-    for steps in _single_fragment(layers, shape, fusible):
+    for steps in _single_fragment(nodes, shape, fusible):
         yield before, segment, steps
 
 
@@ -136,27 +157,43 @@ def _output(layer: Layer, shape: Shape5) -> Shape5 | None:
 
 
 def _single_fragment(
-    layers: tuple[Layer, ...], shape: Shape5, fusible: Collection[PooledConv]
+    nodes: tuple[Node, ...], shape: Shape5, fusible: Collection[PooledConv]
 ) -> Iterator[tuple[Step, ...]]:
-    """Steps to the next pool, of an input that may start at any offset of its window: all choices.
+    """Yield all choices of steps to the next pool, for an input at any offset of its window.
 
-    They make one fragment of one item; the convolutions before the pool are repeated for each.
+    They make one fragment of one item. The convolutions before the pool, each of which takes the
+    value before it, are repeated for each.
     """
-    pool = next((layer for layer in layers if isinstance(layer, Pool)), None)
-    if pool is None or pool.window.volume == 1:
+    head: list[Node] = []
+    for node in nodes:
+        if not isinstance(node.layer, Conv) or (head and node.inputs != (head[-1].name,)):
+            break
+        head.append(node)
+    if len(head) == len(nodes):
         return
-    head = [layer for layer in layers[: layers.index(pool)] if isinstance(layer, Conv)]
+    last, pool = nodes[len(head)], nodes[len(head)].layer
+    if not isinstance(pool, Pool) or pool.window.volume == 1:
+        return
+    if head and last.inputs != (head[-1].name,):
+        return
     shapes = [Shape5.of(1, shape.f, shape.size - pool.window + 1)]
-    for conv in head:
-        convolved = _output(conv, shapes[-1])
+    for node in head:
+        convolved = _output(node.layer, shapes[-1])
         if convolved is None:
             return
         shapes.append(convolved)
     pooled = fragments(shapes[-1].size + pool.window - 1, pool.window)
     if pooled is None:
         return
-    steps, out = tuple(map(bare_step, head, shapes, shapes[1:])), shapes[-1]
+    steps, out = tuple(_steps(head, shapes)), shapes[-1]
     fragment = Shape5.of(1, out.f, pooled)
-    yield (*steps, bare_step(pool, out, fragment))
-    if head and (pair := PooledConv(head[-1], pool)) in fusible:
-        yield (*steps[:-1], bare_step(pair, shapes[-2], fragment))
+    yield (*steps, bare_step(pool, out, fragment, last.inputs))
+    pair = next((pair for pair in fusible if pair.pool == pool), None)
+    if head and pair and pair.conv == head[-1].layer:
+        yield (*steps[:-1], bare_step(pair, shapes[-2], fragment, head[-1].inputs))
+
+
+def _steps(nodes: list[Node], shapes: list[Shape5]) -> Iterator[Step]:
+    """Yield the steps of nodes that each take the value before it."""
+    for node, (taken, given) in zip(nodes, pairwise(shapes), strict=True):
+        yield bare_step(node.layer, taken, given, node.inputs)

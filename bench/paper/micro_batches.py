@@ -110,14 +110,14 @@ def compare_divisions(
             row["skipped"] = "nothing stays within the limit"
         else:
             row |= {
-                "chosen": step.primitive,
+                "chosen": str(step.primitive),
                 "workspace_mib": step.cost.memory.workspace / 2**20,
                 "resident_mib": step.cost.memory.resident / 2**20,
                 "model_seconds": step.seconds,
-                **seconds[step.primitive],
+                **seconds[str(step.primitive)],
             }
             if undivided:
-                row["gain"] = seconds[undivided.primitive]["seconds"] / row["seconds"]
+                row["gain"] = seconds[str(undivided.primitive)]["seconds"] / row["seconds"]
         rows.append(row)
     return rows
 
@@ -146,9 +146,10 @@ def _measured(
     x = normal(shape)
     runs = {}
     for step in steps:
-        if step.primitive not in runs and step.conv:
+        name = str(step.primitive)
+        if name not in runs and step.conv:
             primitive = named(primitives, step.primitive)
-            runs[step.primitive] = primitive.build(step.operation, shape, weights_of(step.conv))
+            runs[name] = primitive.build(step.operation, shape, weights_of(step.conv))
     capacity = max((step.cost.memory.working for step in steps), default=0)
     with Arena(capacity).in_use():
         contestants = {name: stopwatch(partial(run, x)) for name, run in runs.items()}

@@ -125,7 +125,7 @@ def test_what_would_not_end_in_time_is_skipped_and_says_so(machine: Machine) -> 
 @needs_torch
 def test_pytorch_on_a_part_of_the_batch_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     conv = layers.convolution_of(layer(Vec3.of(3), 2, 2))
-    weights = random_weights(Network("layer", 2, (conv,)), 0)[conv.name]
+    weights = random_weights(Network.chain("layer", 2, (conv,)), 0)[conv.name]
     peer = torch_layer.TorchConvolution(conv, weights, Shape5.of(8, 2, Vec3.of(6)), 2, 2)
     monkeypatch.setattr(torch_layer, "time", clock_of_ticks())
     assert peer.seconds("torch_fp32_channels_last") == 4.0

@@ -192,7 +192,7 @@ def test_published_numbers_are_of_the_four_networks_only() -> None:
 
 def test_peers_sit_out_what_they_do_not_compute() -> None:
     conv = Conv("conv1", 1, 1, Vec3(1, 1, 1), "sigmoid")
-    reason = missing("torch_fp32", Network("sigmoid", 1, (conv,)))
+    reason = missing("torch_fp32", Network.chain("sigmoid", 1, (conv,)))
     assert reason == "PyTorch's peers have no sigmoid, which conv1 uses"
 
 

@@ -1,4 +1,4 @@
-"""What plans make of measured costs: predictions of what was measured, and of the rest from it."""
+"""Plans with measured costs: predictions for measured calls, and for others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def model_of(database: CostDatabase, primitives: dict[str, Primitive]) -> Measur
 
 
 class OtherKind(Fake):
-    """What no measurement of a ``Fake`` tells more of than it tells of the machine."""
+    """A kind of primitive that shares nothing with ``Fake`` but the machine."""
 
 
 def test_the_model_predicts_what_was_measured_and_the_rest_from_it(

@@ -1,4 +1,4 @@
-"""Calibration: which calls are measured, how, and in what order."""
+"""Calibration: the choice of calls, their measurement, and its order."""
 
 from __future__ import annotations
 

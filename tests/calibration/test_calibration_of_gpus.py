@@ -1,4 +1,4 @@
-"""Calibration of GPUs: what is measured, that it is kept apart, and what plans make of it."""
+"""Calibration of GPUs: measurements, their separation from the CPU's, and plans made with them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 @pytest.fixture
 def both_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fakes of a host and a GPU, which take three and five times what is predicted."""
+    """Fakes of a host and a GPU, which take three and five times the predicted time."""
     here = Machine(BOTH["conv"].device, (gpu(),))
     for module in ("inference.planning", "calibration.campaign", "calibration.record"):
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: BOTH)
@@ -92,7 +92,7 @@ def test_each_device_is_measured_or_both(database: CostDatabase) -> None:
 
 
 def rows(*options: str) -> list[str]:
-    """The primitives that a quick calibration tells of."""
+    """Return the primitives in the table of a quick calibration."""
     table, *_ = succeeds("calibrate", "--quick", *options).split("\n\n")
     return [row.split()[0] for row in table.splitlines()[1:]]
 
@@ -159,7 +159,7 @@ def test_a_machine_without_a_gpu_says_why(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def here() -> dict[str, Primitive]:
-    """The primitives of the GPU that there is."""
+    """Return the primitives of this machine's GPU."""
     return on_device(catalogue(detect_machine()), "gpu")
 
 

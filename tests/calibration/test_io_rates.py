@@ -1,4 +1,4 @@
-"""What a run does beside its layers, measured: kept, told, and what plans make of it."""
+"""Measured times of a run's work outside its layers are kept, printed, and used by plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from znni.calibration.database import CostDatabase
 from znni.calibration.io_rates import (
     READ,
     HandlingTimes,
-    Taken,
+    SecondsPerValue,
     calibrate_handling,
     handling_times,
     measure_handling,
@@ -27,13 +27,13 @@ from znni.inference.planning import checked_plan
 from znni.network.network import Conv, Network
 from znni.plans.plan import Plan
 
-NETWORK = Network("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
+NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
 TIMES = HandlingTimes(
     touched=2e-9,
     placed=3e-9,
-    read={size: Taken(size * 1e-8, size * 4e-9) for size in READ},
+    read={size: SecondsPerValue(size * 1e-8, size * 4e-9) for size in READ},
     written={
-        dtype: Taken(number * 1e-7, number * 6e-8)
+        dtype: SecondsPerValue(number * 1e-7, number * 6e-8)
         for number, dtype in enumerate(get_args(OutputType), 1)
     },
 )
@@ -110,7 +110,7 @@ def test_what_is_measured_takes_the_place_of_nominal_rates() -> None:
 
 def test_plans_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def reading(plan: Plan) -> float:
-        """Seconds per voxel."""
+        """Return the seconds to read one voxel."""
         return plan.time.patch.reading / plan.input_patch.volume
 
     before = znni.plan(NETWORK, (20, 30, 40), threads=1)

@@ -1,4 +1,4 @@
-"""The file of measured costs: what is kept, for what it counts, and what may be wrong with it."""
+"""The file of measured costs: its contents, their validity, and its errors."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ for extent in range(20):
 
 def test_two_programs_may_write_at_once(database: CostDatabase) -> None:
     start = [sys.executable, "-c", WRITE, str(database.path)]
-    folder = Path(__file__).parent  # the writers import this module, and what it imports
+    folder = Path(__file__).parent  # the writers import this module and its imports
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     writers = [
         subprocess.Popen([*start, name], cwd=folder, env=env) for name in ("direct", "lowered")

@@ -1,4 +1,4 @@
-"""What measurements make of the built-in model: as the textbook has it, robust, and honest."""
+"""Corrections of the built-in model by measurements: as in the textbook, robust, and honest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def covariance(first: tuple[str, Numbers], second: tuple[str, Numbers]) -> float:
-    """Of the logarithms of two calls, term by term."""
+    """Return the covariance of the logarithms of two calls, term by term."""
     apart = float(np.linalg.norm(first[1] - second[1]))
     near = exp(-((apart / REACH) ** 2) / 2)
     found = KIND**2 + KIND_NEARBY**2 * near
@@ -44,7 +44,7 @@ def covariances(calls: list[tuple[str, Numbers]]) -> Numbers:
 
 
 def drawn(generator: np.random.Generator, count: int) -> tuple[list[str], Numbers, Numbers]:
-    """Calls of three primitives, and logarithms that differ as the model says they do."""
+    """Calls of three primitives, and logarithms drawn from the model's own distribution."""
     names = [NAMES[index] for index in generator.integers(0, len(NAMES), count)]
     places = generator.uniform(0, 6, (count, AXES))
     expected = covariances(list(zip(names, places, strict=True))) + NOISE**2 * np.eye(count)
@@ -62,7 +62,7 @@ def test_predictions_are_those_of_the_textbook(seed: int) -> None:
     """Rasmussen and Williams, equations 2.25 and 2.26, and predictions of each from the others."""
     generator = np.random.default_rng(seed)
     names, places, logarithms = drawn(generator, 12)
-    logarithms *= 0.1  # none of them an outlier
+    logarithms *= 0.1  # no outliers
     calls = list(zip(names, places, strict=True))
     asked = (NAMES[0], generator.uniform(0, 6, AXES))
     noisy = covariances(calls) + NOISE**2 * np.eye(12)
@@ -101,7 +101,7 @@ def test_a_measurement_that_was_disturbed_hardly_counts() -> None:
 
 
 def test_a_primitive_that_is_slower_than_its_kind_is_found_out() -> None:
-    """Four calls tell half of it, and more of it than of the rest of the kind."""
+    """Four slow calls show half of the difference, most of it as the primitive's own."""
     generator = np.random.default_rng(1)
     names = ["tile_8"] * 4 + ["tile_16"] * 4 + ["tile_24"] * 4
     places = generator.uniform(0, 6, (12, AXES))
@@ -127,7 +127,7 @@ def test_what_was_measured_tells_most_of_itself_and_less_the_farther_away() -> N
 
 @st.composite
 def anything(draw: st.DrawFn) -> tuple[list[str], Numbers, Numbers]:
-    """Measurements that no machine would give, several of the same place among them."""
+    """Measurements that no machine would give, some of them at the same place."""
     count = draw(st.integers(0, 12))
     coordinates = st.lists(st.integers(0, 3), min_size=AXES, max_size=AXES)
     places = np.array([draw(coordinates) for _ in range(count)], float).reshape(count, AXES)

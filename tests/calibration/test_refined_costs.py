@@ -1,4 +1,4 @@
-"""Times of real runs: which are kept, and when they join those of a calibration."""
+"""Times of real runs: which are kept, and when they are added to a calibration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "database")
 
 @pytest.fixture(autouse=True)
 def primitives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that cost no time to plan for, for plans and for what is kept of their runs."""
+    """Use primitives that take no time to plan for or to record."""
     for module in ("inference.planning", "calibration.record"):
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
 
@@ -37,7 +37,7 @@ def steps_of(made: Plan) -> list[Step]:
 
 
 def several_patches() -> tuple[list[Step], tuple[str, ...]]:
-    """The steps of a plan of small patches, and the command that runs it over several."""
+    """Return the steps of a plan of small patches, and the command that runs it over several."""
     succeeds("plan", "--net", "tiny.yaml", "--volume", "7,10,12", "--out", "plan.json")
     made = Plan.from_json(Path("plan.json").read_bytes())
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json", "--out", "out.h5")

@@ -1,4 +1,4 @@
-"""What handling blocks takes follows their types, the storage and the cores."""
+"""The time to handle blocks follows their types, the storage and the cores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from znni.network.network import Conv, Network
 from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
 
-NETWORK = Network("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
+NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
 
 pytestmark = pytest.mark.usefixtures("fake_primitives")
 

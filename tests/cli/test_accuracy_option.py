@@ -1,4 +1,4 @@
-"""Less accuracy is only for those who ask for it, and is told of."""
+"""Lower accuracy is only used if the user allows it, and is reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_p
 
 
 def has_inexact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offer a convolution that is faster, and not accurate."""
+    """Add a faster convolution that is less accurate."""
     inexact = Fake("inexact", convolved, flops=10.0, accuracy=5e-3)
     monkeypatch.setattr(
         "znni.inference.planning.catalogue", lambda _machine: fake_catalogue(inexact)

@@ -1,4 +1,4 @@
-"""A network, or its weights, that cannot be run: one line that says so, and no output."""
+"""A network or weights that cannot be run give a one-line error and no output."""
 
 from __future__ import annotations
 

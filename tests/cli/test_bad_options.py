@@ -1,4 +1,4 @@
-"""Options, extents and arguments that mean nothing: one line that says so, and what to give."""
+"""Invalid options, extents and arguments give a one-line error with a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs that cannot be made, or would destroy something: refused, with everything left alone."""
+"""Outputs that cannot be made, or would destroy something, are refused; nothing changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from znni.volumes.partial_file import PartialFile
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
-NOBODY = 65534  # the user that owns nothing
+NOBODY = 65534  # a user who owns nothing
 
 
 def test_an_output_that_exists() -> None:
@@ -75,8 +75,7 @@ def test_places_that_cannot_be_written(small_case: Path) -> None:
     for name in ("out", "out.npy", "out.tif"):
         said = refused(*infer, name)
         assert said == (
-            f"{name}: its ending names no format that znni writes; "
-            f"let it end in one of .h5, .hdf5, .zarr"
+            f"{name}: znni writes no format with this ending; use one of .h5, .hdf5, .zarr"
         )
     plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--out")
     assert "none/plan.json: cannot be written" in refused(*plan, "none/plan.json")
@@ -99,7 +98,7 @@ def test_a_plan_replaces_nothing_but_a_plan_and_that_only_if_asked() -> None:
 def test_a_folder_without_permission(small_case: Path) -> None:
     (small_case / "locked").mkdir(mode=0o555)
     small_case.chmod(0o755)
-    refused(*INFER, "--ram", "1", code=3)  # loads what needs to be loaded
+    refused(*INFER, "--ram", "1", code=3)  # loads all modules first
     with without_privileges():
         message = refused(*INFER[:-1], "locked/out.h5")
         shown = dry_run_of_refused(*INFER[:-1], "locked/out.h5")
@@ -109,7 +108,7 @@ def test_a_folder_without_permission(small_case: Path) -> None:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root may write anywhere: be somebody else for a while."""
+    """Run as another user for a while, because root may write anywhere."""
     if os.geteuid():
         yield
         return

@@ -1,4 +1,4 @@
-"""Plans that are none, not for this run, or not what they say: refused before it starts."""
+"""Plans that are damaged, for another run, or inconsistent are refused before the run starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
 
 def refused(*arguments: object) -> str:
-    """The one line of a run that must fail, and leave every file as it was."""
+    """Return the one-line error of a run that must fail and leave every file unchanged."""
     before = {path: path.read_bytes() for path in Path().iterdir()}
     message = command_line.refused(*INFER, *arguments)
     assert {path: path.read_bytes() for path in Path().iterdir()} == before
@@ -80,7 +80,7 @@ def test_a_plan_of_another_network_or_machine() -> None:
 
 
 def save_plan(change: Callable[[dict[str, Any]], object]) -> int:
-    """Save a changed plan for the volume; the memory that the unchanged one takes."""
+    """Save a changed plan for the volume; return the memory that the unchanged one needs."""
     succeeds(*MAKE)
     text = Path("plan.json").read_text()
     document = json.loads(text)
@@ -97,7 +97,7 @@ def test_a_plan_that_makes_light_of_its_memory() -> None:
 
 
 def test_a_plan_for_smaller_types() -> None:
-    """What it takes is what the types of this run take."""
+    """The memory is that of this run's types, not of the plan's."""
     succeeds(*MAKE, "--dtype", "float16")
     ram = Plan.from_json(Path("plan.json").read_text()).memory.total
     assert "are allowed; give ram=" in refused("--ram", ram)

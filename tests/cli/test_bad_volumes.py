@@ -1,4 +1,4 @@
-"""A volume that is none, or not for this network: one line that says so, and no output."""
+"""A volume that is invalid, or not for this network, gives a one-line error and no output."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_voxel_that_is_no_number(value: float) -> None:
 
 
 def test_a_chunk_that_cannot_be_read() -> None:
-    """The first block is written, the last chunk is damaged: what is finished is told."""
+    """The first block is written, the last chunk is damaged: the error counts finished blocks."""
     write_volume(voxels((40, 20, 23)), chunks=(4, 20, 23), compression="gzip")
     with h5py.File("volume.h5") as file:
         chunk = file["raw"].id.get_chunk_info(9)

@@ -1,4 +1,4 @@
-"""``znni calibrate``: what it measures and keeps, and the plans made from it."""
+"""``znni calibrate``: its measurements, and the plans made from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fakes import Fake
 from planner.cost_model import NOT_MEASURED
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.io_rates import READ, HandlingTimes, Taken
+from znni.calibration.io_rates import READ, HandlingTimes, SecondsPerValue
 from znni.calibration.measure import Workbench
 from znni.calibration.record import record
 from znni.calibration.regression import NOISE, PRIOR
@@ -31,11 +31,11 @@ CALIBRATE = ("calibrate", "--quick", "--threads", 1)
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fakes to measure, and a machine on which voxels are handled in no time."""
+    """Fakes to measure, and a machine that handles voxels at once."""
     for module in ("inference.planning", "calibration.campaign"):
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
-    few = {dtype: Taken(1e-9, 1e-9) for dtype in get_args(OutputType)}
-    times = HandlingTimes(1e-9, 1e-9, {size: Taken(1e-9, 1e-9) for size in READ}, few)
+    few = {dtype: SecondsPerValue(1e-9, 1e-9) for dtype in get_args(OutputType)}
+    times = HandlingTimes(1e-9, 1e-9, {size: SecondsPerValue(1e-9, 1e-9) for size in READ}, few)
     monkeypatch.setattr("znni.calibration.io_rates.measure_handling", lambda _threads: times)
 
 

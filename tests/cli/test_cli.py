@@ -1,4 +1,4 @@
-"""The command line itself: its help, information, errors of use, and traceback."""
+"""The command line itself: help, information, usage errors, and traceback."""
 
 from __future__ import annotations
 

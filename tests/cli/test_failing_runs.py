@@ -1,4 +1,4 @@
-"""Runs that end before their first block: memory that runs out, signals, and bugs."""
+"""Runs that end before their first block: memory runs out, signals arrive, or there is a bug."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_stopped_before_the_first_block(
 
     def stopped(_machine: object) -> None:
         signal.raise_signal(number)
-        time.sleep(10)  # Python may take its time to call the handler
+        time.sleep(10)  # Python may call the handler late
 
     monkeypatch.setattr("znni.inference.planning.catalogue", stopped)
     message = refused(*INFER, code=128 + number)

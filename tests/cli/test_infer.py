@@ -1,4 +1,4 @@
-"""What ``znni infer`` writes is the network's output, for any region, border, type and size."""
+"""``znni infer`` writes the network's output for any region, border, type and size."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_one_dataset_of_several(dataset: tuple[str, str]) -> None:
 )
 def test_a_region_is_a_crop_of_the_whole(roi: str, box: tuple[slice, ...]) -> None:
     succeeds(*INFER, "--roi", roi)
-    before = (0, 2, 3)  # input voxels before the first that has output
+    before = (0, 2, 3)  # input voxels before the first one that has output
     crop = tuple(slice(s.start - b, s.stop - b) for s, b in zip(box, before, strict=True))
     assert close(read_main("out.h5"), whole()[:, *crop])
 

@@ -1,4 +1,4 @@
-"""``micro_batches``: who plans chooses the sizes of the pieces that a batch may be computed in."""
+"""``micro_batches``: the user chooses the sizes of the pieces that a batch may be cut into."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHOSEN: dict[Division, str] = {
 
 
 class Uneven(Fake):
-    """Faster with three items than with two, and with these than with one or four."""
+    """Faster with three items than with two, and with two than with one or four."""
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         cost = super().cost(layer, shape)
@@ -47,7 +47,7 @@ def four_fragments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def last_of(plan: Plan) -> str:
-    return plan.steps[-1].primitive
+    return str(plan.steps[-1].primitive)
 
 
 @pytest.mark.parametrize(("chosen", "primitive"), CHOSEN.items())

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, a line a minute elsewhere."""
+"""The progress of a run: a bar on a terminal, one line a minute elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is stopped, by whatever it is, leaves its finished blocks, and no whole output."""
+"""A run that is stopped in any way leaves its finished blocks, and no complete output."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from znni.plans.primitive import convolved
 from znni.primitives.reference import dense
 
 SCRIPT = SUPPORT / "stopped_run.py"
-FAST = Fake("conv", convolved)  # computes as the one in stopped_run.py, and takes no time over it
+FAST = Fake("conv", convolved)  # computes the same as the one in stopped_run.py, at once
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float64]:
-    """What a whole run writes."""
+    """Return the output of a complete run."""
     folder = tmp_path_factory.mktemp("expected")
     write_case(folder)
     network = load_network(folder / "tiny.yaml")
@@ -43,14 +43,14 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float64]:
 
 
 def heed_signals() -> None:
-    """Undo what a shell does to jobs in the background, and nohup to any."""
+    """Restore signals that a shell disables for jobs in the background, and nohup for any job."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @contextmanager
 def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess.Popen[str]]:
-    """A run that has written its first block."""
+    """Start a run; return it once its first block is written."""
     command = [sys.executable, SCRIPT, fate, "infer", "volume.h5", "--net", "tiny.yaml"]
     options = ["--out", out, "--ram", "512.5MiB"]
     with subprocess.Popen(
@@ -69,7 +69,7 @@ def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess
 
 
 def check_finished_blocks(partial: Path, expected: NDArray[np.float64]) -> None:
-    """What is not zero is right, and the first slice is there."""
+    """Check that all values other than zero are right, and that the first slice exists."""
     found = zarr.open_array(f"{partial}/0")[...] if partial.is_dir() else read_main(partial)
     assert found.shape == expected.shape
     written = found != 0
@@ -112,7 +112,7 @@ def test_killed_outright(out: str, long_case: Path, expected: NDArray[np.float64
 
 
 def check_it_goes_on(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same command, once it can, leaves what a run does that never failed."""
+    """Check that the same command, run again, gives the output of a run that never failed."""
     monkeypatch.setattr("znni.inference.planning.catalogue", lambda _: fake_catalogue(FAST))
     command = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", out, "--ram", "512.5MiB")
     assert "were finished before" in znni(*command).out

@@ -1,4 +1,4 @@
-"""Errors, as they go from one process to another."""
+"""Errors that pass from one process to another."""
 
 from __future__ import annotations
 

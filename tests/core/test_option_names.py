@@ -1,4 +1,4 @@
-"""Options that are handed on as they are given have the same names all the way."""
+"""Options that are passed on unchanged have the same names everywhere."""
 
 from __future__ import annotations
 

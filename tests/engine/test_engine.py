@@ -34,11 +34,11 @@ from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import convert
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.machine import arena
-from znni.network.network import Conv, InputScaling, Network, Pool, PooledConv
+from znni.network.network import INPUT, Conv, InputScaling, Network, Pool, PooledConv
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.plans.primitive import on_device
-from znni.plans.segments import Segment
+from znni.plans.segments import Segment, Step
 from znni.primitives.reference import dense
 from znni.volumes.array import ArrayVolume
 
@@ -129,7 +129,7 @@ def assert_dense(network: Network, plan: Plan) -> None:
 def test_a_fixed_example_of_three_nested_segments() -> None:
     patch = NESTING.total_pooling
     given = Shape5.of(1, 1, patch + NESTING.field_of_view - 1)
-    divisions = splits(NESTING.layers, given)
+    divisions = splits(NESTING.nodes, given)
     nested = next(segments for segments in divisions if len(segments) == 3)
     assert_dense(NESTING, plan_of(nested, NESTING, patch * 2, patch))
 
@@ -154,7 +154,7 @@ def test_every_division_with_a_fused_step() -> None:
     expected = dense(network, random_weights(network, 7), volume)
     found = set()
     fusible = tuple(pooled_convolutions(network))
-    for segments in splits(network.layers, Shape5(1, *volume.shape), fusible=fusible):
+    for segments in splits(network.nodes, Shape5(1, *volume.shape), fusible=fusible):
         names = tuple(step.operation.name for part in segments for step in part.steps)
         if len(names) < len(network.layers):
             plan = plan_of(segments, network, patch, patch)
@@ -175,10 +175,11 @@ def test_a_fused_step_amid_its_segment() -> None:
     assert isinstance(conv, Conv)
     assert isinstance(pool, Pool)
     shape = Shape5.of(1, 1, patch + network.field_of_view - 2)
-    steps = []
+    steps: list[Step] = []
     for layer in (first, PooledConv(conv, pool), last):
+        takes = (steps[-1].gives if steps else INPUT,)
         (out,) = filter(None, (primitive.out_shape(layer, shape) for primitive in ON_HOST.values()))
-        steps.append(bare_step(layer, shape, out))
+        steps.append(bare_step(layer, shape, out, takes))
         shape = out
     plan = plan_of((Segment("cpu", 1, tuple(steps)),), network, patch, patch)
     step, held = next(plan.parts[0].held_beside())
@@ -242,7 +243,7 @@ def test_a_fused_step_survives_json_and_a_tampered_one_does_not() -> None:
     (pair,) = fusible = tuple(pooled_convolutions(network))
     patch = network.total_pooling
     given = Shape5.of(1, 1, patch + network.field_of_view - 1)
-    every = splits(network.layers, given, fusible=fusible)
+    every = splits(network.nodes, given, fusible=fusible)
     (fused,) = (segments for segments in every if segments[0].steps[0].operation == pair)
     plan = plan_of(fused, network, patch, patch)
     text = plan.to_json()

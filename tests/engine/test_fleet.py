@@ -1,4 +1,4 @@
-"""Workers give the same numbers however many there are, and what befalls one ends all."""
+"""Workers give the same numbers however many there are. If one fails, all end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ import znni
 from znni.core.errors import InvalidInput, RunFailed, Unreadable
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
-from znni.engine.pipeline import RunState
-from znni.engine.remaining import Remaining
+from znni.engine.pipeline import RunState, run_volume
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.network.weights import Weights, random_weights
 from znni.plans.plan import Plan
@@ -69,10 +68,10 @@ class Case:
             self.remaining,
             lambda done, _: self.told.append(done),
         )
-        workers.run_volume(state, self.stopwatch)
+        run_volume(state, workers, self.stopwatch)
 
     def check_finished_blocks(self) -> None:
-        """What is written is right, and all that is not is still to be done."""
+        """Check that all that is written is right, and that the rest is still to be done."""
         left = np.ones(self.found.shape[1:], bool)
         for tile in self.remaining.tiles(PATCH):
             left[tile.written.slices] = False
@@ -96,7 +95,7 @@ def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
     assert 0 < spent.busy.host_layers < spent.running
     assert 0 < spent.busy.reading < spent.building + spent.running  # it begins while they get ready
     assert 0 < spent.busy.writing < spent.running
-    assert workers.peak_memory > count * 2**20
+    assert workers.workers_memory > count * 2**20
     assert workers.gpu_peak_memory == 0
 
 
@@ -162,7 +161,7 @@ def test_a_worker_that_cannot_be_made() -> None:
 
 
 def test_the_first_blocks_are_read_while_workers_get_ready(tmp_path: Path) -> None:
-    """Here they get ready when the first block was read, and not before."""
+    """Here they get ready after the first block was read, and not before."""
 
     class Seen(ArrayVolume):
         def read(self, box: Box) -> NDArray[Any]:
@@ -239,7 +238,7 @@ def test_workers_that_nobody_refers_to_end() -> None:
 
 
 def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
-    """Let plans for the host be run as those for several GPUs are."""
+    """Let plans for the host be run like those for several GPUs."""
 
     def prepare(plan: Plan, weights: Weights, _measured: Any, dtype: OutputType) -> Fleet:
         return fleet_of(partial(Doomed, plan, weights, fate), 2, plan, dtype)
@@ -249,7 +248,7 @@ def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
 
 @pytest.mark.usefixtures("small_case")
 def test_whole_runs_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They give the same bytes, and keep their blocks where a worker is killed."""
+    """They give the same bytes, and keep their blocks if a worker is killed."""
     search = znni.search("tiny.yaml", (7, 20, 23), device="cpu", threads=1, costs="built-in")
     plan = search.fastest_for(Vec3(2, 4, 6))
     assert plan is not None

@@ -119,8 +119,8 @@ def test_memory_is_what_the_plan_says_and_the_same_in_every_patch() -> None:
     arenas: list[DeviceArena] = []
 
     class Kept(DeviceArena):
-        def __init__(self, capacity: int) -> None:
-            super().__init__(capacity)
+        def __init__(self, capacity: int, spare: int) -> None:
+            super().__init__(capacity, spare)
             arenas.append(self)
 
     calls: list[Step] = []
@@ -153,7 +153,7 @@ def free_bytes() -> int:
 def test_too_little_memory_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     network = znni.load_network(NETWORKS / "boundaries.yaml")
     plan = planned(network, network.total_pooling)
-    monkeypatch.setattr(device_layers, "DeviceArena", lambda _: DeviceArena(2**50))
+    monkeypatch.setattr(device_layers, "DeviceArena", lambda _, **__: DeviceArena(2**50))
     with pytest.raises(OutOfDeviceMemory, match=r"has too little memory left .* gpu_memory='4GiB'"):
         PatchRunner(plan, primitives(plan.machine), random_weights(network, 0))
 

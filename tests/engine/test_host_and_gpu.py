@@ -16,18 +16,17 @@ from hypothesis import strategies as st
 from random_networks import chain, networks
 from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run
 
-from planner.partition import cut, tensors
+from planner.partition import cut
 from planner.split import splits
 from znni.core.shapes import Shape5, Vec3
 from znni.engine import device_layers
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.host_layers import HostLayers
 from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import RunState, run_volume
-from znni.engine.remaining import Remaining
+from znni.engine.pipeline import RunState, ThisProcess, run_volume
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.machine import arena
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.network.network import Network
@@ -81,8 +80,8 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
         return pages(nbytes)
 
     class Kept(DeviceArena):
-        def __init__(self, capacity: int) -> None:
-            super().__init__(capacity)
+        def __init__(self, capacity: int, spare: int) -> None:
+            super().__init__(capacity, spare)
             arenas.append(self)
 
     pages = arena.map_pages
@@ -133,9 +132,9 @@ def plan_with(on_host: int, output: Vec3, sub_batch: int = 1) -> Plan:
     """All undivided, but for what the GPU takes at a time."""
     patch = NETWORK.total_pooling
     segments = []
-    for part in cut(NETWORK, tensors(NETWORK, patch), on_host).stretches:
+    for part in cut(NETWORK, NETWORK.shapes(patch), on_host).partitions:
         given = part.given._replace(n=sub_batch if part.device == "gpu" else 1)
-        segments += next(splits(part.layers, given, device=part.device))
+        segments += next(splits(part.nodes, given, device=part.device))
     return plan_of(segments, NETWORK, output, patch)
 
 
@@ -170,7 +169,7 @@ def test_what_fails_in_a_stage_ends_all_and_what_was_past_it_is_written(
                 "float32",
                 remaining,
             ),
-            runner,
+            ThisProcess(runner),
             Stopwatch(),
         )
     assert raised.value is error

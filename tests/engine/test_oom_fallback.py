@@ -1,4 +1,4 @@
-"""Where memory runs out a run goes on with less, and computes only what is not yet written."""
+"""If memory runs out, a run goes on with less and computes only what is not yet written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paths import SUPPORT
 import znni
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.engine.remaining import Remaining
+from znni.engine.tiles import Remaining
 from znni.machine import arena
 from znni.network.network import Operation
 from znni.network.weights import ConvWeights, Float32

@@ -48,7 +48,7 @@ def test_a_second_patch_touches_the_pages_of_the_first() -> None:
     layers = (
         Conv(f"conv{index}", *maps[index : index + 2], Vec3(3, 3, 3), "relu") for index in range(3)
     )
-    network = Network("wide", 8, tuple(layers))
+    network = Network.chain("wide", 8, tuple(layers))
     catalogue = {"filling": Filling("filling", convolved)}
     output = Vec3(60, 60, 60)
     plan = Search(network, output, machine(), catalogue, Overhead(0, 0, 0)).fastest()[0]

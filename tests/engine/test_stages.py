@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from znni.engine.stages import run_stages
+from znni.engine.stages import Line, Lines, in_turn, run_stages
 
 
 class Item:
@@ -85,4 +85,63 @@ def test_a_signal_ends_a_run_whose_own_stage_has_nothing_left_to_do() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_stages(range(1), [lambda x: x, lambda x: x, last], here=0)
     assert ended == [0]
+    assert threading.active_count() == threads
+
+
+def test_lines_share_items_and_each_takes_one_when_it_is_free() -> None:
+    together = threading.Barrier(3, timeout=10)
+    done: list[tuple[int, int]] = []
+
+    def line(index: int) -> Line:
+        def first(number: int) -> int:
+            if number < 3:
+                together.wait()
+            return number
+
+        return Line([in_turn([first, lambda number: done.append((index, number))])])
+
+    with Lines(range(30), map(line, range(3))) as lines:
+        lines.finish()
+    assert sorted(number for _, number in done) == list(range(30))
+    assert {index for index, _ in done} == {0, 1, 2}
+    for index in range(3):
+        taken = [number for at, number in done if at == index]
+        assert taken == sorted(taken)
+
+
+def test_an_error_in_one_line_ends_all_after_the_items_that_they_are_at() -> None:
+    both = threading.Barrier(2, timeout=10)
+    ended: list[int] = []
+
+    def work(number: int) -> None:
+        both.wait()
+        if number == 0:
+            raise ValueError("the first")
+        time.sleep(0.05)
+        ended.append(number)
+
+    with pytest.raises(ValueError, match="the first"), Lines(range(9), [Line([work])] * 2) as lines:
+        lines.finish()
+    assert ended == [1]
+
+
+def test_what_this_thread_raises_meanwhile_comes_after_an_earlier_error_of_a_line() -> None:
+    failed = threading.Event()
+
+    def work(_number: int) -> None:
+        try:
+            raise ValueError("of the line")
+        finally:
+            failed.set()
+
+    def wait_and_fail() -> None:
+        failed.wait(10)
+        time.sleep(0.05)
+        raise RuntimeError("of this thread")
+
+    threads = threading.active_count()
+    with pytest.raises(ValueError, match="of the line"), Lines(range(9), [Line([work])]) as lines:
+        lines.meanwhile(wait_and_fail)
+    with pytest.raises(RuntimeError, match="of this thread"), Lines([], []) as lines:
+        lines.meanwhile(wait_and_fail)
     assert threading.active_count() == threads

@@ -1,4 +1,4 @@
-"""Folding: layers compute what the steps that they were made of compute."""
+"""Folding: layers compute the same as the steps that they were made from."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS: tuple[Activation, ...] = (
 
 
 def directly(steps: list[Step], x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """What steps compute, each by its own definition."""
+    """Compute steps directly, each by its own definition."""
     value = x[np.newaxis].astype(np.float64)
     for step in steps:
         match step:
@@ -51,7 +51,7 @@ def directly(steps: list[Step], x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
 
 @st.composite
 def chains(draw: st.DrawFn) -> list[Step]:
-    """Steps in any order, with one convolution at least."""
+    """Steps in any order, with at least one convolution."""
     generator = np.random.default_rng(draw(st.integers(0, 1000)))
     order = draw(st.lists(st.sampled_from("capn"), min_size=1, max_size=7))
     order.insert(draw(st.integers(0, len(order))), "c")
@@ -94,7 +94,7 @@ def conv(out: int = 2, taken: int = 1) -> Convolution:
 
 
 def layers(*steps: Step) -> list[str]:
-    """Each layer in a word: a convolution by its activation and extents, or a pooling."""
+    """Describe each layer: a convolution by its activation and extents, or a pooling."""
     made = chain("net", steps, "weights", InputScaling())
     return [
         f"{layer.activation} {layer.kernel}" if isinstance(layer, Conv) else f"pool {layer.window}"
@@ -152,7 +152,7 @@ def test_maps_that_do_not_chain_are_refused() -> None:
 
 
 def operation(text: str) -> Operation[str]:
-    """``a,b>c``: reads a and b, and gives c."""
+    """Parse ``a,b>c``: reads a and b, and gives c."""
     reads, writes = text.split(">")
     return Operation(text, tuple(filter(None, reads.split(","))), tuple(writes.split(",")), text)
 

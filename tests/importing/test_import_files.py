@@ -1,4 +1,4 @@
-"""``znni import`` on the command line, the files that it writes, and damaged ones that it reads."""
+"""``znni import`` on the command line: written files, and damaged sources."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ extents = st.builds(Vec3, *[st.integers(1, 3)] * 3)
 
 @st.composite
 def written(draw: st.DrawFn) -> Chain:
-    """Networks with any names, and any text about where they come from."""
+    """Networks with any names, and any text about their source."""
     called = draw(st.lists(names, min_size=1, max_size=4, unique=True))
     layers: list[Conv | Pool] = []
     arrays, maps = {}, 1
@@ -112,7 +112,7 @@ def written(draw: st.DrawFn) -> Chain:
         maps = conv.out_features
     finite = st.floats(-1e6, 1e6)
     scaling = InputScaling(draw(finite), draw(finite))
-    network = Network(draw(names), 1, tuple(layers), scaling)
+    network = Network.chain(draw(names), 1, tuple(layers), scaling)
     return Chain(network, Weights(arrays, "drawn"), tuple(draw(st.text()) for _ in layers))
 
 
@@ -129,7 +129,10 @@ def test_what_is_written_reads_back_as_it_was(
 
 
 def damaged(data: bytes, count: int) -> Iterator[bytes]:
-    """A file cut short, and with bytes changed, put in and left out; the same ones every time."""
+    """Yield damaged copies of a file: cut short, or with bytes changed, inserted or removed.
+
+    The copies are the same every time.
+    """
     generator = np.random.default_rng(0)
     for number in range(count):
         at = int(generator.integers(len(data)))
@@ -146,7 +149,7 @@ def damaged(data: bytes, count: int) -> Iterator[bytes]:
 
 
 def survives(path: Path, **options: Any) -> bool:
-    """Import a damaged file: a network that can be read, or else one clear error."""
+    """Import a damaged file: the result is a readable network or one clear error."""
     out = path.with_name("net.yaml")
     try:
         import_network(path, out, overwrite=True, **options)
@@ -188,7 +191,7 @@ def good_znn(folder: Path) -> bytes:
     return write_znn(folder / "good.h5", znn_fields()).read_bytes()
 
 
-LIKE = Network("like", 1, (Conv("conv1", 1, 2, Vec3(1, 2, 3), "relu"),))
+LIKE = Network.chain("like", 1, (Conv("conv1", 1, 2, Vec3(1, 2, 3), "relu"),))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +219,7 @@ def test_damaged_files_give_a_network_or_one_clear_error(
 
 
 def test_programs_with_other_json_give_a_network_or_one_clear_error(own_folder: Path) -> None:
-    """Archives have checksums, which a careful vandal sees to."""
+    """Archives have checksums, which a careful vandal corrects."""
     path, data = own_folder / "odd.pt2", good_program(own_folder)
     generator = np.random.default_rng(0)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -237,7 +240,7 @@ def test_programs_with_other_json_give_a_network_or_one_clear_error(own_folder: 
 
 
 def spoil(tree: Any, generator: np.random.Generator) -> None:
-    """Change one value somewhere in a tree of JSON."""
+    """Change one value somewhere in a JSON tree."""
     at = tree
     while True:
         keys = list(at) if isinstance(at, dict) else list(range(len(at)))

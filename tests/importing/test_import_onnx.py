@@ -1,4 +1,4 @@
-"""ONNX graphs: what is taken in, and what is refused."""
+"""ONNX graphs: which are accepted, and which are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def saved(model: Any, folder: Path) -> Path:
 def test_a_graph_as_a_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from onnx.reference import ReferenceEvaluator
 
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # that of onnx serves as well
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # onnx's own evaluator works as well
     monkeypatch.setattr("znni.importing.onnx_graph._session", lambda _path: None)
     model, out = onnx_chain(), tmp_path / "net.yaml"
     found = znni.import_network(saved(model, tmp_path), out)

@@ -1,4 +1,4 @@
-"""Files of PyTorch that hold code or pickles: none is run, and the user is told what to save."""
+"""PyTorch files with code or pickles: the code never runs, and the user learns what to save."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_pickles_are_not_run(own_folder: Path) -> None:
         assert "torch.save(module.state_dict(), ...)" in message
         assert not Path(LEFT).exists()
     pickle.loads(pickle.dumps(Malicious())).close()
-    assert Path(LEFT).exists()  # it would have
+    assert Path(LEFT).exists()  # proves that the code would run
 
 
 def test_pickled_parts_of_programs_are_not_run(own_folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""State dicts: matched with the layers of a network file, or told what is missing."""
+"""State dicts are matched with the layers of a network file, or an error says what is missing."""
 
 from __future__ import annotations
 

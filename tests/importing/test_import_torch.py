@@ -1,4 +1,4 @@
-"""PyTorch modules, exported programs and pickles: what is taken in, and what is refused."""
+"""PyTorch modules, exported programs and pickles: which are accepted, and which are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def as_torch_computes(module: Any, x: np.ndarray[Any, Any]) -> np.ndarray[Any, A
 
 
 def check(found: Any, module: Any, out: Path) -> None:
-    """The network file computes what the module does, and the import has seen to it."""
+    """Check that network file and module compute the same, and that the import compared them."""
     x = numbers(2, *SIZE)
     assert relative(pooled(read_back(out), x), as_torch_computes(module, x)) < 1e-5
     assert isinstance(found.parity, Parity)
@@ -98,7 +98,7 @@ def test_shared_and_permuted_weights_of_a_program_are_read_as_they_are(tmp_path:
     module = nn.Sequential(nn.Conv3d(1, 1, (1, 2, 3)), nn.Conv3d(1, 1, (1, 2, 3)))
     module[0].weight = nn.Parameter(torch.randn(3, 2, 1, 1, 1).permute(3, 2, 4, 1, 0))
     module[1].weight = module[0].weight
-    with warnings.catch_warnings(action="ignore"):  # that no weight fills its storage in order
+    with warnings.catch_warnings(action="ignore"):  # warns that a weight is not in order
         file = program_file(tmp_path / "model.pt2", module.eval())
     znni.import_network(file, tmp_path / "net.yaml")
     _, weights = read_back(tmp_path / "net.yaml")
@@ -194,7 +194,7 @@ def test_a_program_with_what_cannot_be_represented(
 def test_training_mode_that_makes_no_difference(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Conv3d(1, 1, 1), nn.Dropout3d(0.0), nn.BatchNorm3d(1).eval())
     assert isinstance(znni.import_network(module, tmp_path / "net.yaml").parity, Parity)
-    assert module.training  # the one given is left as it is
+    assert module.training  # the given module is left unchanged
 
 
 def test_decomposed_programs_are_told_apart(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_network_that_differs_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of the reference
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # raised by the reference
 def test_what_is_not_compared_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(module: Any) -> str:
         return str(znni.import_network(module, tmp_path / "net.yaml", overwrite=True))

@@ -1,4 +1,4 @@
-"""ZNN's HDF5 files, against true convolutions computed by SciPy."""
+"""ZNN's HDF5 files, compared with true convolutions computed by SciPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from znni.core.errors import InvalidInput
 
 
 def as_znn_computes(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The network of ``znn_fields``; filters are (in, out, z, y, x), and flipped."""
+    """Return the output of ``znn_fields``; filters are (in, out, z, y, x), and flipped."""
 
     def nodes(maps: np.ndarray[Any, Any], edge: str, node: str) -> np.ndarray[Any, Any]:
         filters = ZNN_FILTERS[edge].astype(np.float64)

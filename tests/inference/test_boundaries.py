@@ -72,7 +72,7 @@ def test_scores_of_a_ranking_known_by_hand() -> None:
     assert found == pytest.approx((7 / 8, 1 / 2 + 1 / 2 * 2 / 3, 4 / 5))
 
 
-ODD = Network(
+ODD = Network.chain(
     "odd extents, two maps in",
     2,
     (

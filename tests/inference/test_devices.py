@@ -30,7 +30,7 @@ from znni.plans.plan import Plan
 from znni.plans.totals import PlanTime
 
 GIB = 2**30
-NETWORK = Network(
+NETWORK = Network.chain(
     "net",
     1,
     (

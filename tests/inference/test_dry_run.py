@@ -144,8 +144,8 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("out", "options", "made", "said"),
     [
-        ("out.txt", (), nullcontext, "its ending names no format"),
-        ("/", (), nullcontext, "its ending names no format"),
+        ("out.txt", (), nullcontext, "writes no format with this ending"),
+        ("/", (), nullcontext, "writes no format with this ending"),
         ("volume.h5", ("--overwrite",), nullcontext, "is the input"),
         ("out.h5", ("--compression", "gzip"), nullcontext, "HDF5 takes no compression"),
         ("out.h5", ("--sharded",), nullcontext, "HDF5 takes no sharded"),
@@ -170,7 +170,7 @@ def small_disk() -> Iterator[None]:
         ("out.zarr", (), partial(another_run, "out.zarr"), "is in use"),
         ("out.zarr", ("--compression", "none"), small_disk, "the disk has 1 KiB free"),
         ("out.zarr", (), partial(left, "out.zarr"), "blocks of another run"),
-        ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", cut), "be gone on with: "),
+        ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", cut), "be continued: "),
         ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", longer), "(2, 140, 15, 16)"),
         ("none/out.zarr", (), nullcontext, "there is no folder"),
         ("/proc/out.zarr", (), nullcontext, "/proc is no place for files; write elsewhere"),

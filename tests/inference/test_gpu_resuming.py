@@ -16,7 +16,7 @@ import znni
 from bench.same_output import difference
 from znni.core.options import DeviceChoice, PlanOptions
 from znni.plans.plan_file import save_plans
-from znni.volumes.ledger import read_ledger
+from znni.volumes.locate import read_ledger
 
 pytestmark = pytest.mark.gpu
 

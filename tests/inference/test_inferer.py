@@ -121,7 +121,7 @@ def test_an_inferer_with_a_plan_runs_it_on_any_size(network: Network, weights: W
     for shape in (VOLUME, (4, 10, 12), (2, 6, 8)):
         volume = voxels(shape)
         assert close(inferer(volume), expected(volume))
-    other = Network("other", 1, network.layers, network.scaling)
+    other = Network.chain("other", 1, network.layers, network.scaling)
     with pytest.raises(InvalidInput, match="the plan is for network tiny"):
         znni.Inferer(other, weights, plan)(voxels())
 
@@ -147,4 +147,4 @@ def test_an_inferer_refuses(network: Network, weights: Weights) -> None:
             inferer(array)
     assert close(inferer(voxels()), whole())
     with pytest.raises(InvalidInput, match=r"weights=znni\.random_weights\(network, 0\)"):
-        znni.Inferer(Network("none", 1, network.layers))
+        znni.Inferer(Network.chain("none", 1, network.layers))

@@ -24,7 +24,7 @@ from znni.network.weights import ConvWeights, Weights
 from znni.plans.primitive import Catalogue, Run, convolved
 from znni.primitives.catalogue import catalogue
 
-NETWORK = Network(
+NETWORK = Network.chain(
     "net",
     1,
     (

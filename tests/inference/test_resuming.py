@@ -27,8 +27,8 @@ from bench.same_output import difference
 from znni.core.errors import InvalidInput
 from znni.inference import api
 from znni.plans.plan_file import save_plans
-from znni.volumes.ledger import checksum_of, read_ledger
-from znni.volumes.locate import open_volume
+from znni.volumes.ledger import checksum_of
+from znni.volumes.locate import open_volume, read_ledger
 
 SCRIPT = SUPPORT / "killed_runs.py"
 
@@ -95,7 +95,7 @@ def test_verifying_what_is_not_finished(out: str) -> None:
     partial = interrupt(out)
     for given in (out, partial, f"{out}:/main"):
         said = refused("verify", given)
-        assert said.startswith(f"{out}: is no finished output: {partial} is what a run has left")
+        assert said.startswith(f"{out}: is no finished output: {partial} belongs to a run")
         assert said.endswith("; the same command goes on from there")
     whole(f"other-{out}").rename(out)
     assert "agree" in znni("verify", out, "--voxels", 1).out

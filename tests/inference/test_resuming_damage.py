@@ -121,7 +121,7 @@ def test_an_unfinished_file_that_hdf5_cannot_read() -> None:
     partial = interrupt("out.h5")
     partial.write_bytes(partial.read_bytes()[:1000])
     said = refused(*RUN, "--out", "out.h5")
-    assert said.startswith("out.h5.partial: cannot be gone on with, as HDF5 cannot read it: ")
+    assert said.startswith("out.h5.partial: cannot be continued, as HDF5 cannot read it: ")
     assert znni(*RUN, "--out", "out.h5", "--no-resume").code == 0
 
 
@@ -133,7 +133,7 @@ def test_an_unfinished_file_whose_attributes_hdf5_cannot_read() -> None:
     stored[place - 6 : place - 4] = b"\xff\xff"  # the length of that name
     partial.write_bytes(stored)
     said = refused(*RUN, "--out", "out.h5")
-    assert "out.h5.partial: cannot be gone on with, as HDF5 cannot read it: " in said
+    assert "out.h5.partial: cannot be continued, as HDF5 cannot read it: " in said
     assert not Path("out.h5").exists()
     assert znni(*RUN, "--out", "out.h5", "--no-resume").code == 0
 
@@ -168,7 +168,7 @@ def test_an_unfinished_zarr_that_cannot_be_opened() -> None:
     text = (partial / "0" / "zarr.json").read_text()
     (partial / "0" / "zarr.json").write_text("{")
     said = refused(*RUN, "--out", "out.zarr")
-    assert said.startswith("out.zarr.partial: cannot be gone on with: ")
+    assert said.startswith("out.zarr.partial: cannot be continued: ")
     (partial / "0" / "zarr.json").write_text(text.replace("139,", "140,", 1))
     said = refused(*RUN, "--out", "out.zarr")
     assert "it has float32 of shape (2, 140, 15, 16), and the output is float32 of (2, 139," in said

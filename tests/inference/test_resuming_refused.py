@@ -12,7 +12,7 @@ import pytest
 from command_line import LONG_VOLUME, refused, voxels, write_volume, znni
 from interrupted_runs import OUTPUTS, RUN, interrupt
 
-from znni.volumes.ledger import read_ledger
+from znni.volumes.locate import read_ledger
 
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 

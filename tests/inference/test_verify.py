@@ -18,8 +18,8 @@ from znni.core.shapes import Box, Vec3
 from znni.inference.verification import compared
 from znni.volumes.block_checks import check_blocks
 from znni.volumes.hdf5.output import LEDGER
-from znni.volumes.ledger import Ledger, read_ledger
-from znni.volumes.locate import open_volume
+from znni.volumes.ledger import Ledger
+from znni.volumes.locate import open_volume, read_ledger
 
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml")
 

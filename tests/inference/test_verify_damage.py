@@ -12,7 +12,7 @@ from command_line import LONG_VOLUME, refused, succeeds
 
 import znni
 from znni.core.errors import Unreachable
-from znni.volumes.ledger import read_ledger
+from znni.volumes.locate import read_ledger
 
 AGAIN = "compute it again by the command that znni info shows, with overwrite=True (--overwrite)"
 

@@ -1,4 +1,4 @@
-"""The arena hands out memory that is nobody else's, reuses it, and holds no more than it may."""
+"""The arena gives each array its own memory, reuses it, and holds no more than its capacity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory measured: in bytes, whatever the system counts in."""
+"""Measured memory is in bytes, whatever unit the system uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CUDA reports is one error, and what is missing is said with its remedy."""
+"""CUDA's failures become znni's errors, and a missing library is named with its remedy."""
 
 from __future__ import annotations
 

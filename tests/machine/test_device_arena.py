@@ -1,4 +1,4 @@
-"""The arena of a GPU hands out memory that is nobody else's, never in pieces, and no more of it."""
+"""A GPU's arena gives each array its own memory in one piece, within its capacity."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ KIB = 1024
 
 @pytest.fixture
 def addresses_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Memory that is nowhere: arrays over it have addresses, and nothing looks at them.
+    """Replace GPU memory by addresses without memory, which no test reads.
 
-    Nor do later tests find its arenas among those that are alive.
+    Later tests do not find these arenas among those alive.
     """
     pytest.importorskip("cupy", reason="needs CuPy, which is for Linux on x86-64")
     nowhere = SimpleNamespace(ptr=1 << 40, device_id=0)
@@ -42,7 +42,7 @@ def addresses_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @given(st.lists(st.tuples(st.integers(0, 9000), st.booleans(), st.integers(0, 5)), max_size=40))
 def test_live_blocks_never_overlap(requests: list[tuple[int, bool, int]]) -> None:
-    ends = TwoStacks(1000 * KIB)
+    ends = TwoStacks(0, 1000 * KIB)
     live = []
     for size, high, dropped in requests:
         ends.at_high_end = high
@@ -53,11 +53,11 @@ def test_live_blocks_never_overlap(requests: list[tuple[int, bool, int]]) -> Non
             live.pop(dropped).freed = True
         by_address = sorted(live, key=lambda block: (block.start, block.stop))
         assert all(a.stop <= b.start for a, b in pairwise(by_address))
-        assert all(block.start >= 0 and block.stop <= ends.capacity for block in live)
+        assert all(block.start >= 0 and block.stop <= 1000 * KIB for block in live)
 
 
 def test_a_block_is_free_again_when_all_within_it_are() -> None:
-    ends = TwoStacks(4 * KIB)
+    ends = TwoStacks(0, 4 * KIB)
     outer, inner = ends.take(2 * KIB), ends.take(KIB)
     outer.freed = True
     with pytest.raises(RuntimeError, match=r"2048 bytes are taken and 1024 of 4096 are free"):
@@ -67,7 +67,7 @@ def test_a_block_is_free_again_when_all_within_it_are() -> None:
 
 
 def capacity(nbytes: int) -> int:
-    """Of an arena without room for alignment."""
+    """Return an arena's capacity less its room for alignment."""
     return nbytes - MOST_ARRAYS * ALIGNMENT
 
 
@@ -87,7 +87,7 @@ class TestArrays:
 
     @given(data=st.data(), depth=st.integers(1, 4))
     def test_nested_segments_leave_no_gaps(self, data: st.DataObject, depth: int) -> None:
-        """Any number of layers and runs a segment, with workspace before and after each output."""
+        """Segments have any number of layers and runs, with workspace before and after outputs."""
         sizes = st.integers(1, 8)
         layers = data.draw(
             st.lists(
@@ -99,7 +99,7 @@ class TestArrays:
         runs = data.draw(st.lists(st.integers(1, 2), min_size=depth, max_size=depth))
 
         def nested(held: int) -> int:
-            """Blocks of the arrays alive at the peak of the segments from the depth ``held`` on."""
+            """Return the blocks alive at the peak of the segments from the depth ``held`` on."""
             if held == depth:
                 return 0
             peak = stored = 0

@@ -1,4 +1,4 @@
-"""The machine as it is found, within what a container allows."""
+"""Detection of the machine, within a container's limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 2**30
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty tree of control groups."""
+    """Provide an empty tree of control groups."""
     monkeypatch.setattr(control_groups, "GROUPS", tmp_path)
     monkeypatch.setattr(control_groups, "MEMBERSHIP", tmp_path / "membership")
     return tmp_path

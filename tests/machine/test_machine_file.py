@@ -1,4 +1,4 @@
-"""Machine files: what is read, and that a mistake gives its line, its value and what to do."""
+"""Machine files: reading, and errors that give the line, the value and a remedy."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_link_of_a_gpu_follows_from_its_capability_if_it_is_not_given(tmp_pa
 def test_slow_storage_sets_the_pace(tmp_path: Path) -> None:
     window = Vec3(5, 5, 5)
     layers = Conv("conv1", 1, 24, window, "relu"), Conv("conv2", 24, 1, window, "relu")
-    network = Network("two", 1, layers)
+    network = Network.chain("two", 1, layers)
     plans = [
         znni.plan(network, (900, 900, 900), machine=load(text, tmp_path), ram="2GiB")
         for text in (WHOLE, WHOLE.replace("700 MB/s", "1.5 MB/s"))

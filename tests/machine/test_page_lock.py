@@ -1,4 +1,4 @@
-"""An arena whose pages are locked stays locked for as long as a GPU may copy from its arrays."""
+"""Locked pages of an arena stay locked as long as a GPU may copy from its arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 2**20
 
 @pytest.fixture
 def locked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
-    """The bytes that are locked, by their addresses, with CUDA's runtime replaced."""
+    """Replace CUDA's runtime, and return the locked bytes by their addresses."""
     found: dict[int, int] = {}
     runtime = SimpleNamespace(
         hostRegister=lambda address, nbytes, _flags: found.update({address: nbytes}),
@@ -46,7 +46,7 @@ def test_pages_are_locked_until_the_last_array_is_gone(locked: dict[int, int]) -
 def test_pages_are_there_before_they_are_locked(
     locked: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system would find them one after another."""
+    """Otherwise one core would find and clear them while they are locked."""
     process, resident = psutil.Process(), list[int]()
 
     def register(address: int, nbytes: int, _flags: int) -> None:
@@ -65,7 +65,7 @@ def test_an_ordinary_arena_is_not_locked(locked: dict[int, int]) -> None:
 
 
 def test_locked_pages_do_not_go_back(locked: dict[int, int]) -> None:
-    """A GPU would copy to where they were."""
+    """Otherwise a GPU would copy to pages that are gone."""
     owner = Arena(4 * MIB, page_locked=True)
     shape = (1, 1, 1, 512, 512)  # a MiB
     with owner.in_use():

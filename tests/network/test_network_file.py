@@ -45,7 +45,7 @@ def refusal(text: str | bytes, folder: Path) -> str:
 
 def test_everything_there_is(tmp_path: Path) -> None:
     network = load(WHOLE, tmp_path)
-    assert network == Network(
+    assert network == Network.chain(
         "whole",
         2,
         (
@@ -145,7 +145,7 @@ def test_deep_nesting_is_refused_at_once(text: str, tmp_path: Path) -> None:
 
 def test_not_text(tmp_path: Path) -> None:
     said = refusal(b"name: \xff\xfe", tmp_path)
-    assert said == ": is no text in UTF-8, as YAML is; give a network file"
+    assert said == ": is not UTF-8 text, as YAML must be; give a network file"
 
 
 def test_not_a_file(tmp_path: Path) -> None:

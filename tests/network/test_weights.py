@@ -25,7 +25,7 @@ from znni.network.weights import (
     weights_for,
 )
 
-NETWORK = Network(
+NETWORK = Network.chain(
     "small",
     2,
     (

@@ -23,7 +23,7 @@ from znni.machine.machine import Device, Machine, limited
 from znni.network.network import Conv, Network, Pool
 from znni.plans.plan import Plan
 
-NETWORK = Network(
+NETWORK = Network.chain(
     "net",
     1,
     (

@@ -39,7 +39,7 @@ class Tiled(Fake):
 def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
     """Tiles of 22 outputs, as in overlap-save, which few extents are a multiple of."""
     by_tiles = Tiled("tiled", convolved, flops=1.0)
-    network = Network("one", 1, (CONV,))
+    network = Network.chain("one", 1, (CONV,))
     for extent in (22, 44, 66, 220):
         plan = Search(
             network, Vec3.of(extent), machine(10**9), fake_catalogue(by_tiles), NO_OVERHEAD

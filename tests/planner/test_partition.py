@@ -17,18 +17,18 @@ from planner.exhaustive import Search
 from planner.layers import Options
 from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead, OverheadSeconds
-from planner.partition import Partition, cut, tensors
+from planner.partition import Partition, cut
 from planner.patch_sizes import patch_sizes
 from planner.split import pooled_convolutions, splits
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.machine.machine import Machine, Processors
-from znni.network.network import Conv, Network, Pool
+from znni.network.network import INPUT, Conv, Network, Pool
 from znni.plans.device_partition import parts_of
 from znni.plans.primitive import convolved, on_device
 from znni.plans.segments import Segment
 
-NETWORK = Network(
+NETWORK = Network.chain(
     "net",
     1,
     (
@@ -76,12 +76,12 @@ def every(beside: str) -> list[Enumerated]:
 
 
 def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
-    between = tensors(NETWORK, patch)
+    between = NETWORK.shapes(patch)
     patches = OUTPUT.ceil_div(patch).volume
     for place in range(len(NETWORK.layers) + 1):
         where = cut(NETWORK, between, place)
         for ways in product(*map(all_ways, where.partitions)):
-            parts = parts_of(tuple(part for way in ways for part in way), between[0])
+            parts = parts_of(tuple(part for way in ways for part in way), between[INPUT])
             memory, gpu_memory = memory_of_run(NETWORK, patch, parts, overhead)
             seconds = time_of_run(NETWORK, patch, parts, overhead).total(patches)
             on_gpu = gpu_memory.total if gpu_memory else 0
@@ -96,7 +96,7 @@ def all_ways(partition: Partition) -> list[tuple[Segment, ...]]:
     found = []
     for some in (n for n in range(1, partition.given.n + 1) if partition.given.n % n == 0):
         first_input = partition.given._replace(n=some)
-        for bare in splits(partition.layers, first_input, fusible=fusible, device=partition.device):
+        for bare in splits(partition.nodes, first_input, fusible=fusible, device=partition.device):
             choices = [
                 [*options(step), *options(step, in_place=True)] for p in bare for step in p.steps
             ]

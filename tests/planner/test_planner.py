@@ -58,7 +58,7 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
         best = inf
         for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
             size = patch + NETWORK.field_of_view - 1
-            for segments in splits(NETWORK.layers, Shape5.of(1, 1, size), fusible=fusible):
+            for segments in splits(NETWORK.nodes, Shape5.of(1, 1, size), fusible=fusible):
                 seconds = fastest_of_split(segments, output, patch, memory, options, overhead)
                 best = min(best, seconds)
         if best == inf:
@@ -76,7 +76,7 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
 
 def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None:
     layers = [Conv(f"c{i}", 1, 1, Vec3(2, 2, 2), "relu") for i in range(3)]
-    network = Network(
+    network = Network.chain(
         "one pool",
         1,
         (*layers, Pool("pool", Vec3(2, 2, 2)), Conv("last", 1, 1, Vec3(1, 1, 1), "relu")),
@@ -84,7 +84,7 @@ def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None
     fusible = tuple(pooled_convolutions(network))
     names = {
         tuple("".join(step.operation.name[:2] for step in part.steps) for part in segments)
-        for segments in splits(network.layers, Shape5(1, 1, 8, 8, 8), fusible=fusible)
+        for segments in splits(network.nodes, Shape5(1, 1, 8, 8, 8), fusible=fusible)
         if any(part.plain_windows for part in segments)
     }
     assert names == {
@@ -157,7 +157,7 @@ def test_too_little_memory_names_what_would_do(catalogue: dict[str, Primitive]) 
 
 def test_where_memory_is_short_a_fused_step_makes_room_for_larger_patches() -> None:
     """Their smaller borders save more than the first convolution's repetition costs."""
-    network = Network(
+    network = Network.chain(
         "wide",
         1,
         (
@@ -202,7 +202,7 @@ def test_overhead_counts_against_the_limit() -> None:
 
 
 def test_a_fused_step_reads_its_stored_input_in_place() -> None:
-    pooled = Network("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
+    pooled = Network.chain("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
     fused = {"fused": Fake("fused", convolved_and_pooled)}
     plan = Search(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD).fastest()[0]
     stored, fragment = Shape5(1, 1, 13, 13, 13), Shape5(1, 2, 5, 5, 5)

@@ -13,7 +13,7 @@ from znni.network.network import Conv, Network, Pool
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import convolved
 
-NETWORK = Network(
+NETWORK = Network.chain(
     "net",
     1,
     (

@@ -25,9 +25,10 @@ from znni.engine.patch import PatchRunner
 from znni.machine.arena import new_output, output_into
 from znni.network.network import Conv, Network, Operation, Pool
 from znni.network.weights import random_weights
+from znni.plans.chosen import Chosen, InTurn, PieceBy
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
-from znni.plans.micro_batches import MicroBatches, Piece, cost_of_pieces, found, named
+from znni.plans.micro_batches import MicroBatches, Piece, chosen_by, cost_of_pieces, found, named
 from znni.plans.plan import Plan
 from znni.plans.primitive import Primitive, convolved, fragmented
 from znni.primitives.reference import dense
@@ -62,19 +63,30 @@ def test_pooling_in_pieces(primitive: Primitive) -> None:
     check(primitive, POOL, Shape5(5, 3, 11, 7, 14))
 
 
-def test_names_are_read_back() -> None:
+def test_what_a_plan_notes_is_found() -> None:
     catalogue = fake_catalogue()
     divided = MicroBatches((Piece(4, 2, catalogue["conv"]), Piece(1, 3, catalogue["conv"])))
     assert divided.name == "4x2 conv + 1x3 conv"
-    assert found(catalogue, divided.name) == divided
+    assert found(catalogue, chosen_by(divided)) == divided
     assert named(catalogue, "conv") is catalogue["conv"]
 
 
-@pytest.mark.parametrize("name", ["", "no", "4x2 no", "0x2 conv", "4x2 conv+1x3 conv", "x2 conv"])
-def test_other_names_are_not_found(name: str) -> None:
-    assert found(fake_catalogue(), name) is None
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        "",
+        "no",
+        "4x2 conv",
+        InTurn(()),
+        InTurn((PieceBy(4, 2, "no"),)),
+        InTurn((PieceBy(0, 2, "conv"),)),
+        InTurn((PieceBy(4, 2, "conv"), PieceBy(1, 0, "conv"))),
+    ],
+)
+def test_others_are_not_found(chosen: Chosen) -> None:
+    assert found(fake_catalogue(), chosen) is None
     with pytest.raises(KeyError):
-        named(fake_catalogue(), name)
+        named(fake_catalogue(), chosen)
 
 
 def test_another_batch_or_layer_is_refused() -> None:
@@ -119,7 +131,9 @@ class Growing(Fake):
 
 
 def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -> None:
-    network = Network("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
+    network = Network.chain(
+        "net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS)
+    )
     catalogue: dict[str, Primitive] = {
         "quick": Growing("quick", convolved, flops=1e5, workspace=2_000),
         "slow": Fake("slow", convolved, flops=3e5),
@@ -139,7 +153,7 @@ def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -
         assert divided.seconds <= whole.seconds
         assert divided.memory.total <= memory
         faster += divided.seconds < whole.seconds
-        if divided.patch == output and "x" in divided.segments[-1].steps[-1].primitive:
+        if divided.patch == output and isinstance(divided.segments[-1].steps[-1].primitive, InTurn):
             y = PatchRunner(Plan.from_json(divided.to_json()), catalogue, weights)(volume)
             np.testing.assert_allclose(y, dense(network, weights, volume), rtol=1e-4, atol=1e-5)
     assert faster > 3
@@ -153,7 +167,7 @@ class Uneven(Growing):
         return replace(cost, flops=cost.flops * (1 if shape.n % 3 == 0 else 1.5))
 
 
-POOLED = Network("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
+POOLED = Network.chain("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
 UNEVEN: dict[str, Primitive] = {
     "quick": Uneven("quick", convolved, flops=1e5, workspace=2_000),
     "resident": Growing("resident", convolved, flops=1.2e5, workspace=300, resident=5_000),
@@ -178,7 +192,7 @@ def test_the_plan_in_pieces_is_the_optimum(division: Division) -> None:
         best = inf
         for patch in patch_sizes(output, POOLED.total_pooling, isotropic=True):
             given = Shape5.of(1, 1, patch + POOLED.field_of_view - 1)
-            for segments in splits(POOLED.layers, given):
+            for segments in splits(POOLED.nodes, given):
                 part = DevicePart(segments, given)
                 runs = [n for segment, n in part.runs() for _ in segment.steps]
                 slots = [

@@ -16,7 +16,7 @@ from znni.plans.primitive import Primitive, convolved_and_pooled
 
 
 def test_wasted_work_counts_borders_and_overlap() -> None:
-    one = Network("one", 1, (CONV,))
+    one = Network.chain("one", 1, (CONV,))
     plan = Search(one, Vec3(10, 10, 10), machine(10**9), fake_catalogue(), NO_OVERHEAD).fastest()[0]
     assert plan.patch == (10, 10, 10)
     assert plan.wasted_work == pytest.approx(0)
@@ -25,7 +25,7 @@ def test_wasted_work_counts_borders_and_overlap() -> None:
 
 
 def test_wasted_work_counts_a_convolution_repeated_for_every_offset_of_its_pool() -> None:
-    pooled = Network("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
+    pooled = Network.chain("pooled", 1, (CONV, Pool("pool1", Vec3(2, 2, 2))))
     fused = {"fused": Fake("fused", convolved_and_pooled)}
     plan = Search(pooled, Vec3(10, 10, 10), machine(10**9), fused, NO_OVERHEAD).fastest()[0]
     assert plan.patch == (10, 10, 10)

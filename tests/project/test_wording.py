@@ -25,7 +25,7 @@ from znni.plans.totals import PlanTime
 from znni.volumes.array import ArrayVolume
 
 LIBRARY = Path(znni.__file__).parent
-ONE_OF_ALL = Network("one", 1, (Conv("c", 1, 1, Vec3(1, 1, 1), "relu"),))
+ONE_OF_ALL = Network.chain("one", 1, (Conv("c", 1, 1, Vec3(1, 1, 1), "relu"),))
 
 pytestmark = pytest.mark.usefixtures("fake_primitives")
 
@@ -43,7 +43,7 @@ def test_a_remedy_names_an_option_as_both_callers_give_it() -> None:
     error = DoesNotFit(needed=3 << 20, allowed=1 << 20, device="cpu", layer="c", patch=(1, 2, 3))
     assert "give ram='3MiB' (--ram 3MiB) or more" in str(error)
     with pytest.raises(InvalidInput, match=r"or border='same' \(--border same\) to pad it"):
-        znni.plan(Network("n", 1, (Conv("c", 1, 1, Vec3(9, 9, 9), "relu"),)), (4, 5, 6))
+        znni.plan(Network.chain("n", 1, (Conv("c", 1, 1, Vec3(9, 9, 9), "relu"),)), (4, 5, 6))
 
 
 def flags_alone(source: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_one_is_not_several(plan: Plan) -> None:
     network, machine, *_ = totals(plan)
     assert "one: 1 layer, 2 parameters, 1 -> 1 map, " in network
     assert ", 1 thread, " in machine
-    two = Network("two", 2, (Conv("c", 2, 1, Vec3(1, 1, 1), "relu"),))
+    two = Network.chain("two", 2, (Conv("c", 2, 1, Vec3(1, 1, 1), "relu"),))
     with pytest.raises(InvalidInput, match="the volume has 1 map and network two takes 2"):
         check_features(ArrayVolume(np.zeros((4, 5, 6))), two)
 

@@ -90,8 +90,7 @@ class UnownedMemory:
 
 
 def pointer(memory: Any, offset: int) -> Any:
-    assert offset == 0
-    return memory.bytes
+    return memory.bytes[offset:] if offset else memory.bytes
 
 
 def ndarray(shape: tuple[int, ...], dtype: DTypeLike = np.float32, memptr: Any = None) -> Any:

@@ -26,7 +26,7 @@ import znni.inference.planning
 import znni.volumes.fingerprint
 from bench.same_output import difference
 from znni.cli import main
-from znni.volumes.ledger import read_ledger
+from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import PartialFile
 from znni.volumes.zarr.output import ZarrOutput  # noqa: F401
 

@@ -15,7 +15,7 @@ from znni.network.network import Conv, Network, Pool
 from znni.plans.primitive import convolved, convolved_and_pooled
 
 CONV = Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu")
-NETWORK = Network(
+NETWORK = Network.chain(
     "test",
     1,
     (

@@ -15,7 +15,7 @@ from znni.network.network import Conv, Network, Pool
 
 CEILINGS = Ceilings(threads=2, register_flops=2e11, sgemm_flops=1e11, copy_bandwidth=1e10)
 QUICK = Effort(repeats=2, budget=5.0)
-NETWORK = Network(
+NETWORK = Network.chain(
     "tiny",
     1,
     (

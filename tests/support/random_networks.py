@@ -18,7 +18,7 @@ def chain(*layers: int | tuple[str, int | tuple[int, int, int]], features: int =
             maps = features
         else:
             made.append(Pool(f"l{index}", Vec3.of(extent)))
-    return Network("test", 1, tuple(made))
+    return Network.chain("test", 1, tuple(made))
 
 
 extents = st.tuples(*[st.integers(1, 3)] * 3)
@@ -40,4 +40,4 @@ def networks(draw: st.DrawFn) -> Network:
             maps = features
         else:
             layers.append(Pool(f"l{index}", extent))
-    return Network("random", first, tuple(layers), InputScaling(0.5, 0.25))
+    return Network.chain("random", first, tuple(layers), InputScaling(0.5, 0.25))

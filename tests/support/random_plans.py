@@ -14,15 +14,14 @@ from planner.cost_model import BUILT_IN
 from planner.layers import Options
 from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead
-from planner.partition import Partition, cut, cut_points, tensors
+from planner.partition import Partition, cut, cut_points
 from planner.split import pooled_convolutions, splits
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.engine.pipeline import Runner, RunState, run_volume
-from znni.engine.remaining import Remaining
+from znni.engine.pipeline import Runner, RunState, ThisProcess, run_volume
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
@@ -71,12 +70,12 @@ def any_plan(
     """A plan with the patch given, cut at random into segments, on these devices."""
     place = draw(st.sampled_from(cut_points(network, device)))
     segments: list[Segment] = []
-    for partition in cut(network, tensors(network, patch), place).partitions:
+    for partition in cut(network, network.shapes(patch), place).partitions:
         batch = partition.given.n
         some = draw(st.sampled_from([n for n in range(1, batch + 1) if batch % n == 0]))
         first_input = partition.given._replace(n=some)
         fusible = tuple(pooled_convolutions(network)) if has_fused(catalogue, partition) else ()
-        every = splits(partition.layers, first_input, fusible=fusible, device=partition.device)
+        every = splits(partition.nodes, first_input, fusible=fusible, device=partition.device)
         segments += draw(st.sampled_from(list(every)))
     return plan_of(segments, network, output, patch, catalogue)
 
@@ -101,7 +100,8 @@ def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -
     output = Once(result, network.out_features, job.output)
     remaining = Remaining(job.output)
     blocks = Blocks(ArrayVolume(volume), job, network, weights)
-    run_volume(RunState(blocks, output, "float32", remaining), runner, Stopwatch())
+    state = RunState(blocks, output, "float32", remaining)
+    run_volume(state, ThisProcess(runner), Stopwatch())
     assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"
     return result

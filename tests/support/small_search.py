@@ -10,7 +10,7 @@ from znni.core.shapes import Vec3
 from znni.network.network import Conv, Network, Pool
 from znni.plans.primitive import convolved
 
-NETWORK = Network(
+NETWORK = Network.chain(
     "net",
     1,
     (

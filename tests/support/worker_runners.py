@@ -19,7 +19,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.network.network import Conv, Network
 
 VIEW = Vec3(3, 2, 4)
-NETWORK = Network("sums", 1, (Conv("conv", 1, 2, VIEW, "identity"),))
+NETWORK = Network.chain("sums", 1, (Conv("conv", 1, 2, VIEW, "identity"),))
 
 
 @dataclass(frozen=True)

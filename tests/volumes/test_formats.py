@@ -1,4 +1,4 @@
-"""Every format is found by its ending, read right, and refused in one line where it is damaged."""
+"""Every format is found by its ending and read correctly; a damaged file gives a one-line error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def check(place: str, expected: NDArray[Any], dataset: str | None = None) -> None:
-    """A volume has these values (f, z, y, x), in parts and as a whole."""
+    """Check that a volume has these values (f, z, y, x), in parts and as a whole."""
     volume = open_volume(place, dataset)
     assert (volume.features, *volume.size) == expected.shape
     assert volume.itemsize == expected.itemsize
@@ -44,7 +44,7 @@ def cut(path: str, share: float) -> None:
 
 
 def write_nifti(path: str, values: NDArray[Any], slope: float = 1.0) -> None:
-    """Values (..., z, y, x) with voxels of 2 x 0.5 x 0.25 mm."""
+    """Write values (..., z, y, x) with voxels of 2 x 0.5 x 0.25 mm."""
     image = nibabel.Nifti1Image(values.T, np.diag([-0.25, 0.5, 2, 1]))
     image.header.set_xyzt_units("mm")
     image.header.set_slope_inter(slope, 0)
@@ -151,7 +151,7 @@ def test_a_series_of_several() -> None:
 
 
 def lzw() -> None:
-    """What tifffile needs another library for."""
+    """Write a TIFF compressed by LZW, for which tifffile needs another library."""
     write_tiff("v.tif", VALUES[0])
     with tifffile.TiffFile("v.tif") as file:
         offsets = [page.tags["Compression"].valueoffset for page in file.pages]

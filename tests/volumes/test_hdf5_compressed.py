@@ -1,4 +1,4 @@
-"""Compressed datasets are read as HDF5 reads them."""
+"""Compressed datasets are read with the same values as by HDF5."""
 
 from __future__ import annotations
 

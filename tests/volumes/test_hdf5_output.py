@@ -1,4 +1,4 @@
-"""HDF5 outputs are written whole, or keep what is finished under another name."""
+"""HDF5 outputs are written completely, or keep their finished blocks under another name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def new_output(path: Path) -> Hdf5Output:
 def test_an_output_is_chunked_described_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.h5"
     output = new_output(path)
-    long = "x" * 200_000  # above the 64 KiB of a plain HDF5 attribute
+    long = "x" * 200_000  # larger than the 64 KiB of a plain HDF5 attribute
     output.describe({"plan": long, "voxel_offset": (1, 2, 3), "seconds": 0.0}, Vec3(3, 5, 9))
     first, second = Box(Vec3(0, 0, 0), Vec3(3, 5, 9)), Box(Vec3(0, 5, 0), Vec3(3, 70, 9))
     output.write(first, np.full((2, *first.size), 1, np.float32))
@@ -88,7 +88,7 @@ def test_a_partial_file_keeps_its_first_failure(tmp_path: Path) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, file.fileno())
         os.close(full)
-        assert file.write(b"cd") == 2  # HDF5 must not hear of it
+        assert file.write(b"cd") == 2  # HDF5 must not notice it
         assert file.failure is not None
         assert file.failure.strerror == "No space left on device"
         assert file.truncate(9) == 9

@@ -1,4 +1,4 @@
-"""Others open what znni writes, and it what they write: yaozarrs, ome-zarr, ome-zarr-models."""
+"""znni and other libraries read each other's files: yaozarrs, ome-zarr, ome-zarr-models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
 
 def peer(*arguments: str) -> str:
-    """What ``ome_zarr_peer.py`` prints."""
+    """Return the output of ``ome_zarr_peer.py``."""
     if VARIABLE not in os.environ:
         pytest.skip(f"{VARIABLE} names no Python that has ome-zarr")
     command = [os.environ[VARIABLE], SCRIPT, *arguments]
@@ -43,7 +43,7 @@ def peer(*arguments: str) -> str:
 
 
 def write_input() -> None:
-    """``in.zarr``, with a scale and a unit."""
+    """Write ``in.zarr`` with a scale and a unit."""
     import zarr
 
     axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "zyx"]
@@ -62,7 +62,7 @@ def write_outputs() -> None:
 
 
 def test_outputs_are_valid() -> None:
-    """Warnings, of what the specification recommends, are errors here."""
+    """Warnings are errors here; they are about the specification's recommendations."""
     write_outputs()
     for name in ("in.zarr", *OUTPUTS):
         assert yaozarrs.validate_zarr_store(name).ome_version() == "0.5"

@@ -149,7 +149,7 @@ class Counting:
 
 
 def test_only_the_boxes_asked_for_are_read() -> None:
-    network = Network("one", 1, (Conv("c", 1, 1, Vec3(2, 3, 4), "relu"),))
+    network = Network.chain("one", 1, (Conv("c", 1, 1, Vec3(2, 3, 4), "relu"),))
     view = network.field_of_view
     counting = Counting(np.random.default_rng(0).random((12, 14, 16)))
     volume = ArrayVolume(counting)
@@ -171,7 +171,7 @@ def test_only_the_boxes_asked_for_are_read() -> None:
 
 
 def test_numbers_are_scaled_and_reach_the_network_as_float32() -> None:
-    network = Network("one", 1, (Conv("c", 1, 1, Vec3(1, 1, 1), "relu"),))
+    network = Network.chain("one", 1, (Conv("c", 1, 1, Vec3(1, 1, 1), "relu"),))
     for dtype in TYPES:
         stored = values(SIZE, dtype)
         volume = ArrayVolume(stored)
@@ -185,7 +185,7 @@ def test_numbers_are_scaled_and_reach_the_network_as_float32() -> None:
 
 @pytest.mark.parametrize("pad", ["reflect", "edge"])
 def test_a_voxel_that_is_no_number_is_named_where_it_is(pad: Any) -> None:
-    network = Network("one", 1, (Conv("c", 1, 1, Vec3(3, 3, 3), "relu"),))
+    network = Network.chain("one", 1, (Conv("c", 1, 1, Vec3(3, 3, 3), "relu"),))
     stored = np.ones(SIZE)
     stored[4, 0, 6] = np.nan
     volume = ArrayVolume(stored)

@@ -1,4 +1,4 @@
-"""Zarr volumes, of both versions, with OME metadata and without, are read right."""
+"""Zarr volumes of both versions are read correctly, with and without OME metadata."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_urls_with_and_without_datasets(url: str, parts: tuple[str, str | None])
 
 
 def test_values_are_read_in_boxes_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A box touches its own chunks, and no other."""
+    """Reading a box touches its own chunks, and no others."""
     write_image("cells.zarr", "zyx", chunks=(2, 3, 4))
     volume = open_volume("cells.zarr")
     read: list[str] = []

@@ -1,4 +1,4 @@
-"""Chunks of a Zarr that are not there are counted, whether left out or lost."""
+"""Absent chunks of a Zarr are counted, whether left out or lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("own_folder", "memory_files")
 
 
 def write(version: Any = 3, shards: tuple[int, ...] | None = None, fill: int | None = 3) -> None:
-    """``s.zarr`` of 3x2x2 chunks, the last ones cut."""
+    """Write ``s.zarr`` of 3x2x2 chunks, the last ones cut off by the array's end."""
     array = zarr.create_array(
         "s.zarr",
         shape=(5, 6, 7),

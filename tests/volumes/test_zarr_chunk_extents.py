@@ -1,4 +1,4 @@
-"""Chunks of a Zarr output divide its patches, and take the memory that is counted."""
+"""Chunks of a Zarr output divide its patches, and take the declared memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_chunks_of_the_patches_of_real_plans() -> None:
 @pytest.mark.usefixtures("own_folder")
 @pytest.mark.parametrize("sharded", [False, True])
 def test_blocks_that_share_chunks(sharded: bool) -> None:
-    """Extents without divisors: chunks that two blocks lie in hold the values of both."""
+    """If extents have no divisors, a chunk that two blocks share holds the values of both."""
     size, patch = Vec3(67, 12, 139), Vec3(31, 11, 37)
     values = np.random.default_rng(0).random((2, *size)).astype(np.float32)
     output = ZarrOutput("out.zarr", NewOutput(2, size, sharded=sharded))

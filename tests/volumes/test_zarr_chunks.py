@@ -1,4 +1,4 @@
-"""Chunks and shards that are encoded here are what zarr-python reads, and would have written."""
+"""zarr-python reads the chunks and shards encoded here, and would have written the same bytes."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_files_are_those_that_zarr_writes(
 ) -> None:
     size, patch = Vec3(128, 64, 100), Vec3(128, 64, 64)
     values = np.random.default_rng(0).random((2, *size), np.float32).round(1)
-    values[0, :64] = 0  # of which nothing is stored
+    values[0, :64] = 0  # empty, so not stored
     wanted = NewOutput(2, size, compression=compression, sharded=sharded)
     ours = written(str(tmp_path / "ours.zarr"), wanted, patch, values)
     theirs = zarr.create_array(tmp_path / "theirs.zarr", **_like(ours))
     theirs[...] = values
     found = _files(tmp_path / "ours.zarr" / "0")
     expected = _files(tmp_path / "theirs.zarr")
-    if compression == "gzip":  # whose files hold the time
+    if compression == "gzip":  # gzip files contain the time
         assert found.keys() == expected.keys()
     else:
         assert found == expected
@@ -117,7 +117,7 @@ def test_results_come_in_order_and_no_more_than_allowed_are_begun() -> None:
         with lock:
             begun -= 1
     assert found == [item * item for item in range(50)]
-    assert most <= 4  # one more takes the place of that whose result is at hand
+    assert most <= 4  # one more chunk begins when the first result is ready
 
 
 def test_a_failure_is_raised_as_itself_and_nothing_begins_after_it() -> None:

@@ -1,4 +1,4 @@
-"""Zarr volumes that are none, damaged or out of reach: one line that says so."""
+"""Zarr volumes that are invalid, damaged or out of reach give a one-line error."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_shard_that_was_cut() -> None:
 
 
 class Unreachable(MemoryFileSystem):
-    """A server whose files are found until it goes away, and which lists nothing."""
+    """A server that serves files until it goes away, and cannot list them."""
 
     protocol = "unreachable"
     away = False

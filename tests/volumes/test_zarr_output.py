@@ -1,4 +1,4 @@
-"""An OME-Zarr that is written is whole, and lies where its input lies."""
+"""A written OME-Zarr is complete, and has its input's position in space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Zarr output that fails never looks whole, and destroys nothing."""
+"""A Zarr output that fails never looks complete, and destroys nothing."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def test_an_abandoned_output_keeps_its_blocks_and_is_no_image(place: str) -> Non
     way_on = "the same command goes on from there"
     if "://" in place:
         way_on = (
-            "outputs at URLs cannot be gone on with: give overwrite=True (--overwrite) to start "
-            "again"
+            "outputs at URLs cannot be continued: give overwrite=True (--overwrite) to start again"
         )
     assert told == f"{place} was not made; {as_written(place)}/0 holds 1 finished block; {way_on}"
     assert exists(f"{place}.partial")
@@ -75,7 +74,9 @@ def test_an_abandoned_output_keeps_its_blocks_and_is_no_image(place: str) -> Non
 def test_two_runs_cannot_write_one_place(place: str) -> None:
     first = described(place)
     write(first, FIRST, 1)
-    with pytest.raises(InvalidInput, match=r"out\.zarr\.partial: (is in use, as by|exists, so) an"):
+    with pytest.raises(
+        InvalidInput, match=r"out\.zarr\.partial: (is in use, maybe by|exists, so) an"
+    ):
         new_output(place)
     write(first, SECOND, 1)
     first.finish({})
@@ -83,7 +84,7 @@ def test_two_runs_cannot_write_one_place(place: str) -> None:
 
 
 def test_a_run_that_waited_for_another_does_not_take_its_output() -> None:
-    """It opened the partial folder just before that was completed."""
+    """The waiting run opened the partial folder just before the other completed it."""
     first = PartialFolder("out.zarr")
     late = os.open("out.zarr.partial", os.O_RDONLY)
     first.complete()
@@ -146,7 +147,7 @@ def test_the_input_as_output() -> None:
 
 
 def refused_before_maps(*arguments: object) -> str:
-    """For an input of two maps, as the network's output has: let it take them."""
+    """Return the error of a run whose network takes two maps, as many as an output of it has."""
     text = Path("tiny.yaml").read_text().replace("weights: tiny.npz\n", "in_features: 2\n")
     Path("tiny.yaml").write_text(text)
     return refused(*arguments, "--random-weights", 1)
@@ -182,7 +183,7 @@ def test_a_url_of_which_a_part_cannot_be_read() -> None:
     run = ("infer", "memory://in.zarr", "--net", "tiny.yaml", "--out", "out.h5")
     said = refused(*run, code=4)
     assert "memory://in.zarr:/raw: cannot be read at " in said
-    assert "; check the data, the network, and that the server gives parts of files" in said
+    assert "; check the data, the network, and that the server sends parts of files" in said
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -1,1 +1,1 @@
-"""Measured time: what to measure, where it is kept, and the cost model it gives."""
+"""Measured times: choosing calls to measure, keeping the results, and predicting from them."""

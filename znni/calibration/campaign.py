@@ -1,4 +1,4 @@
-"""Measuring the primitives of a catalogue, and keeping what was measured."""
+"""Measuring the primitives of a catalogue, and keeping the results."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def calibrate_machine(
 
     Args:
         threads: worker threads of the host; by default all cores.
-        only: names of primitives; none for all.
-        progress: called after each measurement with how many are made, and planned.
-        device: whose primitives; ``all`` are those of the host and, if there is one, of a GPU.
-        quick: for a minute at most, on each.
-        forget: first delete what was measured of them before.
+        only: names of primitives; none means all.
+        progress: function called after each measurement with the number made and planned.
+        device: device to measure; ``all`` is the host and, if there is one, a GPU.
+        quick: measure for at most a minute per device.
+        forget: first delete earlier measurements of these primitives.
 
     Returns:
-        What is known of each of them then.
+        The accuracy of predictions for each primitive.
 
     Raises:
-        InvalidInput: there is no such device, a name is none of its primitives, nothing fits the
+        InvalidInput: there is no such device, a name is none of its primitives, no call fits into
             memory, or the database cannot be used.
         RunFailed: the GPU fails.
     """
@@ -76,14 +76,14 @@ def calibrate_machine(
 
 
 def _chosen(threads: int | None, only: Sequence[str], device: Calibrated) -> dict[str, Primitive]:
-    """The primitives to be measured, by name."""
+    """Return the primitives to measure, by name."""
     machine = detect_for("cpu" if device == "cpu" else "auto", threads=threads)
     if device == "gpu" and not machine.gpus:
         raise InvalidInput(
             f"{option('device', 'gpu')}: {why_no_gpu()}; give {option('device', 'cpu')}"
         )
     everything = catalogue(machine)
-    # What uses a GPU from the host is predicted from that GPU's own and the link.
+    # Primitives that use a GPU from the host are predicted from the GPU's own ones and the link.
     known = without_gpu(everything) | on_device(everything, "gpu")
     if device != "all":
         known = on_device(known, device)
@@ -99,14 +99,14 @@ class Campaign:
     """Measurements of the primitives of one device, in the order in which they are made.
 
     Args:
-        primitives: what to measure.
-        effort: how much.
-        allowed: bytes for measuring; by default all that the device's plans may use.
+        primitives: primitives to measure.
+        effort: limits of the measurements.
+        allowed: bytes for measuring; by default all that plans for the device may use.
 
     Attributes:
-        effort: how much.
-        rounds: every primitive's first call, then every one's second, and so on, so that drift
-            hits all alike.
+        effort: limits of the measurements.
+        rounds: the first call of every primitive, then the second of every one, and so on. So drift
+            affects all primitives alike.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class Campaign:
 
     @property
     def planned(self) -> int:
-        """How many measurements there are."""
+        """The number of planned measurements."""
         return sum(map(len, self.rounds))
 
     def run(self) -> Iterator[tuple[Primitive, Call, float]]:
-        """Make them, until the time is up: each call of a primitive, with its seconds.
+        """Make the measurements until the time is up; yield each primitive, call and seconds.
 
-        The time is up after one of each primitive at the earliest.
+        At least one call of each primitive is measured.
 
         Raises:
             RunFailed: a GPU fails.
@@ -156,14 +156,14 @@ def calibrate(campaigns: Iterable[Campaign], database: CostDatabase, progress: P
     """Make all measurements, one campaign after the other.
 
     Args:
-        campaigns: each of the primitives of one device.
-        database: keeps each measurement as soon as it is made.
-        progress: called after each with the measurements made, and those planned; at the end of a
-            campaign whose time was up, with those that are still to come.
+        campaigns: campaigns, each for the primitives of one device.
+        database: database that stores each measurement as soon as it is made.
+        progress: function called after each measurement with the number made and planned. If a
+            campaign runs out of time, the number planned drops.
 
     Raises:
-        InvalidInput: the database cannot be written. This and all else that ends it carries a note
-            of what was kept.
+        InvalidInput: the database cannot be written. Any exception carries a note of how many
+            measurements were kept.
         RunFailed: a GPU fails.
     """
     waiting = list(campaigns)

@@ -1,4 +1,4 @@
-"""Which model of times the planner is given."""
+"""Choosing the model of times for the planner."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ log = logging.getLogger("znni")
 
 
 def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = False) -> CostModel:
-    """The model of what was measured on this machine, or the built-in one.
+    """Return the model of this machine's measured times, or the built-in one.
 
     Args:
-        catalogue: the primitives that will be asked for.
-        costs: ``auto`` takes what was measured, if anything was; where that cannot be read the
-            built-in model says so.
-        absent: the primitives are those of a machine that is not this one: what was measured
-            here tells nothing of it, whatever its name.
+        catalogue: primitives that the model must predict.
+        costs: source of times. ``auto`` uses measurements if there are any. If they cannot be read,
+            it uses the built-in model, whose ``source`` says why.
+        absent: the primitives belong to another machine. Measurements of this one say nothing about
+            it, even if the names agree.
 
     Raises:
-        InvalidInput: ``measured`` costs are asked for, and there are none, they cannot be read,
-            or the machine is absent.
+        InvalidInput: ``measured`` costs are required, but there are none, they cannot be read, or
+            the machine is absent.
     """
     if absent:
         if costs == "measured":
@@ -61,17 +61,17 @@ def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = Fa
 
 
 def of_measured_devices(catalogue: Catalogue) -> dict[str, Primitive]:
-    """The primitives of those devices of which anything was measured on this machine.
+    """Return the primitives of all devices that have measurements on this machine.
 
     Raises:
-        InvalidInput: what was measured cannot be read.
+        InvalidInput: the measurements cannot be read.
     """
     measured = {catalogue[it.primitive].device for it in measurements_of(catalogue, CostDatabase())}
     return {name: found for name, found in catalogue.items() if found.device in measured}
 
 
 def measurements_of(catalogue: Catalogue, database: CostDatabase) -> Iterator[Measurement]:
-    """What was measured of these primitives on their devices, as they are now.
+    """Yield the measurements of these primitives on their devices, if they are still valid.
 
     Raises:
         InvalidInput: the database cannot be read.
@@ -84,7 +84,7 @@ def measurements_of(catalogue: Catalogue, database: CostDatabase) -> Iterator[Me
 
 
 def _is_of(measured: Measurement, primitive: Primitive) -> bool:
-    """Whether a measurement of that name tells something of the primitive as it is now."""
+    """Return whether a measurement is still valid for the primitive of its name."""
     return (
         measured.version == primitive.version
         and primitive.out_shape(measured.operation, measured.shape) is not None
@@ -92,5 +92,5 @@ def _is_of(measured: Measurement, primitive: Primitive) -> bool:
 
 
 def _conditions(catalogue: Catalogue) -> list[Conditions]:
-    """Of each device that the primitives run on."""
+    """Return the conditions of each device that the primitives run on."""
     return sorted({Conditions.of(primitive.device) for primitive in catalogue.values()})

@@ -1,4 +1,4 @@
-"""What the speed of a primitive depends on beside itself: measurements hold under these only."""
+"""The conditions, besides the primitive, under which a measurement is valid."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from znni.core.text import counted
 from znni.machine.machine import Device
 
-# Those that the primitives' inner loops are compiled by, or call: on the host, and on a GPU, where
-# each has a name for every version of CUDA.
+# Libraries that compile the primitives' inner loops or are called by them, on the host and on a
+# GPU. The GPU libraries have a name for each version of CUDA.
 LIBRARIES = ("numba", "llvmlite", "numpy", "scipy", "pyfftw")
 GPU_LIBRARIES = (
     "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
@@ -23,14 +23,14 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 class Conditions(NamedTuple):
-    """A device and the software on it.
+    """A device and its software.
 
     Attributes:
-        device: its name; of a GPU, with its compute capability.
-        caches: their sizes, such as ``L1d 32K, L2 1M, L3 32M``; empty where the system tells none,
-            and of a GPU, whose name tells all of it.
+        device: its name; for a GPU also its compute capability.
+        caches: sizes such as ``L1d 32K, L2 1M, L3 32M``. Empty if the system does not tell them,
+            and for a GPU, whose name determines them.
         threads: worker threads; 0 for a GPU.
-        libraries: those that compute, with versions.
+        libraries: libraries that compute, with versions.
     """
 
     device: str
@@ -40,7 +40,7 @@ class Conditions(NamedTuple):
 
     @classmethod
     def of(cls, device: Device) -> Conditions:
-        """Those of a device, here and now."""
+        """Return the current conditions of a device."""
         if device.kind == "gpu":
             name = f"{device.name} (compute capability {device.capability / 10:.1f})"
             return cls(name, "", 0, _gpu_libraries())
@@ -53,7 +53,7 @@ class Conditions(NamedTuple):
 
 @cache
 def _caches() -> str:
-    """The data caches of a core, as Linux tells them."""
+    """Return the data caches of a core, as Linux reports them."""
     found = []
     for folder in sorted(CACHES.glob("index*")):
         level, kind, size = (_text(folder / name) for name in ("level", "type", "size"))
@@ -69,12 +69,12 @@ def _libraries() -> str:
 
 @cache
 def _gpu_libraries() -> str:
-    """Those that are there; what a system brings along under no such name is not told."""
+    """Return the installed packages with versions; a system's own libraries are left out."""
     return ", ".join(f"{name} {found}" for name in GPU_LIBRARIES if (found := _version(name)))
 
 
 def _version(name: str) -> str:
-    """Of an installed package; empty where it is not."""
+    """Return the version of an installed package; empty if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

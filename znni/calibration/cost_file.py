@@ -1,7 +1,8 @@
-"""The file of a user's measured times, one for all programs and machines that share it.
+"""The file of a user's measured times. All programs and machines that share it use one file.
 
-SQLite, with a rollback journal: any number of processes may read and write, over a network's file
-system too, and one that is killed leaves the file as it was before its last transaction.
+It is an SQLite file with a rollback journal. Any number of processes may read and write it, also
+over a network's file system. A killed process leaves the file as it was before its last
+transaction.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 from znni.core.errors import InvalidInput
 from znni.core.user_cache import user_cache
 
-# The environment variable that names another file.
+# Environment variable that names another file.
 VARIABLE = "ZNNI_COSTS"
 
-# The layout below; a file with another is refused.
+# Version of the layout below; a file with another one is refused.
 LAYOUT = 1
 
-WAIT_SECONDS = 30.0  # for another process to end its transaction
+WAIT_SECONDS = 30.0  # waiting time for another process to end its transaction
 
 _TABLE = """
 CREATE TABLE measurements (
@@ -41,7 +42,7 @@ _INDEX = """
 CREATE INDEX by_conditions ON measurements
     (device, caches, threads, libraries, primitive, version, operation, shape)
 """
-# Seconds that a unit of what a run does beside its layers takes, by name.
+# Seconds per unit of a run's work outside its layers, by name.
 _RATES = """
 CREATE TABLE IF NOT EXISTS rates (
     device TEXT NOT NULL,
@@ -56,10 +57,11 @@ CREATE TABLE IF NOT EXISTS rates (
 
 
 class CostFile:
-    """Where measured times are kept.
+    """The file of measured times.
 
     Args:
-        path: the file; by default the one that ``ZNNI_COSTS`` names, or one in the user's folder.
+        path: path of the file; by default the one named by ``ZNNI_COSTS``, or one in the user's
+            folder.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -67,7 +69,7 @@ class CostFile:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
-        """The tables; None where there are none yet.
+        """Yield a connection for reading; None if there are no tables yet.
 
         Raises:
             InvalidInput: the file cannot be read, or is not such a database.
@@ -76,14 +78,14 @@ class CostFile:
             if not self.path.exists():
                 yield None
                 return
-            # Files that cannot be written are only read; none is made.
+            # A file without write permission is opened for reading only, and no file is created.
             address = f"{self.path.absolute().as_uri()}?mode=rw"
             with closing(sqlite3.connect(address, timeout=WAIT_SECONDS, uri=True)) as connection:
                 yield connection if _has_table(connection) else None
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, on tables that are made if there are none.
+        """Yield a connection in a transaction; missing tables are created.
 
         Raises:
             InvalidInput: the file cannot be written, or is not such a database.
@@ -98,16 +100,16 @@ class CostFile:
                     connection.execute(_TABLE)
                     connection.execute(_INDEX)
                     connection.execute(f"PRAGMA user_version = {LAYOUT}")
-                connection.execute(_RATES)  # which files had not from the start
+                connection.execute(_RATES)  # older files lack this table
                 yield connection
                 connection.execute("COMMIT")
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """One clear error for all that may be wrong with the file."""
+        """Turn all errors about the file into one clear error."""
         try:
             yield
-        except OSError as error:  # of its folder
+        except OSError as error:  # from creating its folder
             raise InvalidInput(
                 f"{self.path}: measured costs cannot be {what}: {error.strerror}; name another "
                 f"file with {VARIABLE}"
@@ -121,10 +123,10 @@ class CostFile:
 
 
 def _has_table(connection: sqlite3.Connection) -> bool:
-    """Whether there are measurements.
+    """Return whether there are measurements.
 
     Raises:
-        ValueError: in another layout.
+        ValueError: the file has another layout.
     """
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     if layout not in (0, LAYOUT):

@@ -1,4 +1,4 @@
-"""Measured times: of calls of primitives, and of what a run does beside its layers."""
+"""Measured times of primitives' calls, and of a run's work outside its layers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from znni.calibration.cost_file import CostFile
 from znni.core.shapes import Shape5
 from znni.network.network import Conv, Operation, PooledConv
 
-# Of one primitive on one shape the latest of these count, by their median: a single one may have
-# been disturbed, and old ones are of a machine that was set up otherwise.
+# Measurements that are kept for one primitive on one shape; their median counts. A single one may
+# have been disturbed, and the machine may have been set up differently for old ones.
 LATEST = 5
 
 _UNDER = "device = ? AND caches = ? AND threads = ? AND libraries = ?"
@@ -33,11 +33,11 @@ class Measurement:
 
     Attributes:
         primitive: its name in the catalogue.
-        version: of the primitive.
-        operation: what it computed; the names of layers are not kept.
-        shape: of its input.
-        seconds: positive.
-        day: when it was measured.
+        version: version of the primitive.
+        operation: operation that it computed, without names of layers.
+        shape: shape of its input.
+        seconds: measured time; positive.
+        day: day of the measurement.
     """
 
     primitive: str
@@ -49,15 +49,15 @@ class Measurement:
 
 
 def today() -> date:
-    """The day, the same for all who share a file."""
+    """Return today's date in UTC, so that all who share a file agree."""
     return datetime.now(UTC).date()
 
 
 class CostDatabase(CostFile):
-    """Measurements under any conditions."""
+    """Measurements under all conditions."""
 
     def add(self, conditions: Conditions, measurements: Iterable[Measurement]) -> None:
-        """Keep some more, all of them or none.
+        """Add measurements: all of them or none.
 
         Raises:
             InvalidInput: the file cannot be written, or is not such a database.
@@ -75,7 +75,7 @@ class CostDatabase(CostFile):
                 _keep(connection, "measurements", _SAME, key, taken)
 
     def measured(self, conditions: Conditions) -> list[Measurement]:
-        """What was measured under these conditions, one for each version, operation and shape.
+        """Return the measurements under these conditions, one per version, operation and shape.
 
         Raises:
             InvalidInput: the file cannot be read, or is not such a database.
@@ -93,11 +93,11 @@ class CostDatabase(CostFile):
         ]
 
     def add_rates(self, conditions: Conditions, rates: Mapping[str, float]) -> None:
-        """Keep how long units of what a run does beside its layers took, all of them or none.
+        """Add times per unit of a run's work outside its layers: all of them or none.
 
         Args:
-            conditions: under which.
-            rates: seconds of each, by name.
+            conditions: conditions of the measurement.
+            rates: seconds per unit, by name.
 
         Raises:
             InvalidInput: the file cannot be written, or is not such a database.
@@ -108,7 +108,7 @@ class CostDatabase(CostFile):
                 _keep(connection, "rates", f"{_UNDER} AND name = ?", (*conditions, name), taken)
 
     def rates(self, conditions: Conditions) -> dict[str, float]:
-        """Seconds of each that was measured under these conditions, by name: the median.
+        """Return the median seconds per unit under these conditions, by name.
 
         Raises:
             InvalidInput: the file cannot be read, or is not such a database.
@@ -122,7 +122,7 @@ class CostDatabase(CostFile):
         return {name: median(seconds) for name, seconds in found.items()}
 
     def forget_rates(self, conditions: Conditions) -> None:
-        """Delete those that were measured under these conditions.
+        """Delete all rates measured under these conditions.
 
         Raises:
             InvalidInput: the file cannot be written, or is not such a database.
@@ -131,10 +131,10 @@ class CostDatabase(CostFile):
             connection.execute(f"DELETE FROM rates WHERE {_UNDER}", conditions)
 
     def forget(self, conditions: Conditions, primitives: Collection[str]) -> int:
-        """Delete what was measured of some primitives under these conditions.
+        """Delete all measurements of some primitives under these conditions.
 
         Returns:
-            how many measurements that were.
+            The number of deleted measurements.
 
         Raises:
             InvalidInput: the file cannot be written, or is not such a database.
@@ -151,7 +151,7 @@ def _keep(
     key: tuple[object, ...],
     taken: tuple[float, str],
 ) -> None:
-    """Add a row, of a key with seconds and a day; of that key the latest ones stay."""
+    """Add a row with a key, seconds and a day, and delete all but the latest rows of that key."""
     values = (*key, *taken)
     places = ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO {table} VALUES ({places})", values)
@@ -163,7 +163,7 @@ def _keep(
 
 
 def _has_rates(connection: sqlite3.Connection) -> bool:
-    """Whether the file is of a version that keeps them."""
+    """Return whether the file has a table of rates; older versions did not make one."""
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'rates'"
     return connection.execute(query).fetchone() is not None
 
@@ -183,7 +183,7 @@ def _measurement(
 
 
 def _unnamed(operation: Operation) -> Operation:
-    """The same of any network: what is measured of one layer holds for all that are like it."""
+    """Return the operation with neutral names: a measurement is valid for all equal layers."""
     if isinstance(operation, PooledConv):
         conv, pool = operation.conv, operation.pool
         return PooledConv(replace(conv, name="conv"), replace(pool, name="pool"))

@@ -1,4 +1,4 @@
-"""The time of one primitive on one shape on a GPU, as in a patch that is under way."""
+"""Timing one primitive on one shape on a GPU, as in a running patch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from znni.plans.primitive import Primitive
 
 
 class DeviceWorkbench:
-    """As ``Workbench``, in the memory of the first GPU.
+    """A ``Workbench`` in the memory of the first GPU.
 
     Args:
-        calls: all that will be measured, as of ``Workbench``; one at least.
+        calls: all calls that will be measured, at least one; as for ``Workbench``.
 
     Raises:
-        RunFailed: the GPU's memory does not suffice, or it fails in another way.
+        RunFailed: the GPU has too little memory, or fails in another way.
     """
 
     def __init__(self, calls: Sequence[tuple[Primitive, Call]]) -> None:
@@ -43,7 +43,7 @@ class DeviceWorkbench:
         operation, shape = call
         with device_errors(self._name):
             run = primitive.build(operation, shape, some_weights(operation))
-            cupy().get_default_memory_pool().free_all_blocks()  # what only building took
+            cupy().get_default_memory_pool().free_all_blocks()  # memory that only building needed
             x = self._noise.ravel()[: shape.elements].reshape(shape)
 
             def run_once() -> None:

@@ -1,4 +1,4 @@
-"""Where a call of a primitive stands among others: how alike two calls are."""
+"""The place of a call among others, which tells how alike two calls are."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Numbers: TypeAlias = NDArray[np.float64]
 
 AXES = 7
 
-# Where arithmetic or traffic is all there is, the balance of both is taken to be this far out.
+# Largest balance of arithmetic and traffic, for calls that have only one of them.
 EXTREME = 8.0
 LEAST_SECONDS = 1e-9
 
 
 def place(primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost) -> Numbers:
-    """The place of a call, in factors of two along each axis.
+    """Return the place of a call, in factors of two along each axis.
 
-    Axes are the batch, input and output maps, the mean extents of image, kernel and window, and
-    the balance of arithmetic and memory traffic.
+    Axes are the batch, input and output maps, the mean extents of image, kernel and window, and the
+    balance of arithmetic and memory traffic.
     """
     kernel = window = 1.0
     features = shape.f

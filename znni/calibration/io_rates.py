@@ -1,7 +1,7 @@
-"""What a run does beside its layers, measured: memory touched first, and blocks handled.
+"""Measuring a run's work outside its layers: first touching memory, and handling blocks.
 
-By the functions that runs use, on files where the system keeps temporary ones. Each is timed on
-memory, and on a part of a file, that it has not seen before, as in a run.
+The functions that runs use are timed, on files in the system's temporary folder. As in a run, each
+is timed on memory, or on a part of a file, that it has not seen before.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ TOUCHED_BYTES = 2**27
 
 BLOCK = Vec3(128, 128, 128)
 
-# Output that is brought together, so much that its memory is new each time, and the pooling of its
-# fragments: the paper's networks pool by 4 or 8 per axis.
+# Output that is brought together from fragments: so much that its memory is new each time. The
+# stride is the pooling of the fragments: the paper's networks pool by 4 or 8 per axis.
 MAPS = 8
 STRIDE = Vec3(8, 8, 8)
 
-# Types of stored input, by bytes of a value.
+# Types of stored input, by bytes per value.
 READ: dict[int, DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 
-class Taken(NamedTuple):
-    """What a value of a block takes to read or write.
+class SecondsPerValue(NamedTuple):
+    """Seconds to read or write one value of a block.
 
     Attributes:
-        seconds: from beginning to end.
-        working: seconds of processors at work, which computing loses.
+        seconds: time from beginning to end.
+        working: processor time, which is lost for computing.
     """
 
     seconds: float
@@ -60,22 +60,22 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True)
 class HandlingTimes:
-    """How long a run takes beside its layers, by what it handles.
+    """Times of a run's work outside its layers.
 
     Attributes:
-        touched: seconds per byte, by all threads, that the first touch takes beside the writing.
-        placed: seconds per value of a fragment brought to its place in the output.
-        read: per value of a block, by the bytes that it has where it is stored.
-        written: per value of a block, by the type that it is stored as.
+        touched: extra seconds per byte for the first touch of memory, by all threads.
+        placed: seconds per value of a fragment that is brought to its place in the output.
+        read: seconds per value of a block, by the bytes of a stored value.
+        written: seconds per value of a block, by the stored type.
     """
 
     touched: float
     placed: float
-    read: Mapping[int, Taken]
-    written: Mapping[OutputType, Taken]
+    read: Mapping[int, SecondsPerValue]
+    written: Mapping[OutputType, SecondsPerValue]
 
     def rates(self) -> dict[str, float]:
-        """All of them by name, for the cost database."""
+        """Return all times by name, for the cost database."""
         named = {"touched": self.touched, "placed": self.placed}
         by_kind = {f"read {size}": it for size, it in self.read.items()}
         by_kind |= {f"written {dtype}": it for dtype, it in self.written.items()}
@@ -85,14 +85,14 @@ class HandlingTimes:
 
     @classmethod
     def of_rates(cls, named: Mapping[str, float]) -> HandlingTimes:
-        """As ``rates`` named them.
+        """Return the times that ``rates`` named.
 
         Raises:
-            KeyError: one is missing, as of a version that knew less.
+            KeyError: a rate is missing, because an older version measured fewer.
         """
 
-        def taken(name: str) -> Taken:
-            return Taken(named[name], named[f"{name}, working"])
+        def taken(name: str) -> SecondsPerValue:
+            return SecondsPerValue(named[name], named[f"{name}, working"])
 
         dtypes: tuple[OutputType, ...] = get_args(OutputType)
         return cls(
@@ -112,11 +112,11 @@ class HandlingTimes:
 
 
 def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
-    """What was measured of a machine, if it is this one and its measured costs are to be used.
+    """Return the measured times of a machine; None unless it is this one and ``costs`` allows them.
 
     Raises:
-        InvalidInput: ``measured`` costs are asked for and cannot be read; of ``auto`` that is told
-            where the costs of primitives are read.
+        InvalidInput: ``measured`` costs are required and cannot be read. For ``auto``, reading the
+            costs of primitives reports the failure.
     """
     if machine.absent or costs == "built-in":
         return None
@@ -133,14 +133,14 @@ def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
 
 
 def calibrate_handling(machine: Machine, *, forget: bool) -> HandlingTimes:
-    """Measure a machine, which is this one, and keep that.
+    """Measure this machine, and keep the results.
 
     Args:
-        machine: with the threads that runs will have.
-        forget: first delete what was measured before.
+        machine: this machine, with the threads that runs will have.
+        forget: first delete earlier measurements.
 
     Returns:
-        What is known then.
+        The median of all measurements that are kept.
 
     Raises:
         InvalidInput: the database cannot be used.
@@ -153,11 +153,11 @@ def calibrate_handling(machine: Machine, *, forget: bool) -> HandlingTimes:
 
 
 def measure_handling(threads: int, block: Vec3 = BLOCK) -> HandlingTimes:
-    """Measure, for a second or two.
+    """Measure for a second or two.
 
     Args:
-        threads: that compute.
-        block: extents of the blocks that are handled; multiples of 8.
+        threads: threads that compute.
+        block: extents of the handled blocks; multiples of 8.
     """
     dtypes: tuple[OutputType, ...] = get_args(OutputType)
     with tempfile.TemporaryDirectory(prefix="znni-") as made:
@@ -171,7 +171,7 @@ def measure_handling(threads: int, block: Vec3 = BLOCK) -> HandlingTimes:
 
 
 def _touched(threads: int) -> float:
-    """Seconds per byte."""
+    """Return seconds per byte."""
     pool = workers(threads)
 
     def once() -> float:
@@ -189,7 +189,7 @@ def _touched(threads: int) -> float:
 
 
 def _placed(block: Vec3) -> float:
-    """Seconds per value."""
+    """Return seconds per value."""
     starts = tuple(offsets(STRIDE))
     size = block.ceil_div(STRIDE)
     fragments = np.ones((len(starts), MAPS, *size), np.float32)
@@ -202,12 +202,12 @@ def _placed(block: Vec3) -> float:
     return median(once() for _ in range(REPEATS)) / fragments.size
 
 
-def _read(path: Path, dtype: DTypeLike, block: Vec3) -> Taken:
+def _read(path: Path, dtype: DTypeLike, block: Vec3) -> SecondsPerValue:
     import h5py
 
     from znni.volumes.locate import open_volume
 
-    network = Network("one", 1, (Conv("conv", 1, 1, Vec3(1, 1, 1), "identity"),))
+    network = Network.chain("one", 1, (Conv("conv", 1, 1, Vec3(1, 1, 1), "identity"),))
     whole = block * Vec3(REPEATS, 1, 1)
     chunks = tuple(block.minimum(Vec3.of(64)))
     with h5py.File(path, "w") as file:
@@ -223,7 +223,7 @@ def _read(path: Path, dtype: DTypeLike, block: Vec3) -> Taken:
     return _each_block(block, block.volume, read)
 
 
-def _written(path: Path, dtype: OutputType, block: Vec3) -> Taken:
+def _written(path: Path, dtype: OutputType, block: Vec3) -> SecondsPerValue:
     from znni.volumes.locate import open_output
 
     whole = block * Vec3(REPEATS, 1, 1)
@@ -237,12 +237,12 @@ def _written(path: Path, dtype: OutputType, block: Vec3) -> Taken:
     return taken
 
 
-def _each_block(block: Vec3, values: int, handle: Callable[[Box], None]) -> Taken:
-    """What a value takes where block after block along z is handled: the medians."""
-    found: list[Taken] = []
+def _each_block(block: Vec3, values: int, handle: Callable[[Box], None]) -> SecondsPerValue:
+    """Handle block after block along z; return the median times per value."""
+    found: list[SecondsPerValue] = []
     for number in range(REPEATS):
         start = Vec3(number * block.z, 0, 0)
         began, worked = time.perf_counter(), time.process_time()
         handle(Box(start, start + block))
-        found.append(Taken(time.perf_counter() - began, time.process_time() - worked))
-    return Taken(*(median(each) / values for each in zip(*found, strict=True)))
+        found.append(SecondsPerValue(time.perf_counter() - began, time.process_time() - worked))
+    return SecondsPerValue(*(median(each) / values for each in zip(*found, strict=True)))

@@ -1,4 +1,4 @@
-"""The time of one primitive on one shape, as in a patch that is under way."""
+"""Timing one primitive on one shape, as in a running patch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from znni.network.network import Conv, Network, Operation, PooledConv
 from znni.network.weights import ConvWeights, random_weights
 from znni.plans.primitive import Primitive
 
-NOISE = 2**16  # different numbers in an input, which times do not depend on
+NOISE = 2**16  # different numbers in an input; times do not depend on them
 
 
 class Workbench:
-    """Memory that one measurement after the other takes place in, its pages touched once.
+    """Memory that all measurements share; its pages are touched only once.
 
     Args:
-        calls: all that will be measured, with primitives that do them. The memory that they take
-            is the caller's to check: the largest input, the most that a call takes beside its
-            input, and what is kept between calls.
+        calls: all calls that will be measured, with primitives that support them. The caller must
+            check that memory suffices: for the largest input, the most memory that a call takes
+            besides its input, and what calls keep.
     """
 
     def __init__(self, calls: Sequence[tuple[Primitive, Call]]) -> None:
@@ -35,14 +35,14 @@ class Workbench:
         """Build, warm up, and time a call, alone.
 
         Args:
-            primitive: one that does such calls.
-            call: one of those given.
-            repeats: timed calls.
+            primitive: primitive that supports such calls.
+            call: one of the calls given to the workbench.
+            repeats: number of timed calls.
         """
         return timed(self.ready(primitive, call), repeats)
 
     def ready(self, primitive: Primitive, call: Call) -> Callable[[], None]:
-        """A call that is built, to be made any number of times, alone; as of ``measure``."""
+        """Build a call, and return a function that runs it alone, any number of times."""
         operation, shape = call
         run = primitive.build(operation, shape, some_weights(operation))
         x = self._noise[: shape.elements].reshape(shape)
@@ -55,10 +55,10 @@ class Workbench:
 
 
 def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
-    """What some calls take, one at a time.
+    """Return the memory that calls need if they are made one at a time.
 
     Returns:
-        elements of the largest input, and bytes of the most that a call takes beside its input.
+        Elements of the largest input, and the most bytes that a call takes besides its input.
     """
     inputs = (call.shape.elements for _, call in calls)
     beside = (primitive.cost(*call).memory.working - call.shape.nbytes for primitive, call in calls)
@@ -66,8 +66,8 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
 
 
 def some_weights(operation: Operation) -> ConvWeights | None:
-    """Random ones of a convolution; None for a pooling."""
+    """Return random weights for a convolution; None for a pooling."""
     conv = operation.conv if isinstance(operation, PooledConv) else operation
     if not isinstance(conv, Conv):
         return None
-    return random_weights(Network("measured", conv.in_features, (conv,)), 0)[conv.name]
+    return random_weights(Network.chain("measured", conv.in_features, (conv,)), 0)[conv.name]

@@ -1,4 +1,4 @@
-"""The planner's model of times, from what was measured."""
+"""The planner's model of times, made from measurements."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from znni.network.network import Operation
 from znni.plans.cost import Cost
 from znni.plans.primitive import Catalogue, Primitive
 
-# Of each kind of primitives the latest so many measurements count: runs that are recorded add some
-# whenever a plan is new, and the time of a prediction grows with their square.
+# Latest measurements that count for each kind of primitives. Recorded runs add some for every new
+# plan, and the time of a prediction grows with the square of their number.
 MOST_MEASUREMENTS = 1000
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What is known of a primitive.
+    """The accuracy of predictions for a primitive.
 
     Attributes:
         primitive: its name.
-        measurements: how many shapes were measured.
-        error: of each of them predicted from all others, relative; None without any.
-        built_in_error: of the built-in model on them, relative; None without any.
+        measurements: number of measured shapes.
+        error: relative error when each is predicted from all others; None without measurements.
+        built_in_error: relative error of the built-in model on them; None without measurements.
     """
 
     primitive: str
@@ -43,15 +43,15 @@ class Fitted:
 
 
 class MeasuredModel:
-    """The built-in model's times, multiplied with what measurements make of them.
+    """The built-in model's times, multiplied by factors that measurements determine.
 
-    What those of one device have in common, as a median, holds for all its primitives; the rest is
-    a matter of each kind, which is those of one class: one algorithm with tiles, say, of different
-    sizes.
+    The median factor of all measurements on a device applies to all its primitives. The rest is
+    determined per kind. A kind is one class of primitives, for example one algorithm with tiles of
+    different sizes.
 
     Args:
-        measurements: one at least; of primitives of the catalogue, as they are now.
-        catalogue: the primitives that will be asked for.
+        measurements: valid measurements of primitives in the catalogue; at least one.
+        catalogue: primitives that the model must predict.
     """
 
     def __init__(self, measurements: Iterable[Measurement], catalogue: Catalogue) -> None:
@@ -74,12 +74,13 @@ class MeasuredModel:
     def estimate(
         self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
     ) -> Estimate:
-        """The time of one call to be expected, and its error.
+        """Return the expected time of one call, and its error.
 
-        What is known is the logarithm: times are expected to be longer than its mean has them, the
-        more the less is known, so that a primitive is not taken because it might be fast.
+        The model predicts the logarithm of the time. The expected time is longer than the mean of
+        the logarithm suggests, more so if less is known. So the planner does not choose a primitive
+        only because it might be fast.
         """
-        if cost.seconds is not None:  # other devices work at it, of which this tells nothing
+        if cost.seconds is not None:  # other devices take part; measurements say nothing about them
             return BUILT_IN.estimate(primitive, operation, shape, cost)
         regression = self._regression(type(primitive))
         found = regression.predict(primitive.name, place(primitive, operation, shape, cost))
@@ -88,7 +89,7 @@ class MeasuredModel:
         return Estimate(built_in * exp(logarithm), found.error)
 
     def known(self) -> Iterator[Fitted]:
-        """What is known of each primitive of the catalogue."""
+        """Yield the accuracy of predictions for each primitive of the catalogue."""
         for name, kind in self._kinds.items():
             own = np.array([s.logarithm for s in self._samples[kind] if s.name == name])
             if not own.size:
@@ -98,7 +99,7 @@ class MeasuredModel:
             yield Fitted(name, own.size, _root_mean_square(misses), _root_mean_square(own))
 
     def _in_common(self, device: DeviceKind) -> float:
-        """The logarithm of measured over modelled seconds that calls on a device have in common."""
+        """Return the median logarithm of measured over modelled seconds on a device."""
         logarithms = [
             sample.logarithm
             for samples in self._samples.values()
@@ -108,7 +109,7 @@ class MeasuredModel:
         return float(np.median(logarithms)) if logarithms else 0.0
 
     def _regression(self, kind: type) -> Regression:
-        """Made when it is first asked for: few searches ask for all."""
+        """Return the regression of a kind, made on first use: few searches need all of them."""
         if kind not in self._regressions:
             samples = self._samples.get(kind, [])
             self._regressions[kind] = Regression(
@@ -139,7 +140,7 @@ HEADER = ("primitive", "measurements", "error", "error of the built-in model")
 
 
 def calibration_table(known: Iterable[Fitted]) -> str:
-    """A row for each primitive; a dash where nothing was measured of it."""
+    """Return a table with a row for each primitive; a dash means no measurement."""
     rows = [
         (
             fitted.primitive,

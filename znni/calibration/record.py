@@ -1,4 +1,4 @@
-"""Keeping how long calls took, in a calibration or in a run."""
+"""Keeping the times of calls in a calibration or a run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from znni.primitives.catalogue import catalogue
 
 log = logging.getLogger("znni")
 
-LATEST_CALLS = 1000  # of a step that count: a run may take days
+LATEST_CALLS = 1000  # calls of a step that count: a run may take days
 
 
 def record(timings: Iterable[tuple[Primitive, Call, float]], database: CostDatabase) -> None:
-    """Keep the seconds that single calls of primitives took.
+    """Keep the seconds of single calls of primitives.
 
     Raises:
         InvalidInput: the database cannot be written.
@@ -43,13 +43,14 @@ def record_steps(
     database: CostDatabase,
     device: DeviceKind = "cpu",
 ) -> None:
-    """Keep the seconds that single calls of a plan's steps took on this machine.
+    """Keep the seconds of single calls of a plan's steps on this machine.
 
     Args:
-        timings: of warm calls. Those in pieces are left out: what each piece took is not known.
-        threads: worker threads that they had.
-        database: where they are kept.
-        device: that they ran on.
+        timings: times of warm calls. Steps computed in pieces are left out: their times are not
+            known per piece.
+        threads: worker threads of the calls.
+        database: database to store them in.
+        device: device that ran the steps.
 
     Raises:
         InvalidInput: the database cannot be written.
@@ -58,7 +59,7 @@ def record_steps(
     of_primitives = (
         (primitives[step.primitive], Call(step.operation, step.shape_in), seconds)
         for step, seconds in timings
-        if step.primitive in primitives
+        if isinstance(step.primitive, str) and step.primitive in primitives
     )
     record(of_primitives, database)
 
@@ -66,12 +67,12 @@ def record_steps(
 def refine(timings: Iterable[tuple[Step, float]], threads: int, device: DeviceKind = "cpu") -> None:
     """Add the times of a run to those of a calibration, if its device has had one.
 
-    A file that cannot be read or written is no reason for a run that is done to fail: it is logged.
+    An unreadable or unwritable file is only logged, because the run itself has succeeded.
 
     Args:
-        timings: of warm calls of its steps.
-        threads: worker threads that they had.
-        device: that they ran on.
+        timings: times of warm calls of the steps.
+        threads: worker threads of the calls.
+        device: device that ran the steps.
     """
     database = CostDatabase()
     try:
@@ -83,19 +84,19 @@ def refine(timings: Iterable[tuple[Step, float]], threads: int, device: DeviceKi
 
 
 class StepTimes:
-    """Gathers the times of a plan's steps while it runs."""
+    """Collects the times of a plan's steps while it runs."""
 
     def __init__(self) -> None:
         self._seconds: dict[Step, deque[float]] = defaultdict(lambda: deque(maxlen=LATEST_CALLS))
         self._begun: set[Step] = set()
 
     def __call__(self, step: Step, seconds: float) -> None:
-        """Take the seconds of a call, unless it is a step's first, which pays for more."""
+        """Add the seconds of a call. A step's first call is skipped: it includes other costs."""
         if step in self._begun:
             self._seconds[step].append(seconds)
         self._begun.add(step)
 
     def warm(self) -> Iterator[tuple[Step, float]]:
-        """Each step that ran more than once, with the median of all calls but the first."""
+        """Yield each step that ran more than once, with the median of all calls but the first."""
         for step, seconds in self._seconds.items():
             yield step, median(seconds)

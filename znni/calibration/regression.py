@@ -1,10 +1,10 @@
-"""What the built-in model's times are to be multiplied with, from measurements of some calls.
+"""Factors by which to multiply the built-in model's times, predicted from some measured calls.
 
-Gaussian-process regression (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006,
-chapter 2) of the logarithm of measured over modelled seconds. Primitives of one kind differ little
-from each other, and a primitive's calls differ the less the nearer their places; so each
-measurement tells something of all calls, most of those like it, and where nothing was measured the
-built-in model is left as it is. How far a prediction may be off comes with it.
+This is Gaussian-process regression (Rasmussen and Williams, Gaussian Processes for Machine
+Learning, 2006, chapter 2). It predicts the logarithm of measured over modelled seconds. Primitives
+of one kind differ little from each other. A primitive's calls differ less if their places are
+nearer. So each measurement says something about all calls, and most about similar ones. Without any
+measurement, the built-in model stays unchanged. Each prediction comes with its expected error.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ import numpy as np
 
 from znni.calibration.features import Numbers
 
-# What makes up that logarithm, as standard deviations. The likeliest, or somewhat more than that,
-# of 900 calls of 23 primitives on a processor with AVX-512: other machines may be less alike.
-KIND = 0.25  # of all calls of a kind of primitives
-OWN = 0.08  # of all calls of a primitive, beside that of its kind
-KIND_NEARBY = 0.13  # of calls near each other of a kind
-OWN_NEARBY = 0.08  # of calls near each other of a primitive
-CALL = 0.08  # of one call, whatever those near it: of what its place does not tell
+# Standard deviations of the parts of that logarithm. They are the likeliest ones, or somewhat
+# larger, for 900 calls of 23 primitives on a processor with AVX-512. Other machines may be less
+# alike.
+KIND = 0.25  # shared by all calls of a kind of primitives
+OWN = 0.08  # shared by all calls of a primitive, besides its kind's part
+KIND_NEARBY = 0.13  # shared by nearby calls of a kind
+OWN_NEARBY = 0.08  # shared by nearby calls of a primitive
+CALL = 0.08  # of one call alone: effects that its place does not tell
 NOISE = 0.09  # of a single measurement
-REACH = 3.0  # of nearby, in factors of two
+REACH = 3.0  # distance that counts as nearby, in factors of two
 
 PRIOR = KIND**2 + OWN**2 + KIND_NEARBY**2 + OWN_NEARBY**2 + CALL**2
 
-# A measurement that is off by more than so many standard deviations of what the others make of it
-# was disturbed: the farther it is off, the more noise it is taken to have.
+# A measurement was disturbed if it differs from the others' prediction by more than this many
+# standard deviations. The more it differs, the more noise is assumed for it.
 OUTLIER = 1.5
-ROUNDS = 4  # of weighing measurements by how far they were off before
+ROUNDS = 4  # rounds of weighing measurements by their latest errors
 
 
 class Prediction(NamedTuple):
-    """A logarithm.
+    """A predicted logarithm.
 
     Attributes:
-        mean: expected.
-        error: root mean square, of a single measurement.
+        mean: expected value.
+        error: root mean square error of a single measurement.
     """
 
     mean: float
@@ -47,12 +48,13 @@ class Prediction(NamedTuple):
 
 
 class Regression:
-    """What measurements of one kind of primitives tell of all of their calls.
+    """Predictions for all calls of one kind of primitives, from measurements of some.
 
     Args:
-        names: of the primitive of each measurement; there may be none.
-        places: of the calls, a row each.
-        logarithms: of measured over modelled seconds, less what all kinds have in common.
+        names: primitive of each measurement; there may be none.
+        places: places of the calls, one row each.
+        logarithms: logarithms of measured over modelled seconds, less the part that all kinds
+            share.
     """
 
     def __init__(self, names: list[str], places: Numbers, logarithms: Numbers) -> None:
@@ -67,24 +69,24 @@ class Regression:
         for _ in range(ROUNDS):
             self._inverse = np.linalg.inv(between + np.diag(noise))
             self._weights = self._inverse @ logarithms
-            # each as the others predict it (Rasmussen and Williams, section 5.4.2)
+            # each one as the others predict it (Rasmussen and Williams, section 5.4.2)
             variance = 1 / np.diag(self._inverse)
             self.misses = self._weights * variance
             off = np.abs(self.misses) / np.sqrt(np.maximum(variance - noise, 0.0) + NOISE**2)
             noise = NOISE**2 * np.maximum(1.0, off / OUTLIER) ** 4
 
     def predict(self, name: str, place: Numbers) -> Prediction:
-        """Of a call of a primitive of this kind."""
+        """Predict a call of a primitive of this kind."""
         covariances = self._covariances(name, place)
         left = max(0.0, float(PRIOR - covariances @ self._inverse @ covariances))
         return Prediction(float(covariances @ self._weights), sqrt(left + NOISE**2))
 
     def of(self, name: str) -> Numbers:
-        """By how much each measurement of a primitive is off what the others make of it."""
+        """Return how far each measurement of a primitive is from the others' prediction."""
         return np.asarray(self.misses[self._same.get(name, self._none)])
 
     def _covariances(self, name: str, place: Numbers) -> Numbers:
-        """Of a call with those that were measured."""
+        """Return the covariances of a call with the measured ones."""
         apart = np.square(self._places - place).sum(axis=-1)
         near = np.exp(apart / (-2 * REACH**2))
         own = OWN**2 + OWN_NEARBY**2 * near + CALL**2 * (apart == 0)

@@ -1,8 +1,9 @@
-"""What a run takes beside its layers on a machine: the figures that plans are made with.
+"""The time and memory of a run outside its layers, which plans are made with.
 
-Seconds are stated as the bytes that a core, or all, would move in them at the nominal bandwidth of
-memory. They were measured on two cores of an AMD EPYC with AVX-512, of whose nominal bandwidth
-large copies reach it all. What a calibration measures on the machine at hand takes their place.
+Seconds are stated as the bytes that one core, or all cores, would move in that time at the nominal
+memory bandwidth. They were measured on two cores of an AMD EPYC with AVX-512. There, large copies
+reach the full nominal bandwidth. Calibrating a machine replaces some of these figures by measured
+ones.
 """
 
 from __future__ import annotations
@@ -27,38 +28,40 @@ from znni.engine.workers.slots import (
 )
 from znni.machine.machine import BANDWIDTH_EXPONENT, Machine
 
-# What the interpreter, the libraries and code compiled at first use take, measured, with room: for
-# the pieces that a mask is read in, too.
+# Memory of the interpreter, the libraries and code compiled at first use. It was measured, and has
+# a margin that also covers the pieces in which a mask is read.
 PROCESS_BYTES = 512 * 2**20
 
-# What CUDA, CuPy and the compiler take beside them.
+# Additional memory of CUDA, CuPy and the compiler.
 CUDA_BYTES = 1024 * 2**20
 
-# To begin with a GPU and load its kernels, which the user's cache may have: with the paper's
-# networks 2.6 to 4.1 s before the first patch, of which the host's part is counted below.
+# Time to start a GPU and load its kernels, which the user's cache may hold. The paper's networks
+# took 2.6 to 4.1 s before the first patch; the host's part is counted below.
 CUDA_SECONDS = 2.0
 
-# Libraries imported, and compiled code read from the user's cache: with n337, 0.5 to 2.1 s before
-# the first patch and 1.3 s more in it. Code that was never compiled before takes longer, once.
+# Time to import libraries and to read compiled code from the user's cache. n337 took 0.5 to 2.1 s
+# before the first patch and 1.3 s more in it. Code that was never compiled before takes longer,
+# once.
 BUILDING_SECONDS = 1.2
 WARMING_SECONDS = 1.3
 
-# Of all cores, per byte. Kernels' spectra are made at 8 GB/s; pages first touched at 18 to 21 GB/s,
-# but at 0.8 where they are the first that a virtual machine touches since it started.
+# Traffic of all cores, per byte. Spectra of kernels are made at 8 GB/s. Pages are first touched at
+# 18 to 21 GB/s, but at 0.8 GB/s if a virtual machine has never touched them since it started.
 RESIDENT_TRAFFIC = 2.8
 TOUCHED_TRAFFIC = 1.2
 
-# Of one core, per value. Reading uint8 from the page cache and making it float32 was measured at
-# 500 to 900 million values a second, float32 at 360 to 500; writing at 280 to 570; fragments are
-# brought to their places at 570 to 1100. Beside that, the system copies what is stored.
+# Traffic of one core, per value, from measured rates in million values a second. Reading from the
+# page cache and converting to float32: 500 to 900 for uint8, 360 to 500 for float32. Writing:
+# 280 to 570. Bringing fragments to their places: 570 to 1100. The system's own copies are extra.
 CONVERTED_TRAFFIC = 14
 STORED_TRAFFIC = 12
 PLACED_TRAFFIC = 16
 COPIED_TRAFFIC = 4  # per byte
 
-# Of one core, per byte, beside the link to a GPU. With an H200, where a core moves 14 GB/s, common
-# memory was copied there at 6.5 GB/s and new memory filled from there at 3.1; the system locked
-# pages that were touched before at 40 GB/s, and copies from and to them went at 55.
+# Traffic of one core, per byte, besides the link to a GPU. With an H200, on a host whose cores move
+# 14 GB/s, ordinary memory was copied to the GPU at 6.5 GB/s. New memory was filled from the GPU at
+# 3.1 GB/s. The system locked pages touched before at 40 GB/s, and copies from and to them ran at 55
+# GB/s.
 LOCKED_TRAFFIC = 0.35
 BROUGHT_TRAFFIC = 1.9
 RETURNED_TRAFFIC = 4.3
@@ -67,12 +70,12 @@ RETURNED_TRAFFIC = 4.3
 def run_overhead(
     machine: Machine, stored: Stored = AS_COMPUTED, measured: HandlingTimes | None = None
 ) -> Overhead:
-    """What a run takes beside its layers.
+    """Return the overhead of a run outside its layers.
 
     Args:
-        machine: that it runs on.
-        stored: how the values at both ends are stored.
-        measured: what was measured of it on the machine, if it was.
+        machine: machine that it runs on.
+        stored: stored types of input and output values.
+        measured: measured times of the machine, if there are any.
     """
     handling = _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize)
     if measured:
@@ -96,7 +99,7 @@ def run_overhead(
 def _as_measured(
     nominal: OverheadSeconds, measured: HandlingTimes, stored: Stored, threads: int
 ) -> OverheadSeconds:
-    """The seconds, with those in the place of nominal ones that were measured."""
+    """Return the seconds, with nominal values replaced by measured ones where there are any."""
     largest = measured.read[max(measured.read)]
     read = measured.read.get(stored.input_itemsize, largest)
     written = measured.written[stored.dtype]
@@ -112,12 +115,12 @@ def _as_measured(
 
 
 def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> OverheadSeconds:
-    """The seconds.
+    """Return the seconds per unit of each kind of work.
 
-    Reading and writing have a thread each, beside as many that compute as there are cores: what
-    they work, and do not wait for the storage, is lost to these. On two cores, with layers that
-    take two to three times as long as reading and writing, a job was measured to take, but for its
-    ends, the time of its layers and half of that of the others, within 5 %.
+    Reading and writing have one thread each, beside one computing thread per core. While they work,
+    and do not wait for the storage, computing loses that time. This was measured on two cores, with
+    layers that take two to three times as long as reading and writing. Apart from its ends, a job
+    took the time of its layers plus half that of reading and writing, within 5 %.
     """
     host, storage = machine.host, machine.storage
     link = machine.gpus[0].link if machine.gpus else inf

@@ -1,4 +1,4 @@
-"""What to measure: calls as networks make them, in little time."""
+"""Calls to measure: like those of networks, and short."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ from znni.machine.machine import DeviceKind
 from znni.network.network import Conv, Operation, Pool, PooledConv
 from znni.plans.primitive import Primitive
 
-# Layers: of kernels, pooling windows and maps (in, out), the common ones several times.
+# Kernels, pooling windows and maps (in, out) of layers; common ones appear several times.
 KERNELS = range(1, 10)
 WINDOWS = (Vec3(2, 2, 2), Vec3(2, 2, 2), Vec3(1, 2, 2), Vec3(3, 3, 3))
 MAPS = ((1, 24), (1, 80), (24, 24), (80, 80), (80, 80), (80, 80), (80, 3))
 POOLED_MAPS = ((1, 24), (1, 80), (3, 24))
 
-# Fragments of none, one and two pools.
+# Fragments after no, one and two pools.
 BATCHES = (1, 8, 64)
 LEAST_EXTENT = 4
-UNEVEN = 0.5  # how far an extent is from the mean one, in factors of two, at most
+UNEVEN = 0.5  # largest deviation of an extent from the mean one, in factors of two
 
-MOST_DRAWN = 10_000  # until there are enough that suit
+MOST_DRAWN = 10_000  # most calls that are drawn to find enough suitable ones
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure.
+    """Limits of a set of measurements.
 
     Attributes:
-        calls: of each primitive, at most.
-        shortest: seconds that a call is predicted to take, at least: much shorter ones tell of
-            calling and of caches, and little of long ones.
-        longest: at most.
-        resident: bytes of what a call keeps: transformed kernels take time to make.
-        repeats: of a call that are timed; their median counts.
-        budget: seconds after which no further call is measured, once there is one of each
-            primitive.
-        extents: least and largest mean extent of an output, of one image.
+        calls: largest number of calls per primitive.
+        shortest: least predicted seconds of a call. Much shorter ones measure calling and caches,
+            and say little about long ones.
+        longest: largest predicted seconds of a call.
+        resident: largest number of bytes that a call keeps; transformed kernels take time to make.
+        repeats: number of timed calls, whose median counts.
+        budget: seconds after which measuring stops, once each primitive has one measurement.
+        extents: least and largest mean extent of the output of one image.
     """
 
     calls: int
@@ -57,8 +56,8 @@ class Effort:
 QUICK = Effort(6, shortest=0.03, longest=0.08, resident=2**29, repeats=2, budget=40.0)
 FULL = Effort(12, shortest=0.02, longest=0.5, resident=2**30, repeats=3, budget=1200.0)
 
-# A GPU's calls take milliseconds, and building them a second: few are repeated often. Their images
-# are larger: few voxels do not keep it busy.
+# A GPU's calls take milliseconds, and building one takes a second: a few calls are repeated often.
+# Their images are larger, because few voxels do not keep a GPU busy.
 GPU_QUICK = Effort(
     4, shortest=2e-3, longest=0.02, resident=2**30, repeats=5, budget=40.0, extents=(48, 400)
 )
@@ -66,29 +65,29 @@ GPU_FULL = replace(GPU_QUICK, calls=12, longest=0.06, budget=300.0)
 
 
 def effort_for(device: DeviceKind, *, quick: bool) -> Effort:
-    """How much to measure on a device; for a minute at most, if ``quick``."""
+    """Return the limits for a device; ``quick`` ones take at most a minute."""
     if device == "gpu":
         return GPU_QUICK if quick else GPU_FULL
     return QUICK if quick else FULL
 
 
 class Call(NamedTuple):
-    """What a primitive is measured on."""
+    """An operation and the shape that a primitive is measured on."""
 
     operation: Operation
     shape: Shape5
 
 
 def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[Call]:
-    """Calls at random, so that any number of the first ones is a fair sample.
+    """Return random calls, so that the first ones are a fair sample, however many are used.
 
-    They are others for each primitive, and ever the same for one.
+    They differ between primitives, and are always the same for one primitive.
 
     Args:
-        primitive: what is measured.
-        effort: how much.
-        allowed: bytes for measuring: a third each for inputs, for what calls take beside them,
-            and for what is kept between calls.
+        primitive: primitive to measure.
+        effort: limits of the measurements.
+        allowed: bytes for measuring: one third each for inputs, for the memory that calls take
+            besides them, and for what is kept between calls.
     """
     found: list[Call] = []
     for call in islice(random_calls(Random(primitive.name), effort.extents), MOST_DRAWN):
@@ -100,10 +99,10 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
 
 
 def random_calls(random: Random, extents: tuple[int, int]) -> Iterator[Call]:
-    """Layers of networks on images of all sizes between two mean extents, without end."""
+    """Yield layers of networks on images of all sizes between two mean extents, without end."""
 
     def extents_of(images: int) -> Vec3:
-        """Of one of some images that are together as large as a single one may be."""
+        """Return the extents of one of several images that are together as large as one."""
         mean = exp(random.uniform(*map(log, extents))) / images ** (1 / 3)
         return Vec3(
             *(max(LEAST_EXTENT, round(mean * 2 ** random.uniform(-UNEVEN, UNEVEN))) for _ in "zyx")
@@ -114,7 +113,7 @@ def random_calls(random: Random, extents: tuple[int, int]) -> Iterator[Call]:
         features, out_features = random.choice(MAPS)
         batch = random.choice(BATCHES) if features > 1 else 1  # a first layer's input is whole
         yield _convolution(kernel, features, out_features, batch, extents_of(batch))
-        # Fragments need extents of a window less one voxel.
+        # Fragments need extents of a multiple of the window, less one voxel.
         size = window * (extents_of(batch * window.volume) + 1) - 1
         yield Call(Pool("pool", window), Shape5.of(batch, out_features, size))
         features, out_features = random.choice(POOLED_MAPS)
@@ -133,7 +132,7 @@ def _pooled(kernel: Vec3, window: Vec3, features: int, out_features: int, out: V
 
 
 def _suits(primitive: Primitive, call: Call, effort: Effort, allowed: int) -> bool:
-    """Whether the primitive does it, within the limits."""
+    """Return whether the primitive supports a call that is within the limits."""
     if primitive.out_shape(*call) is None:
         return False
     cost = primitive.cost(*call)

@@ -1,4 +1,4 @@
-"""The commands, as one program."""
+"""All commands as one program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="znni",
-    epilog="Add --debug to any command to see its log, and a traceback where it fails.",
+    epilog="Add --debug to any command to see its log, and a traceback if it fails.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich help gives flags a type, as if they took a value
@@ -41,7 +41,7 @@ def znni(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version, and stop."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
@@ -55,20 +55,22 @@ app.command()(plan)
 @app.command()
 def calibrate(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Take less than a minute, for larger errors.")
+        bool,
+        typer.Option("--quick", help="Take less than a minute; predictions are less accurate."),
     ] = False,
     threads: options.Threads = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="A primitive; repeatable. Default: all.")
+        list[str] | None, typer.Option(help="Primitive to measure; repeatable. Default: all.")
     ] = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="First delete what was measured before.")
+        bool, typer.Option("--forget", help="First delete earlier measurements.")
     ] = False,
     device: Annotated[
-        Calibrated, typer.Option(help="What is measured; all: the CPU and, if there is one, a GPU.")
+        Calibrated,
+        typer.Option(help="Device to measure; all: the CPU and, if there is one, a GPU."),
     ] = "all",
 ) -> None:
-    """Measure how fast this machine is, for plans to be made from."""
+    """Measure the speed of this machine; plans then use it."""
     from znni.calibration.campaign import calibrate_machine
     from znni.calibration.io_rates import calibrate_handling
     from znni.calibration.model import calibration_table
@@ -86,7 +88,7 @@ def calibrate(
 
 @app.command()
 def info(
-    file: Annotated[str, typer.Argument(help="A network (YAML), or a volume in any format.")],
+    file: Annotated[str, typer.Argument(help="Network file (YAML), or volume in any format.")],
 ) -> None:
     """Describe a network or a volume."""
     if Path(file).suffix in (".yaml", ".yml"):

@@ -1,4 +1,4 @@
-"""``znni import``: networks of other libraries as network files."""
+"""``znni import``: convert networks of other libraries to network files."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ def import_network(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A PyTorch exported program (.pt2), an ONNX model (.onnx), a state dict (.pt, "
-            ".safetensors; needs --like) or a network of ZNN (.h5)."
+            help="PyTorch exported program (.pt2), ONNX model (.onnx), state dict (.pt, "
+            ".safetensors; needs --like) or ZNN network (.h5)."
         ),
     ],
     out: Annotated[
         Path,
-        typer.Option(metavar="NET.yaml", help="Network file; the weights go beside it."),
+        typer.Option(metavar="NET.yaml", help="Network file to write; its weights go beside it."),
     ],
     like: Annotated[
         Path | None,
         typer.Option(
             metavar="NET.yaml",
-            help="Network file with the layers of a state dict, which has only its tensors.",
+            help="Network file that lists the layers; a state dict has tensors only.",
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a network that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing network.")
     ] = False,
 ) -> None:
-    """Turn a network of PyTorch, ONNX or ZNN into a network file and weights."""
+    """Convert a PyTorch, ONNX or ZNN network to a network file and weights."""
     from znni.inference.network_import import import_network
 
     typer.echo(import_network(source, out, like=like, overwrite=overwrite))

@@ -1,4 +1,4 @@
-"""``znni infer``: a network over a volume, or what that would take."""
+"""``znni infer``: run a network over a volume, or report what the run would take."""
 
 from __future__ import annotations
 
@@ -29,38 +29,43 @@ def infer(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Output: .h5, .hdf5 or .zarr, or the URL of a Zarr. Default: VOLUME-NETWORK.h5 in "
-            "this folder.",
+            help="Output file: .h5, .hdf5, .zarr or the URL of a Zarr. Default: VOLUME-NETWORK.h5 "
+            "in this folder.",
         ),
     ] = None,
     dataset: options.Dataset = None,
     roi: options.Roi = None,
     mask: options.Mask = None,
     border: options.BorderChoice = "valid",
-    pad: Annotated[Pad, typer.Option(help="What is seen beyond the edges.")] = "reflect",
+    pad: Annotated[
+        Pad, typer.Option(help="How --border same fills the space beyond the edges.")
+    ] = "reflect",
     plan: Annotated[
-        Path | None, typer.Option(help="Run this plan, made by znni plan --out.")
+        Path | None, typer.Option(help="Run this plan, saved by znni plan --out.")
     ] = None,
     random_weights: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Random weights, to try a network out.")
+        int | None, typer.Option(metavar="SEED", help="Use random weights, to try a network.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing output.")
+    ] = False,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume/--no-resume",
-            help="Go on with what an interrupted run of the same left, or start afresh.",
+            help="Continue an interrupted run of the same command, or start afresh.",
         ),
     ] = True,
     compression: options.CompressionChoice = None,
     sharded: Annotated[
-        bool, typer.Option("--sharded", help="Store many chunks of a Zarr to a file.")
+        bool, typer.Option("--sharded", help="Store many chunks of a Zarr in one file.")
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the plan, what an earlier run has finished, and what is in the way.",
+            help="Print the plan, the blocks that an earlier run finished, and any obstacles; do "
+            "not run.",
         ),
     ] = False,
     **planned: Unpack[options.PlannedOptions],
@@ -100,7 +105,7 @@ def infer(
         )
         typer.echo("\n".join([plan_text(found.plan, planned["accuracy"]), *found.lines]))
         if found.obstacles:
-            sys.exit(found.obstacles[0].exit_code)  # as the run would
+            sys.exit(found.obstacles[0].exit_code)  # the exit code that the run would have
         return
     with show_progress() as progress:
         report = api.infer(

@@ -1,4 +1,4 @@
-"""The options that several commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -28,80 +28,85 @@ Ram = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Memory the process may take, such as 8GiB. Default: 9/10 of what is available.",
+        help="Memory that the process may use, such as 8GiB. Default: 9/10 of what is available.",
     ),
 ]
 GpuMemory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Memory of the GPU that the plan may take. Default: 9/10 of what is free.",
+        help="GPU memory that the plan may use. Default: 9/10 of what is free.",
     ),
 ]
 Gpus = Annotated[
     str,
     typer.Option(
         metavar="N|all|0,2",
-        help="How many GPUs compute patches at the same time, all, or which ones.",
+        help="GPUs that compute patches at the same time: a number, all, or a list.",
     ),
 ]
 Device = Annotated[
     DeviceChoice,
-    typer.Option(help="Where the layers run; auto: wherever that is fastest."),
+    typer.Option(help="Device that runs the layers; auto: the fastest choice."),
 ]
 Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
 Roi = Annotated[
     str | None,
     typer.Option(
         metavar="Z0:Z1,Y0:Y1,X0:X1",
-        help="Only output for these voxels of the volume; an end left out is that of the output.",
+        help="Compute output only for these voxels. A missing end means the output's own end.",
     ),
 ]
 Mask = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Volume of the same extents; blocks in which it is 0 hold 0, and are not computed.",
+        help="Volume of the same extents; blocks where it is all 0 are skipped and filled with 0.",
     ),
 ]
-Dataset = Annotated[str | None, typer.Option(help="Dataset of a file that holds several.")]
+Dataset = Annotated[str | None, typer.Option(help="Dataset to read, if a file has several.")]
 BorderChoice = Annotated[
     Border,
-    typer.Option(help="valid: voxels with all their context; same: all, padded beyond the edges."),
+    typer.Option(
+        help="valid: only voxels with their whole context; same: all voxels, with padded edges."
+    ),
 ]
-Dtype = Annotated[OutputType, typer.Option(help="Type of the output; uint8 stores 0..1 as 0..255.")]
+Dtype = Annotated[OutputType, typer.Option(help="Output type; uint8 stores 0..1 as 0..255.")]
 CompressionChoice = Annotated[
-    Compression | None, typer.Option(help="Of the chunks of a Zarr. Default: zstd.")
+    Compression | None, typer.Option(help="Compression of Zarr chunks. Default: zstd.")
 ]
 AccuracyChoice = Annotated[
     Accuracy,
     typer.Option(
-        help="tf32 allows relative errors of up to 0.002 a layer where it is faster, bfloat16 0.01."
+        help="tf32 and bfloat16 may be faster; they allow relative errors up to 0.002 and 0.01 per "
+        "layer."
     ),
 ]
 CostsChoice = Annotated[
     Costs,
-    typer.Option(help="Predict times from what znni calibrate measured, or the built-in model."),
+    typer.Option(
+        help="Source of predicted times: measurements of znni calibrate, or the built-in model."
+    ),
 ]
 MicroBatchesChoice = Annotated[
     Division,
     typer.Option(
         "--micro-batches",
-        help="Sizes of the pieces that a layer's batch may be computed in where memory is short; "
-        "all takes many times longer to plan.",
+        help="Sizes of the pieces into which a layer's batch may be cut if memory is short. "
+        "Planning with all takes many times longer.",
     ),
 ]
 
 
 class PlannedOptions(PlanOptions, total=False):
-    """What commands that plan hand on as they are given it."""
+    """The options of a planning command, as it passes them on."""
 
     dtype: OutputType
 
 
 @dataclass
 class Planned:
-    """``PlannedOptions`` as they are on the command line."""
+    """``PlannedOptions`` as they are declared on the command line."""
 
     ram: Ram = None
     threads: Threads = None
@@ -115,12 +120,12 @@ class Planned:
 
 
 def planned(before: str) -> Callable[[Command], Command]:
-    """Make the options of ``Planned`` those that a command takes as ``**options``.
+    """Return a decorator that replaces a command's ``**options`` by the options of ``Planned``.
 
-    They become part of its signature, off which typer reads a command's options.
+    They become part of the command's signature, from which typer reads its options.
 
     Args:
-        before: the parameter of the command that they come before.
+        before: the command's parameter that they are placed before.
     """
 
     def with_them(command: Command) -> Command:

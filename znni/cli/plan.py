@@ -1,4 +1,4 @@
-"""``znni plan``: the fastest plan, why it is, and what it will take."""
+"""``znni plan``: find the fastest plan, explain it, and predict what it takes."""
 
 from __future__ import annotations
 
@@ -19,43 +19,45 @@ if TYPE_CHECKING:
 def plan(
     net: options.Net,
     volume: Annotated[
-        str, typer.Option(help="Extents Z,Y,X, or a volume's file.", metavar="Z,Y,X|FILE")
+        str, typer.Option(help="Extents Z,Y,X, or the file of a volume.", metavar="Z,Y,X|FILE")
     ],
     dataset: options.Dataset = None,
     roi: options.Roi = None,
     border: options.BorderChoice = "valid",
     machine: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Plan for the machine of this file. Default: this one."),
+        typer.Option(
+            metavar="FILE", help="File of the machine to plan for. Default: this machine."
+        ),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print why each layer's primitive won.")
     ] = False,
     alternatives: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Also rank the N fastest plans, one a patch size."),
+        typer.Option(metavar="N", min=1, help="Also rank the N fastest plans, one per patch size."),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Also draw the plan among its neighbours (.png, .svg or .pdf), which takes some "
-            "20 seconds for a large volume."
+            help="Also draw the plan among its neighbours (.png, .svg or .pdf). A large volume "
+            "takes about 20 seconds."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Also save the plan, for znni infer --plan; its alternatives beside it, "
-            "as plan-2.json and so on."
+            help="Also save the plan, for znni infer --plan. Its alternatives go beside it, as "
+            "plan-2.json and so on."
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a plan that is there.")
+        bool, typer.Option("--overwrite", help="Replace an existing plan.")
     ] = False,
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
-    """Print the fastest plan and what it will take, without running it."""
+    """Print the fastest plan with its predicted time and memory, without running it."""
     from znni.inference import planning
     from znni.inference.plan_plot import check_drawable, plot_plan
     from znni.plans.plan_file import save_plans
@@ -92,7 +94,7 @@ def plan(
 
 
 def plan_text(plan: Plan, allowed: Accuracy) -> str:
-    """A plan as a table, with a line on its accuracy where there is something to say."""
+    """Return a plan as a table, plus a line about its accuracy if that needs one."""
     from znni.inference.planning import accuracy_note
 
     note = accuracy_note(plan, allowed)

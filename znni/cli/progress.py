@@ -1,4 +1,4 @@
-"""How far a run has come: a bar on a terminal, a line a minute elsewhere."""
+"""The progress of a run: a bar on a terminal, one line a minute elsewhere."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def show_progress(unit: str = "voxels") -> Iterator[Callable[[int, int], None]]:
     """Show progress on stderr within a ``with`` block.
 
     Args:
-        unit: what is counted.
+        unit: name of the counted things.
 
     Yields:
-        A function to call with how many are done, and how many are wanted in all.
+        A function of two counts: the number done and the total.
     """
     if not sys.stderr.isatty():
         yield _line_a_minute(unit)
@@ -45,13 +45,16 @@ def show_progress(unit: str = "voxels") -> Iterator[Callable[[int, int], None]]:
 
 
 class _Rate:
-    """How many a second since the first report, by when some may have been done long before."""
+    """The number done per second since the first report.
+
+    A resumed run starts with many already done, so the first report is the origin.
+    """
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
 
     def __call__(self, done: int, now: float) -> float:
-        """The rate now; 0 at the first report."""
+        """Return the current rate; 0 at the first report."""
         self._first = self._first or (done, now)
         before, then = self._first
         return (done - before) / (now - then) if now > then else 0.0

@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop, as exceptions that let it clean up."""
+"""Signals that ask a command to stop, raised as exceptions so that it can clean up."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-# Ctrl-C, a request to terminate, and a terminal that was closed (which not every system knows).
+# Ctrl-C, a request to terminate, and a closed terminal. Not every system has all three.
 ASKING_TO_STOP = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 
 
 class Stopped(BaseException):
-    """A signal asked the command to stop. No ``except Exception`` on the way holds it up.
+    """A signal asked the command to stop.
+
+    It is no ``Exception``, so no ``except Exception`` on the way catches it.
 
     Attributes:
-        exit_code: what a shell makes of a death by that signal.
+        exit_code: the code that a shell reports for a death by that signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -27,14 +29,14 @@ class Stopped(BaseException):
 
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """Let the signals that ask to stop raise ``Stopped`` in the main thread."""
+    """Let signals that ask to stop raise ``Stopped`` in the main thread."""
 
     def stop(number: int, _frame: object) -> NoReturn:
         raise Stopped(number)
 
     before = {number: signal.getsignal(number) for number in ASKING_TO_STOP}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as of a job in the background, or under nohup
+        if handler is not signal.SIG_IGN:  # jobs in the background or under nohup ignore signals
             signal.signal(number, stop)
     try:
         yield

@@ -1,19 +1,33 @@
-"""The texts of options as values."""
+"""Values of options, parsed from their texts, and mistakes in them."""
 
 from __future__ import annotations
+
+import typer
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 
+# Reasons why an option's value is wrong, by pydantic's name for the error.
+REASONS = {
+    "int_parsing": "{input!r} is not an integer",
+    "float_parsing": "{input!r} is not a number",
+    "greater_than_equal": "{input} is less than {ge:g}",
+    "value_error": "{error}",
+}
+
 
 def are_extents(text: str) -> bool:
-    """Whether a text is extents, as ``Z,Y,X`` or as they are printed: ``ZxYxX``."""
+    """Return whether a text gives extents, as ``Z,Y,X`` or in the printed form ``ZxYxX``."""
     return all(part.strip().isdecimal() for part in _parts(text))
 
 
 def three_extents(text: str) -> Vec3:
-    """Those that a text is."""
+    """Return the three extents in a text.
+
+    Raises:
+        InvalidInput: the text has more or fewer than three.
+    """
     parts = [int(part) for part in _parts(text)]
     if len(parts) != 3:
         given = counted(len(parts), "extent")
@@ -26,10 +40,27 @@ def _parts(text: str) -> list[str]:
 
 
 def parse_roi(text: str) -> tuple[slice, slice, slice]:
-    """``z0:z1,y0:y1,x0:x1``; ends may be left out."""
+    """Return the region ``z0:z1,y0:y1,x0:x1``; either end may be left out.
+
+    Raises:
+        InvalidInput: the text has another form.
+    """
     try:
         ends = [part.split(":") for part in text.split(",")]
         z, y, x = (slice(*(int(end) if end else None for end in (a, b))) for a, b in ends)
     except ValueError:
         raise InvalidInput(f"--roi {text} is not a region; write it as z0:z1,y0:y1,x0:x1") from None
     return z, y, x
+
+
+def usage_error(error: typer.TyperException) -> str:
+    """Return the mistake in a command line, and the command whose help to read."""
+    from pydantic import ValidationError  # slow to import, and needed for errors alone
+
+    if isinstance(error.__cause__, ValidationError):
+        found = error.__cause__.errors()[0]
+        reason = REASONS.get(found["type"], "{msg}")
+        error.message = reason.format(**found, **found.get("ctx", {}))
+    context = getattr(error, "ctx", None)
+    hint = f"; see {context.command_path} --help" if context else ""
+    return error.format_message().rstrip(".?") + hint

@@ -1,4 +1,4 @@
-"""``znni verify``: outputs held to input and network."""
+"""``znni verify``: check an output against its input and network."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ import typer
 def verify(
     out: Annotated[str, typer.Argument(help="An output of znni infer.")],
     voxels: Annotated[
-        int, typer.Option(min=1, help="How many to compute; each takes one field of view's work.")
+        int, typer.Option(min=1, help="Voxels to recompute; each costs one field of view.")
     ] = 32,
     blocks: Annotated[
         int | None,
-        typer.Option(min=0, help="How many blocks to hold to their checksums. Default: all."),
+        typer.Option(min=0, help="Blocks to compare with their checksums. Default: all."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Choose both by this. Default: others each time.")
+        int | None, typer.Option(min=0, help="Seed for choosing both. Default: new ones each time.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The input, if it is not where it was.")
+        str | None, typer.Option(metavar="FILE", help="The input, if it was moved.")
     ] = None,
     mask: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The mask, if it is not where it was.")
+        str | None, typer.Option(metavar="FILE", help="The mask, if it was moved.")
     ] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="The weights, if they are not where they were.")
-    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The weights, if they were moved.")] = None,
 ) -> None:
-    """Compute random voxels of an output again, in float64, from input and network alone.
+    """Recompute random voxels of an output in float64, from its input and network alone.
 
-    Its blocks are held to their checksums, too. Exits with 5 where anything differs, or a block
-    cannot be read, and with 4 where input or output cannot be got at.
+    Also compare the output's blocks with their checksums. Exit with 5 if anything differs or a
+    block cannot be read. Exit with 4 if the input or the output cannot be opened.
     """
     from znni.cli.progress import show_progress
     from znni.core.errors import OutputDiffers, option

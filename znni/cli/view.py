@@ -1,4 +1,4 @@
-"""``znni view``: outputs over their inputs."""
+"""``znni view``: show an output over its input."""
 
 from __future__ import annotations
 
@@ -12,28 +12,34 @@ from znni.cli.values import parse_roi
 
 
 def view(
-    volume: Annotated[str, typer.Argument(metavar="IN", help="The input.")],
-    out: Annotated[str, typer.Argument(metavar="OUT", help="Its output.")],
+    volume: Annotated[str, typer.Argument(metavar="IN", help="Input volume.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Output computed from it.")],
     page: Annotated[
         Path | None,
-        typer.Option("--out", metavar="PAGE.html", help="Default: OUT.html in this folder."),
+        typer.Option(
+            "--out", metavar="PAGE.html", help="Page to write. Default: OUT.html in this folder."
+        ),
     ] = None,
     dataset: options.Dataset = None,
     roi: Annotated[
         str | None,
         typer.Option(
             metavar="Z0:Z1,Y0:Y1,X0:X1",
-            help="Input voxels to show. Default: all that have output, or the middle of many.",
+            help="Region of the input to show. Default: all that has output, or its middle if "
+            "that is large.",
         ),
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(min=1, help="Show every so many voxels. Default: as fits.")
+        int | None, typer.Option(min=1, help="Step between shown voxels. Default: chosen to fit.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the page.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing page.")
+    ] = False,
 ) -> None:
-    """Write a page of sections through an output and its input, and say how to open them elsewhere.
+    """Write a page of sections through an output and its input.
 
-    It is one HTML file, without anything from elsewhere.
+    The page is one HTML file that loads nothing from elsewhere. The
+    command also prints how to open both volumes in napari and Neuroglancer.
     """
     from znni.inference import viewing
 

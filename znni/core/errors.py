@@ -1,7 +1,7 @@
-"""What can go wrong, said so that a user can act on it.
+"""Errors, worded so that a user can act on them.
 
-Every message names what was asked, what was found and what to do, in words that hold for Python
-and for the command line. The command line prints the message alone and exits with the class's
+Every message says what was asked, what was found and what to do. The words hold for Python and for
+the command line. The command line prints only the message and exits with the class's
 ``exit_code``.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
 
-# The remedy for a plan that cannot be used.
+# Remedy for a plan that cannot be used.
 PLAN_AGAIN = "plan again with znni.plan (znni plan --out)"
 
 
 def option(name: str, value: object) -> str:
-    """How a remedy names an option: as Python takes it, then as the command line does.
+    """Return an option as a remedy names it: in Python's form, then the command line's.
 
     Example:
         >>> option("border", "same")
@@ -39,12 +39,12 @@ def option(name: str, value: object) -> str:
 
 
 class ZnniError(Exception):
-    """An error that a user can cause and mend."""
+    """An error that a user can cause and fix."""
 
     exit_code = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How it is copied, and sent to other processes, whatever its class is called with."""
+        """Support copying and pickling, whatever arguments the class's ``__init__`` takes."""
         return BaseException.__new__, (type(self), *self.args), self.__dict__
 
 
@@ -55,10 +55,10 @@ class InvalidInput(ZnniError):
 
 
 class UnusableValues(InvalidInput):
-    """Values of a volume that no network can be run over.
+    """Values in a volume over which no network can be run.
 
     Attributes:
-        voxel: where the first one is.
+        voxel: position of the first such value.
     """
 
     def __init__(self, message: str, voxel: Vec3) -> None:
@@ -72,9 +72,9 @@ class DoesNotFit(ZnniError):
     Attributes:
         needed: bytes that the smallest plan tried would take.
         allowed: bytes allowed on that device.
-        device: ``cpu`` or ``gpu``: the one that is too small.
+        device: the device that is too small, ``cpu`` or ``gpu``.
         layer: the layer at which the smallest plan peaks.
-        patch: the smallest patch tried, output voxels per axis.
+        patch: the smallest patch tried, in output voxels per axis.
     """
 
     exit_code = 3
@@ -98,7 +98,7 @@ class DoesNotFit(ZnniError):
 
 
 class RunFailed(ZnniError):
-    """A run that stopped part-way: disk full, output not writable, interrupted."""
+    """A run that stopped part-way: disk full, output not writable, or interrupted."""
 
     exit_code = 4
 
@@ -108,14 +108,14 @@ class Unreadable(RunFailed):
 
 
 class Unreachable(Unreadable):
-    """A volume that cannot be got at, which tells nothing of what it holds."""
+    """A volume that cannot be reached, so that nothing is known of its contents."""
 
 
 class OutOfDeviceMemory(RunFailed, MemoryError):
-    """A GPU that has less memory left than a run takes."""
+    """A GPU that has less memory left than a run needs."""
 
 
 class OutputDiffers(ZnniError):
-    """An output that is not what input and network give."""
+    """An output that differs from what the input and the network give."""
 
     exit_code = 5

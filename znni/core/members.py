@@ -1,4 +1,4 @@
-"""The members of a package that are found by being there: file formats and primitives."""
+"""Discovery of a package's members: file formats and primitives need no other registration."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def members(package: ModuleType, name: str) -> Iterator[ModuleType]:
     """Import the modules of a package in alphabetical order.
 
     Args:
-        package: where to look.
-        name: the module that stands for a package within it; packages without it are passed over.
+        package: the package to search.
+        name: module that stands for a subpackage; a subpackage without it is skipped.
     """
     for found in iter_modules(package.__path__, f"{package.__name__}."):
         if not found.ispkg:

@@ -1,4 +1,4 @@
-"""What users choose: among names, and how much memory."""
+"""Options that users choose: names from a fixed set, and amounts of memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 
-# The largest relative error that a primitive of each class may promise, best class first: of the
-# largest output, where products do not cancel. Only primitives of the class that a user allows, and
-# of those before it, are planned. That of tf32 is what its 11 significant bits allow where both
-# factors of every product are cut off, as tensor cores do: 2^-10 each.
+# The largest relative error that a primitive of each class may promise, best class first. It is
+# relative to the largest output, where products do not cancel. A plan uses only primitives of the
+# class that the user allows and of the classes before it. The bound for tf32 follows from its 11
+# significant bits: tensor cores cut off both factors of every product, 2^-10 each.
 ACCURACIES: dict[Accuracy, float] = {"float32": 2e-5, "tf32": 2e-3, "bfloat16": 1e-2}
 
 NAMES = {
@@ -42,10 +42,10 @@ def check_names(**given: str) -> None:
     """Check names that a caller without a type checker may have misspelt.
 
     Args:
-        given: what was chosen of each of ``NAMES``.
+        given: the value chosen for each option, by the option's name in ``NAMES``.
 
     Raises:
-        InvalidInput: one is not among its choices.
+        InvalidInput: a value is not among its choices.
     """
     for name, value in given.items():
         if value not in (choices := get_args(NAMES[name])):
@@ -54,23 +54,24 @@ def check_names(**given: str) -> None:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a plan may use.
+    """Limits and choices that a plan must respect.
 
     Attributes:
-        ram: bytes that the process may take beside arrays that it is given, or such as ``8GiB``;
-            by default what is available, less a margin.
-        threads: worker threads; by default all cores.
-        device: where the layers run: the ``cpu``, the first ``gpu``, some first ones on the CPU and
-            the others on the GPU (``cpu+gpu``), or, with ``auto``, wherever that is fastest.
-        gpu_memory: as ``ram``, of the GPU, beside what CUDA takes for itself.
-        gpus: how many GPUs compute patches at the same time, ``all``, or which, as ``0,2``.
-        accuracy: the class that primitives may have; ``tf32`` allows relative errors of up to 2e-3
-            a layer, and ``bfloat16`` up to 1e-2, where that is faster.
-        costs: what times are predicted from: ``measured`` by znni calibrate on this machine, the
-            ``built-in`` model, or, with ``auto``, the measured ones if there are any. Unless it is
-            ``built-in``, the times of a run join those that were measured.
-        micro_batches: the sizes of the pieces that a layer's batch may be computed in, where memory
-            is short: none but the whole, powers of two, or all.
+        ram: bytes that the process may take beside the arrays given to it, or a size such as
+            ``8GiB``. The default is the available memory less a margin.
+        threads: number of worker threads; by default one for every core.
+        device: where layers run: ``cpu``, ``gpu`` (the first one), ``cpu+gpu`` (first layers
+            on the CPU, the others on the GPU), or ``auto`` (the fastest).
+        gpu_memory: bytes of GPU memory, as for ``ram``, beside what CUDA takes for itself.
+        gpus: number of GPUs that compute patches at the same time, ``all``, or a list of GPU
+            numbers such as ``0,2``.
+        accuracy: lowest accuracy class that primitives may have. ``tf32`` allows relative errors of
+            up to 2e-3 per layer, and ``bfloat16`` up to 1e-2, where that is faster.
+        costs: source of predicted times. ``measured`` uses the results of znni calibrate on this
+            machine, and ``built-in`` the cost model. ``auto`` uses measured times if there are
+            any. Except with ``built-in``, the times of a run are added to the measured ones.
+        micro_batches: allowed sizes of the pieces in which a layer's batch is computed when memory
+            is short: ``none`` (only the whole batch), ``power-of-two``, or ``all``.
 
     Raises:
         InvalidInput: a name is not among its choices.
@@ -95,7 +96,7 @@ class Choices:
 
 
 class PlanOptions(TypedDict, total=False):
-    """``Choices`` as keyword arguments."""
+    """The fields of ``Choices`` as keyword arguments."""
 
     ram: int | str | None
     threads: int | None
@@ -111,12 +112,12 @@ def check_keywords(caller: Callable[..., object], known: type, given: Iterable[s
     """Check the names of options that a function or a class of ``znni`` takes as ``**options``.
 
     Args:
-        caller: it.
+        caller: the function or class.
         known: the ``TypedDict`` of its options, such as ``PlanOptions``.
-        given: names of the options that it was called with.
+        given: names of the options passed to it.
 
     Raises:
-        TypeError: it takes no such argument: what Python says of a function without options.
+        TypeError: the caller takes no such argument. Python raises the same for any function.
     """
     for name in given:
         if name not in (options := known.__annotations__):
@@ -130,12 +131,12 @@ def check_keywords(caller: Callable[..., object], known: type, given: Iterable[s
 
 @dataclass(frozen=True)
 class Stored:
-    """How the values at both ends of a run are stored.
+    """Storage of the values at both ends of a run.
 
     Attributes:
-        dtype: of the output; ``uint8`` stores 0..1 as 0..255.
+        dtype: type of the output values; ``uint8`` stores 0..1 as 0..255.
         input_itemsize: bytes of one stored input value.
-        output_array: bytes of an array for the whole output, if the run makes one.
+        output_array: bytes of an array for the whole output, if the run makes one; else 0.
 
     Raises:
         InvalidInput: the type is not among its choices.
@@ -154,16 +155,16 @@ ANYTHING = Choices()
 
 
 def memory_size(given: int | str) -> int:
-    """Bytes of memory from ``8GiB``, ``500MB`` or a plain number of bytes.
+    """Return bytes of memory from ``8GiB``, ``500MB`` or a plain number of bytes.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the value is none of these.
     """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     try:
         if not re.fullmatch(r"\d+(\.\d+)? *[A-Za-z]*", str(given).strip()):
-            raise ValueError  # pydantic would take the part that it can read
+            raise ValueError  # pydantic would accept it and ignore the rest
         return int(TypeAdapter(ByteSize).validate_python(given))
     except (ValueError, ValidationError, OverflowError):
         raise ValueError(f"{given!r} is not a size of memory; write it as 8GiB or 500MB") from None

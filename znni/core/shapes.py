@@ -1,6 +1,6 @@
 """Sizes, boxes and the arithmetic of valid convolutions and max-pooling fragments.
 
-All sizes are in voxels and ordered z, y, x. Nothing here needs more than the standard library.
+All sizes are in voxels and ordered z, y, x. This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, SupportsIndex
 
 
 class Vec3(NamedTuple):
-    """Three extents or coordinates, z first. Arithmetic is per axis, with a Vec3 or an int."""
+    """Three extents or coordinates, z first. Arithmetic with a Vec3 or an int is per axis."""
 
     z: int
     y: int
@@ -19,10 +19,10 @@ class Vec3(NamedTuple):
 
     @classmethod
     def of(cls, value: int | tuple[int, int, int]) -> Vec3:
-        """Three equal extents from an int, or the three given."""
+        """Return three equal extents from an int, or the three given."""
         return cls(value, value, value) if isinstance(value, int) else cls(*value)
 
-    # A vector adds per axis; that a tuple's + and * mean something else is the price of being one.
+    # A Vec3 adds per axis, although + and * of its base, tuple, concatenate and repeat.
     def __add__(self, other: int | Vec3) -> Vec3:  # type: ignore[override]
         z, y, x = _three(other)
         return Vec3(self.z + z, self.y + y, self.x + x)
@@ -44,25 +44,25 @@ class Vec3(NamedTuple):
         return Vec3(self.z % z, self.y % y, self.x % x)
 
     def ceil_div(self, other: int | Vec3) -> Vec3:
-        """Division rounded up, per axis."""
+        """Divide per axis, rounded up."""
         z, y, x = _three(other)
         return Vec3(-(-self.z // z), -(-self.y // y), -(-self.x // x))
 
     def minimum(self, other: int | Vec3) -> Vec3:
-        """The smaller of the two, per axis."""
+        """Return the smaller of the two, per axis."""
         return Vec3(*map(min, self, _three(other)))
 
     def maximum(self, other: int | Vec3) -> Vec3:
-        """The larger of the two, per axis."""
+        """Return the larger of the two, per axis."""
         return Vec3(*map(max, self, _three(other)))
 
     def within(self, other: Vec3) -> bool:
-        """Whether no axis exceeds the other's."""
+        """Return whether no axis exceeds the other's."""
         return self.z <= other.z and self.y <= other.y and self.x <= other.x
 
     @property
     def volume(self) -> int:
-        """The product of the three."""
+        """Product of the three extents."""
         return self.z * self.y * self.x
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Shape5(NamedTuple):
 
     @classmethod
     def of(cls, n: int, f: int, size: Vec3) -> Shape5:
-        """A batch of ``n`` with ``f`` maps of ``size`` voxels."""
+        """Return the shape of a batch of ``n`` with ``f`` maps of ``size`` voxels."""
         return cls(n, f, *size)
 
     @property
@@ -94,7 +94,7 @@ class Shape5(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """How many numbers the array holds."""
+        """Number of values in the array."""
         return self.n * self.f * self.z * self.y * self.x
 
     @property
@@ -124,25 +124,30 @@ class Box(NamedTuple):
         return z, y, x
 
     def shifted(self, by: Vec3) -> Box:
-        """The box moved by ``by``."""
+        """Return the box moved by ``by``."""
         return Box(self.start + by, self.stop + by)
 
     def cut(self, stride: Vec3) -> Iterator[Box]:
-        """Its parts, where a grid of that stride from the origin cuts it."""
+        """Return the parts into which a grid of that stride, from the origin, cuts the box."""
         first, last = self.start // stride, (self.stop - 1) // stride
         for index in product(*(range(a, b + 1) for a, b in zip(first, last, strict=True))):
             start = Vec3(*index) * stride
             yield Box(start.maximum(self.start), (start + stride).minimum(self.stop))
 
+    def hull(self, other: Box) -> Box:
+        """Return the smallest box that holds both."""
+        return Box(self.start.minimum(other.start), self.stop.maximum(other.stop))
+
     def intersection(self, other: Box) -> Box | None:
-        """What it has in common with another; None where that is nothing."""
+        """Return the part common to both boxes, or None if there is none."""
         common = Box(self.start.maximum(other.start), self.stop.minimum(other.stop))
         return common if min(common.size) > 0 else None
 
     def without(self, other: Box) -> Iterator[Box]:
-        """What it has not in common with another, as boxes that do not overlap.
+        """Return the part outside another box, as boxes that do not overlap.
 
-        Of a box at its start: the rest of its row, of its layer of rows, and of the layers.
+        If the other box is at the start of this one, there are three parts. They are the rest of
+        its row, the rest of its layer of rows, and the other layers.
         """
         common = self.intersection(other)
         if common is None:
@@ -160,7 +165,7 @@ class Box(NamedTuple):
         yield from reversed(after)
 
     def within(self, other: Box) -> bool:
-        """Whether the other box holds all of this one."""
+        """Return whether the other box contains this one."""
         return other.start.within(self.start) and self.stop.within(other.stop)
 
     def __str__(self) -> str:
@@ -168,17 +173,17 @@ class Box(NamedTuple):
 
 
 def is_extent(value: object) -> bool:
-    """Whether a value is a whole number of voxels: an integer of any kind, at least 1."""
+    """Return whether a value is a number of voxels: an integer of any kind, at least 1."""
     return isinstance(value, SupportsIndex) and value.__index__() >= 1
 
 
 def valid_convolution(size: Vec3, kernel: Vec3) -> Vec3 | None:
-    """Output size of a valid convolution, or None where the kernel is larger than the input."""
+    """Return the output size of a valid convolution, or None if the kernel exceeds the input."""
     return size - kernel + 1 if kernel.within(size) else None
 
 
 def max_pooling(size: Vec3, window: Vec3) -> Vec3 | None:
-    """Output size of max-pooling with stride = window, or None where the window does not fit.
+    """Return the output size of max-pooling with stride = window, or None if no window fits.
 
     Voxels beyond the last whole window are dropped.
     """
@@ -186,7 +191,7 @@ def max_pooling(size: Vec3, window: Vec3) -> Vec3 | None:
 
 
 def fragments(size: Vec3, window: Vec3) -> Vec3 | None:
-    """Size of each max-pooling fragment, or None where the fragments would differ in size.
+    """Return the size of each max-pooling fragment, or None if the fragments differ in size.
 
     All ``window.volume`` offsets give fragments of one size only if ``size + 1`` is a multiple
     of the window (ZNNi, section V).
@@ -195,5 +200,5 @@ def fragments(size: Vec3, window: Vec3) -> Vec3 | None:
 
 
 def offsets(window: Vec3) -> Iterator[Vec3]:
-    """The offsets of a pooling window's fragments, in the order of their batch index."""
+    """Return the offsets of a pooling window's fragments, in the order of their batch index."""
     return (Vec3(z, y, x) for z, y, x in product(*map(range, window)))

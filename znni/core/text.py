@@ -1,4 +1,4 @@
-"""Quantities and tables as people read them."""
+"""Quantities and tables as text for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def in_units(nbytes: float) -> str:
-    """Bytes in the unit that reads best."""
+    """Return bytes in the most readable unit."""
     for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024:
             return f"{nbytes:.0f} {unit}"
@@ -15,7 +15,7 @@ def in_units(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds."""
+    """Return seconds as hours, minutes and seconds."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -24,7 +24,7 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: ``1 block``, ``1,200 blocks``."""
+    """Return a number with its noun: ``1 block``, ``1,200 blocks``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
@@ -32,11 +32,11 @@ GAP = "  "
 
 
 def aligned(rows: Sequence[tuple[str, ...]], left: int) -> list[str]:
-    """A line for each row; all cells of a column are as wide as its widest.
+    """Return a line for each row; all cells of a column are as wide as its widest.
 
     Args:
-        rows: of equal length.
-        left: how many columns are set to the left; those after them are set to the right.
+        rows: rows of equal length.
+        left: number of columns aligned to the left; the others are aligned to the right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []

@@ -1,4 +1,4 @@
-"""The user's folder for what can be made again: compiled code, measured costs."""
+"""The user's folder for files that can be made again: compiled code, measured costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def user_cache() -> Path:
-    """Where it is, by the platform's convention. It need not exist."""
+    """Return the folder, by the platform's convention. It need not exist."""
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
     elif sys.platform == "darwin":

@@ -1,4 +1,4 @@
-"""What the engine asks of a volume, whatever its format."""
+"""The interface between the engine and volumes of any format."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Point: TypeAlias = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Grid:
-    """Where a volume's voxels lie in space, each axis (z, y, x) by itself.
+    """Position of a volume's voxels in space, for each axis (z, y, x) by itself.
 
     Attributes:
         scale: extents of a voxel, in ``units``.
-        translation: where the middle of the first voxel lies, in ``units``.
-        units: by their UDUNITS-2 names, such as ``micrometer``; None where they are not known.
+        translation: position of the middle of the first voxel, in ``units``.
+        units: UDUNITS-2 names, such as ``micrometer``; None where unknown.
     """
 
     scale: Point = (1.0, 1.0, 1.0)
@@ -33,7 +33,7 @@ class Grid:
     units: tuple[str | None, str | None, str | None] = (None, None, None)
 
     def starting_at(self, voxel: Vec3) -> Grid:
-        """The grid of the part of the volume that begins at a voxel."""
+        """Return the grid of the part of the volume that begins at a voxel."""
         (z, y, x), (z_step, y_step, x_step) = self.translation, self.scale
         start = (z + voxel.z * z_step, y + voxel.y * y_step, x + voxel.x * x_step)
         return replace(self, translation=start)
@@ -47,22 +47,22 @@ class Grid:
 
 @dataclass(frozen=True)
 class NewOutput:
-    """An output to be made.
+    """Description of an output to be made.
 
     Attributes:
-        features: maps f'.
+        features: number of maps f'.
         size: voxels per axis.
-        dtype: of the values.
-        grid: where its voxels lie.
-        overwrite: replace what has its name.
-        compression: of its chunks; None for what is usual in its format.
-        sharded: store many chunks to a file.
-        identity: what the values depend on, by the names that people are told: an unfinished
-            output of the same is gone on with.
-        resume: go on with what earlier runs left; else start afresh.
+        dtype: type of the values.
+        grid: position of the voxels in space.
+        overwrite: True to replace an existing file or folder of that name.
+        compression: compression of the chunks; None for the format's usual one.
+        sharded: True to store many chunks in one file.
+        identity: everything that the values depend on, by names that users see. A run continues
+            an unfinished output only if its identity is the same.
+        resume: True to continue what earlier runs left, False to start afresh.
 
     Raises:
-        InvalidInput: no such compression.
+        InvalidInput: there is no such compression.
     """
 
     features: int
@@ -82,19 +82,19 @@ class NewOutput:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of its array (f', z, y, x)."""
+        """Shape of the array, (f', z, y, x)."""
         return (self.features, *self.size)
 
     @property
     def nbytes(self) -> int:
-        """Of its values, as they are before any compression."""
+        """Bytes of the values before any compression."""
         return self.features * self.size.volume * np.dtype(self.dtype).itemsize
 
     def check_array(self, array: Any) -> None:
-        """Check what an earlier run made for it, which has a shape and a dtype.
+        """Check the array that an earlier run made for this output.
 
         Raises:
-            ValueError: it has others than the output.
+            ValueError: its shape or dtype differs from the output's.
         """
         if (array.shape, array.dtype) != (self.shape, self.dtype):
             raise ValueError(
@@ -105,10 +105,10 @@ class NewOutput:
 
 @dataclass
 class Begun:
-    """What there is of an unfinished output.
+    """State of an unfinished output.
 
     Attributes:
-        plan: of the blocks that come next, as JSON; empty where none is known.
+        plan: plan for the blocks that come next, as JSON; empty if unknown.
         history: boxes that were written (True), or found to be damaged (False), in order.
     """
 
@@ -117,13 +117,13 @@ class Begun:
 
 
 class Volume(Protocol):
-    """Voxels to read, in boxes.
+    """Voxels that can be read in boxes.
 
     Attributes:
         features: maps (channels) per voxel.
         size: voxels per axis.
         itemsize: bytes of one stored value.
-        grid: where the voxels lie.
+        grid: position of the voxels in space.
     """
 
     @property
@@ -140,55 +140,55 @@ class Volume(Protocol):
 
     @property
     def grid(self) -> Grid:
-        """Where the voxels lie."""
+        """Position of the voxels in space."""
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The values (f, z, y, x) of a box within the volume."""
+        """Return the values (f, z, y, x) of a box within the volume."""
 
 
 class Sink(Protocol):
-    """What takes dense output, in boxes."""
+    """A receiver of dense output, in boxes."""
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Take the values (f', z, y, x) of a box."""
+        """Receive the values (f', z, y, x) of a box."""
 
 
 class Output(Sink, Protocol):
-    """Where dense output goes, in boxes, each voxel once."""
+    """A destination of dense output, in boxes, each voxel once."""
 
     @property
     def begun(self) -> Begun:
-        """What is there already; its history is sure once the output is described."""
+        """Work already there; its history is final once the output is described."""
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Note how the output comes to be, before the first box is written.
+        """Note how the output is made, before the first box is written.
 
-        What earlier runs left keeps their notes, and its blocks are checked.
+        If earlier runs left a part, their notes stay, and its blocks are checked.
 
         Args:
-            attributes: what is to be stored with it.
-            patch: as planned, the boxes that will be written start at multiples of it and have
-                its extents, but for the last ones along each axis.
+            attributes: attributes to store with the output.
+            patch: planned patch. The boxes that will be written start at multiples of it and have
+                its extents, except the last ones along each axis.
         """
 
     def go_on_with(self, plan: str) -> None:
-        """Note the plan of the boxes that are written from here on, as JSON."""
+        """Note the plan for the boxes that are written from here on, as JSON."""
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The values (f', z, y, x) of a box that was written."""
+        """Return the values (f', z, y, x) of a box that was written."""
 
     def finish(self, measured: dict[str, Any]) -> None:
-        """All boxes are written: bring attributes up to date, and make the output a whole one."""
+        """Complete the output after all boxes are written, and update its attributes."""
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
-        """The run stops part-way: keep what is written, but never as a whole output.
+        """Stop part-way: keep what is written, but never as a complete output.
 
         Args:
-            way_on: what to do with blocks that are finished, where they can be gone on with.
+            way_on: advice on how to continue, for when finished blocks can be kept.
 
         Returns:
-            What is left of it.
+            A description of what is left of the output.
         """

@@ -1,4 +1,4 @@
-"""YAML files that people write: read, checked line by line, and refused in plain words."""
+"""Reading and checking YAML files that people write, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from znni.core.errors import InvalidInput
 
-LARGEST = 2**20  # of a count or an extent: far above any real one, far below any overflow
+LARGEST = 2**20  # for a count or an extent: far above any real one, far below any overflow
 DEEPEST = 8  # levels of mappings and lists; a network has five
 UNKNOWN_KEY = ("extra_forbidden", "invalid_key")  # pydantic's names; the second: not a string
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer from 1 to ``LARGEST``."""
+    """Return whether a value is an integer from 1 to ``LARGEST``."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
 
 
@@ -43,9 +43,9 @@ Name = Annotated[str, BeforeValidator(_name)]
 
 
 class Entry(BaseModel):
-    """A mapping of a file: its keys are its fields, and others are refused.
+    """A mapping in a file: its keys are its fields, and other keys are errors.
 
-    Validators say what to give instead; the value and where it stands are put before that.
+    A validator's message says what to give instead. The value and its key are put before it.
 
     Attributes:
         unneeded: keys that users of other software may look for, and what to do without them.
@@ -60,15 +60,15 @@ Checked = TypeVar("Checked", bound=Entry)
 
 
 class YamlFile:
-    """What a file holds, and the lines that it came from.
+    """The contents of a file, and the line of each part.
 
     Args:
-        path: of the file.
-        kind: what it describes, in one word: ``network``.
-        text: what it holds, where that is known already.
+        path: path of the file.
+        kind: kind of the file in one word, such as ``network``.
+        text: contents of the file, if they are already known.
 
     Raises:
-        InvalidInput: no such file, or not YAML.
+        InvalidInput: there is no such file, or it is not YAML.
     """
 
     def __init__(self, path: Path, kind: str, text: str | None = None) -> None:
@@ -77,10 +77,10 @@ class YamlFile:
         self._content = self._parsed(self._read() if text is None else text)
 
     def checked(self, model: type[Checked]) -> Checked:
-        """The contents as a model of their keys.
+        """Return the contents as a model of their keys.
 
         Raises:
-            InvalidInput: they do not agree with the model; names the line and what to do.
+            InvalidInput: they do not match the model; the error names the line and a remedy.
         """
         if not isinstance(self._content, Mapping):
             fields = model.model_fields.items()
@@ -92,7 +92,7 @@ class YamlFile:
             raise self._explained(model, _first_cause(error.errors())) from None
 
     def refusal(self, location: Sequence[str | int], problem: str) -> InvalidInput:
-        """An error with the line of what is at a location, such as ``("layers", 2, "name")``."""
+        """Return an error with the line of a location, such as ``("layers", 2, "name")``."""
         return InvalidInput(f"{self.path}, line {self._line(location)}: {problem}")
 
     def _read(self) -> str:
@@ -102,7 +102,7 @@ class YamlFile:
             raise InvalidInput(f"{self.path}: no such {self.kind} file; check the path") from None
         except UnicodeDecodeError:
             raise InvalidInput(
-                f"{self.path}: is no text in UTF-8, as YAML is; give a {self.kind} file"
+                f"{self.path}: is not UTF-8 text, as YAML must be; give a {self.kind} file"
             ) from None
         except OSError as error:
             raise InvalidInput(
@@ -119,11 +119,11 @@ class YamlFile:
             mark = error.problem_mark
             line = f", line {mark.line + 1}" if mark else ""
             raise InvalidInput(f"{self.path}{line}: not valid YAML: {error.problem}") from None
-        except Exception as error:  # the parser lets errors of its own code out, of many kinds
+        except Exception as error:  # the parser raises errors of many kinds
             raise InvalidInput(f"{self.path}: not valid YAML: {error}") from None
 
     def _line(self, location: Sequence[str | int]) -> int:
-        """The line, from 1, of the innermost part of a location that the file has."""
+        """Return the line, from 1, of the innermost part of a location that the file has."""
         node, line = self._content, 1
         for key in location:
             try:
@@ -133,7 +133,7 @@ class YamlFile:
         return line
 
     def _explained(self, model: type[Entry], error: ErrorDetails) -> InvalidInput:
-        """One of pydantic's complaints, in our words and with its line."""
+        """Return one of pydantic's complaints in our words and with its line."""
         location = error["loc"]
         *parents, last = location
         owner = ".".join(map(str, parents)) or f"the {self.kind}"
@@ -159,13 +159,13 @@ class YamlFile:
                 problem = f"{found}; give it as keys and values: {', '.join(known)}"
             case "list_type" | "too_short":  # lists have plural names
                 problem = f"{found}; give a list of one {str(last).removesuffix('s')} or more"
-            case _:  # of a validator
+            case _:  # raised by a validator
                 problem = f"{found}; {error['msg'].removeprefix('Value error, ')}"
         return self.refusal(location, problem)
 
 
 def _check_depth(path: Path, text: str) -> None:
-    """Refuse deep nesting before it is read: the parser takes exponential time for some."""
+    """Raise an error for deep nesting before parsing: some of it takes exponential time."""
     depth = 0
     for event in YAML(typ="rt").parse(text):
         if isinstance(event, CollectionStartEvent):
@@ -178,12 +178,15 @@ def _check_depth(path: Path, text: str) -> None:
 
 
 def _first_cause(errors: list[ErrorDetails]) -> ErrorDetails:
-    """A key misspelt is unknown and leaves another missing: the unknown one is told first."""
+    """Return the error to report first: an unknown key, if there is one.
+
+    A misspelt key is unknown and leaves another key missing.
+    """
     return min(errors, key=lambda error: error["type"] not in UNKNOWN_KEY)
 
 
 def _innermost(model: type[Entry], location: Sequence[str | int]) -> type[Entry]:
-    """The model of the innermost mapping that a location is in."""
+    """Return the model of the innermost mapping that contains a location."""
     for key in location:
         if field := model.model_fields.get(str(key)):
             model = _entry_in(field.annotation) or model
@@ -191,7 +194,7 @@ def _innermost(model: type[Entry], location: Sequence[str | int]) -> type[Entry]
 
 
 def _entry_in(annotation: Any) -> type[Entry] | None:
-    """The model in an annotation such as ``list[_LayerEntry]`` or ``_ConvEntry | None``."""
+    """Return the model in an annotation such as ``list[_LayerEntry]`` or ``_ConvEntry | None``."""
     if isinstance(annotation, type) and issubclass(annotation, Entry):
         return annotation
     return next(filter(None, map(_entry_in, get_args(annotation))), None)

@@ -44,7 +44,7 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
             primitive = found(catalogue, step.primitive)
             if primitive is None:
                 raise InvalidInput(
-                    f"the plan uses primitive {step.primitive!r}, which this machine does not "
+                    f"the plan uses primitive '{step.primitive}', which this machine does not "
                     f"have; it has {', '.join(sorted(catalogue))}; {PLAN_AGAIN}"
                 )
             if primitive.device.kind != segment.device:

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from znni.core.options import OutputType
 from znni.engine.device_recombine import DeviceRecombination
-from znni.engine.executor import Executor, Fragments, Measured
+from znni.engine.executor import Executor, Fragments, Measured, Prepared
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.upload import Parts, Span, Upload
 from znni.machine.cuda import cupy, device_errors
-from znni.machine.device_arena import DeviceArena, capacity_with_alignment
+from znni.machine.device_arena import ALIGNMENT, DeviceArena, capacity_with_alignment
 from znni.network.weights import Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue, Run
+from znni.plans.primitive import Catalogue
 from znni.plans.segments import Step
 
 # What the driver rounds allocations up to, and what it keeps for code of kernels and for libraries
@@ -106,12 +106,11 @@ class DeviceLayers:
                 cupy().cuda.Stream(non_blocking=True) for _ in range(2)
             )
             with self._compute:
-                self._executor = Executor(part.segments, catalogue, weights)
+                self._executor = Executor(part, catalogue, weights, ALIGNMENT)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # what only preparing took
-            working, _ = part.working_peak()
-            self._arena = DeviceArena(working - part.first_input.nbytes)
+            self._arena = DeviceArena(self._executor.arena_size, spare=0)
             self._upload = Upload(part.first_input, self._compute)
             dense = (plan.network.out_features, *plan.patch)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
@@ -138,9 +137,11 @@ class DeviceLayers:
         place = next(self._places)
         steps: list[tuple[Step, Span]] = []
 
-        def call(step: Step, run: Run, x: Any) -> Any:
+        def call(prepared: Prepared, x: Any) -> Any:
+            step, run, place = prepared
             before = self._compute.record()
-            y: Any = run(x)
+            with self._arena.step(step.shape_out, *place):
+                y: Any = run(x)
             steps.append((step, Span(before, self._compute.record())))
             return y
 
@@ -148,7 +149,7 @@ class DeviceLayers:
             self._recombine(*made, place.dense)
 
         with device_errors(self._name):
-            with self._upload.of(given.values) as parts, self._compute, self._arena.in_use():
+            with self._upload.of(given.values) as parts, self._compute:
                 self._executor(given._replace(values=parts), call, put)
             self._compute.record(place.computed)  # the last: what is timed is over by then
         return Launched(place, parts, steps)

@@ -8,18 +8,34 @@ from typing import Any, NamedTuple, TypeAlias
 
 from znni.core.shapes import Box, Vec3, offsets
 from znni.network.weights import Weights
+from znni.plans.device_partition import DevicePart
 from znni.plans.micro_batches import named
+from znni.plans.placement import StepPlace, placement
 from znni.plans.primitive import Catalogue, Run
-from znni.plans.segments import Segment, Step
+from znni.plans.segments import Step
 
 ZERO = Vec3(0, 0, 0)
 
 # Of the host or a GPU.
 Array: TypeAlias = Any
 
-# Runs a step on its input, and returns its output.
-Call: TypeAlias = Callable[[Step, Run, Array], Array]
 
+class Prepared(NamedTuple):
+    """A step that is ready to run.
+
+    Attributes:
+        step: what is computed.
+        run: computes it.
+        place: the memory of the arena that it uses.
+    """
+
+    step: Step
+    run: Run
+    place: StepPlace
+
+
+# Runs a step on its input, and returns its output.
+Call: TypeAlias = Callable[[Prepared, Array], Array]
 
 # Takes what the last step gives.
 Place: TypeAlias = "Callable[[Fragments], None]"
@@ -52,20 +68,32 @@ def whole(block: Array) -> Fragments:
 
 
 class Executor:
-    """Takes patches through segments, depth first: each one's result before its next input.
+    """Takes patches through segments, depth first: each result goes on before the next input.
 
     Args:
-        segments: what to run; their primitives are made ready.
+        part: segments to run; their primitives are made ready.
         catalogue: the primitives that they name.
-        weights: of the network.
+        weights: the network's.
+        alignment: bytes that every array in the arena begins at a multiple of.
+
+    Attributes:
+        arena_size: bytes of the arena that the steps' places are in.
     """
 
     def __init__(
-        self, segments: tuple[Segment, ...], catalogue: Catalogue, weights: Weights
+        self, part: DevicePart, catalogue: Catalogue, weights: Weights, alignment: int
     ) -> None:
+        placed = placement(part, alignment)
+        self.arena_size = placed.size
         self._levels = tuple(
-            (segment, tuple(_build(step, catalogue, weights) for step in segment.steps))
-            for segment in segments
+            (
+                segment,
+                tuple(
+                    Prepared(step, _build(step, catalogue, weights), place)
+                    for step, place in zip(segment.steps, places, strict=True)
+                ),
+            )
+            for segment, places in zip(part.segments, placed.places, strict=True)
         )
 
     def __call__(self, given: Fragments, call: Call, place: Place) -> None:
@@ -92,19 +120,25 @@ class Executor:
         self, level: int, some: Fragments, chosen: tuple[Vec3, ...], call: Call, place: Place
     ) -> None:
         """Run a segment once, with one offset chosen for each of its plain pools."""
-        segment, runs = self._levels[level]
+        segment, steps = self._levels[level]
         start = segment.shift(chosen)
         crop = Box(start, start + segment.steps[0].shape_in.size)
-        y, at, stride = some.values[:, :, *crop.slices], some.at, some.stride
+        given = some._replace(values=some.values[:, :, *crop.slices])
+        alive = {segment.steps[0].takes[0]: given}
         remaining = iter(chosen)
-        for step, run in zip(segment.steps, runs, strict=True):
-            y = call(step, run, y)
+        for prepared, dying in zip(steps, segment.dying, strict=True):
+            step = prepared.step
+            (taken,) = (alive[name] for name in step.takes)
+            at, stride = taken.at, taken.stride
             if step.pool:
                 window = step.pool.window
-                taken = [next(remaining)] if step.pools_plainly else list(offsets(window))
-                at = tuple(first + stride * offset for first in at for offset in taken)
+                shifts = [next(remaining)] if step.pools_plainly else list(offsets(window))
+                at = tuple(first + stride * offset for first in at for offset in shifts)
                 stride *= window
-        made = Fragments(y, at, stride)
+            alive[step.gives] = Fragments(call(prepared, taken.values), at, stride)
+            for name in dying:
+                del alive[name]
+        made = alive[segment.steps[-1].gives]
         if level + 1 < len(self._levels):
             self._descend(level + 1, made, call, place)
         else:

@@ -10,18 +10,18 @@ from itertools import cycle
 import numpy as np
 
 from znni.core.shapes import Vec3
-from znni.engine.executor import Executor, Fragments, Measured
+from znni.engine.executor import Executor, Fragments, Measured, Prepared
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.upload import pinned
 from znni.machine.arena import Arena, output_into
+from znni.machine.arrays import ALIGNMENT
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
 from znni.network.weights import Float32, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue, Run
-from znni.plans.segments import Step
+from znni.plans.primitive import Catalogue
 
 
 class HostLayers:
@@ -55,20 +55,17 @@ class HostLayers:
         self._part = part
         self._patch = plan.patch
         self._measured = measured
-        working, _ = part.working_peak()
-        beside = part.first_input.nbytes
         if part.hands_on:
-            beside += part.output_shape.nbytes
             with device_errors(plan.gpu.name):
                 self._tensors = cycle([pinned(part.output_shape) for _ in range(2)])
-        self._executor = Executor(part.segments, catalogue, weights)
+        self._executor = Executor(part, catalogue, weights, ALIGNMENT)
         self._on_gpu: DeviceArena | None = None
         if not part.uses_gpu:
-            self._arena = Arena(working - beside)
+            self._arena = Arena(self._executor.arena_size)
             return
         with device_errors(plan.gpu.name):
             cupy().get_default_memory_pool().free_all_blocks()  # what only preparing took
-            self._arena = Arena(working - beside, page_locked=True)
+            self._arena = Arena(self._executor.arena_size, page_locked=True)
             self._on_gpu = DeviceArena(part.gpu_working)
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
@@ -77,7 +74,7 @@ class HostLayers:
 
         def work(given: Fragments) -> Float32 | Fragments:
             on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()
-            with stopwatch.during("host_layers"), self._arena.in_use(), on_gpu:
+            with stopwatch.during("host_layers"), on_gpu:
                 return run(given)
 
         return [work]
@@ -93,21 +90,23 @@ class HostLayers:
         whole = next(self._tensors)
         parts: list[Fragments] = []
 
-        def call(step: Step, run: Run, x: Float32) -> Float32:
-            if not self._part.writes_in_place(step):
-                return self._call(step, run, x)
+        def call(prepared: Prepared, x: Float32) -> Float32:
+            if not self._part.writes_in_place(prepared.step):
+                return self._call(prepared, x)
             first = sum(len(part.at) for part in parts)
-            with output_into(whole[first : first + step.shape_out.n]):
-                return self._call(step, run, x)
+            with output_into(whole[first : first + prepared.step.shape_out.n]):
+                return self._call(prepared, x)
 
         self._executor(given, call, parts.append)
         at = tuple(start for part in parts for start in part.at)
         return Fragments(whole, at, parts[0].stride)
 
-    def _call(self, step: Step, run: Run, x: Float32) -> Float32:
-        begun = time.perf_counter()
-        y = run(x)
-        self._measured(step, time.perf_counter() - begun)
+    def _call(self, prepared: Prepared, x: Float32) -> Float32:
+        step, run, place = prepared
+        with self._arena.step(step.shape_out, *place):
+            begun = time.perf_counter()
+            y = run(x)
+            self._measured(step, time.perf_counter() - begun)
         return y
 
 

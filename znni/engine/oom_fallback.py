@@ -1,69 +1,68 @@
-"""Going on where memory runs out, with a plan that takes less of it."""
+"""If memory runs out, a run goes on with a plan that takes less of it."""
 
 from __future__ import annotations
 
 import gc
 import logging
 from collections.abc import Callable
+from typing import TypeAlias
 
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.text import in_units
-from znni.engine.pipeline import Runner, RunState, run_volume
+from znni.engine.pipeline import Processes, RunState, run_volume
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.workers.fleet import Fleet
-from znni.machine.device_arena import device_peak
 from znni.machine.machine import DeviceKind
 from znni.plans.job_seconds import JobSeconds
 from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
 
+# Returns the plan to go on with after memory of a device ran out under another plan. It raises what
+# ends the run if there is none.
+Smaller: TypeAlias = Callable[[Plan, DeviceKind], Plan]
 
-class EnduringRunner:
-    """Runs volumes through a plan and, where memory runs out, through ones that take less.
 
-    What a plan has written by then stays, and the next one computes the rest.
+class FallbackRunner:
+    """Runs volumes through a plan and, if memory runs out, through plans that take less.
+
+    What a plan has written stays, and the next plan computes the rest.
 
     Args:
-        plan: what to run first.
+        plan: the first plan.
         prepare: makes a plan ready to run.
 
     Attributes:
-        plans: those that were run so far, the first one first.
+        plans: the plans that were run so far, in order.
     """
 
-    def __init__(self, plan: Plan, prepare: Callable[[Plan], Runner | Fleet]) -> None:
+    def __init__(self, plan: Plan, prepare: Callable[[Plan], Processes]) -> None:
         self.plans = [plan]
         self._prepare = prepare
-        self._runner: Runner | Fleet | None = None
+        self._processes: Processes | None = None
 
-    def run(self, state: RunState, smaller: Callable[[Plan, DeviceKind], Plan]) -> JobSeconds:
-        """Compute what is left of a job, as ``run_volume`` does, and tell where the time went.
+    def run(self, state: RunState, smaller: Smaller) -> JobSeconds:
+        """Compute what is left of a job with ``run_volume``, and return where the time went.
 
-        A runner made for one job is kept for the next.
+        Processes made ready for one job are kept for the next.
 
         Args:
             state: what is left of the job.
-            smaller: gives the plan to go on with where memory ran out under another, of a device;
-                where there is none, raises what ends the run.
+            smaller: finds the plan to go on with.
         """
         remaining, stopwatch = state.remaining, Stopwatch()
 
         def short_of() -> DeviceKind | None:
-            """Run to the end, or to where the memory of a device runs out."""
+            """Run to the end, or until the memory of a device runs out. Return that device."""
             try:
                 with stopwatch.during("building"):
-                    runner = self._runner = self._runner or self._prepare(self.plans[-1])
-                if isinstance(runner, Fleet):
-                    runner.run_volume(state, stopwatch)
-                else:
-                    run_volume(state, runner, stopwatch)
+                    processes = self._processes = self._processes or self._prepare(self.plans[-1])
+                run_volume(state, processes, stopwatch)
             except MemoryError as error:
                 return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
             return None
 
         while remaining.voxels and (short := short_of()):
-            self._runner = None
+            self._processes = None
             gc.collect()  # what the failed patch held, wherever tracebacks still refer to it
             failed = self.plans[-1]
             with stopwatch.during("building"):
@@ -74,13 +73,13 @@ class EnduringRunner:
 
     @property
     def workers_memory(self) -> int:
-        """The peak resident bytes of the last plan's workers, if it has any."""
-        return self._runner.peak_memory if isinstance(self._runner, Fleet) else 0
+        """The peak resident bytes of the last plan's workers; 0 if it has none."""
+        return self._processes.workers_memory if self._processes else 0
 
     @property
     def gpu_peak_memory(self) -> int:
-        """The most bytes that arrays of the last plan took of a GPU, if they took any."""
-        return self._runner.gpu_peak_memory if isinstance(self._runner, Fleet) else device_peak()
+        """The most bytes of a GPU that arrays of the last plan took; 0 if they took none."""
+        return self._processes.gpu_peak_memory if self._processes else 0
 
 
 def _tell(failed: Plan, found: Plan, short: DeviceKind, left: float) -> None:

@@ -1,9 +1,12 @@
-"""A whole volume through a plan: patch after patch, read, computed and written at a time."""
+"""A whole volume through a plan: blocks are read, computed and written at the same time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from statistics import fmean
+from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -11,11 +14,12 @@ from numpy.typing import NDArray
 
 from znni.core.options import OutputType
 from znni.core.volume import Sink
-from znni.engine.remaining import Remaining
-from znni.engine.skipping import Blocks
-from znni.engine.stages import Work, of_values, run_stages
+from znni.engine.skipping import Block, Blocks
+from znni.engine.stages import Line, Lines, Work, in_turn, through
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Tile
+from znni.engine.tiles import Remaining, Tile
+from znni.machine.device_arena import device_peak
+from znni.network.weights import Float32
 from znni.plans.plan import Plan
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -26,33 +30,114 @@ def no_progress(_done: int, _total: int) -> None:
 
 
 class Runner(Protocol):
-    """Computes patch after patch."""
+    """Computes patch after patch in one process."""
 
     @property
     def plan(self) -> Plan:
-        """What it runs."""
+        """The plan that it runs."""
 
     def stages(self, stopwatch: Stopwatch) -> Sequence[Work]:
-        """What is done with a patch, one after the other: the first in the thread that asks.
+        """Return what is done with a patch, in order: the first stage in the thread that asks.
 
-        The first takes the input (f, z, y, x), the last gives the dense output (f', Z, Y, X), in
-        float32 or as it is stored. No stage takes a patch before the next has its last one.
+        The first stage takes the input (f, z, y, x). The last one gives the dense output
+        (f', Z, Y, X), in float32 or as it is stored. No stage takes a patch before the next stage
+        has taken its last one.
 
         Args:
-            stopwatch: learns how long each works.
+            stopwatch: learns how long each stage works.
         """
+
+
+class Lane(NamedTuple):
+    """A way for blocks from reading to writing.
+
+    Attributes:
+        stages: what computes a block.
+        block: the array that each block is read into. A lane with such an array takes one block at
+            a time. Without one, its stages work at the same time, each on a block of its own.
+    """
+
+    stages: Sequence[Work]
+    block: Float32 | None = None
+
+
+class Processes(Protocol):
+    """The processes that compute a volume: this one, or workers."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that they run."""
+
+    def lanes(self, stopwatch: Stopwatch) -> Sequence[Sequence[Lane]]:
+        """Return the lanes of each process. Blocks may be read before it is ready.
+
+        Args:
+            stopwatch: learns how long each stage in this process works.
+        """
+
+    def wait_until_ready(self) -> None:
+        """Wait until all processes can compute, and raise what keeps one from it."""
+
+    def in_use(self, stopwatch: Stopwatch) -> AbstractContextManager[None]:
+        """Have them compute within a ``with`` block. If it raises, they end their work at once.
+
+        Args:
+            stopwatch: learns how long each stage in other processes works, on average.
+        """
+
+    @property
+    def workers_memory(self) -> int:
+        """The peak resident bytes of all processes but this one."""
+
+    @property
+    def gpu_peak_memory(self) -> int:
+        """The most bytes of a GPU that arrays took."""
+
+
+class ThisProcess:
+    """This process alone, which computes beside its reading and writing.
+
+    Args:
+        runner: computes the patches.
+
+    Attributes:
+        plan: the plan that it runs.
+        workers_memory: none.
+    """
+
+    workers_memory = 0
+
+    def __init__(self, runner: Runner) -> None:
+        self.plan = runner.plan
+        self._runner = runner
+
+    def lanes(self, stopwatch: Stopwatch) -> list[list[Lane]]:
+        """Return one lane."""
+        return [[Lane(self._runner.stages(stopwatch))]]
+
+    def wait_until_ready(self) -> None:
+        """Do nothing: the runner is ready."""
+
+    def in_use(self, _stopwatch: Stopwatch) -> AbstractContextManager[None]:
+        """Do nothing: the stages end by themselves, and tell the stopwatch of their lanes."""
+        return nullcontext()
+
+    @property
+    def gpu_peak_memory(self) -> int:
+        """The most bytes of a GPU that arrays took."""
+        return device_peak()
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What is left of a job, from its input to its output.
+    """The rest of a job, from its input to its output.
 
     Attributes:
         blocks: the input.
         output: takes the results.
-        dtype: of the values written.
+        dtype: the type of the values written.
         remaining: the output not written yet.
-        progress: called after each patch with the output voxels written and those wanted.
+        progress: called after each block with the output voxels written and those wanted.
     """
 
     blocks: Blocks
@@ -62,67 +147,63 @@ class RunState:
     progress: Progress = no_progress
 
     def write(self, tile: Tile, dense: NDArray[Any]) -> None:
-        """Write what is wanted of a patch's dense output (f', Z, Y, X)."""
+        """Write the wanted part of a patch's dense output (f', Z, Y, X)."""
         wanted = dense[:, *tile.written_in_patch.slices]
         self.output.write(tile.written, convert(wanted, self.dtype))
 
     def note_written(self, tile: Tile) -> None:
-        """A patch is no longer among the remaining; those who watch are told."""
+        """Take a patch off the remaining ones, and report the progress."""
         self.remaining.take_off(tile.written)
         total = self.remaining.output.volume
         self.progress(total - self.remaining.voxels, total)
 
 
-class Patch(NamedTuple):
-    """A patch on its way through the stages.
+def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> None:
+    """Compute what is left of a job block by block, and write each output voxel once.
 
-    Attributes:
-        tile: its place in the job.
-        values: what the last stage made of it.
-        finished: whether they are its output, so that nothing is computed.
-    """
+    Each process has one block read at a time, and all together have one written at a time. A block
+    whose output is known passes by the stages that compute. One lane writes its blocks in order;
+    several lanes write them in any order.
 
-    tile: Tile
-    values: Any
-    finished: bool
-
-
-def run_volume(state: RunState, runner: Runner, stopwatch: Stopwatch) -> None:
-    """Compute what is left of a job patch by patch, and write each output voxel once.
-
-    Reading, the layers on each device, transfer and writing are stages, which work at a time, each
-    on a patch of its own. An error in any of them stops all and is raised as itself; patches that
-    had passed the one that failed are written, and are no longer among the remaining.
+    An error in any thread ends the run and is raised as itself; of several errors the first is.
+    Blocks that had passed the stage that failed, and those in other lanes, are written first.
 
     Args:
         state: what is left of the job.
-        runner: computes the patches.
+        processes: compute the blocks.
         stopwatch: learns where the time goes.
     """
+    writing = Lock()
 
-    def read(tile: Tile) -> Patch:
-        with stopwatch.during("reading"):
-            return Patch(tile, *state.blocks.read(tile))
+    def write(block: Block) -> None:
+        with writing:
+            with stopwatch.during("writing"):
+                state.write(block.tile, block.values)
+            state.note_written(block.tile)
 
-    def write(patch: Patch) -> None:
-        tile, dense, _ = patch
-        with stopwatch.during("writing"):
-            state.write(tile, dense)
-        state.note_written(tile)
+    def line(lane: Lane, reading: Lock, clock: Stopwatch) -> Line:
+        def read(tile: Tile) -> Block:
+            with reading, clock.during("reading"):
+                return state.blocks.read(tile, lane.block)
 
-    computing = map(_unless_finished, map(of_values, runner.stages(stopwatch)))
-    tiles = list(state.remaining.tiles(runner.plan.patch))
-    with stopwatch.during("running"):
-        run_stages(tiles, [read, *computing, write], here=1)
+        stages: list[Work] = [read, *map(through, lane.stages), write]
+        return Line(stages, here=1) if lane.block is None else Line([in_turn(stages)])
 
-
-def _unless_finished(compute: Work) -> Work:
-    """What is done with a patch, if anything is to be done."""
-    return lambda patch: patch if patch.finished else compute(patch)
+    per_process = [(lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch)]
+    lines = [line(lane, reading, clock) for lanes, reading, clock in per_process for lane in lanes]
+    tiles = list(state.remaining.tiles(processes.plan.patch))
+    try:
+        with Lines(tiles, lines) as work, processes.in_use(stopwatch):
+            with stopwatch.during("building"):
+                work.meanwhile(processes.wait_until_ready)
+            with stopwatch.during("running"):
+                work.finish()
+    finally:
+        stopwatch.add("reading", fmean(clock.seconds.busy.reading for _, _, clock in per_process))
 
 
 def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
-    """Values as they are stored: from float32, or as they are already.
+    """Return values as they are stored: from float32, or as they are already.
 
     ``uint8`` maps 0..1 to 0..255, and what lies outside to the ends; ``float16`` is infinite
     beyond 65504.
@@ -138,15 +219,15 @@ def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
 
 
 def bytes_per_input_voxel(itemsize: int) -> int:
-    """Host bytes of a block read ahead: as stored, a copy where it is padded, and as float32."""
+    """Return the host bytes of a block read ahead: as stored, a padded copy, and as float32."""
     return 2 * itemsize + 4
 
 
 def bytes_per_output_voxel(dtype: OutputType) -> int:
-    """Host bytes of a block computed, one being written, and a copy of that as it is stored.
+    """Return the host bytes of a block computed, one being written, and a copy of it as stored.
 
-    The copy of a block of float32 is HDF5's, of a part that is not contiguous; uint8 is scaled in
-    float32 first.
+    HDF5 makes that copy of float32, if the part is not contiguous. uint8 is scaled in float32
+    first.
     """
     scaled = 4 if dtype == "uint8" else 0
     return 2 * 4 + scaled + np.dtype(dtype).itemsize

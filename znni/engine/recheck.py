@@ -1,9 +1,8 @@
-"""Whether a run that goes on computes what the runs before it computed."""
+"""Check that a resumed run computes what the runs before it computed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,38 +12,34 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import ACCURACIES, Accuracy, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
-from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.oom_fallback import FallbackRunner, Smaller
 from znni.engine.pipeline import RunState
-from znni.engine.remaining import Remaining
-from znni.machine.machine import DeviceKind
+from znni.engine.tiles import Remaining
 from znni.plans.job_seconds import JobSeconds
-from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
 
-# How far apart values of a type may be that were rounded from nearly the same: as a share of them,
-# and beside that.
+# How far apart values may be that were rounded to a type from nearly the same values: as a share of
+# them, and beside that.
 ROUNDING: dict[OutputType, tuple[float, int]] = {
     "float32": (0.0, 0),
     "float16": (2.0**-10, 0),
     "uint8": (0.0, 1),
 }
 
-
-# What values count at least where a difference is told as a share of the largest of them.
+# The least scale of values, if a difference is given as a share of the largest of them.
 LEAST_SCALE = 1e-6
 
 
 class Comparison:
-    """Takes what is computed, and holds it to what an output has already.
+    """Takes what is computed, and compares it with what an output holds already.
 
     Args:
-        output: has it.
+        output: the output.
         accepted: the difference that is not counted.
 
     Attributes:
-        same: whether all was the same, to the last bit.
-        largest: difference counted, as a share of the largest value: not a number where one is not.
+        same: whether all values were the same, to the last bit.
     """
 
     def __init__(self, output: Output, accepted: int) -> None:
@@ -56,7 +51,7 @@ class Comparison:
 
     @property
     def largest(self) -> float:
-        """Of what was compared so far."""
+        """The largest difference counted so far, as a share of the largest value; NaN if one is."""
         return self._apart / max(self._scale, LEAST_SCALE)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
@@ -73,22 +68,23 @@ class Comparison:
 
 
 def recheck(
-    runner: EnduringRunner,
+    runner: FallbackRunner,
     state: RunState,
     output: Output,
     accuracy: Accuracy,
-    smaller: Callable[[Plan, DeviceKind], Plan],
+    smaller: Smaller,
 ) -> JobSeconds:
-    """Compute once more the block that was finished last of those that needed it, if there is one.
+    """Compute again the last finished block that had to be computed, if there is one.
 
-    It may have had another plan, with other patches: all of it was computed if any of it had to be.
+    An earlier plan with other patches may have computed it. That computed the whole block if any
+    voxel of it is inside the mask, and so does this.
 
     Args:
-        runner: with the plan to go on with.
+        runner: has the plan to go on with.
         state: what is left of the job.
-        output: with the blocks that are finished.
+        output: has the finished blocks.
         accuracy: the class that primitives may have.
-        smaller: as ``EnduringRunner.run`` takes it.
+        smaller: finds the plan to go on with if memory runs out.
 
     Returns:
         Where the time went.
@@ -122,7 +118,7 @@ def recheck(
 
 
 def _finished(history: list[tuple[Box, bool]]) -> list[Box]:
-    """The blocks that are finished, in the order in which they were."""
+    """Return the finished blocks, in the order in which they were finished."""
     finished: dict[Box, None] = {}
     for box, written in history:
         if written:

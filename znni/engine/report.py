@@ -1,4 +1,4 @@
-"""How a run went, beside what was predicted of it."""
+"""How a run went, beside its prediction."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ class Report:
     """How a run went.
 
     Attributes:
-        plan: what was to be run.
-        fallbacks: the plans that went on where memory ran out, first to last.
+        plan: the first plan.
+        fallbacks: the plans that the run went on with after memory ran out, in order.
         voxels: output voxels that the run computed.
         time: where the wall time went, from preparing the primitives to the last block written.
         peak_memory: the process's peak resident bytes.
         attributes: how the output came to be, as stored with it.
-        accuracy_note: what is to be said of its accuracy, if it is not float32 as a matter of
-            course.
-        finished_before: output voxels that earlier runs left, which this one went on from.
+        accuracy_note: a note on its accuracy; empty if it is float32 and nothing else was allowed.
+        finished_before: output voxels that earlier runs had finished.
         skipped: blocks that needed no work.
-        gpu_peak_memory: bytes of a GPU that its arrays took at their highest, of the one where
-            they took the most.
+        gpu_peak_memory: the most bytes that arrays took of a GPU; if there are several, of the one
+            where they took the most.
     """
 
     plan: Plan
@@ -45,11 +44,11 @@ class Report:
 
     @property
     def seconds(self) -> float:
-        """Wall time."""
+        """The wall time."""
         return self.time.total
 
     def __str__(self) -> str:
-        """What happened, in a line, and a table of what was measured and predicted."""
+        """Return a line on what happened, and a table of what was measured and predicted."""
         said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}", self._bottleneck()]
         if self.finished_before:
             said.append(f"{counted(self.finished_before, 'voxel')} were finished before")
@@ -84,7 +83,7 @@ class Report:
         ]
 
     def _stages(self, expected: JobSeconds) -> Iterator[tuple[str, ...]]:
-        """How long each stage worked, and how long it waited for others."""
+        """Return a row for each stage: how long it worked, and how long it waited for others."""
         predicted = expected.busy.by_stage()
         for stage, busy in self.time.busy.by_stage().items():
             if busy or predicted[stage]:

@@ -1,11 +1,11 @@
-"""Blocks of a run that needed no work."""
+"""Reading blocks, and finding those that need no work."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -13,10 +13,17 @@ from znni.core.errors import InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
+from znni.engine.stages import Work
 from znni.engine.tiles import Job, Tile, read_input
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.primitives.reference import activation
+
+# Bytes of a mask that are read at a time. They are part of the memory promised for a process.
+MASK_BYTES = 2**20
+
+# Outputs of constant input that are kept.
+MOST_CONSTANTS = 256
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,7 @@ class Skipped:
     """How many blocks were not computed, and why.
 
     Attributes:
-        outside_mask: blocks that no voxel of the mask is in.
+        outside_mask: blocks without a voxel of the mask.
         constant: blocks that see one value per map.
     """
 
@@ -32,41 +39,60 @@ class Skipped:
     constant: int = 0
 
     def __str__(self) -> str:
-        """In words; empty where there were none."""
+        """Return this in words; empty if there were none."""
         reasons = {"outside the mask": self.outside_mask, "of constant input": self.constant}
         said = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
         total = counted(self.outside_mask + self.constant, "block")
         return f"{total} not computed: {', '.join(said)}" * bool(said)
 
 
-MASK_BYTES = 2**20  # of a mask, read at a time: promised as part of what a process takes
-MOST_CONSTANTS = 256  # that are kept
-
-
-class Block(NamedTuple):
-    """What is known of a tile's block once it is read.
+class InputBlock(NamedTuple):
+    """A block on its way through the stages that compute it.
 
     Attributes:
-        values: what the network sees (f, z, y, x), or what it gives (f', Z, Y, X).
-        finished: whether it is the latter.
+        tile: its place in the job.
+        values: what the network sees (f, z, y, x); later what the last stage made of it.
     """
 
+    tile: Tile
+    values: Any
+
+    def through(self, stage: Work) -> InputBlock:
+        """Return the block after one stage more."""
+        return self._replace(values=stage(self.values))
+
+
+class KnownBlock(NamedTuple):
+    """A block whose output is known. It goes straight to writing: no stage changes it.
+
+    Attributes:
+        tile: its place in the job.
+        values: the output (f', Z, Y, X).
+    """
+
+    tile: Tile
     values: Float32
-    finished: bool
+
+    def through(self, _stage: Work) -> KnownBlock:
+        """Return the block as it is."""
+        return self
+
+
+Block: TypeAlias = InputBlock | KnownBlock
 
 
 class Blocks:
-    """Reads blocks, in any thread, and finds those of a job that need no work.
+    """The blocks of a job's input. Any thread may read them.
 
     Args:
         volume: the input.
         job: which output is wanted.
         network: what is computed.
-        weights: of it.
-        mask: over the input volume; voxels that are 0 need no output. None: all do.
+        weights: the network's parameters.
+        mask: over the input volume; voxels that are 0 need no output. None: all need output.
 
     Attributes:
-        skipped: the blocks found so far.
+        skipped: the blocks found so far that need no work.
     """
 
     def __init__(
@@ -87,20 +113,19 @@ class Blocks:
         self._noting = Lock()
 
     def read(self, tile: Tile, into: Float32 | None = None) -> Block:
-        """What the network sees for a tile, or what it gives where that is known.
+        """Read what the network sees for a tile, or find its output if no work is needed.
 
         Args:
             tile: a patch of the job.
-            into: an array that takes what the network sees, if there is one.
+            into: an array for what the network sees; None makes one.
 
         Raises:
-            UnusableValues: as ``read_input``.
+            UnusableValues: a value is NaN, or infinite as float32.
         """
         if self.is_outside(tile.written):
             with self._noting:
                 self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
-            nothing = np.zeros(self._network.out_features, np.float32)
-            return _finished(nothing, tile)
+            return _known(tile, np.zeros(self._network.out_features, np.float32))
         view, scaling = self._network.field_of_view, self._network.scaling
         try:
             seen = read_input(self._volume, self._job, tile, view, scaling, into)
@@ -109,21 +134,21 @@ class Blocks:
                 error.add_note("the mask is 0 there, but this voxel is seen by others")
             raise
         if not is_constant(seen):
-            return Block(seen, finished=False)
+            return InputBlock(tile, seen)
         with self._noting:
             self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
             given = self._of_constant(seen[:, 0, 0, 0])
-        return _finished(given, tile)
+        return _known(tile, given)
 
     def unmasked(self) -> Blocks:
-        """The same blocks, all of which need output."""
+        """Return the same blocks without the mask: all need output."""
         return Blocks(self._volume, self._job, self._network, self._weights)
 
     def is_outside(self, box: Box) -> bool:
-        """Whether no output is needed of any voxel of a box of the output.
+        """Return whether no voxel of a box of the output is needed.
 
         Raises:
-            UnusableValues: the mask holds NaN, as far as it was read to tell.
+            UnusableValues: the mask holds NaN in the part that was read.
         """
         if self._mask is None:
             return False
@@ -140,16 +165,22 @@ class Blocks:
         return self._constants[key]
 
 
+def _known(tile: Tile, values: Float32) -> KnownBlock:
+    """Return a block with the same values (f',) everywhere, which takes no memory for them."""
+    everywhere = np.broadcast_to(values[:, None, None, None], (len(values), *tile.computed.size))
+    return KnownBlock(tile, everywhere)
+
+
 def is_constant(block: Float32) -> bool:
-    """Whether each map of (f, z, y, x) has one value."""
+    """Return whether each map of (f, z, y, x) has one value."""
     last = block[:, -1, -1, -1]
     if (block[:, 0, 0, 0] != last).any():
-        return False  # most blocks, at once
+        return False  # this tells of most blocks at once
     return bool((block.min(axis=(1, 2, 3)) == block.max(axis=(1, 2, 3))).all())
 
 
 def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
-    """What a network gives (f',) where all that it sees are these values (f,)."""
+    """Return the output (f',) of a network that sees nothing but these values (f,)."""
     maps = values.astype(np.float64)
     for conv in network.convolutions:
         layer = weights[conv.name]
@@ -172,7 +203,7 @@ def check_mask(mask: Volume, volume: Volume) -> None:
 
 
 def _needed(mask: Volume, piece: Box) -> bool:
-    """Whether output is needed of any voxel of a piece of a mask."""
+    """Return whether output is needed of any voxel of a piece of a mask."""
     values = mask.read(piece)
     if values.dtype.kind == "f" and np.isnan(values.min()):
         found = np.argwhere(np.isnan(values[0]))[0]
@@ -186,19 +217,13 @@ def _needed(mask: Volume, piece: Box) -> bool:
 
 
 def mask_pieces(box: Box, itemsize: int) -> Iterator[Box]:
-    """A box in pieces of ``MASK_BYTES`` or less, but of a whole row or more.
+    """Cut a box into pieces of ``MASK_BYTES`` or less, but of a whole row or more.
 
     Args:
-        box: of voxels.
-        itemsize: bytes of one.
+        box: what to cut.
+        itemsize: bytes of a voxel.
     """
     size, most = box.size, MASK_BYTES // itemsize
     height = max(1, min(size.y, most // size.x))
     depth = max(1, most // (height * size.x))
     return box.cut(Vec3(depth, height, box.stop.x))
-
-
-def _finished(values: Float32, tile: Tile) -> Block:
-    """A block that has the same values (f',) everywhere, and takes no memory for it."""
-    everywhere = np.broadcast_to(values[:, None, None, None], (len(values), *tile.computed.size))
-    return Block(everywhere, finished=True)

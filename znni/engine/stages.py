@@ -1,23 +1,51 @@
-"""Stages that work at the same time, each on an item that the one before has handed on.
+"""Stages that work at the same time, each on an item that the stage before has handed on.
 
-No item waits between two stages: one that is done with an item keeps it until the next stage is
-free. So a chain holds as many items as it has stages, and what each stage makes exists twice at
-most: once where it is made, and once where it is taken from.
+A line is a sequence of stages. Several lines may share one source of items: each item goes through
+the line that is free first.
+
+No item waits between two stages: a stage keeps an item until the next stage is free. So a line
+holds at most as many items as it has stages. What a stage makes exists at most twice: once where it
+is made, and once where it is taken from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from threading import Condition, Thread
-from typing import Any, TypeAlias
+from functools import partial
+from threading import Condition, Lock, Thread
+from typing import Any, NamedTuple, Self, TypeAlias
 
-# What a stage does with an item.
+# What a stage does with an item. It returns the item for the next stage.
 Work: TypeAlias = Callable[[Any], Any]
 
 
-def of_values(work: Work) -> Work:
-    """The stage that does with the ``values`` of an item, a ``NamedTuple``, what ``work`` does."""
-    return lambda item: item._replace(values=work(item.values))
+def through(stage: Work) -> Work:
+    """Return the stage for items that have a method ``through``, which decides what is done."""
+    return lambda item: item.through(stage)
+
+
+def in_turn(stages: Sequence[Work]) -> Work:
+    """Return one stage that does what several do, one after the other."""
+
+    def work(item: Any) -> Any:
+        for stage in stages:
+            item = stage(item)
+        return item
+
+    return work
+
+
+class Line(NamedTuple):
+    """Stages that items go through, in order.
+
+    Attributes:
+        stages: what each does with an item.
+        here: the stage that works in the thread that waits for the line; None for no stage. The
+            others have threads of their own.
+    """
+
+    stages: Sequence[Work]
+    here: int | None = None
 
 
 class Over(Exception):
@@ -25,7 +53,7 @@ class Over(Exception):
 
 
 class Handover:
-    """Where one stage hands item after item to the next."""
+    """The place where one stage hands item after item to the next."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -33,7 +61,7 @@ class Handover:
         self._over = False
 
     def give(self, item: Any) -> None:
-        """Hand an item on, once the next stage takes it.
+        """Hand an item on, and wait until the next stage takes it.
 
         Raises:
             Over: it takes no more.
@@ -47,7 +75,7 @@ class Handover:
                 raise Over
 
     def take(self) -> Any:
-        """The next item, once the stage before gives it.
+        """Wait for the next item, and return it.
 
         Raises:
             Over: there are no more.
@@ -60,71 +88,125 @@ class Handover:
             return self._offered.pop()
 
     def close(self) -> None:
-        """Say that no more are given, or taken."""
+        """Say that no more items are given, or taken."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
 
-class _Beginning(Handover):
-    """Gives what there is to the first stage."""
+class _Source(Handover):
+    """Gives items to the first stages of all lines."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         super().__init__()
         self._items: Iterator[Any] = iter(items)
+        self._taking = Lock()
 
     def take(self) -> Any:
-        for item in self._items:
-            return item
+        with self._taking:
+            if not self._over:
+                for item in self._items:
+                    return item
         raise Over
 
 
 class _End(Handover):
-    """Takes what the last stage gives, and forgets it."""
+    """Takes what a last stage gives, and forgets it."""
 
     def give(self, item: Any) -> None:
         pass
 
 
-def run_stages(items: Iterable[Any], stages: Sequence[Work], here: int) -> None:
-    """Take items through all stages, in order.
+class Lines:
+    """Threads that take items through lines of stages, within a ``with`` block.
 
-    What a stage raises ends the run: those before it stop after the item that they are at, those
-    after it finish what they have, and then it is raised here. Of several errors the first is.
+    An error in a stage ends the work. No line takes another item. In the same line, the stages
+    before it stop after the item that they are at, and those after it finish what they have. The
+    other lines finish their items.
 
     Args:
-        items: what the first stage takes.
-        stages: what each does with an item, to give it to the next.
-        here: which of them works in this thread; the others have threads of their own.
+        items: what the first stages take.
+        lines: what is done with each item.
     """
-    between = [_Beginning(items), *(Handover() for _ in stages[1:]), _End()]
-    errors: list[BaseException] = []
 
-    def run(index: int) -> None:
-        before, after = between[index : index + 2]
+    def __init__(self, items: Iterable[Any], lines: Iterable[Line]) -> None:
+        source = _Source(items)
+        self._errors: list[BaseException] = []
+        self._handovers: list[Handover] = [source]
+        self._threads: list[Thread] = []
+        self._here: list[Callable[[], None]] = []
+        for stages, here in lines:
+            between = [source, *(Handover() for _ in stages[1:]), _End()]
+            self._handovers += between[1:]
+            for index, stage in enumerate(stages):
+                run = partial(self._run, stage, *between[index : index + 2])
+                if index == here:
+                    self._here.append(run)
+                else:
+                    self._threads.append(Thread(target=run))
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def meanwhile(self, work: Callable[[], None]) -> None:
+        """Do something in this thread while the others work.
+
+        Raises:
+            Exception: the first that was raised in any thread, if this work raises one.
+        """
+        try:
+            work()
+        except Exception as error:
+            self._errors.append(error)
+        else:
+            return
+        raise self._errors[0]
+
+    def finish(self) -> None:
+        """Do the work of the stages of this thread, and wait for all others.
+
+        Raises:
+            BaseException: the first that was raised in a stage.
+        """
+        for run in self._here:
+            run()
+        _wait_for(self._threads)
+        if self._errors:
+            raise self._errors[0]
+
+    def __exit__(self, *_: object) -> None:
+        for handover in self._handovers:  # a signal, or an error, may have ended the waiting
+            handover.close()
+        _wait_for(self._threads)
+
+    def _run(self, stage: Work, before: Handover, after: Handover) -> None:
         try:
             while True:  # no name keeps an item that was handed on alive
-                after.give(stages[index](before.take()))
+                after.give(stage(before.take()))
         except Over:
             pass
         except BaseException as error:
-            errors.append(error)
+            self._errors.append(error)
         finally:
             before.close()
             after.close()
 
-    others = [Thread(target=run, args=(index,)) for index in range(len(stages)) if index != here]
-    for thread in others:
-        thread.start()
-    try:
-        run(here)
-        _wait_for(others)
-    finally:  # where a signal ends the waiting
-        for handover in between:
-            handover.close()
-        _wait_for(others)
-    if errors:
-        raise errors[0]
+
+def run_stages(items: Iterable[Any], stages: Sequence[Work], here: int) -> None:
+    """Take items through all stages, in order.
+
+    Args:
+        items: what the first stage takes.
+        stages: what each does with an item.
+        here: the stage that works in this thread; the others have threads of their own.
+
+    Raises:
+        BaseException: the first that was raised in a stage; ``Lines`` says what it ends.
+    """
+    with Lines(items, [Line(stages, here)]) as lines:
+        lines.finish()
 
 
 def _wait_for(threads: Iterable[Thread]) -> None:

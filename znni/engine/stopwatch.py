@@ -1,4 +1,4 @@
-"""Measuring where the time of a job goes."""
+"""Measure where the time of a job goes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Purpose: TypeAlias = Literal["building", "running"] | Stage
 
 
 class Stopwatch:
-    """Adds up the seconds of each purpose, whichever thread has it; no two threads share one."""
+    """Adds up the seconds of each purpose. Only one thread at a time may add to a purpose."""
 
     def __init__(self) -> None:
         self._seconds: dict[Purpose, float] = {}
 
     @contextmanager
     def during(self, purpose: Purpose) -> Iterator[None]:
-        """Count what happens within a ``with`` block, however it ends."""
+        """Count the time of a ``with`` block, however it ends."""
         start = perf_counter()
         try:
             yield
@@ -28,12 +28,12 @@ class Stopwatch:
             self.add(purpose, perf_counter() - start)
 
     def add(self, purpose: Purpose, seconds: float) -> None:
-        """Count seconds that were measured otherwise."""
+        """Add seconds that were measured elsewhere."""
         self._seconds[purpose] = self._seconds.get(purpose, 0.0) + seconds
 
     @property
     def seconds(self) -> JobSeconds:
-        """So far."""
+        """The seconds of all purposes so far."""
         known = self._seconds.get
         busy = StageSeconds(
             known("reading", 0.0),

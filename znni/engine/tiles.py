@@ -1,8 +1,8 @@
-"""Which boxes of a volume are read, computed and written, and reading beyond its edges."""
+"""The boxes of a volume that are read, computed and written, and reading beyond its edges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, SupportsIndex, TypeAlias
@@ -17,7 +17,7 @@ from znni.core.volume import Volume
 from znni.network.network import InputScaling, Network
 from znni.network.weights import Float32
 
-# Of float32 that are scaled at a time: a mebibyte.
+# Values that are scaled at a time: a mebibyte of float32.
 CACHED_VALUES = 2**18
 
 Region: TypeAlias = Box | tuple[slice, slice, slice]
@@ -25,16 +25,16 @@ Region: TypeAlias = Box | tuple[slice, slice, slice]
 
 @dataclass(frozen=True)
 class Job:
-    """The output asked for, in coordinates of the input volume.
+    """The wanted output, in coordinates of the input volume.
 
     Attributes:
         volume: extents of the input volume.
-        origin: where the field of view of the first output voxel starts; negative where it
-            begins beyond the volume's edge.
+        origin: where the field of view of the first output voxel starts; negative if that is
+            beyond the volume's edge.
         output: extents of the output.
         center: the input voxel that the first output voxel stands for: the middle of its field
-            of view, the lower of the two middles where its extent is even.
-        pad: what is seen beyond the volume's edges.
+            of view, or the lower of the two middles if its extent is even.
+        pad: what the network sees beyond the volume's edges.
     """
 
     volume: Vec3
@@ -45,7 +45,7 @@ class Job:
 
 
 def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Region | None) -> Job:
-    """The output of a whole volume, or of a region of it.
+    """Make the job for a whole volume, or for a region of it.
 
     Args:
         network: its field of view decides how much border is lost.
@@ -54,12 +54,12 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
             ``same`` gives all, padding beyond the edges.
         pad: ``reflect`` (without repeating the edge voxel), ``edge``, or ``constant`` (the
             network sees zeros).
-        roi: voxels of the input volume for which output is wanted; the context around them is
-            read from the volume, so the result is that part of the whole volume's output. An
-            end of a slice left out is that of the voxels that have output.
+        roi: voxels of the input volume for which output is wanted. The context around them is
+            read from the volume, so the result is that part of the whole volume's output. A slice
+            without an end goes as far as voxels have output.
 
     Raises:
-        InvalidInput: nothing would be computed, or ``roi`` asks for voxels that have no output.
+        InvalidInput: nothing would be computed, or ``roi`` has voxels without output.
     """
     check_names(border=border, pad=pad)
     if border == "valid" and pad != "reflect":
@@ -104,7 +104,7 @@ def _region(roi: Region, possible: Box) -> Box:
 
 
 def _is_part(part: object) -> bool:
-    """Whether it is a slice between integers, or an end left out, and takes every voxel."""
+    """Return whether it is a slice of every voxel, whose ends are integers or left out."""
     ends = (part.start, part.stop) if isinstance(part, slice) and part.step is None else ("",)
     return all(end is None or isinstance(end, SupportsIndex) for end in ends)
 
@@ -114,9 +114,9 @@ class Tile:
     """One patch's place in a job, in output coordinates.
 
     Attributes:
-        computed: the box that the patch computes; beyond the output where that is smaller than
+        computed: the box that the patch computes. It reaches beyond an output that is smaller than
             the patch.
-        written: the part of it that this tile, and no other, writes.
+        written: the part of that box which this tile writes, and no other.
     """
 
     computed: Box
@@ -124,16 +124,17 @@ class Tile:
 
     @property
     def written_in_patch(self) -> Box:
-        """``written`` relative to the patch."""
+        """The box ``written`` relative to the patch."""
         start = self.written.start - self.computed.start
         return Box(start, start + self.written.size)
 
 
 def tiles(output: Vec3, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
-    """Patches that cover an output, or a part of it, x fastest; the written boxes partition that.
+    """Cover an output, or a part of it, with patches, x fastest.
 
-    A patch that would end beyond the output is shifted back to end where the output does. So
-    where patches of a part begin as those of the whole do, they compute the same.
+    The boxes that they write partition it. A patch that would end beyond the output is shifted back
+    to end where the output does. So patches of a part that begin as those of the whole compute the
+    same.
     """
     start, stop = part or Box(Vec3(0, 0, 0), output)
     ends = (output - patch).maximum(Vec3(0, 0, 0))
@@ -146,6 +147,46 @@ def tiles(output: Vec3, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
         )
 
 
+class Remaining:
+    """The part of an output that is not written yet, as boxes that do not overlap.
+
+    Patches cover one box after the other. The next patch in order leaves at most three boxes of its
+    box: the rest of its row, of its layer of rows, and of the layers. So if a run goes on with
+    patches of another size, they cover what is left and nothing else. If it goes on with the same
+    size, the patches lie where they lie in a run that was never stopped.
+
+    Args:
+        output: extents of the output.
+        history: boxes that were written (True), or lost since (False), in order.
+
+    Attributes:
+        output: extents of the output.
+    """
+
+    def __init__(self, output: Vec3, history: Iterable[tuple[Box, bool]] = ()) -> None:
+        self.output = output
+        self._boxes = [Box(Vec3(0, 0, 0), output)]
+        for box, written in history:
+            if written:
+                self.take_off(box)
+            else:
+                self._boxes.insert(0, box)
+
+    @property
+    def voxels(self) -> int:
+        """The number of voxels that are left."""
+        return sum(box.size.volume for box in self._boxes)
+
+    def tiles(self, patch: Vec3) -> Iterator[Tile]:
+        """Cover what is left with patches; the boxes that they write partition it."""
+        for box in tuple(self._boxes):
+            yield from tiles(self.output, patch, box)
+
+    def take_off(self, box: Box) -> None:
+        """Note that a box is written."""
+        self._boxes = [part for left in self._boxes for part in left.without(box)]
+
+
 def read_input(
     volume: Volume,
     job: Job,
@@ -154,18 +195,18 @@ def read_input(
     scaling: InputScaling,
     into: Float32 | None = None,
 ) -> Float32:
-    """What the network sees for a tile: float32 (f, z, y, x), scaled, padded beyond the edges.
+    """Read what the network sees for a tile: float32 (f, z, y, x), scaled, padded at the edges.
 
     Args:
         volume: the input.
         job: which output is wanted.
-        tile: a patch of it.
+        tile: a patch of the job.
         view: the network's field of view.
-        scaling: of the values.
-        into: an array that takes the result, if there is one.
+        scaling: how values are scaled.
+        into: an array for the result; None makes one.
 
     Raises:
-        UnusableValues: one is NaN, or infinite as float32: it would spread over its neighbours.
+        UnusableValues: a value is NaN, or infinite as float32, and would spread to its neighbours.
     """
     box = Box(tile.computed.start, tile.computed.stop + view - 1).shifted(job.origin)
     sources = [
@@ -187,7 +228,7 @@ def read_input(
 
 
 def _source(start: int, stop: int, extent: int, pad: Pad) -> NDArray[np.int64]:
-    """For each position of an axis, in the volume or beyond, the index of the voxel seen there."""
+    """Return the index of the voxel seen at each position of an axis, in the volume or beyond."""
     position = np.arange(start, stop)
     if pad != "reflect" or extent == 1:
         return position.clip(0, extent - 1)
@@ -207,13 +248,13 @@ def _blank_outside(values: Float32, box: Box, volume: Vec3) -> None:
 
 
 def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
-    """Make values of those stored, whatever their axes' order; whether all are finite.
+    """Scale stored values, whatever the order of their axes, and return whether all are finite.
 
-    Some planes at a time, which are in a core's cache from the first pass over them to the last.
+    It takes some planes at a time, which stay in a core's cache for all passes over them.
     """
     depth = max(1, CACHED_VALUES // (raw.shape[2] * raw.shape[3]))
     finite = True
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found here
+    with np.errstate(over="ignore", invalid="ignore"):  # the check below finds what overflows
         for stored, made in zip(raw, values, strict=True):
             for z in range(0, len(made), depth):
                 planes = made[z : z + depth]
@@ -227,7 +268,7 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
 def _not_finite(
     values: Float32, raw: NDArray[Any], sources: list[NDArray[np.int64]]
 ) -> UnusableValues:
-    """The error that names the first of the values that are not finite."""
+    """Return the error that names the first value that is not finite."""
     first = np.unravel_index(np.isfinite(values).argmin(), values.shape)
     z, y, x = (source[index] for source, index in zip(sources, first[1:], strict=True))
     return UnusableValues(

@@ -1,1 +1,1 @@
-"""Networks of other libraries as network files: PyTorch, ONNX and ZNN."""
+"""Converting networks of PyTorch, ONNX and ZNN to network files."""

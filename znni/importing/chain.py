@@ -1,8 +1,9 @@
-"""Layers from steps: what comes between convolutions is folded into them, exactly.
+"""Layers from steps. Operations between convolutions are folded into them, without error.
 
-A factor and a shift of each map go into the convolution before, or else the one after; both
-they (if no factor is negative) and increasing activations give the same before a max-pooling as
-after it. What no convolution can take in becomes one of its own with kernel 1.
+A factor and a shift of each map go into the convolution before, or else into the one after.
+Max-pooling commutes with increasing activations, and with factors that are not negative, so these
+may pass it. If no convolution can take a step in, the step becomes a convolution of its own with
+kernel 1.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from znni.network.weights import ConvWeights, Weights, checked_weights
 
 @dataclass(frozen=True)
 class Chain:
-    """A network, its weights, and what of the source each of its layers stands for."""
+    """A network, its weights, and the parts of the source that each layer stands for."""
 
     network: Network
     weights: Weights
@@ -33,7 +34,7 @@ class Chain:
 
 @dataclass
 class _Conv:
-    """A convolution that may still take in what follows it."""
+    """A convolution that may still take in the steps after it."""
 
     origins: list[str]
     weight: Float64
@@ -44,7 +45,7 @@ class _Conv:
 
 @dataclass
 class _Folding:
-    """The layers so far, and what is still to be applied to their output."""
+    """The layers so far, and the factor and shift that still apply to their output."""
 
     maps: int
     layers: list[_Conv | MaxPooling] = field(default_factory=list)
@@ -112,7 +113,7 @@ class _Folding:
             self._append_pointwise(self.pending, "identity")
 
     def _open_conv(self, *, through_pools: bool) -> _Conv | None:
-        """The convolution whose output, pooled or not, is the output so far; None if changed."""
+        """Return the convolution that gives the output so far, pooled or not; None if changed."""
         if self.pending:
             return None
         for layer in reversed(self.layers):
@@ -133,13 +134,14 @@ def chain(name: str, steps: Iterable[Step], source: str, scaling: InputScaling) 
     """Fold steps into the layers of a network.
 
     Args:
-        name: of the network.
-        steps: first to last.
-        source: named by errors on weights.
-        scaling: of the network's input.
+        name: name of the network.
+        steps: steps from first to last.
+        source: name of the weights in errors.
+        scaling: scaling of the network's input.
 
     Raises:
-        InvalidInput: no convolution, maps that do not chain, or weights beyond float32.
+        InvalidInput: there is no convolution, numbers of maps do not match, or weights exceed
+            float32.
     """
     steps = tuple(steps)
     first = next((step for step in steps if isinstance(step, Convolution)), None)
@@ -167,7 +169,7 @@ def _named(
     source: str,
     scaling: InputScaling,
 ) -> Chain:
-    """The folded layers with names, in float32."""
+    """Return the folded layers with names, in float32."""
     layers: list[Layer] = []
     origins: list[str] = []
     arrays: dict[str, ConvWeights] = {}
@@ -184,11 +186,11 @@ def _named(
         else:
             layers.append(Pool(called, layer.window))
             origins.append(layer.origin)
-    network = Network(name, in_features, tuple(layers), scaling)
+    network = Network.chain(name, in_features, tuple(layers), scaling)
     weights = checked_weights(Weights(arrays, source), network)
     return Chain(network, weights, tuple(origins))
 
 
 def _float32(array: Float64) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    with np.errstate(over="ignore"):  # checked_weights reports what becomes infinite
+    with np.errstate(over="ignore"):  # checked_weights reports values that become infinite
         return np.ascontiguousarray(array, dtype=np.float32)

@@ -1,6 +1,6 @@
-"""Steps from what sources say of their layers; what a sliding window cannot be is refused.
+"""Steps from the descriptions of layers in a source, after checks that networks here allow them.
 
-All raise ``InvalidInput`` that names the layer's origin, what it has and what to do instead.
+All functions raise an ``InvalidInput`` that names the layer's origin, its problem and a remedy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from znni.core.yaml_file import is_count
 from znni.importing.steps import Affine, Convolution, Float64, MaxPooling, Nonlinearity
 from znni.network.network import Activation
 
-# What a layer with a parameter must have it be: the slope of leaky_relu, the scale of elu.
+# Required parameters of activations: the slope of leaky_relu, the scale of elu.
 PARAMETERS: Mapping[str, float] = {"leaky_relu": 0.01, "elu": 1.0}
 
 CHAIN = (
@@ -34,7 +34,7 @@ INSIDE = (
 
 
 def refuse(origin: str, why: str) -> NoReturn:
-    """Raise the error on a layer."""
+    """Raise an error about a layer."""
     raise InvalidInput(f"{origin} {why}")
 
 
@@ -54,7 +54,7 @@ def convolution(
     groups: object = 1,
     name: str = "",
 ) -> Convolution:
-    """A convolution, of weights (out, in, z, y, x) and a bias (out,) or none."""
+    """Return a convolution with weights (out, in, z, y, x) and a bias (out,) or none."""
     kernels = values(origin, "weight", weight)
     if kernels.ndim != 5 or 0 in kernels.shape:
         refuse(
@@ -98,7 +98,7 @@ def max_pooling(
     ceil_mode: object = False,
     name: str = "",
 ) -> MaxPooling:
-    """A max-pooling; a ``stride`` that is empty or None is the window."""
+    """Return a max-pooling. If ``stride`` is empty or None, it is the window."""
     size = extents(origin, "window", window)
     given = size if stride is None or stride == [] else extents(origin, "stride", stride)
     if given != size:
@@ -124,7 +124,7 @@ def batch_norm(
     variance: object,
     epsilon: object,
 ) -> Affine:
-    """A batch normalization in evaluation mode; ``scale`` and ``shift`` may be None."""
+    """Return a batch normalization in evaluation mode; ``scale`` and ``shift`` may be None."""
     if mean is None or variance is None:
         refuse(
             origin,
@@ -144,7 +144,7 @@ def batch_norm(
 
 
 def nonlinearity(origin: str, kind: Activation, parameter: object = None) -> Nonlinearity:
-    """An activation; ``parameter`` is that of ``leaky_relu`` or ``elu``."""
+    """Return an activation; ``parameter`` belongs to ``leaky_relu`` or ``elu``."""
     if kind in PARAMETERS and parameter is not None:
         wanted = PARAMETERS[kind]
         if not math.isclose(number(origin, "parameter", parameter), wanted, rel_tol=1e-6):
@@ -153,14 +153,14 @@ def nonlinearity(origin: str, kind: Activation, parameter: object = None) -> Non
 
 
 def softmax(origin: str, axis: object) -> Nonlinearity:
-    """A softmax over ``axis`` of (n, f, z, y, x)."""
+    """Return a softmax over ``axis`` of (n, f, z, y, x)."""
     if axis not in (1, -4):
         refuse(origin, f"is over axis {axis}; here it runs over the maps of each voxel: axis 1")
     return Nonlinearity(origin, "softmax")
 
 
 def values(origin: str, what: str, array: object) -> Float64:
-    """An array's values: real, finite numbers."""
+    """Return an array's values after checking that they are finite real numbers."""
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
         found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         refuse(origin, f"has a {what} of {found}; give floating-point numbers")
@@ -170,7 +170,7 @@ def values(origin: str, what: str, array: object) -> Float64:
 
 
 def extents(origin: str, what: str, given: object) -> Vec3:
-    """Three positive integers, of one or three given."""
+    """Return three positive integers, from one or three given ones."""
     three = [size for size in _three(given) or () if is_count(size)]
     if len(three) != 3:
         refuse(origin, f"has {what} {given}; give three positive integers")
@@ -178,14 +178,14 @@ def extents(origin: str, what: str, given: object) -> Vec3:
 
 
 def number(origin: str, what: str, given: object) -> float:
-    """A finite number."""
+    """Return a finite number."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         refuse(origin, f"has {given!r} for its {what}; give a finite number")
     return float(given)
 
 
 def no_padding(padding: object, kernel: Vec3) -> bool:
-    """Whether a padding, in PyTorch's terms, adds nothing."""
+    """Return whether a padding, given as in PyTorch, adds nothing."""
     if isinstance(padding, str):
         return padding == "valid" or (padding == "same" and kernel == Vec3(1, 1, 1))
     three = _three(padding)
@@ -193,18 +193,18 @@ def no_padding(padding: object, kernel: Vec3) -> bool:
 
 
 def _three(given: object) -> Sequence[object] | None:
-    """Three of what was given three, one or (in a list) one time."""
+    """Return three values from three or one; the one may be in a list."""
     several = list(given) if isinstance(given, list | tuple) else [given]
     return several * 3 if len(several) == 1 else several if len(several) == 3 else None
 
 
 def origin(name: str, kind: str) -> str:
-    """How messages and comments name a layer of a source."""
+    """Return the name of a source's layer, for messages and comments."""
     return "".join(c if c.isprintable() else "?" for c in f"{name} ({kind})")
 
 
 def array_of(tensor: object) -> NDArray[np.generic] | None:
-    """A PyTorch tensor as a NumPy array, float64 if it is of floats; None of None."""
+    """Return a PyTorch tensor as a NumPy array, floats as float64; None for None."""
     import torch
 
     if tensor is None:

@@ -1,4 +1,4 @@
-"""Networks of other libraries as network files: PyTorch, ONNX and ZNN.
+"""Converting networks of other libraries to network files: PyTorch, ONNX and ZNN.
 
 Each source has a module that reads it as ``steps``; ``chain`` folds those into layers,
 ``network_writer`` writes them, and ``parity`` compares them with the original.
@@ -28,13 +28,13 @@ KINDS = ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx,
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import has written.
+    """The result of an import.
 
     Attributes:
-        network: as ``znni.load_network`` reads it from its file.
-        path: of the network file.
-        parity: how close it is to the original, or why that could not be found out.
-        notes: what was assumed in reading it.
+        network: network as ``znni.load_network`` reads it from its file.
+        path: path of the network file.
+        parity: difference from the original, or the reason why it is unknown.
+        notes: assumptions made while reading the source.
     """
 
     network: Network
@@ -58,17 +58,17 @@ def convert(
     overwrite: bool = False,
     compute: Compute,
 ) -> Imported:
-    """Turn a network of another library into a network file with its weights beside it.
+    """Convert a network of another library to a network file with its weights beside it.
 
     Args:
         source: an object or file, as ``znni.import_network`` takes it.
-        out: the network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
-        like: for a state dict: a network (or its file) with the same layers.
-        overwrite: replace a network that is there.
-        compute: runs the imported network, to compare it with the original.
+        out: network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
+        like: network (or its file) with the same layers; only for a state dict.
+        overwrite: replace an existing network.
+        compute: function that runs the imported network, to compare it with the original.
 
     Returns:
-        What was written, and how it compares with the original.
+        The written network, and how it compares with the original.
 
     Raises:
         InvalidInput: the source cannot be read, or the network cannot be written.
@@ -83,11 +83,11 @@ def convert(
 
 
 def network_of(source: Any, compute: Compute) -> tuple[Network, Weights]:
-    """Return the network of a source that says how its layers are connected, and its weights.
+    """Return the network and weights of a source that says how its layers are connected.
 
     Args:
         source: as ``convert`` takes it, but no state dict.
-        compute: runs the imported network, to compare it with the original.
+        compute: function that runs the imported network, to compare it with the original.
 
     Raises:
         InvalidInput: the source cannot be read.
@@ -104,7 +104,7 @@ def _named(source: object) -> str:
 def _made(
     source: Any, like: Network | None, name: str, compute: Compute
 ) -> tuple[Chain, Parity | str, tuple[str, ...]]:
-    """What a source comes to, how it compares with the original, and what was assumed."""
+    """Return a source as a network, its comparison with the original, and the assumptions made."""
     try:
         found = _found(source, like)
         made = chain(name, found.steps, "its weights", like.scaling if like else InputScaling())
@@ -116,7 +116,7 @@ def _made(
 
 
 def _found(source: Any, like: Network | None) -> Found:
-    """What a source holds, read by the module for its kind."""
+    """Return the contents of a source, read by the module for its kind."""
     path = Path(source) if isinstance(source, str | Path) else None
     if path and not path.is_file():
         raise InvalidInput("no such file; check the path")
@@ -133,7 +133,7 @@ def _found(source: Any, like: Network | None) -> Found:
 
 
 def _arrays(source: Any) -> Any:
-    """The arrays of a state dict, by key."""
+    """Return the arrays of a state dict, by key."""
     if not isinstance(source, Mapping) and Path(source).suffix == ".safetensors":
         from znni.importing.state_dict import read_safetensors
 
@@ -163,7 +163,7 @@ def _read_file(path: Path) -> Found:
 
 
 def _read_object(source: object) -> Found:
-    """The network of a live object of PyTorch, which is loaded if there is one."""
+    """Return the network of a live PyTorch object. Only an imported PyTorch can have made one."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(source, torch.nn.Module):
         from znni.importing.torch_module import read_module

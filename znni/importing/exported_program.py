@@ -1,4 +1,4 @@
-"""An exported program of PyTorch (``.pt2``) as steps."""
+"""Exported programs of PyTorch (``.pt2``) as steps."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ PLAIN: Mapping[str, Activation] = {"relu": "relu", "sigmoid": "sigmoid", "tanh":
 
 
 def read_exported_program(file: Path | io.BytesIO) -> Found:
-    """The network of a ``.pt2`` file.
+    """Return the network of a ``.pt2`` file.
 
     Raises:
-        InvalidInput: it is no such file, or has an operator that cannot be represented.
+        InvalidInput: the file is no exported program, or has an operator that cannot be
+            represented.
     """
     try:
         with ZipFile(file) as archive:
@@ -39,7 +40,7 @@ def read_exported_program(file: Path | io.BytesIO) -> Found:
 
 
 def of_live_program(program: Any) -> Found:
-    """The network of a ``torch.export.ExportedProgram``."""
+    """Return the network of a ``torch.export.ExportedProgram``."""
     import torch
 
     saved = io.BytesIO()
@@ -48,7 +49,7 @@ def of_live_program(program: Any) -> Found:
 
 
 def _found(archive: Archive) -> Found:
-    """The network of an archive, and how to run it."""
+    """Return the network of an archive, and a way to run it."""
     start, end = archive.ends()
     size = archive.input_size()
     chain = in_order(archive.operations(), start, end)
@@ -60,7 +61,7 @@ def _found(archive: Archive) -> Found:
 
 
 def _steps(operation: Operation[Node]) -> Iterator[Step]:
-    """One operator as a step, or none where it does nothing."""
+    """Yield one operator as a step, or nothing if it does nothing."""
     origin, node = operation.origin, operation.details
     given = node.arguments.get
     match node.operator.removesuffix("_"):
@@ -110,7 +111,7 @@ def _steps(operation: Operation[Node]) -> Iterator[Step]:
 
 
 def _runner(nodes: list[Node]) -> Callable[[Float32], Float32]:
-    """The nodes, run by PyTorch one after the other with the arguments that they have."""
+    """Return a function by which PyTorch runs the nodes in order, with their own arguments."""
 
     def run(x: Float32) -> Float32:
         import torch
@@ -131,7 +132,7 @@ def _runner(nodes: list[Node]) -> Callable[[Float32], Float32]:
 
 
 def _as_torch(argument: Any) -> Any:
-    """An argument of an operator, of arrays as tensors in float32."""
+    """Return an operator's argument, with arrays as float32 tensors."""
     import torch
 
     if not isinstance(argument, np.ndarray):

@@ -1,4 +1,4 @@
-"""A graph of operations as the chain that it must be."""
+"""Graphs of operations that must be chains."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class Operation(Generic[Details]):
 
     Attributes:
         origin: its name and type.
-        reads: what it reads of what the graph computes, its input included; no parameters.
-        writes: what it computes.
-        details: as its source has it.
+        reads: names of the values that it reads: the graph's input or computed values, no
+            parameters.
+        writes: names of the values that it computes.
+        details: the node in its source's own form.
     """
 
     origin: str
@@ -35,10 +36,12 @@ class Operation(Generic[Details]):
 def in_order(
     operations: Iterable[Operation[Details]], start: str, end: str
 ) -> list[Operation[Details]]:
-    """The operations from a graph's input to its output, each the only one to read the last.
+    """Return the operations from a graph's input to its output, in order.
+
+    Each operation must be the only one that reads the previous one's result.
 
     Raises:
-        InvalidInput: they are no chain; names where it branches.
+        InvalidInput: they are no chain; the message names where it branches.
     """
     readers = defaultdict[str, list[Operation[Details]]](list)
     writers = dict[str, Operation[Details]]()

@@ -1,4 +1,4 @@
-"""A network as a file, its weights as another beside it."""
+"""Writing a network to a file, and its weights to another file beside it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from znni.network.weights import KINDS
 
 
 def weights_beside(out: Path) -> Path:
-    """Where the weights of a network file go."""
+    """Return the path of the weights that belong to a network file."""
     return out.with_suffix(".safetensors")
 
 
 def check_writable(out: Path, source: object, *, overwrite: bool) -> None:
-    """Check, before time goes into it, that a network may be written.
+    """Check that a network may be written, before any time is spent on it.
 
     Args:
-        out: of the network file.
-        source: what is imported; a file of it is never replaced.
-        overwrite: replace a network that is there.
+        out: path of the network file.
+        source: the import's source; if it is a file, it is never replaced.
+        overwrite: replace an existing network.
 
     Raises:
-        InvalidInput: it may not.
+        InvalidInput: the network may not be written.
     """
     if out.suffix not in (".yaml", ".yml") or not out.stem.isprintable():
         raise InvalidInput(f"{out}: is no name for a network file; give one that ends in .yaml")
@@ -42,16 +42,16 @@ def check_writable(out: Path, source: object, *, overwrite: bool) -> None:
                 f"{file}: exists; write elsewhere, or give {option('overwrite', True)}"
             )
     if out.exists():
-        load_network(out)  # nothing but a network is replaced
+        load_network(out)  # refuses to replace anything but a network
 
 
 def write_network(out: Path, chain: Chain, source: str) -> None:
-    """Write a network and its weights; each file takes its name once it is whole.
+    """Write a network and its weights; each file takes its name once it is complete.
 
     Args:
-        out: of the network file; the weights go beside it, as ``.safetensors``.
-        chain: what is written.
-        source: what it was imported from, for a comment.
+        out: path of the network file; the weights go beside it, as ``.safetensors``.
+        chain: network and weights to write.
+        source: name of the import's source, for a comment.
 
     Raises:
         InvalidInput: a file cannot be written.
@@ -83,7 +83,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _lines(chain: Chain, weights: str, source: str) -> Iterator[str]:
-    """The network file."""
+    """Yield the lines of the network file."""
     network = chain.network
     yield f"# {_printable(source)}, imported by znni {__version__}; comments name its layers."
     yield f"name: {_text(network.name)}"
@@ -104,7 +104,7 @@ def _lines(chain: Chain, weights: str, source: str) -> Iterator[str]:
 
 
 def _entry(layer: Layer) -> tuple[str, str]:
-    """The kind of a layer and its fields, as the file has them."""
+    """Return the kind of a layer and its fields, as written in the file."""
     if isinstance(layer, Conv):
         kernel = list(layer.kernel)
         fields = f"features: {layer.out_features}, kernel: {kernel}, activation: {layer.activation}"
@@ -113,7 +113,7 @@ def _entry(layer: Layer) -> tuple[str, str]:
 
 
 def _text(value: str) -> str:
-    """A string of YAML, which may be any."""
+    """Return any string as YAML text."""
     return json.dumps(value, ensure_ascii=False)
 
 

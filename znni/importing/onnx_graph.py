@@ -1,4 +1,4 @@
-"""An ONNX graph as steps."""
+"""ONNX graphs as steps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PLAIN: Mapping[str, Activation] = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh":
 
 
 def read_onnx(path: Path) -> Found:
-    """The network of an ``.onnx`` file.
+    """Return the network of an ``.onnx`` file.
 
     Raises:
-        InvalidInput: onnx is not installed, the file is no model, or it has a node that cannot
-            be represented.
+        InvalidInput: onnx is not installed, the file is no model, or it has a node that cannot be
+            represented.
     """
     if find_spec("onnx") is None:
         raise InvalidInput(f"needs the library onnx, which is not installed: {INSTALL}")
@@ -69,12 +69,12 @@ class _Node:
         self._inputs = [constants.get(name) for name in node.input]
 
     def attribute(self, name: str, default: object = None) -> Any:
-        """An attribute, of text as str."""
+        """Return an attribute; text as str."""
         value = self.attributes.get(name, default)
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def parameter(self, index: int) -> NDArray[np.generic] | None:
-        """A constant input; None where it is left out."""
+        """Return a constant input; None if it is left out."""
         return self._inputs[index] if index < len(self._inputs) else None
 
 
@@ -97,7 +97,7 @@ class _Graph:
                 self._constants[node.output[0]] = to_array(node.attribute[0].t)
 
     def ends(self) -> tuple[str, str]:
-        """The names of the only input and the only output."""
+        """Return the names of the only input and the only output."""
         inputs = [value.name for value in self._inputs()]
         outputs = [value.name for value in self._graph.output]
         if len(inputs) != 1 or len(outputs) != 1:
@@ -108,7 +108,7 @@ class _Graph:
         return inputs[0], outputs[0]
 
     def operations(self) -> list[Operation[_Node]]:
-        """All nodes but constants."""
+        """Return all nodes except constants."""
         nodes = [node for node in self._graph.node if node.output[0] not in self._constants]
         return [
             Operation(
@@ -121,7 +121,7 @@ class _Graph:
         ]
 
     def input_size(self) -> Vec3 | None:
-        """The extents that the graph is for, unless they are free."""
+        """Return the extents that the graph requires; None if they are free."""
         axes = self._inputs()[0].type.tensor_type.shape.dim
         if len(axes) not in (0, 5):
             raise InvalidInput(f"takes an input of {len(axes)} axes; export it for (1, f, z, y, x)")
@@ -133,7 +133,7 @@ class _Graph:
 
 
 def _steps(origin: str, node: _Node) -> Iterator[Step]:
-    """One node as a step, or none where it does nothing."""
+    """Yield one node as a step, or nothing if it does nothing."""
     match node.kind:
         case "Conv":
             kernels = node.parameter(1)
@@ -189,7 +189,7 @@ def _steps(origin: str, node: _Node) -> Iterator[Step]:
 
 
 def _padding(node: _Node) -> object:
-    """A node's padding as the checks know it: all that it adds, or a word for it."""
+    """Return a node's padding in the form that ``checks`` takes."""
     automatic = node.attribute("auto_pad", "NOTSET")
     if automatic not in ("NOTSET", "VALID"):
         return automatic
@@ -198,7 +198,7 @@ def _padding(node: _Node) -> object:
 
 
 def _original(path: Path, start: str, size: Vec3 | None) -> Original:
-    """The model in onnxruntime, or in onnx's own evaluator where that is not to be had."""
+    """Return the model in onnxruntime, or in onnx's own evaluator if onnxruntime cannot run it."""
     session = _session(path)
     if session is not None:
         return Original("onnxruntime", _runner(session, start), size)
@@ -208,22 +208,22 @@ def _original(path: Path, start: str, size: Vec3 | None) -> Original:
 
 
 def _session(path: Path) -> Any:
-    """The model in onnxruntime; None where that is absent or older than the model."""
+    """Return the model in onnxruntime; None if that is absent or older than the model."""
     if find_spec("onnxruntime") is None:
         return None
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised, and need not be printed, too
+    options.log_severity_level = 4  # errors are raised, so they need no printing
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception:  # its own errors, of all kinds
+    except Exception:  # onnxruntime has errors of its own, of all kinds
         return None
 
 
 def _runner(session: Any, start: str) -> Callable[[Float32], Float32]:
     def run(x: Float32) -> Float32:
-        # onnx's sigmoid takes both of its branches everywhere: infinite where it is not wanted.
+        # onnx's sigmoid computes both of its branches everywhere; the unused one may be infinite.
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(session.run(None, {start: x[np.newaxis]})[0][0], np.float32)
 

@@ -1,8 +1,9 @@
-"""Whether an imported network computes what the original does.
+"""Comparing an imported network with the original.
 
-The original is run as it is, on random input, in its own library. It pools with strides, so it
-gives every P-th voxel of the dense output per axis, for total pooling P. Run twice, on input
-shifted by none and by P - 1 voxels, it must agree with what znni gives for all voxels.
+The original runs unchanged, on random input, in its own library. It pools with strides, so it gives
+every P-th voxel of the dense output per axis, for total pooling P. It runs twice: on the input, and
+on the input shifted by P - 1 voxels. Both outputs must agree with the dense output that znni
+computes.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from znni.core.text import in_units
 from znni.importing.chain import Chain
 from znni.importing.steps import Original
 from znni.machine.detect import detect_host
-from znni.network.network import Conv, Network
+from znni.network.network import INPUT, Conv, Network
 from znni.network.weights import Float32, Weights
 
-MOST_ERROR = 1e-4  # the largest difference allowed, relative to the largest output
+MOST_ERROR = 1e-4  # largest allowed difference, relative to the largest output
 SEED = 0
 TINY = float(np.finfo(np.float32).tiny)
 Compute: TypeAlias = "Callable[[Network, Weights, Float32], Float32]"
-COPIES = 3  # of a layer's input and output that a library may hold
+COPIES = 3  # copies of a layer's input and output that a library may hold
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How close two computations of a network came.
+    """The difference between two computations of a network.
 
     Attributes:
-        runtime: the library that ran the original.
-        error: the largest difference, relative to the largest output.
+        runtime: library that ran the original.
+        error: largest difference, relative to the largest output.
         size: extents of the original's input.
     """
 
@@ -54,15 +55,15 @@ def compare(chain: Chain, original: Original, compute: Compute) -> Parity | str:
     """Run a network and its original on random input.
 
     Args:
-        chain: the network as imported.
-        original: what it was imported from.
-        compute: runs the imported network.
+        chain: network as imported.
+        original: network in its own library.
+        compute: function that runs the imported network.
 
     Returns:
-        How close they are, or why that could not be found out.
+        The difference, or the reason why it is unknown.
 
     Raises:
-        RunFailed: they differ by more than rounding can explain.
+        RunFailed: the outputs differ by more than rounding can explain.
     """
     network = chain.network
     pooling = network.total_pooling
@@ -82,7 +83,7 @@ def compare(chain: Chain, original: Original, compute: Compute) -> Parity | str:
             window = tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
             theirs.append(original.run(np.ascontiguousarray(x[:, *window])))
             ours.append(_strided(dense, start, pooling, extents))
-    except Exception as error:  # of the original's library, of any kind
+    except Exception as error:  # the original's library may raise any kind
         return f"{original.runtime} could not run the original: {_first_line(error)}"
     return _judged(original, ours, theirs, size)
 
@@ -90,7 +91,7 @@ def compare(chain: Chain, original: Original, compute: Compute) -> Parity | str:
 def _judged(
     original: Original, ours: Sequence[Float32], theirs: Sequence[Float32], size: Vec3
 ) -> Parity | str:
-    """What the outputs say."""
+    """Return how close the outputs are, or why they show nothing."""
     for own, other in zip(ours, theirs, strict=True):
         if own.shape != other.shape:
             raise RunFailed(
@@ -103,7 +104,7 @@ def _judged(
     if other.size > 1 and np.ptp(other) == 0:
         return "its output is the same everywhere on random input, which would show nothing"
     error = float(np.abs(own - other).max() / max(np.abs(other).max(), TINY))
-    if not error <= MOST_ERROR:  # NaN, too
+    if not error <= MOST_ERROR:  # also true for NaN
         raise RunFailed(
             f"as imported, the network differs from what {original.runtime} computes by "
             f"{error:.1e} of the largest output, and {MOST_ERROR:g} is allowed; nothing is "
@@ -113,13 +114,13 @@ def _judged(
 
 
 def _strided(dense: Float32, start: Vec3, stride: Vec3, extents: Vec3) -> Float32:
-    """Voxels of a dense output, a stride apart."""
+    """Return voxels of a dense output, one stride apart."""
     kept = (slice(a, a + s * n, s) for a, s, n in zip(start, stride, extents, strict=True))
     return dense[:, *kept]
 
 
 def _obstacle(network: Network, original: Original, size: Vec3) -> str:
-    """Why a comparison is not to be tried, or nothing."""
+    """Return the reason not to compare, or an empty text."""
     view = network.field_of_view
     if not view.within(size):
         return f"it was exported for an input of {size}, less than its field of view of {view}"
@@ -139,16 +140,15 @@ def _obstacle(network: Network, original: Original, size: Vec3) -> str:
 
 
 def _work(network: Network, size: Vec3) -> tuple[int, float]:
-    """Values of the largest layer's input and output, and operations of all layers, pooled."""
-    features, largest, flops = network.in_features, 0, 0.0
-    for layer in network.layers:
-        before = features * size.volume
-        if isinstance(layer, Conv):
-            size, features = size - layer.kernel + 1, layer.out_features
-            flops += 2.0 * size.volume * layer.parameters
-        else:
-            size //= layer.window
-        largest = max(largest, before + features * size.volume)
+    """Return the values of the largest layer's input and output, and all layers' operations."""
+    sizes, largest, flops = {INPUT: size}, 0, 0.0
+    for node in network.nodes:
+        (taken,) = node.inputs
+        sizes[node.name] = made = node.layer.size_from(sizes[taken])
+        if isinstance(node.layer, Conv):
+            flops += 2.0 * made.volume * node.layer.parameters
+        values = ((name, sizes[name].volume) for name in (taken, node.name))
+        largest = max(largest, sum(network.maps[name] * volume for name, volume in values))
     return largest, flops
 
 

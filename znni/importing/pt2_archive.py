@@ -1,7 +1,7 @@
 """The archive of an exported program of PyTorch (``.pt2``), read without PyTorch.
 
-``torch.export.load`` unpickles and evaluates some of what such a file may hold. Its graph is JSON
-and its weights are plain bytes, so both are read here as what they are: schema version 8, which
+``torch.export.load`` may unpickle and evaluate parts of such a file. But the graph is JSON and the
+weights are plain bytes, so both are read directly here. Schema version 8 is supported, which
 PyTorch 2.13 writes.
 """
 
@@ -24,7 +24,7 @@ from znni.importing.graph import Operation
 SCHEMA = 8  # major version of the graph's JSON
 LARGEST_JSON = 2**26  # bytes of a graph: a thousand layers take a few MiB
 EXPORT_AGAIN = "export it again with a recent PyTorch (torch.export.save; that of 2.13 is tested)"
-# PyTorch's numbers of types that NumPy has, too.
+# PyTorch's numbers of the types that NumPy has, too.
 TYPES: Mapping[int, str] = {5: "<i8", 6: "<f2", 7: "<f4", 8: "<f8"}
 DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "max_pool3d_with_indices")
 
@@ -33,7 +33,7 @@ DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "max_pool3d
 class Node:
     """An operator of ATen: its name, its overload, and its arguments by name.
 
-    Arguments are Python's values, ``Tensor`` for what is computed, or arrays.
+    Arguments are Python values, arrays, or a ``Tensor`` for a computed value.
     """
 
     operator: str
@@ -43,7 +43,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Tensor:
-    """What the graph computes, or its input, by its name."""
+    """A computed value of the graph or its input, by name."""
 
     name: str
 
@@ -66,7 +66,7 @@ class Archive:
         self._signature = content["graph_module"]["signature"]
 
     def operations(self) -> list[Operation[Node]]:
-        """The graph's nodes, with parameters and buffers as arrays."""
+        """Return the graph's nodes, with parameters and buffers as arrays."""
         computed = {self.ends()[0]} | {
             output["as_tensor"]["name"]
             for node in self._graph["nodes"]
@@ -77,7 +77,7 @@ class Archive:
         return [self._operation(node, constants, computed) for node in self._graph["nodes"]]
 
     def ends(self) -> tuple[str, str]:
-        """The names of the graph's only input and only output."""
+        """Return the names of the graph's only input and only output."""
         inputs = [spec["user_input"]["arg"] for spec in self._inputs("user_input")]
         outputs = self._graph["outputs"]
         if len(inputs) != 1 or len(outputs) != 1:
@@ -91,7 +91,7 @@ class Archive:
         return [spec for spec in self._signature["input_specs"] if kind in spec]
 
     def input_size(self) -> Vec3 | None:
-        """The extents that the program was exported for, unless they are free."""
+        """Return the extents that the program was exported for; None if they are free."""
         sizes = self._graph["tensor_values"][self.ends()[0]]["sizes"]
         if len(sizes) != 5:
             raise InvalidInput(
@@ -102,7 +102,7 @@ class Archive:
         return checks.extents("the input", "extents", [size["as_int"] for size in sizes[2:]])
 
     def _constants(self) -> dict[str, NDArray[np.generic]]:
-        """Parameters and buffers by their names in the graph."""
+        """Return parameters and buffers by their names in the graph."""
         config = self._json("data/weights/model_weights_config.json")["config"]
         constants = {}
         for kind in ("parameter", "buffer"):
@@ -122,7 +122,7 @@ class Archive:
         offset = meta["storage_offset"]["as_int"] * dtype.itemsize
         if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
             raise ValueError(f"shape {shape} with strides {strides}")
-        return np.ndarray(shape, dtype, data, offset, strides)  # refuses what exceeds the data
+        return np.ndarray(shape, dtype, data, offset, strides)  # raises if they exceed the data
 
     def _operation(
         self,
@@ -130,7 +130,7 @@ class Archive:
         constants: Mapping[str, NDArray[np.generic]],
         computed: set[str],
     ) -> Operation[Node]:
-        """A node of the JSON, with parameters in place of their names."""
+        """Return a node of the JSON, with parameters in place of their names."""
         namespace, _, full = node["target"].rpartition("torch.ops.aten.")
         origin = checks.origin(_path(node), node["target"].removeprefix("torch.ops."))
         if namespace or not full:
@@ -171,13 +171,13 @@ class Archive:
 
     def _bytes(self, name: str) -> bytes:
         full = f"{self._root}/{name}"
-        if self._archive.getinfo(full).compress_type != ZIP_STORED:  # as they never are
+        if self._archive.getinfo(full).compress_type != ZIP_STORED:  # torch.export never compresses
             raise ValueError(f"{name} is compressed")
         return self._archive.read(full)
 
 
 def _path(node: Mapping[str, Any]) -> str:
-    """The module that a node stands for, if it is known, or else the node's name."""
+    """Return the module that a node stands for; if it is unknown, the node's name."""
     stack = str(node.get("metadata", {}).get("nn_module_stack", ""))
-    innermost = stack.rpartition(";")[2].split(",")  # how it is called, its path, its type
+    innermost = stack.rpartition(";")[2].split(",")  # key, path and type of the module
     return innermost[1] if len(innermost) == 3 else str(node["name"])

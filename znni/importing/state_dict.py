@@ -1,7 +1,8 @@
-"""State dicts: named tensors, which fill the layers of a network file that is like theirs.
+"""State dicts: named tensors, which fill the layers of a similar network file.
 
-A state dict has the convolutions and batch normalizations of a network, but neither activations
-nor pooling, nor always an order. The network file says all that; the tensors must agree with it.
+A state dict holds the convolutions and batch normalizations of a network. It holds no activations
+and no pooling, and not always an order. The network file supplies these, and the tensors must agree
+with it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from znni.network.network import Conv, Network
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 
-EPSILON = 1e-5  # PyTorch's default, which a state dict does not keep
+EPSILON = 1e-5  # PyTorch's default; a state dict does not store it
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 NOT_COMPARED = (
     "a state dict does not say how its layers are connected; import the module or an exported "
@@ -34,12 +35,12 @@ NOT_COMPARED = (
 
 @dataclass(frozen=True)
 class _Parts:
-    """The layers that a state dict has tensors of, each by the prefix of its keys.
+    """The layers that a state dict has tensors for, by the prefixes of their keys.
 
     Attributes:
-        convolutions: in the order of their keys.
-        norms: batch normalizations.
-        ordered: whether that is the order in which the layers were defined.
+        convolutions: prefixes of convolutions, in the order of their keys.
+        norms: prefixes of batch normalizations.
+        ordered: True if keys are in the order in which the layers were defined.
     """
 
     convolutions: Sequence[str]
@@ -48,10 +49,10 @@ class _Parts:
 
 
 def read_safetensors(path: Path) -> dict[str, NDArray[np.generic]]:
-    """The arrays of a ``.safetensors`` file; such files keep no order.
+    """Return the arrays of a ``.safetensors`` file; such files keep no order.
 
     Raises:
-        InvalidInput: it cannot be read.
+        InvalidInput: the file cannot be read.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -65,15 +66,15 @@ def read_safetensors(path: Path) -> dict[str, NDArray[np.generic]]:
 
 
 def fill(arrays: Arrays, like: Network | None, *, ordered: bool) -> Found:
-    """The network ``like`` with the values of a state dict.
+    """Return the network ``like`` with the values of a state dict.
 
     Args:
-        arrays: by key, as ``features.0.weight``.
-        like: gives the layers.
-        ordered: the keys are in the order in which the layers were defined.
+        arrays: arrays by key, as ``features.0.weight``.
+        like: network that gives the layers.
+        ordered: True if keys are in the order in which the layers were defined.
 
     Raises:
-        InvalidInput: no network, or one that the tensors do not agree with.
+        InvalidInput: no network is given, or it does not agree with the tensors.
     """
     parts = _parts(arrays, ordered=ordered)
     if like is None:
@@ -110,7 +111,7 @@ def fill(arrays: Arrays, like: Network | None, *, ordered: bool) -> Found:
 
 
 def _parts(arrays: Arrays, *, ordered: bool) -> _Parts:
-    """Tell convolutions and batch normalizations apart, and refuse all else."""
+    """Separate convolutions from batch normalizations, and refuse all else."""
     keys = list(arrays) if ordered else sorted(arrays, key=_natural)
     prefixes = list(dict.fromkeys(key.rpartition(".")[0] for key in keys))
     convolutions, norms = [], []
@@ -135,7 +136,7 @@ def _parts(arrays: Arrays, *, ordered: bool) -> _Parts:
 
 
 def _matched(parts: _Parts, like: Network) -> Sequence[str]:
-    """The convolutions' prefixes in the order of the network's: by name, or else by position."""
+    """Return the convolutions' prefixes in the network's order: by name, or else by position."""
     names = [conv.name for conv in like.convolutions]
     if set(names) == set(parts.convolutions):
         return names
@@ -149,11 +150,11 @@ def _matched(parts: _Parts, like: Network) -> Sequence[str]:
 
 
 def _norm_of(parts: _Parts, order: Sequence[str]) -> dict[str, str]:
-    """The batch normalization right after each convolution that has one, as names tell."""
+    """Find by names the batch normalization right after each convolution that has one."""
     belongs: dict[str, str] = {}
     sequences = {_skeleton(prefix) for prefix in order}
     for norm in parts.norms:
-        # Numbered with the convolutions, as nn.Sequential does, or like its own (conv1, bn1).
+        # Numbered with the convolutions, as nn.Sequential does, or by itself (conv1, bn1).
         step = 1 if _skeleton(norm) in sequences else 0
         found = [prefix for prefix in order if _following(prefix, step) == _numbers(norm)]
         if len(found) != 1 or found[0] in belongs:
@@ -167,7 +168,7 @@ def _norm_of(parts: _Parts, order: Sequence[str]) -> dict[str, str]:
 
 
 def _convolution(arrays: Arrays, prefix: str, layer: Conv) -> Convolution:
-    """A convolution of the state dict for a layer, whose shape it must have."""
+    """Return a convolution of the state dict for a layer, after checking its shape."""
     origin = checks.origin(prefix, "convolution")
     weight = arrays[_key(prefix, "weight")]
     if weight.shape != layer.weight_shape:
@@ -194,12 +195,12 @@ def _key(prefix: str, kind: str) -> str:
 
 
 def _natural(key: str) -> list[tuple[int, str]]:
-    """A key by which 10 sorts after 9."""
+    """Return a sort key that puts 10 after 9."""
     return [(int(part), "") if number else (0, part) for part, number in _split(key)]
 
 
 def _skeleton(name: str) -> str:
-    """A name with its numbers left open."""
+    """Return a name with ``#`` for each number."""
     return "".join("#" if number else part for part, number in _split(name))
 
 
@@ -208,11 +209,11 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 
 def _following(name: str, step: int) -> tuple[int, ...]:
-    """The numbers in a name, the last of them raised by ``step``."""
+    """Return the numbers in a name, with ``step`` added to the last one."""
     numbers = _numbers(name)
     return (*numbers[:-1], numbers[-1] + step) if numbers else ()
 
 
 def _split(name: str) -> list[tuple[str, bool]]:
-    """The parts of a name, and whether each is a number."""
+    """Split a name into parts, each with a flag that tells numbers."""
     return [(part, part.isdecimal()) for part in re.split(r"([0-9]{1,9})", name) if part]

@@ -1,8 +1,8 @@
-"""What every source of a network is read as: a chain of steps, in float64.
+"""The common form of all sources of a network: a chain of steps, in float64.
 
-Steps say what the source computes, one after the other, whether or not a network file has a layer
-for it; ``chain`` makes layers of them. Each carries its ``origin``, the name that the source has
-for it and its type, for messages and for the comments of the network file: ``3 (MaxPool3d)``.
+Steps are the source's computations in order, even if a network file has no such layer; ``chain``
+turns them into layers. Each step has an ``origin``: its name and type in the source, for messages
+and for comments in the network file, as ``3 (MaxPool3d)``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Convolution:
 
     Attributes:
         origin: its name and type in the source.
-        weight: (out, in, z, y, x).
-        bias: (out,).
-        name: that its layer is to have; numbered if empty.
+        weight: kernels (out, in, z, y, x).
+        bias: shifts (out,).
+        name: name for its layer; layers without one are numbered.
     """
 
     origin: str
@@ -40,7 +40,7 @@ class Convolution:
 
 @dataclass(frozen=True)
 class MaxPooling:
-    """Max-pooling with stride = window; attributes as those of ``Convolution``."""
+    """Max-pooling with stride = window; its attributes are as those of ``Convolution``."""
 
     origin: str
     window: Vec3
@@ -72,11 +72,11 @@ class Original:
     """The network as its own library computes it.
 
     Attributes:
-        runtime: the library, by its name.
-        run: output (f', z', y', x') of an input (f, z, y, x), pooled, so fewer voxels than the
-            dense output has.
-        size: extents of the only input that it takes, if it takes no other.
-        most_flops: beyond which it would take minutes.
+        runtime: name of the library.
+        run: function from an input (f, z, y, x) to the output (f', z', y', x'), pooled, so with
+            fewer voxels than the dense output.
+        size: extents of the input, if it accepts only one size.
+        most_flops: operations beyond which it would take minutes.
     """
 
     runtime: str
@@ -87,12 +87,13 @@ class Original:
 
 @dataclass(frozen=True)
 class Found:
-    """What a source holds.
+    """The contents of a source.
 
     Attributes:
-        steps: first to last.
-        original: what runs it, or why nothing here does, as the end of "not compared: ...".
-        notes: what was assumed in reading it.
+        steps: steps from first to last.
+        original: the original network, or why nothing here can run it, as the end of "not compared:
+            ...".
+        notes: assumptions made while reading the source.
     """
 
     steps: tuple[Step, ...]

@@ -1,4 +1,4 @@
-"""Files of ``torch.save``, of which only tensors are read: nothing that they hold is run."""
+"""Tensors from files of ``torch.save``. Reading them never executes code from the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from znni.core.errors import InvalidInput, option
 from znni.importing.checks import array_of
 from znni.importing.torch_module import EXPORT
 
-SAFE_SINCE = "2.6"  # compared as a version: torch.__version__ sees to that
+SAFE_SINCE = "2.6"  # compared as versions by torch.__version__
 SAVE_TENSORS = (
     "give the module to znni.import_network, or its tensors, of torch.save(module.state_dict(), "
     f"...), with {option('like', 'NET.yaml')} for the layers"
@@ -23,9 +23,9 @@ SAVE_TENSORS = (
 
 
 def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
-    """The arrays of a state dict in a ``.pt`` file, in its order.
+    """Return the arrays of a state dict in a ``.pt`` file, in its order.
 
-    A checkpoint that keeps its state dict among other things will do.
+    A checkpoint may hold other things besides its state dict.
 
     Raises:
         InvalidInput: the file has anything but tensors, or several state dicts, or none.
@@ -48,7 +48,7 @@ def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
         ) from None
     except InvalidInput:
         raise
-    except Exception as error:  # a damaged file makes the reader raise errors of any kind
+    except Exception as error:  # a damaged file makes the reader raise any kind
         problem = str(error).split("\n")[0] or type(error).__name__
         raise InvalidInput(
             f"cannot be read as a file of torch.save: {problem}; is the file whole? save it again"
@@ -57,7 +57,7 @@ def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
 
 
 def arrays_of(state: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
-    """A state dict's tensors (or arrays) as arrays."""
+    """Return a state dict's tensors (or arrays) as arrays."""
     arrays = {}
     for name, value in state.items():
         array = value if isinstance(value, np.ndarray) else array_of(value)
@@ -67,7 +67,7 @@ def arrays_of(state: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
 
 
 def _check_archive(path: Path) -> None:
-    """Tell files of other functions of PyTorch from those of ``torch.save``."""
+    """Refuse files that other functions of PyTorch wrote."""
     with ZipFile(path) as archive:
         parts = {name.split("/")[-1] for name in archive.namelist()}
     if "archive_format" in parts:
@@ -77,7 +77,7 @@ def _check_archive(path: Path) -> None:
 
 
 def _state_dict(held: object) -> Mapping[str, Any]:
-    """The only mapping of names to tensors in what a file holds."""
+    """Return the only mapping of names to tensors in a file's content."""
     if _is_state_dict(held):
         return held  # type: ignore[return-value]
     inner = held.items() if isinstance(held, Mapping) else ()

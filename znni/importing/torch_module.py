@@ -1,4 +1,4 @@
-"""A live ``torch.nn.Sequential`` as steps."""
+"""Live ``torch.nn.Sequential`` modules as steps."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ TRAINING = "is in training mode, in which it computes something else; give modul
 
 
 def read_module(module: Any) -> Found:
-    """A module of the layers that networks here have, in sequence.
+    """Return the network of a sequential module.
 
     Raises:
-        InvalidInput: it is something else, or has a layer that cannot be represented, or one in
-            training mode that computes something else in evaluation mode.
+        InvalidInput: the module is not sequential, has a layer that cannot be represented, or has
+            one whose training mode computes something else.
     """
     return Found(tuple(_steps("", module)), Original("PyTorch", _runner(module)))
 
 
 def _steps(name: str, module: Any) -> Iterator[Step]:
-    """The steps of a module; nested sequences are entered."""
+    """Yield the steps of a module and of the sequences nested in it."""
     from torch import nn
 
     kind = type(module).__name__
@@ -51,7 +51,7 @@ def _steps(name: str, module: Any) -> Iterator[Step]:
 
 
 def _layer(origin: str, kind: str, module: Any) -> Iterator[Step]:
-    """One of PyTorch's own layers as a step, or none where it does nothing in evaluation."""
+    """Yield one of PyTorch's own layers as a step, or nothing if it does nothing in evaluation."""
     array = checks.array_of
     match kind:
         case "Conv3d":
@@ -87,7 +87,7 @@ def _layer(origin: str, kind: str, module: Any) -> Iterator[Step]:
             if module.training:
                 checks.refuse(origin, TRAINING)
             yield folded
-        case "Softmax":  # of five axes, PyTorch takes the second where none is given
+        case "Softmax":  # PyTorch uses axis 1 of five if none is given
             yield checks.softmax(origin, 1 if module.dim is None else module.dim)
         case "LeakyReLU":
             yield checks.nonlinearity(origin, "leaky_relu", module.negative_slope)
@@ -112,7 +112,7 @@ def _check_drops_nothing(origin: str, module: Any) -> None:
 
 
 def _runner(module: Any) -> Callable[[Float32], Float32]:
-    """The module in evaluation mode, in float32, on arrays; the one given is left as it is."""
+    """Return a function that runs a float32 copy of the module in evaluation mode on arrays."""
 
     def run(x: Float32) -> Float32:
         import torch

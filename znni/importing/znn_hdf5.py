@@ -1,10 +1,10 @@
 """Networks that ZNN trained, in the HDF5 files that its Python interface wrote.
 
-One group for each group of nodes (of maps) and of edges (between them). The field ``group_type``
-tells them apart; edges name their ``input`` and ``output`` nodes. Filters are stored (in, out, z,
-y, x) and applied as true convolutions, flipped along every axis, whereas networks here have
+There is one group for each group of nodes (of maps) and of edges (between nodes). The field
+``group_type`` tells them apart, and edges name their ``input`` and ``output`` nodes. Filters are
+stored as (in, out, z, y, x) and are true convolutions, flipped along every axis. Networks here have
 cross-correlations (out, in, z, y, x). Nodes have the biases and the transfer function. ZNN's
-``max_filter`` is max-pooling at every voxel, and all that follows steps by its ``stride``.
+``max_filter`` is max-pooling at every voxel, and all later layers step by its ``stride``.
 
 The layout is that of seung-lab/znn-release, python/front_end/znetio.py.
 """
@@ -32,14 +32,14 @@ FUNCTIONS: Mapping[str, Activation] = {
 NOT_COMPARED = "ZNN itself, which would run it, is not here"
 NUMBERS = ("filters", "biases", "size", "stride")
 
-Fields: TypeAlias = Mapping[str, Any]  # of one group of nodes or edges
+Fields: TypeAlias = Mapping[str, Any]  # fields of one group of nodes or edges
 
 
 def read_znn(path: Path) -> Found:
-    """The network of a ZNN file.
+    """Return the network of a ZNN file.
 
     Raises:
-        InvalidInput: it is no such file, or its network cannot be represented.
+        InvalidInput: the file is not from ZNN, or its network cannot be represented.
     """
     import h5py
 
@@ -66,7 +66,7 @@ def read_znn(path: Path) -> Found:
 
 
 def _fields(group: Any) -> Fields:
-    """A group's datasets: numbers as arrays, all else as text."""
+    """Return a group's datasets: numbers as arrays, all else as text."""
     import h5py
 
     fields = {}
@@ -84,7 +84,7 @@ def _fields(group: Any) -> Fields:
 
 
 def _steps(nodes: Mapping[str, Fields], edges: Mapping[str, Fields]) -> Iterator[Step]:
-    """Each edge and the node that it leads to."""
+    """Yield the steps of each edge and of the node that it leads to."""
     operations = [_operation(name, edge, nodes) for name, edge in edges.items()]
     starts = [name for name, node in nodes.items() if node.get("type") == "input"]
     read = {name for operation in operations for name in operation.reads}
@@ -110,7 +110,7 @@ def _operation(name: str, edge: Fields, nodes: Mapping[str, Fields]) -> Operatio
 
 
 def _edge_steps(origin: str, edge: Fields) -> Iterator[Step]:
-    """What an edge does, or nothing."""
+    """Yield the step of an edge, or nothing."""
     match edge.get("type"):
         case "conv":
             filters = checks.values(origin, "filters", edge.get("filters"))
@@ -138,7 +138,7 @@ def _edge_steps(origin: str, edge: Fields) -> Iterator[Step]:
 
 
 def _node_steps(name: str, node: Fields) -> Iterator[Step]:
-    """What a node does to the sum of its inputs: a bias, then a function."""
+    """Yield what a node does to the sum of its inputs: a bias, then a function."""
     origin = checks.origin(name, str(node.get("type")))
     match node.get("type"):
         case "sum":
@@ -154,7 +154,7 @@ def _node_steps(name: str, node: Fields) -> Iterator[Step]:
 
 
 def _function(origin: str, maps: int, node: Fields) -> Iterator[Step]:
-    """A transfer function: ``a * tanh(b * x)``, ``a * x + b``, or one without arguments."""
+    """Yield a transfer function: ``a * tanh(b * x)``, ``a * x + b``, or one without arguments."""
     match node.get("function"):
         case "tanh":
             height, slope = _arguments(origin, node, (1.0, 1.0))
@@ -175,7 +175,7 @@ def _scaled(origin: str, maps: int, factor: float, shift: float = 0.0) -> Affine
 
 
 def _arguments(origin: str, node: Fields, defaults: tuple[float, float]) -> tuple[float, float]:
-    """Two numbers, separated by a comma; those left out have defaults."""
+    """Return two numbers, separated by a comma; missing ones get defaults."""
     text = str(node.get("function_args", ""))
     try:
         given = [float(part) for part in text.split(",") if part.strip()]
@@ -188,5 +188,5 @@ def _arguments(origin: str, node: Fields, defaults: tuple[float, float]) -> tupl
 
 
 def _whole(value: object) -> object:
-    """An array of integers as a list of Python's, so that messages show it as such."""
+    """Return an array of integers as a Python list, so that messages show it so."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from znni.calibration.record import StepTimes, refine
 from znni.core.errors import ZnniError
 from znni.core.options import check_keywords
-from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
@@ -62,45 +62,44 @@ def infer(
 
     Args:
         source: a file (HDF5, OME-Zarr or plain Zarr, TIFF, NIfTI, NumPy), ``file.h5:/dataset``,
-            the URL of a Zarr, or anything with shape, dtype and slicing; axes (z, y, x) or
-            (f, z, y, x), integers or floats.
+            the URL of a Zarr, or anything with shape, dtype and slicing. It has axes (z, y, x) or
+            (f, z, y, x), and holds integers or floats.
         network: a network, or its YAML file.
         out: an HDF5 file or an OME-Zarr to make, by its ending, or an array (f', z, y, x) to
             write into.
         weights: parameters, or their file; by default the file that the network names.
         random_seed: use random weights instead.
-        plan: use this one, or that of a file, instead of searching.
-        command: the command line, to be noted in the output.
+        plan: use this plan, or the plan in this file, instead of searching.
+        command: the command line, which is noted in the output.
         progress: called after each block with the output voxels written and those wanted.
-        options: as of ``znni.inference.request.RunOptions``, each of which may be left out:
+        options: those of ``znni.inference.request.RunOptions``. Each may be left out:
 
-            - ``dataset``: of a file with several.
+            - ``dataset``: which one of a file with several.
             - ``border``: ``valid`` (the default) or ``same``.
-            - ``pad``: what is seen beyond the edges with ``same``: ``reflect`` (the default),
-              ``edge`` or ``constant``.
+            - ``pad``: what the network sees beyond the edges with ``same``: ``reflect`` (the
+              default), ``edge`` or ``constant``.
             - ``roi``: voxels of the volume for which output is wanted, as
               ``numpy.s_[10:20, :, 5:]``; by default all.
-            - ``mask``: a volume of the same extents, one map; blocks in which all its voxels are 0
-              are not computed and hold 0.
-            - ``dtype``: of the output: ``float32`` (the default), ``float16`` or ``uint8``, which
-              stores 0..1 as 0..255.
-            - ``overwrite``: replace an existing output file, or an unfinished one of something
-              else; by default that is refused.
-            - ``resume``: go on with an unfinished output of the same (``NAME.partial``), as is the
-              default; or else start afresh.
-            - ``compression``: of the chunks of a Zarr: ``zstd`` (the default), ``gzip`` or
-              ``none``.
-            - ``sharded``: store many chunks of a Zarr to a file.
+            - ``mask``: a volume with one map and the same extents. Blocks in which all its voxels
+              are 0 are not computed and hold 0.
+            - ``dtype``: type of the output: ``float32`` (the default), ``float16`` or ``uint8``,
+              which stores 0..1 as 0..255.
+            - ``overwrite``: replace an existing output file, or an unfinished output of something
+              else; by default that is an error.
+            - ``resume``: go on with an unfinished output of the same run (``NAME.partial``); this
+              is the default. False starts afresh.
+            - ``compression``: how chunks of a Zarr are compressed: ``zstd`` (the default),
+              ``gzip`` or ``none``.
+            - ``sharded``: store many chunks of a Zarr in one file.
             - ``ram``, ``threads``, ``device``, ``gpu_memory``, ``gpus``, ``accuracy``, ``costs``
               and ``micro_batches``: what the plan may use, as in ``znni.core.options.Choices``.
 
     Raises:
         InvalidInput: something given cannot be used as it is.
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
-        RunFailed: the volume could not be read, or the output written, to its end, or the GPU
-            failed.
+        RunFailed: reading the volume or writing the output failed, or the GPU failed.
 
-    Any error after the output is opened carries a note of what is left of it.
+    An error after the output is opened carries a note of what is left of it.
     """
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
@@ -127,7 +126,7 @@ def infer(
             output.go_on_with(found.to_json())
             return found
 
-        runner = EnduringRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
+        runner = FallbackRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
             spent = recheck(runner, state, output, choices.accuracy, smaller)
             spent += runner.run(state, smaller)

@@ -6,16 +6,16 @@ a layer holds as many as its kernel or window is deep, however large the field o
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
-from itertools import product
+from itertools import product, tee
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
-from znni.network.network import Conv, Network, Pool
+from znni.network.network import INPUT, Conv, Network, Pool
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives.reference import activation
 
@@ -45,18 +45,24 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
         weights: of it.
         window: what it sees there (f, z, y, x), scaled, with the extents of its field of view.
     """
-    planes: Planes = (window[:, z].astype(np.float64) for z in range(window.shape[1]))
+    planes = (window[:, z].astype(np.float64) for z in range(window.shape[1]))
+    uses = Counter(name for node in network.nodes for name in node.inputs)
+    waiting = {INPUT: list[Planes](tee(planes, uses[INPUT]))}
     sums: list[Float64] = []
-    for layer in network.layers:
+    for node in network.nodes:
+        (taken,) = node.inputs
+        given, layer = waiting[taken].pop(), node.layer
         if isinstance(layer, Pool):
-            planes = _pooled(planes, layer.window)
-            continue
-        planes = _convolved(planes, layer, weights[layer.name])
-        if layer is network.convolutions[-1]:
-            sums = list(planes)
-            planes = iter(sums)
-        planes = _activated(planes, layer)
-    (plane,) = planes
+            made = _pooled(given, layer.window)
+        else:
+            made = _convolved(given, layer, weights[layer.name])
+            if layer is network.convolutions[-1]:
+                sums = list(made)
+                made = iter(sums)
+            made = _activated(made, layer)
+        copies = uses[node.name] + (node.name == network.output)
+        waiting[node.name] = list[Planes](tee(made, copies))
+    (plane,) = waiting[network.output].pop()
     return AtVoxel(plane[:, 0, 0], max(float(np.abs(plane).max()) for plane in sums))
 
 

@@ -12,7 +12,7 @@ from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
 from znni.machine.gpus import why_no_gpu
 from znni.machine.machine import Device, Machine
-from znni.network.network import Conv, Layer, Network
+from znni.network.network import Layer, Network
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
 
@@ -70,16 +70,15 @@ def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
 
 def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
     """The first layer that no primitive does, alone, in any of a sample of shapes."""
-    features = network.in_features
-    for layer in network.layers:
-        steps = list(sample_steps(layer, features))
+    for node in network.nodes:
+        layer = node.layer
+        steps = list(sample_steps(layer, network.maps[node.inputs[0]]))
         if not any(
             primitive.out_shape(layer, step.shape_in) == step.shape_out
             for primitive in primitives.values()
             for step in steps
         ):
             return layer
-        features = layer.out_features if isinstance(layer, Conv) else features
     return None
 
 

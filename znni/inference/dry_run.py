@@ -9,7 +9,7 @@ from typing import Unpack
 from znni.core.errors import ZnniError
 from znni.core.text import counted, duration
 from znni.core.volume import Begun
-from znni.engine.remaining import Remaining
+from znni.engine.tiles import Remaining
 from znni.inference.request import RunOptions, request
 from znni.inference.resuming import identified, plan_of_rest
 from znni.network.network import Network

@@ -13,17 +13,15 @@ from znni.core.options import Border, Choices, Pad, PlanOptions, Stored, check_k
 from znni.core.shapes import Vec3
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
-from znni.engine.oom_fallback import EnduringRunner
+from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import RunState
-from znni.engine.remaining import Remaining
 from znni.engine.skipping import Blocks
-from znni.engine.tiles import make_job
+from znni.engine.tiles import Remaining, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import prepare
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
-from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, weights_for
@@ -40,11 +38,11 @@ class Inferer:
     Takes what a plan may use as keyword arguments: ``ram``, ``threads``, ``device``,
     ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
     ``znni.core.options.Choices``.
-    ``ram`` bounds what the process may take with its output, beside the array that it is given.
+    ``ram`` limits the memory of the process, with the output but without the given array.
 
-    Inferers run side by side in threads of one process; ``ram`` bounds each of them alone, and is
-    to be given for each, so that all of them fit. Calls of one take turns: its memory and its
-    workspace are for one array at a time. A copy, in another process too, is made ready anew.
+    Inferers can run side by side in threads of one process. ``ram`` limits each of them alone, so
+    give it for each, such that all of them fit. Calls of one inferer take turns, because its memory
+    is for one array at a time. A copy, also in another process, is made ready again.
 
     Example:
         >>> inferer = znni.Inferer("networks/boundaries.yaml")
@@ -75,7 +73,7 @@ class Inferer:
         self._pad: Pad = pad
         self._choices = Choices(**options)
         self._allowed = self._choices
-        self._runner: EnduringRunner | None = None
+        self._runner: FallbackRunner | None = None
         self._checked_for: tuple[Vec3, int] | None = None
         self._turn = Lock()
 
@@ -89,7 +87,7 @@ class Inferer:
         self._turn = Lock()
 
     def __call__(self, array: ArrayLike) -> Float32:
-        """The dense output of an array."""
+        """Return the dense output of an array."""
         with self._turn:
             return self._infer(array)
 
@@ -101,22 +99,20 @@ class Inferer:
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
 
-        def smaller(failed: Plan, short: DeviceKind) -> Plan:
-            return smaller_plan(failed, short, required)
-
         blocks = Blocks(volume, job, self.network, self.weights)
-        runner.run(RunState(blocks, output, "float32", Remaining(job.output)), smaller)
+        state = RunState(blocks, output, "float32", Remaining(job.output))
+        runner.run(state, lambda failed, short: smaller_plan(failed, short, required))
         return dense
 
     def _required(self, volume: Volume) -> Requirements:
-        """Of a plan for a volume."""
+        """Return what a plan for a volume must satisfy."""
         job = make_job(self.network, volume.size, self._border, self._pad, None)
         output_array = 4 * self.network.out_features * job.output.volume
         stored = Stored("float32", volume.itemsize, output_array)
         return Requirements(self.network, job, self._choices, stored)
 
-    def _runner_for(self, required: Requirements) -> EnduringRunner:
-        """The runner of the plan given, or of one for this job, checked to fit into memory."""
+    def _runner_for(self, required: Requirements) -> FallbackRunner:
+        """Return the runner of the given plan, or of one for this job; it fits into memory."""
         asked = required.job.output, required.stored.input_itemsize
         if self._runner is not None and self._checked_for == asked:
             return self._runner
@@ -127,13 +123,13 @@ class Inferer:
         chosen = given_or_found(self.plan, replace(required, choices=self._allowed))
         if self._runner is None:
             weights = self.weights
-            self._runner = EnduringRunner(chosen, lambda plan: prepare(plan, weights))
+            self._runner = FallbackRunner(chosen, lambda plan: prepare(plan, weights))
         self._checked_for = asked
         return self._runner
 
 
 def _as_of_now(choices: Choices) -> Choices:
-    """The choices, with the memory that they allow stated in bytes."""
+    """Return the choices, with the allowed memory in bytes."""
     here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
     here = choose_gpus(here, choices)
     on_gpu = here.gpus[0].memory if here.gpus else choices.gpu_memory

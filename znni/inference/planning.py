@@ -35,6 +35,7 @@ from znni.core.text import in_units
 from znni.engine.checks import check_runnable
 from znni.engine.executor import Measured, not_measured
 from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Region, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.inference.devices import check_device, choose_gpus, primitives_for, seeing_only
@@ -249,7 +250,7 @@ def prepare(
     weights: Weights,
     measured: Measured = not_measured,
     dtype: OutputType = "float32",
-) -> PatchRunner | Fleet:
+) -> Processes:
     """A plan made ready to run on this machine: in this process, or in one for each of its GPUs.
 
     Args:
@@ -260,10 +261,10 @@ def prepare(
 
     Raises:
         RunFailed: a GPU fails, or its memory does not suffice; with several GPUs
-            ``Fleet.run_volume`` raises that, as their processes get ready beside this one.
+            ``run_volume`` raises that, because their processes get ready beside this one.
     """
     if plan.workers == 1:
-        return prepare_alone(plan, weights, measured, dtype)
+        return ThisProcess(prepare_alone(plan, weights, measured, dtype))
     members = []
     for gpu in plan.machine.gpus[: plan.workers]:
         alone = replace(plan, machine=replace(plan.machine, gpus=(gpu,), used_gpus=1))

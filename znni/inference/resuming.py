@@ -1,4 +1,4 @@
-"""Going on with an unfinished output: of the same values, by the same plan."""
+"""Resume an unfinished output of the same values, by the same plan."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
 from znni.engine.pipeline import Progress
-from znni.engine.remaining import Remaining
-from znni.engine.tiles import Job
+from znni.engine.tiles import Job, Remaining
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import Request
 from znni.network.weights import Weights
@@ -23,7 +22,7 @@ log = logging.getLogger("znni")
 
 
 def identified(asked: Request, weights: Weights) -> NewOutput:
-    """The output wanted, with all that its bytes depend on beside the plan.
+    """Return the wanted output, with all that its bytes depend on beside the plan.
 
     Args:
         asked: the run's input, network and output.
@@ -33,7 +32,7 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     whole = Box(Vec3(0, 0, 0), job.volume)
     seen = Box(job.origin, job.origin + job.output + network.field_of_view - 1)
     scaling = network.scaling
-    layers = repr((network.in_features, network.layers)).encode()
+    layers = repr((network.in_features, network.nodes, network.output)).encode()
     known = {
         "the weights": weights.sha256[:DIGITS],
         "the network": sha256(layers).hexdigest()[:DIGITS],
@@ -52,22 +51,22 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
 
 
 def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan, list[Plan]]:
-    """The plan of what is left of an output.
+    """Return the plan for what is left of an output.
 
-    An unfinished one goes on with the plan that it has, whose patches lie where they would have
-    lain, and whose primitives add up in the same order. Without limits given, that has as much
-    memory as it had.
+    An unfinished output goes on with its own plan: the patches lie where they would have lain, and
+    the primitives add up in the same order. If no limits are given, that plan has as much memory as
+    before.
 
     Args:
-        begun: what there is of it.
+        begun: what there is of the output.
         given: a plan made earlier, if there is one.
         asked: the run's network and output, and what the plan may use.
 
     Returns:
-        The plan, and the one that computed what is finished of the output, if anything is.
+        The plan, and the one that computed the finished part of the output, if there is one.
 
     Raises:
-        InvalidInput: the plan that the output has, or the one given, cannot be run.
+        InvalidInput: the output's plan, or the given one, cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
     """
     if not begun.history:
@@ -91,13 +90,13 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
 
 
 def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
-    """Note the plan of the rest in an output, but for one that computes like the one it has."""
+    """Note the plan of the rest in an output, unless it computes like the plan noted there."""
     if not earlier or not _compute_alike(plan, earlier[0]):
         output.go_on_with(plan.to_json())
 
 
 def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
-    """What is left to be computed of an output that is described, told to those who watch."""
+    """Return what is left to be computed of a described output, and report it as progress."""
     history = output.begun.history
     remaining = Remaining(job.output, history)
     if history:
@@ -113,7 +112,7 @@ def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
 
 
 def way_on(error: BaseException) -> str:
-    """What to do with the finished blocks that a run leaves which an error has stopped."""
+    """Return what to do with the finished blocks of a run that an error has stopped."""
     if isinstance(error, UnusableValues):
         return f"with the input mended, start afresh by {option('resume', False)}"
     if isinstance(error, Unreadable):
@@ -125,9 +124,10 @@ def way_on(error: BaseException) -> str:
 
 
 def _with_memory_of(plan: Plan, choices: Choices) -> Choices:
-    """The choices, with the memory that a plan was given where they state none.
+    """Return the choices, with the memory that a plan had if they state none.
 
-    With other GPUs than it had, the host's memory goes by how many they are, and what is available.
+    If another number of GPUs is chosen, the host's memory depends on that number, and on what is
+    available.
     """
     if str(choices.gpus) != str(plan.workers):
         return choices
@@ -140,7 +140,7 @@ def _with_memory_of(plan: Plan, choices: Choices) -> Choices:
 
 
 def _compute_alike(one: Plan, other: Plan) -> bool:
-    """Whether two plans of a network do the same arithmetic in the same order."""
+    """Return whether two plans of a network do the same arithmetic in the same order."""
     return _arithmetic(one) == _arithmetic(other)
 
 

@@ -21,8 +21,7 @@ from znni.network.network import Network
 from znni.network.weights import Weights
 from znni.volumes.array import ArrayLike
 from znni.volumes.block_checks import BlockChecks, check_blocks
-from znni.volumes.ledger import read_ledger
-from znni.volumes.locate import open_volume, split_dataset
+from znni.volumes.locate import open_volume, read_ledger, split_dataset
 from znni.volumes.partial_file import check_finished
 from znni.volumes.stored import StoredVolume
 

@@ -1,1 +1,1 @@
-"""What it is computed on: processors, GPUs, their memory and their clocks."""
+"""The hardware that runs the work: processors, GPUs, their memory and their clocks."""

@@ -1,9 +1,9 @@
-"""Memory that a patch's arrays share, so that each page is fetched from the system once.
+"""Host memory shared by a patch's arrays, so that the system provides each page only once.
 
 The first touch of a page costs more than many passes over it: the system must find it and clear
-it. An arena keeps its pages between arrays. It is filled from both ends: each layer's output goes
-to the other end than its input, and workspace next to the input, so that what is freed first
-always lies innermost and the free memory between the ends stays in one piece.
+it. An arena keeps its pages between arrays. It is filled from both ends. Each layer's output goes
+to the opposite end from its input, and workspace goes next to the input. So whatever is freed
+first lies innermost, and the free memory between the ends stays in one piece.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import mmap
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -27,7 +27,7 @@ from znni.machine.cuda import cupy
 from znni.machine.detect import usable_cores
 from znni.network.weights import Float32
 
-SMALL = 64 * 1024  # bytes below which malloc serves as well
+SMALL = 64 * 1024  # bytes; malloc serves smaller arrays as well
 TOUCHED = 64 * 2**20  # bytes that a thread touches at a time
 
 _current: ContextVar[Arena | None] = ContextVar("_current", default=None)
@@ -36,7 +36,7 @@ _given: ContextVar[Float32 | None] = ContextVar("_given", default=None)
 
 @contextmanager
 def output_into(array: Float32) -> Iterator[None]:
-    """Let the output made within a ``with`` block be this array, for the one call that takes it."""
+    """Use this array for the one output that is made within a ``with`` block."""
     token = _given.set(array)
     try:
         yield
@@ -45,10 +45,10 @@ def output_into(array: Float32) -> Iterator[None]:
 
 
 def given_output(shape: tuple[int, ...]) -> Any:
-    """The array that ``output_into`` gives for an output, or None; of the host or a GPU.
+    """Return the array given by ``output_into``, on the host or a GPU, or None.
 
     Raises:
-        ValueError: the one given has another shape.
+        ValueError: the array has another shape.
     """
     given = _given.get()
     if given is not None and given.shape != tuple(shape):
@@ -57,10 +57,10 @@ def given_output(shape: tuple[int, ...]) -> Any:
 
 
 def new_output(shape: tuple[int, ...]) -> Float32:
-    """An uninitialised float32 array for a layer's output, or the one given for it.
+    """Return an uninitialised float32 array for a layer's output, or the one given for it.
 
     Raises:
-        ValueError: the one given has another shape.
+        ValueError: the given array has another shape.
     """
     given: Float32 | None = given_output(shape)
     if given is not None:
@@ -72,7 +72,7 @@ def new_output(shape: tuple[int, ...]) -> Float32:
 
 
 def workspace(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An uninitialised, aligned array that lives no longer than the call that takes it."""
+    """Return an uninitialised, aligned array that lives no longer than the call that takes it."""
     return _allocate(_current.get(), shape, dtype)
 
 
@@ -89,13 +89,13 @@ def _allocate(arena: Arena | None, shape: tuple[int, ...], dtype: DTypeLike) -> 
 
 
 def map_pages(nbytes: int) -> mmap.mmap:
-    """Zeroed pages of their own, huge ones if there are, that go back when they are freed.
+    """Return zeroed pages, huge ones if possible, that go back to the system when freed.
 
-    ``malloc`` keeps freed blocks of up to some tens of megabytes, which a promise of exact peak
-    memory cannot afford.
+    ``malloc`` keeps freed blocks of up to some tens of megabytes. A promise of exact peak memory
+    cannot afford that.
 
     Raises:
-        MemoryError: the system has none left.
+        MemoryError: the system has no memory left.
     """
     try:
         pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -110,18 +110,18 @@ def map_pages(nbytes: int) -> mmap.mmap:
 class Arena:
     """A fixed amount of memory for the arrays of one thread.
 
-    Where the free memory is not in one piece large enough, an array gets pages of its own, and
-    as long as there are such the arena's free pages go back to the system, so that never more
-    than its capacity is resident. Page-locked pages cannot go back while a GPU may copy from them:
-    there such an array comes on top of the capacity.
+    If no free piece is large enough, an array gets pages outside the arena. While such an array
+    is alive, the arena's free pages go back to the system, so that resident memory never exceeds
+    the capacity. Page-locked pages cannot go back while a GPU may copy from them: then such an
+    array comes on top of the capacity.
 
     Args:
-        capacity: bytes of the arrays alive at a time. Their alignment has a page more.
-        page_locked: whether a GPU copies to and from the arrays.
+        capacity: bytes of the arrays alive at the same time; one page more is taken for alignment.
+        page_locked: True if a GPU copies to and from the arrays.
 
     Raises:
-        MemoryError: the system has none left.
-        cupy.cuda.runtime.CUDARuntimeError: it does not lock so many pages.
+        MemoryError: the system has no memory left.
+        cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many pages.
     """
 
     def __init__(self, capacity: int, *, page_locked: bool = False) -> None:
@@ -130,7 +130,7 @@ class Arena:
         self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
         self._lock = PageLock(self._pages) if page_locked else None
         self._free = [(0, self.capacity)]  # ascending, never adjacent
-        self._freed: deque[tuple[int, int]] = deque()  # by blocks that ended, in any thread
+        self._freed: deque[tuple[int, int]] = deque()  # blocks whose arrays are gone, any thread
         self._outside = 0
         self._at_high_end = True
 
@@ -138,7 +138,7 @@ class Arena:
     def in_use(self) -> Iterator[None]:
         """Serve ``new_output`` and ``workspace`` of this thread within a ``with`` block.
 
-        Each begins at the same end, so that patch after patch is laid out alike.
+        Every block begins at the same end, so that all patches have the same layout.
         """
         self._at_high_end = True
         token = _current.set(self)
@@ -147,12 +147,38 @@ class Arena:
         finally:
             _current.reset(token)
 
+    @contextmanager
+    def step(
+        self, shape: tuple[int, ...], output: int | None, free: tuple[int, int]
+    ) -> Iterator[None]:
+        """Serve one call within a ``with`` block, at places that were decided before.
+
+        Args:
+            shape: shape of the call's output.
+            output: where the output begins, in bytes; None if it has a place elsewhere.
+            free: the first byte that is free for workspace, and the one after the last.
+        """
+        self._free, self._freed, self._outside = [free], deque(), 0
+        token = _current.set(self)
+        try:
+            with output_into(self._array(shape, output)) if output is not None else nullcontext():
+                yield
+        finally:
+            _current.reset(token)
+
+    def _array(self, shape: tuple[int, ...], start: int) -> Float32:
+        """Return an array that begins at a byte of the arena."""
+        block = _Block(
+            self._address, start, start, 4 * prod(shape), self._lock or self._pages, deque()
+        )
+        return np.asarray(block).view(np.float32).reshape(shape)
+
     def change_ends(self) -> None:
         """Allocate at the other end from now on."""
         self._at_high_end = not self._at_high_end
 
     def take(self, nbytes: int) -> object:
-        """Memory as an object with the buffer interface; free when nothing refers to it."""
+        """Return memory as an object with the buffer interface; it is freed with the last view."""
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         self._collect()
         candidates = reversed(self._free) if self._at_high_end else iter(self._free)
@@ -178,7 +204,7 @@ class Arena:
         return np.asarray(_Block(address, 0, 0, nbytes, pages, self._freed))
 
     def _collect(self) -> None:
-        """Join what was freed to the free pieces."""
+        """Join freed ranges to the free pieces."""
         while self._freed:
             start, stop = self._freed.popleft()
             if start == stop:
@@ -206,16 +232,17 @@ class Arena:
 
 
 class PageLock:
-    """Pages that stay where they are, so that a GPU copies to and from them on its own.
+    """Pages locked in RAM, so that a GPU copies to and from them by itself.
 
-    Locked until this object and all arrays in the pages are gone. Before, all cores touch them: to
-    lock pages that the system has yet to find and clear takes four times as long, as one does that.
+    They stay locked until this object and all arrays in the pages are gone. All cores touch the
+    pages first. Locking untouched pages takes four times as long, because one core finds and
+    clears them.
 
     Args:
-        pages: all of a mapping.
+        pages: the mapping; all its pages are locked.
 
     Raises:
-        cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many.
+        cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many pages.
     """
 
     def __init__(self, pages: mmap.mmap) -> None:
@@ -223,17 +250,17 @@ class PageLock:
         values = np.frombuffer(pages, np.uint8)
         touch(values)
         address, runtime = values.ctypes.data, cupy().cuda.runtime
-        runtime.hostRegister(address, len(pages), 0)  # for the current device, not mapped there
+        runtime.hostRegister(address, len(pages), 0)  # for the current device; not mapped into it
         self._unlock = finalize(self, runtime.hostUnregister, address)
-        self._unlock.atexit = False  # the process takes its locks with it
+        self._unlock.atexit = False  # the locks end with the process
 
 
 def touch(values: NDArray[np.uint8]) -> None:
-    """Have the system find and clear all pages of a mapping, which hold zeros yet."""
+    """Make the system find and clear all pages of a mapping that still holds only zeros."""
     starts = range(0, len(values), TOUCHED)
     pages = [values[start : start + TOUCHED : mmap.PAGESIZE] for start in starts]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(lambda some: some.fill(0), pages))  # raises what was raised there
+        list(pool.map(lambda some: some.fill(0), pages))  # re-raises errors of the threads
 
 
 class _Block:

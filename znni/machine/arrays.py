@@ -1,4 +1,4 @@
-"""Host arrays: aligned allocation, and how much memory the process really took."""
+"""Host arrays: aligned allocation, and measurement of the process's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest SIMD register
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An uninitialised C-contiguous array whose first element is on a cache line."""
+    """Return an uninitialised C-contiguous array that starts on a cache line."""
     dtype = np.dtype(dtype)
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -27,14 +27,14 @@ def empty_aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 @dataclass
 class Peak:
-    """The highest resident memory of the process, and what it was at the start, in bytes."""
+    """Resident memory of the process in bytes: at the start, and the highest since then."""
 
     before: int
     highest: int = 0
 
     @property
     def added(self) -> int:
-        """Bytes above what was resident at the start."""
+        """Bytes above the resident memory at the start."""
         return self.highest - self.before
 
 
@@ -42,8 +42,8 @@ class Peak:
 def peak_memory() -> Iterator[Peak]:
     """Measure the peak resident memory of this process within a ``with`` block.
 
-    On Linux the kernel's own high-water mark, reset at the start. Elsewhere, the largest since
-    the process began, which is an upper bound.
+    On Linux it is the kernel's high-water mark, reset at the start. Elsewhere it is the largest
+    since the process began, which is an upper bound.
     """
     reset_high_water_mark()
     peak = Peak(before=psutil.Process().memory_info().rss)
@@ -52,7 +52,7 @@ def peak_memory() -> Iterator[Peak]:
 
 
 def reset_high_water_mark() -> None:
-    """Make ``high_water_mark`` count from now, where the system can."""
+    """Make ``high_water_mark`` count from now, if the system can."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -60,7 +60,7 @@ def reset_high_water_mark() -> None:
 
 
 def high_water_mark() -> int:
-    """The peak resident bytes of this process."""
+    """Return the peak resident bytes of this process."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What Linux control groups allow this process: a container's share of memory and processors."""
+"""Limits of Linux control groups: a container's share of memory and processors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 MEMBERSHIP = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
 
-# Limit, use, and the cached file contents counted in it, which give way: versions 2 and 1.
+# Limit, use, and the cached file contents counted in the use, which the system can drop. The first
+# line is for version 2, the second for version 1.
 MEMORY_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -16,7 +17,7 @@ MEMORY_FILES = (
 
 
 def memory_left() -> int | None:
-    """Bytes that the process may still take, or None without a limit."""
+    """Return the bytes that the process may still take, or None if there is no limit."""
     left = []
     for folder in _folders("memory"):
         for limit_file, used_file, cached_name in MEMORY_FILES:
@@ -27,7 +28,7 @@ def memory_left() -> int | None:
 
 
 def processors() -> float | None:
-    """Processors' worth of time that the process may use, or None without a limit."""
+    """Return how many processors' time the process may use, or None if there is no limit."""
     allowed = []
     for folder in _folders("cpu"):
         quota, _, period = _text(folder / "cpu.max").partition(" ")
@@ -42,7 +43,7 @@ def processors() -> float | None:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """The process's groups, innermost first, in version 2 and in version 1 of the controller."""
+    """Yield the process's groups, innermost first, in version 2 and version 1 of a controller."""
     for line in _text(MEMBERSHIP).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -61,7 +62,7 @@ def _statistic(folder: Path, name: str) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """The file's number; None where there is none, or a word such as ``max`` for no limit."""
+    """Return the number in a file, or None if there is none (``max`` means no limit)."""
     text = _text(path)
     return int(text) if text.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""CUDA by way of CuPy, imported where it is needed, and what it reports as errors of ours."""
+"""Access to CUDA through CuPy, imported when it is needed, and its errors as znni's errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CUDA_ERROR_OUT_OF_MEMORY = 2
 
 
 class LibraryFailed(Exception):
-    """What a library of CUDA's reports that CuPy has no error for.
+    """A failure in one of CUDA's libraries for which CuPy has no error class.
 
     Attributes:
-        status: CUDA's of the same meaning, if it is that memory does not suffice; else 0.
+        status: CUDA's status for "out of memory" if memory does not suffice; else 0.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -31,10 +31,10 @@ class LibraryFailed(Exception):
 
 @cache
 def cupy() -> Any:
-    """The module ``cupy``. That it is there does not mean that there is a GPU.
+    """Return the module ``cupy``. The module can be installed without a GPU.
 
     Raises:
-        InvalidInput: it is not installed, or cannot be imported.
+        InvalidInput: CuPy is not installed, or cannot be imported.
     """
     try:
         return import_module("cupy")
@@ -45,14 +45,14 @@ def cupy() -> Any:
 
 @contextmanager
 def device_errors(name: str) -> Iterator[None]:
-    """Make one error of what CUDA and its libraries raise within a ``with`` block.
+    """Turn errors of CUDA and its libraries within a ``with`` block into znni's errors.
 
     Args:
-        name: of the GPU.
+        name: name of the GPU.
 
     Raises:
-        OutOfDeviceMemory: its memory does not suffice.
-        RunFailed: it fails in another way.
+        OutOfDeviceMemory: the GPU's memory does not suffice.
+        RunFailed: the GPU fails in another way.
     """
     cuda = cupy().cuda
     failures = (

@@ -1,8 +1,8 @@
-"""Kernels of CUDA C++, compiled by NVRTC.
+"""Compilation of CUDA C++ kernels by NVRTC.
 
-They are compiled to machine code for one architecture, without a device where there is none, so
-that they can be checked anywhere. Compiled code is kept in the user's cache under a hash of all
-that it depends on.
+Kernels are compiled to machine code for one architecture. No GPU is needed, so they can be checked
+on any machine. Compiled code is kept in the user's cache, under a hash of everything that it
+depends on.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from znni.machine.cuda import INSTALL, cupy
 
 STANDARD = "-std=c++17"
 
-# From this compute capability on, an architecture's own instructions (such as Hopper's products of
-# whole warp groups) are compiled only for a target whose name ends in a.
+# From this compute capability on, an architecture has instructions of its own, such as Hopper's
+# products of whole warp groups. They are compiled only for a target whose name ends in a.
 OWN_INSTRUCTIONS = 90
 
 _log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ _SHARED = re.compile(r"(?P<bytes>\d+) bytes smem")
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """What the compiler says that a kernel takes.
+    """Resources that a kernel takes, by the compiler's report.
 
     Attributes:
-        registers: of a thread.
-        spills: bytes of them that a thread stores to and loads from memory, added up.
-        shared: bytes of a block, beside what is asked for at launch.
+        registers: registers per thread.
+        spills: bytes of registers that a thread stores to memory, plus bytes that it loads back.
+        shared: bytes of shared memory per block, without those requested at launch.
     """
 
     registers: int
@@ -54,21 +54,21 @@ class ResourceUsage:
 
 @cache
 def source_beside(module: str, name: str) -> str:
-    """The CUDA C++ of a file beside a module.
+    """Return the CUDA C++ in a file beside a module.
 
     Args:
-        module: its ``__file__``.
-        name: of the file.
+        module: the module's ``__file__``.
+        name: name of the file.
     """
     return Path(module).with_name(name).read_text()
 
 
 def compiled(source: str, options: tuple[str, ...] = ()) -> Any:
-    """A module of kernels for the current device, compiled once, now or in an earlier process.
+    """Return a module of kernels for the current device, from the cache or compiled now.
 
     Args:
         source: CUDA C++; its kernels are ``extern "C"``.
-        options: of NVRTC, such as ``-DTILE=32``.
+        options: options for NVRTC, such as ``-DTILE=32``.
 
     Returns:
         A ``cupy.RawModule``: ``get_function(name)`` gives a kernel.
@@ -79,13 +79,13 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> Any:
 def kernel_with_shared(
     source: str, name: str, shared_bytes: int, options: tuple[str, ...] = ()
 ) -> Any:
-    """A kernel of a module that may take that much shared memory for a block.
+    """Return a kernel that may use that much shared memory per block.
 
     Args:
-        source: as of ``compiled``.
-        name: of the kernel.
-        shared_bytes: that it is launched with.
-        options: as of ``compiled``.
+        source: CUDA C++, as for ``compiled``.
+        name: name of the kernel.
+        shared_bytes: shared memory requested at launch.
+        options: options for NVRTC, as for ``compiled``.
     """
     kernel = compiled(source, options).get_function(name)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
@@ -93,10 +93,10 @@ def kernel_with_shared(
 
 
 def compile_together(sources: Iterable[str]) -> None:
-    """Compile modules for the current device at the same time, for ``compiled`` to find them.
+    """Compile several modules for the current device in parallel, so that ``compiled`` finds them.
 
     Args:
-        sources: as of ``compiled``.
+        sources: CUDA C++ of each module, as for ``compiled``.
     """
     architecture = _architecture()
     with ThreadPoolExecutor() as pool:
@@ -107,11 +107,11 @@ def compile_together(sources: Iterable[str]) -> None:
 def compile_offline(
     source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()
 ) -> bytes:
-    """The machine code (cubin) of a module of kernels; needs no device.
+    """Return the machine code (cubin) of a module of kernels; no device is needed.
 
     Raises:
         InvalidInput: CuPy, NVRTC or the headers of CUDA are not installed.
-        RuntimeError: NVRTC does not compile it; with its log.
+        RuntimeError: NVRTC does not compile it; the message has its log.
     """
     return _compile(source, architecture, options)[0]
 
@@ -119,7 +119,7 @@ def compile_offline(
 def resource_usage(
     source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()
 ) -> dict[str, ResourceUsage]:
-    """What each kernel of a module takes, by name; needs no device.
+    """Return the resources that each kernel of a module takes, by name; no device is needed.
 
     Raises:
         InvalidInput, RuntimeError: as ``compile_offline``.
@@ -129,7 +129,7 @@ def resource_usage(
 
 
 def parsed_usage(report: str) -> dict[str, ResourceUsage]:
-    """What each kernel takes, from what ``ptxas -v`` prints of a module."""
+    """Return the resources of each kernel, by name, from the output of ``ptxas -v``."""
     pieces = _ENTRY.split(report)[1:]
     usage = {}
     for kernel, text in zip(pieces[::2], pieces[1::2], strict=True):
@@ -145,7 +145,7 @@ def parsed_usage(report: str) -> dict[str, ResourceUsage]:
 
 
 def _architecture() -> str:
-    """Of the current device, by NVRTC's name."""
+    """Return NVRTC's name of the current device's architecture."""
     capability = int(cupy().cuda.Device().compute_capability)
     return f"sm_{capability}" + ("a" if capability >= OWN_INSTRUCTIONS else "")
 
@@ -157,9 +157,9 @@ def _loaded(source: str, architecture: str, options: tuple[str, ...], device: in
 
 @cache
 def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
-    """The file of a compiled module: an earlier one, or one made now.
+    """Return the file of a compiled module: an earlier one, or one made now.
 
-    It is kept in mind, as its place may be this process's own.
+    The result is cached, because the file may be in a folder of this process alone.
     """
     key = repr((_nvrtc().getVersion(), architecture, options, source))
     file = user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.cubin"
@@ -175,7 +175,7 @@ def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
 
 
 def _written(code: bytes, file: Path) -> Path:
-    """Make a file, whole or not at all, whoever else makes it."""
+    """Make a file completely or not at all, even if another process makes it too."""
     with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".partial", delete=False) as partial:
         partial.write(code)
     return Path(partial.name).replace(file)
@@ -183,14 +183,14 @@ def _written(code: bytes, file: Path) -> Path:
 
 @cache
 def _own_folder() -> Path:
-    """A folder of this process's, which goes when it ends."""
+    """Return a folder of this process, which is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="znni-")
     atexit.register(folder.cleanup)
     return Path(folder.name)
 
 
 def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """Machine code, and what the compiler said."""
+    """Return the machine code and the compiler's log."""
     nvrtc = _nvrtc()
     program = nvrtc.createProgram(source, "kernels.cu", [], [])
     try:
@@ -209,7 +209,7 @@ def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[
 
 @cache
 def _nvrtc() -> Any:
-    """CuPy's binding of NVRTC.
+    """Return CuPy's binding of NVRTC.
 
     Raises:
         InvalidInput: CuPy or NVRTC is not installed.
@@ -217,17 +217,17 @@ def _nvrtc() -> Any:
     nvrtc = cupy().cuda.nvrtc
     try:
         nvrtc.getVersion()
-    except Exception as error:  # the loader of libraries raises what it likes
+    except Exception as error:  # library loaders raise errors of any class
         raise InvalidInput(f"a GPU needs CUDA's compiler NVRTC ({error}); {INSTALL}") from None
     return nvrtc
 
 
 @cache
 def _headers() -> str:
-    """The folder of CUDA's headers, such as ``cuda_fp16.h``.
+    """Return the folder of CUDA's headers, such as ``cuda_fp16.h``.
 
     Raises:
-        InvalidInput: they are not installed.
+        InvalidInput: the headers are not installed.
     """
     from cuda.pathfinder import find_nvidia_header_directory
 

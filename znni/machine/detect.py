@@ -1,4 +1,4 @@
-"""The machine at hand, as it is found."""
+"""Detection of the machine at hand."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from znni.machine.processor import (
     processor_name,
 )
 
-# A share of what the system calls available is left to it: page cache, other processes.
+# Share of the memory that the system calls available. The rest is left for page cache and other
+# processes.
 AVAILABLE_SHARE = 0.9
 
-# Nominal memory bandwidth, until measured costs replace it.
+# Nominal memory bandwidth in bytes per second, until measured costs replace it.
 BANDWIDTH_OF_ONE_CORE = 14e9
 
 
@@ -32,13 +33,13 @@ def detect_machine(
     threads: int | None = None,
     gpu_memory: int | str | None = None,
 ) -> Machine:
-    """This machine.
+    """Return this machine, limited to what a plan may use.
 
     Args:
-        ram: bytes of host memory that a plan may use, as a number or as ``8GiB``; by default
-            what is available now, less a margin.
-        threads: worker threads; by default one for every core this process may use.
-        gpu_memory: as ``ram``, of each GPU, beside what CUDA takes for itself.
+        ram: bytes of host memory that a plan may use, as a number or as ``8GiB``. The default is
+            the available memory less a margin.
+        threads: number of worker threads; by default one for every core this process may use.
+        gpu_memory: bytes of each GPU's memory, as for ``ram``, beside what CUDA takes for itself.
 
     Raises:
         InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
@@ -53,13 +54,13 @@ def detect_for(
     threads: int | None = None,
     gpu_memory: int | str | None = None,
 ) -> Machine:
-    """This machine, for layers on a device: its GPUs are left alone where these are on the ``cpu``.
+    """Return this machine for layers on a device; for ``cpu`` its GPUs are not touched.
 
     Args:
         device: where the layers run.
-        ram: as of ``detect_machine``.
-        threads: as of ``detect_machine``.
-        gpu_memory: as of ``detect_machine``.
+        ram: as in ``detect_machine``.
+        threads: as in ``detect_machine``.
+        gpu_memory: as in ``detect_machine``.
 
     Raises:
         InvalidInput: as ``detect_machine``.
@@ -70,11 +71,11 @@ def detect_for(
 
 
 def detect_host(ram: int | str | None = None, threads: int | None = None) -> Machine:
-    """This machine without its GPUs, which are left alone.
+    """Return this machine without its GPUs, which are not touched.
 
     Args:
-        ram: as of ``detect_machine``.
-        threads: as of ``detect_machine``.
+        ram: as in ``detect_machine``.
+        threads: as in ``detect_machine``.
 
     Raises:
         InvalidInput: as ``detect_machine``.
@@ -108,14 +109,14 @@ def _gpu(found: Gpu) -> Device:
 
 
 def usable_cores() -> int:
-    """Cores that the process may use, within the time that a container gives it."""
+    """Return the number of cores that the process may use, within a container's limit."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min(cores, max(1, ceil(control_groups.processors() or cores)))
 
 
 def _available_memory() -> int:
-    """Bytes available, within the limit that a container sets."""
+    """Return the bytes available, within a container's limit."""
     available = int(psutil.virtual_memory().available)
     left = control_groups.memory_left()
     return available if left is None else min(available, left)

@@ -1,15 +1,15 @@
-"""Memory of a GPU that a patch's arrays share: one allocation, of the size that a plan promises.
+"""GPU memory shared by a patch's arrays: one allocation of the size that a plan promises.
 
-A GPU has no pages to fall back on, so free memory must never be in pieces. Arrays of a patch nest:
-each layer's output goes to the other end of the memory than its input, workspace next to what was
-there last, and what is taken last at an end is freed first there. So a stack at each end holds
-them all, and the free memory is what lies between the two.
+A GPU has no pages to fall back on, so the free memory must stay in one piece. The arrays of a patch
+nest. Each layer's output goes to the opposite end from its input, and workspace goes next to the
+last array there. The last array taken at an end is freed first. So a stack at each end holds them
+all, and the free memory lies between the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -18,21 +18,22 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import DTypeLike
 
-from znni.machine.arena import given_output
+from znni.machine.arena import given_output, output_into
 from znni.machine.cuda import cupy
 
 ALIGNMENT = 512  # bytes: as CuPy's own pool aligns, which is enough for any access
 MOST_ARRAYS = 2048  # that are alive at a time and lose less than ALIGNMENT each
+SPARE = MOST_ARRAYS * ALIGNMENT
 
 _current: ContextVar[DeviceArena | None] = ContextVar("_current", default=None)
 _arenas: WeakSet[DeviceArena] = WeakSet()
 
 
 def new_device_output(shape: tuple[int, ...]) -> Any:
-    """An uninitialised float32 ``cupy.ndarray`` for a layer's output, or the one given for it.
+    """Return an uninitialised float32 ``cupy.ndarray`` for a layer's output, or the one given.
 
     Raises:
-        ValueError: the one given has another shape.
+        ValueError: the given array has another shape.
     """
     given = given_output(shape)
     if given is not None:
@@ -44,10 +45,10 @@ def new_device_output(shape: tuple[int, ...]) -> Any:
 
 
 def device_workspace(shape: tuple[int, ...], dtype: DTypeLike) -> Any:
-    """An uninitialised ``cupy.ndarray`` that lives no longer than the call that takes it.
+    """Return an uninitialised ``cupy.ndarray`` that lives no longer than the call that takes it.
 
-    Of several that a call takes, those taken last should be freed first: others are free only
-    when all that were taken after them, at the same end, are.
+    A call that takes several should free the last one first. An array's memory is available again
+    only when all arrays taken after it, at the same end, are freed.
     """
     return _allocate(_current.get(), shape, dtype)
 
@@ -60,36 +61,39 @@ def _allocate(arena: DeviceArena | None, shape: tuple[int, ...], dtype: DTypeLik
 class DeviceArena:
     """A fixed amount of memory of the current GPU, for the arrays of one thread and one stream.
 
-    Memory is free for the next array as soon as nothing in Python refers to the last one: work on
-    one stream is done in the order in which it was asked for.
+    Memory is free for the next array as soon as nothing in Python refers to the last one. This is
+    safe because one stream does its work in the order of the requests.
 
     Args:
         capacity: bytes of the arrays alive at a time.
+        spare: bytes beside these, for what the alignment of arrays takes.
 
     Raises:
-        cupy.cuda.runtime.CUDARuntimeError: the GPU does not have them.
+        cupy.cuda.runtime.CUDARuntimeError: the GPU does not have so much memory.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._ends = TwoStacks(capacity_with_alignment(capacity))
-        self._memory = allocate(self._ends.capacity)
+    def __init__(self, capacity: int, spare: int = SPARE) -> None:
+        self._capacity = capacity_with_alignment(capacity, spare)
+        self._memory = allocate(self._capacity)
+        self._ends = TwoStacks(0, self._capacity)
+        self._peak = 0
         _arenas.add(self)
 
     @property
     def capacity(self) -> int:
         """Bytes of the memory, with what alignment takes."""
-        return self._ends.capacity
+        return self._capacity
 
     @property
     def peak(self) -> int:
         """The most bytes that were taken at a time."""
-        return self._ends.peak
+        return max(self._peak, self._ends.peak)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Serve the arrays of this thread within a ``with`` block.
 
-        Each begins at the same end, so that patch after patch is laid out alike.
+        Every block begins at the same end, so that all patches have the same layout.
         """
         self._ends.at_high_end = True
         token = _current.set(self)
@@ -98,12 +102,38 @@ class DeviceArena:
         finally:
             _current.reset(token)
 
+    @contextmanager
+    def step(
+        self, shape: tuple[int, ...], output: int | None, free: tuple[int, int]
+    ) -> Iterator[None]:
+        """Serve one call within a ``with`` block, at places that were decided before.
+
+        Args:
+            shape: shape of the call's output.
+            output: where the output begins, in bytes; None if it has a place elsewhere.
+            free: the first byte that is free for workspace, and the one after the last.
+        """
+        self._ends = TwoStacks(*free)
+        taken = self.capacity - self._ends.size
+        token = _current.set(self)
+        try:
+            with output_into(self._array(shape, output)) if output is not None else nullcontext():
+                yield
+        finally:
+            _current.reset(token)
+            self._peak = max(self._peak, taken + self._ends.peak)
+
+    def _array(self, shape: tuple[int, ...], start: int) -> Any:
+        """Return an array that begins at a byte of the arena."""
+        memory = cupy().cuda.MemoryPointer(self._memory, start)
+        return cupy().ndarray(shape, np.float32, memptr=memory)
+
     def change_ends(self) -> None:
         """Allocate at the other end from now on."""
         self._ends.at_high_end = not self._ends.at_high_end
 
     def take(self, nbytes: int) -> Any:
-        """A ``cupy.cuda.MemoryPointer``; its memory is free when nothing refers to it."""
+        """Return a ``cupy.cuda.MemoryPointer``; its memory is freed with the last reference."""
         block = self._ends.take(nbytes)
         owner = _Owner(block, self._memory)
         address = self._memory.ptr + block.start
@@ -112,10 +142,10 @@ class DeviceArena:
 
 
 def device_peak() -> int:
-    """Bytes of the GPU held by arrays at their highest, as far as what holds them is still there.
+    """Return the peak bytes of the GPU held by arrays, as far as their owners still exist.
 
-    Those are the arenas' at their peaks, and what CuPy's pool has given out now: what primitives
-    keep, and blocks on their way. What CUDA takes for itself is not among them.
+    It is the sum of the arenas' peaks and of what CuPy's pool has given out now. The pool serves
+    what primitives keep, and blocks in transfer. Memory that CUDA takes for itself is not counted.
     """
     if not _arenas:
         return 0
@@ -124,23 +154,24 @@ def device_peak() -> int:
 
 
 def allocate(nbytes: int) -> Any:
-    """Memory of the current GPU that goes back to it, and not to a pool, when it is freed."""
+    """Return memory of the current GPU that goes back to it, not to a pool, when freed."""
     return cupy().cuda.Memory(nbytes)
 
 
 @contextmanager
 def for_now() -> Iterator[None]:
-    """Give the GPU what is allocated within a ``with`` block back as soon as it is dropped.
+    """Give memory allocated within a ``with`` block back to the GPU as soon as it is dropped.
 
-    Of memory that goes back to CuPy's pool a small array may take a part, and then holds it all.
+    Memory in CuPy's pool does not go back so soon. There a small array may take a part of a large
+    piece and then holds all of it.
     """
     with cupy().cuda.using_allocator(lambda n: cupy().cuda.MemoryPointer(allocate(n), 0)):
         yield
 
 
-def capacity_with_alignment(nbytes: int) -> int:
-    """Bytes of an arena for arrays of so many bytes, with what alignment takes."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT + MOST_ARRAYS * ALIGNMENT
+def capacity_with_alignment(nbytes: int, spare: int = SPARE) -> int:
+    """Return the bytes of an arena for arrays of that many bytes, with what alignment takes."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT + spare
 
 
 class Block:
@@ -153,48 +184,54 @@ class Block:
 
 
 class TwoStacks:
-    """Which bytes of a memory are taken: a stack that grows from each of its ends.
+    """Bookkeeping of the bytes taken from a memory: a stack grows from each end.
 
     Args:
-        capacity: of the memory, in bytes, a multiple of ``ALIGNMENT``.
+        start: the first byte, a multiple of ``ALIGNMENT``.
+        stop: the byte after the last, a multiple of ``ALIGNMENT``.
 
     Attributes:
-        at_high_end: where the next block is taken.
-        peak: the most bytes that the stacks have held.
+        at_high_end: True if the next block is taken at the high end.
+        peak: largest number of bytes that the stacks have held.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, start: int, stop: int) -> None:
+        self._start, self._stop = start, stop
         self.at_high_end = True
         self.peak = 0
         self._low: list[Block] = []
         self._high: list[Block] = []
 
+    @property
+    def size(self) -> int:
+        """Bytes between the two ends."""
+        return self._stop - self._start
+
     def take(self, nbytes: int) -> Block:
-        """A block at one end of what is free.
+        """Return a block at one end of the free memory.
 
         Raises:
-            RuntimeError: it is too large: what takes it declares less memory than it takes.
+            RuntimeError: the block is too large, because a primitive declares too little memory.
         """
         for stack in (self._low, self._high):
             while stack and stack[-1].freed:
                 stack.pop()
-        start = self._low[-1].stop if self._low else 0
-        stop = self._high[-1].start if self._high else self.capacity
+        start = self._low[-1].stop if self._low else self._start
+        stop = self._high[-1].start if self._high else self._stop
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         if size > stop - start:
             raise RuntimeError(
-                f"{nbytes} bytes are taken and {stop - start} of {self.capacity} are free: a "
+                f"{nbytes} bytes are taken and {stop - start} of {self.size} are free: a "
                 "primitive declares less memory than it takes, or does not free it in order"
             )
         block = Block(stop - size, stop) if self.at_high_end else Block(start, start + size)
         (self._high if self.at_high_end else self._low).append(block)
-        self.peak = max(self.peak, self.capacity - (stop - start) + size)
+        self.peak = max(self.peak, self.size - (stop - start) + size)
         return block
 
 
 class _Owner:
-    """What an array's memory belongs to: CuPy keeps it as long as any view is alive."""
+    """Owner of an array's memory: CuPy keeps it as long as any view is alive."""
 
     def __init__(self, block: Block, memory: Any) -> None:
         self._block = block

@@ -1,4 +1,4 @@
-"""The GPUs that are there, by their nominal figures."""
+"""Detection of GPUs and their nominal figures."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import NamedTuple
 from znni.core.errors import InvalidInput
 from znni.machine.cuda import INSTALL, cupy, device_errors
 
-# Float32 multiply-adds of a multiprocessor in a cycle, by compute capability: half as many where a
-# generation was made for double precision.
+# Float32 multiply-adds of a multiprocessor in a cycle. Compute capabilities made for double
+# precision have half as many.
 LANES = 128
 HALF_THE_LANES = {60, 70, 72, 75, 80}
 
-# Of what the memory's clock allows, the share that copies within a GPU reach: on an H200, 4.27 of
-# 4.81 TB/s.
+# Share of the memory clock's bandwidth that copies within a GPU reach. On an H200 they reach 4.27
+# of 4.81 TB/s.
 SUSTAINED = 0.887
 
 
 class Gpu(NamedTuple):
-    """A GPU's nominal figures.
+    """Nominal figures of a GPU.
 
     Attributes:
-        name: as its driver tells it.
-        free: bytes of its memory that nobody has taken.
+        name: name by the driver.
+        free: bytes of free memory.
         flops: float32 operations per second, a multiply-add counted as two.
         bandwidth: bytes per second to and from its memory.
-        capability: its compute capability, 90 for 9.0.
+        capability: compute capability, 90 for 9.0.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Gpu(NamedTuple):
 
 
 def detect_gpus() -> list[Gpu]:
-    """All GPUs that CUDA can use now; none where CuPy or a driver is missing.
+    """Return all GPUs that CUDA can use now; none if CuPy or a driver is missing.
 
     Raises:
-        RunFailed: CUDA finds one, and cannot use it.
+        RunFailed: CUDA finds a GPU but cannot use it.
     """
     if why_no_gpu():
         return []
@@ -53,7 +53,7 @@ def detect_gpus() -> list[Gpu]:
 
 @cache
 def why_no_gpu() -> str:
-    """What is missing, with a remedy; empty where there is a GPU."""
+    """Return what is missing, with a remedy, or an empty string if there is a GPU."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -72,10 +72,10 @@ def why_no_gpu() -> str:
 
 
 def _look_at(number: int) -> Gpu:
-    """One of them; beginning to use it, if this is the first time, takes half a second."""
+    """Return the figures of one GPU. The first use of a GPU takes half a second."""
     cuda = cupy().cuda
     with cuda.Device(number) as device:
-        cupy().get_default_memory_pool().free_all_blocks()  # what nobody uses is free
+        cupy().get_default_memory_pool().free_all_blocks()  # unused blocks count as free
         capability = int(device.compute_capability)
         attributes = device.attributes
         return Gpu(
@@ -92,11 +92,11 @@ def _look_at(number: int) -> Gpu:
 
 
 def nominal_flops(capability: int, multiprocessors: int, kilohertz: int) -> float:
-    """Float32 operations per second, without tensor cores."""
+    """Return float32 operations per second, without tensor cores."""
     lanes = LANES // 2 if capability in HALF_THE_LANES else LANES
     return 2.0 * lanes * multiprocessors * kilohertz * 1e3
 
 
 def nominal_bandwidth(bits: int, kilohertz: int) -> float:
-    """Bytes per second that copies reach on a memory bus with data at both edges of its clock."""
+    """Return the bytes per second of copies, for memory that moves data twice per clock cycle."""
     return SUSTAINED * 2.0 * bits / 8 * kilohertz * 1e3

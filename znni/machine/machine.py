@@ -1,4 +1,4 @@
-"""The hardware that a plan is for."""
+"""Description of the hardware that a plan is for."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import memory_size
 from znni.machine.processor import PAIRS_PER_CYCLE
 
-# Cores share the memory: from 1 to 16 of them, what they get grew like their number to the power
-# of this.
+# Cores share the memory bandwidth. From 1 to 16 cores, it grew like their number to this power.
 BANDWIDTH_EXPONENT = 2 / 3
 
-# Bytes per second that HDF5 moves to and from the system's page cache, which is about what solid
-# state drives sustain behind it; disks and networks are slower.
+# Bytes per second that HDF5 moves to and from the system's page cache. Solid state drives sustain
+# about as much; disks and networks are slower.
 NOMINAL_STORAGE = 2e9
 
-# Bytes per second between host memory and a GPU, each way, from a compute capability on: copies of
-# pinned memory over 16 lanes of PCI Express 5, as measured with an H200, and estimates for 4 and 3.
+# Bytes per second between host memory and a GPU, each way, from a compute capability on. The first
+# is measured with an H200: copies of pinned memory over 16 lanes of PCI Express 5. The values for
+# PCI Express 4 and 3 are estimates.
 LINKS = ((90, 55e9), (80, 24e9), (0, 12e9))
 
 
 DeviceKind: TypeAlias = Literal["cpu", "gpu"]
 
-# What computes the layers of a plan: the host, a GPU, or first the one and then the other.
+# Where the layers of a plan run: on the host, on a GPU, or first on the one and then on the other.
 Processors: TypeAlias = Literal["cpu", "gpu", "cpu+gpu"]
 
 
 @dataclass(frozen=True)
 class Device:
-    """A processor with memory of its own.
+    """A processor with its own memory.
 
     Attributes:
         kind: ``cpu`` or ``gpu``.
-        name: for reports.
+        name: name for reports.
         memory: bytes that a plan may use.
-        threads: worker threads (1 for a GPU).
+        threads: number of worker threads (1 for a GPU).
         flops: nominal float32 operations per second, all threads.
         bandwidth: nominal bytes per second to and from memory.
-        bfloat16: whether it multiplies bfloat16 and adds in float32 (AVX512_BF16).
-        pairs_per_cycle: if so, vectors of pairs of them that a core multiplies in a cycle.
-        capability: of a GPU, its compute capability, 90 for 9.0; 0 where it is not known.
-        cudnn: whether NVIDIA's cuDNN is installed for it.
-        link: of a GPU, nominal bytes per second between it and the host's memory, each way.
-        number: of a GPU, its place among those that CUDA sees.
+        bfloat16: True if it multiplies bfloat16 and adds in float32 (AVX512_BF16).
+        pairs_per_cycle: vectors of bfloat16 pairs that a core multiplies in a cycle, if it can.
+        capability: compute capability of a GPU, 90 for 9.0; 0 if unknown.
+        cudnn: True if NVIDIA's cuDNN is installed for it.
+        link: nominal bytes per second between a GPU and the host's memory, each way.
+        number: index of a GPU among those that CUDA sees.
 
     Raises:
         InvalidInput: a rate is not positive, or not finite.
@@ -75,14 +75,14 @@ class Device:
 
 @dataclass(frozen=True)
 class Storage:
-    """Where volumes lie.
+    """Storage that holds the volumes.
 
     Attributes:
-        read: nominal bytes per second.
-        write: nominal bytes per second.
+        read: nominal bytes per second of reads.
+        write: nominal bytes per second of writes.
 
     Raises:
-        InvalidInput: one is not positive, or not finite.
+        InvalidInput: a rate is not positive, or not finite.
     """
 
     read: float = NOMINAL_STORAGE
@@ -103,11 +103,11 @@ class Machine:
     """A host and its GPUs.
 
     Attributes:
-        host: its processors and memory.
-        gpus: beside them; a plan uses the first ones.
-        absent: whether it was described, and not found by looking at it.
-        storage: where volumes are read and written.
-        used_gpus: how many GPUs of a plan that uses them compute patches at the same time.
+        host: processors and memory of the host.
+        gpus: GPUs beside them; a plan uses the first ones.
+        absent: True if the machine was described in a file, not detected.
+        storage: storage that volumes are read from and written to.
+        used_gpus: number of GPUs that compute patches at the same time, in a plan that uses GPUs.
     """
 
     host: Device
@@ -123,12 +123,12 @@ def limited(
     threads: int | None,
     gpu_memory: int | str | None = None,
 ) -> Machine:
-    """A machine of which a plan may use a part.
+    """Return a machine limited to the part that a plan may use.
 
     Args:
-        machine: as it is, with a thread for every core.
+        machine: the whole machine, with a thread for every core.
         ram: bytes of host memory, as a number or as ``8GiB``; by default the machine's.
-        threads: worker threads; more than there are cores are no faster.
+        threads: number of worker threads; more threads than cores are no faster.
         gpu_memory: bytes of each GPU's memory; by default the machine's.
 
     Raises:
@@ -153,7 +153,7 @@ def limited(
 
 
 def _memory_limit(name: str, given: int | str | None) -> int | None:
-    """Bytes that an option allows; None where it is not given."""
+    """Return the bytes that an option allows, or None if it is not given."""
     if given is None:
         return None
     try:
@@ -167,5 +167,5 @@ def _memory_limit(name: str, given: int | str | None) -> int | None:
 
 
 def nominal_link(capability: int) -> float:
-    """Bytes per second between host memory and a GPU of a compute capability, each way."""
+    """Return bytes per second between host memory and a GPU of a compute capability, each way."""
     return next(link for least, link in LINKS if capability >= least)

@@ -1,9 +1,10 @@
-"""Machines as YAML files, to plan for one that is not at hand.
+"""Machine descriptions in YAML files, to plan for a machine that is not at hand.
 
-A file gives the nominal figures that ``detect_machine`` finds of this one. What primitives are
-offered follows from them alone, never from the processor that plans: a device says whether it
-multiplies bfloat16. Only the workspace in which a few primitives lay out their sums is that of the
-registers at hand, within a hundred KiB a thread; where a plan is run, it is checked to the byte.
+A file gives the nominal figures that ``detect_machine`` finds for this machine. They alone decide
+which primitives are offered, whatever processor does the planning. For example, a device says
+whether it multiplies bfloat16. There is one exception: a few primitives lay out the workspace for
+their sums by the registers of the processor at hand. That changes it by less than a hundred KiB a
+thread. Where a plan is run, its workspace is checked to the byte.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from znni.machine.machine import (
 from znni.machine.processor import PAIRS_PER_CYCLE
 
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-LEAST_RATE, LARGEST_RATE = 1e6, 1e21  # per second: few devices are near
+LEAST_RATE, LARGEST_RATE = 1e6, 1e21  # per second; real devices are far from both
 LARGEST_MEMORY = 2**60
-MOST_PAIRS = 64  # as of vectors that few processors multiply in a cycle
+MOST_PAIRS = 64  # vectors per cycle; real processors multiply few
 
 
 def _memory(value: object) -> int:
-    with suppress(ValueError):  # told below, as any other value
+    with suppress(ValueError):  # the error below covers it
         if isinstance(value, int | str) and not isinstance(value, bool):
             size = memory_size(value)
             if 0 < size <= LARGEST_MEMORY:
@@ -46,7 +47,7 @@ def _memory(value: object) -> int:
 
 
 def _rate(value: object, unit: str) -> float:
-    """A number per second, from ``5.8e12`` or, where the unit is ``flop``, ``5.8 Tflop/s``."""
+    """Return a number per second, from ``5.8e12`` or, for the unit flop, ``5.8 Tflop/s``."""
     if isinstance(value, str) and (
         found := re.fullmatch(rf"(\d+(?:\.\d+)?) *([kMGTP]?){unit}/s", value)
     ):
@@ -119,21 +120,27 @@ class _MachineFile(Entry):
 def load_machine(path: str | Path) -> Machine:
     """Read a machine file.
 
+    The file has a ``host`` and, optionally, a list of ``gpus``. Each has a ``name``, ``memory``,
+    nominal float32 ``flops`` and memory ``bandwidth``.
+
+    The host also has ``threads``, one for every core. It may say that it multiplies ``bfloat16``,
+    and how many vectors of bfloat16 pairs a core multiplies in a cycle (``pairs_per_cycle``).
+
+    A GPU may give its compute ``capability``, such as 9.0, and whether ``cudnn`` is installed. It
+    may also give the bytes per second of its ``link`` to the host's memory, each way. By default
+    the link follows from the capability.
+
+    ``storage`` may give the bytes per second of volumes, ``read`` and ``write``.
+
     Args:
-        path: a YAML file with ``host`` and, optionally, a list of ``gpus``. Each has a ``name``,
-            ``memory``, nominal float32 ``flops`` and memory ``bandwidth``; the host has
-            ``threads``, too, one for every core, and may say that it multiplies ``bfloat16``, and
-            how many vectors of pairs of it a core multiplies in a cycle (``pairs_per_cycle``); a
-            GPU may give its compute ``capability``, such as 9.0, say that ``cudnn`` is not
-            installed for it, and give the bytes per second of its ``link`` to the host's memory,
-            each way, which otherwise follows from the capability.
-            ``storage`` may give the bytes per second that volumes are ``read`` and ``write`` at.
+        path: path of a YAML file.
 
     Returns:
-        The machine, absent. Of its memory a plan may use as large a share as on this one.
+        The machine, marked as absent. A plan may use the same share of its memory as of this
+        machine's.
 
     Raises:
-        InvalidInput: no such file, or its contents are not a machine; names the line.
+        InvalidInput: there is no such file, or it is not a machine; the error names the line.
     """
     entries = YamlFile(Path(path), "machine").checked(_MachineFile)
     host = entries.host
@@ -155,18 +162,17 @@ def machine_for(
     threads: int | None,
     gpu_memory: int | str | None = None,
 ) -> Machine:
-    """The machine to plan for, within limits.
+    """Return the machine to plan for, within limits.
 
     Args:
-        given: a machine, or the file of one; by default this one.
-        ram: bytes of host memory that a plan may use, as a number or as ``8GiB``; by default
-            what there is, less a margin.
-        threads: worker threads; by default one for every core.
-        gpu_memory: as ``ram``, of each GPU.
+        given: a machine, or the path of a machine file; by default this machine.
+        ram: bytes of host memory that a plan may use, as a number or as ``8GiB``. The default is
+            the machine's memory less a margin.
+        threads: number of worker threads; by default one for every core.
+        gpu_memory: bytes of each GPU's memory, as for ``ram``.
 
     Raises:
-        InvalidInput: the file is not a machine's, ``ram`` or ``gpu_memory`` is not a size, or one
-            of these is not positive.
+        InvalidInput: the file is not a machine's, or a limit is not a size or not positive.
     """
     if given is None:
         return detect_machine(ram, threads, gpu_memory)

@@ -18,12 +18,12 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The figure to quote."""
+        """Median, the figure to quote."""
         return statistics.median(self.seconds)
 
     @property
     def spread(self) -> float | None:
-        """Half the range between the quartiles, as a share of the median; None of a single one."""
+        """Half the range between the quartiles, as a share of the median; None for a single one."""
         if len(self.seconds) < 2:
             return None
         lower, _, upper = statistics.quantiles(self.seconds, n=4, method="inclusive")
@@ -34,8 +34,8 @@ def timed(function: Callable[[], object], repeats: int) -> Timing:
     """Call a function once to warm up, and then time it.
 
     Args:
-        function: what to time.
-        repeats: timed calls; at least one.
+        function: function to time.
+        repeats: number of timed calls; at least one.
     """
     function()
     seconds = []
@@ -47,13 +47,13 @@ def timed(function: Callable[[], object], repeats: int) -> Timing:
 
 
 def timed_on_device(function: Callable[[], object], repeats: int) -> Timing:
-    """Call a function once to warm up, and then time what it asks of the current stream.
+    """Call a function once to warm up, and then time its work on the current stream.
 
-    The host waits for each call's end, so that none is timed while the next one is prepared.
+    The host waits for the end of each call. So no call is timed while the next one is prepared.
 
     Args:
-        function: what to time.
-        repeats: timed calls; at least one.
+        function: function to time.
+        repeats: number of timed calls; at least one.
 
     Raises:
         cupy.cuda.runtime.CUDARuntimeError: the GPU fails.
@@ -63,7 +63,7 @@ def timed_on_device(function: Callable[[], object], repeats: int) -> Timing:
 
 
 def seconds_on_device(function: Callable[[], object]) -> float:
-    """Seconds of what a single call asks of the current stream; the host waits for its end.
+    """Return the seconds that one call's work on the current stream takes, and wait for its end.
 
     Raises:
         cupy.cuda.runtime.CUDARuntimeError: the GPU fails.

@@ -155,7 +155,7 @@ def _network_of(file: YamlFile) -> Network:
             problem = f"a layer before it is named {name!r}, too; rename one"
             raise file.refusal(("layers", index, "name"), problem)
     try:
-        return Network(
+        return Network.chain(
             name=entries.name,
             in_features=entries.in_features,
             layers=layers,

@@ -89,15 +89,19 @@ class DevicePart:
         view of what is held: it is taken off. So is the output that the last step writes into the
         tensor that is handed on, which is held throughout.
         """
-        handed = self.output_shape.nbytes if self.hands_on else 0
-        held, stored = handed, self.first_input.nbytes
+        held = self.output_shape.nbytes if self.hands_on else 0
+        stored = self.first_input.nbytes
         for segment in self.segments:
-            held += stored
-            for index, step in enumerate(segment.steps):
-                viewed = step.shape_in.nbytes if index == 0 else 0
+            alive = {segment.steps[0].takes[0]: stored}
+            for step, dying in zip(segment.steps, segment.dying, strict=True):
+                counted = step.shape_in.nbytes
                 if self.writes_in_place(step):
-                    viewed += step.shape_out.nbytes
-                yield step, held - viewed
+                    counted += step.shape_out.nbytes
+                yield step, held + sum(alive.values()) - counted
+                alive[step.gives] = step.shape_out.nbytes
+                for name in dying:
+                    del alive[name]
+            held += stored
             stored = segment.steps[-1].shape_out.nbytes
 
     def writes_in_place(self, step: Step) -> bool:

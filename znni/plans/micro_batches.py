@@ -7,7 +7,6 @@ the workspace of one piece at a time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +18,10 @@ from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.network import Operation
 from znni.network.weights import ConvWeights, Float32
+from znni.plans.chosen import AtOnce, Chosen, InTurn, PieceBy
 from znni.plans.cost import NOTHING, Cost, Memory
 from znni.plans.primitive import Catalogue, Primitive, Run, applying
-from znni.plans.side_by_side import BESIDE, shared_out
-
-_PIECE = re.compile(r"(?P<times>[1-9]\d*)x(?P<items>[1-9]\d*) (?P<primitive>\w+)")
-_AND = " + "
+from znni.plans.side_by_side import SideBySide, shared_out
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,6 @@ class Piece:
     items: int
     primitive: Primitive
 
-    def __str__(self) -> str:
-        return f"{self.times}x{self.items} {self.primitive.name}"
-
 
 @dataclass(frozen=True)
 class MicroBatches:
@@ -57,8 +51,13 @@ class MicroBatches:
 
     @property
     def name(self) -> str:
-        """Such as ``4x2 fft_data_parallel + 1x3 direct``; ``found`` reads it."""
-        return _AND.join(map(str, self.pieces))
+        """The name that a plan's table shows, such as ``4x2 fft_data_parallel + 1x3 direct``."""
+        return str(self.chosen)
+
+    @property
+    def chosen(self) -> InTurn:
+        """The pieces by the names of their primitives, as a plan has them."""
+        return InTurn(tuple(PieceBy(p.times, p.items, p.primitive.name) for p in self.pieces))
 
     @property
     def device(self) -> Device:
@@ -148,29 +147,36 @@ def cost_of_pieces(pieces: Iterable[tuple[int, Cost]], arrays: int) -> Cost:
     return Cost(flops, moved, memory, efficiency, handed)
 
 
-def found(catalogue: Catalogue, name: str) -> Primitive | None:
-    """The primitive of that name: one of the catalogue, or pieces or shares by some of them."""
-    if name in catalogue:
-        return catalogue[name]
-    if BESIDE in name:
-        return shared_out(catalogue, name)
-    pieces = []
-    for text in name.split(_AND):
-        match = _PIECE.fullmatch(text)
-        if match is None or match["primitive"] not in catalogue:
-            return None
-        primitive = catalogue[match["primitive"]]
-        pieces.append(Piece(int(match["times"]), int(match["items"]), primitive))
-    return MicroBatches(tuple(pieces))
+def chosen_by(primitive: Primitive) -> Chosen:
+    """Return what a plan notes of a primitive: its name, or those that it is composed of."""
+    if isinstance(primitive, MicroBatches | SideBySide):
+        return primitive.chosen
+    return primitive.name
 
 
-def named(catalogue: Catalogue, name: str) -> Primitive:
-    """The primitive of that name, which is known to be there.
+def found(catalogue: Catalogue, chosen: Chosen) -> Primitive | None:
+    """Return the primitive of a plan's step; None if the catalogue lacks what it is composed of."""
+    match chosen:
+        case str(name):
+            return catalogue.get(name)
+        case AtOnce():
+            return shared_out(catalogue, chosen)
+        case InTurn(pieces):
+            made = [
+                Piece(piece.times, piece.items, catalogue[piece.primitive])
+                for piece in pieces
+                if piece.primitive in catalogue and min(piece.times, piece.items) > 0
+            ]
+            return MicroBatches(tuple(made)) if 0 < len(made) == len(pieces) else None
+
+
+def named(catalogue: Catalogue, chosen: Chosen) -> Primitive:
+    """Return the primitive of a plan's step, which is known to be there.
 
     Raises:
         KeyError: it is not.
     """
-    primitive = found(catalogue, name)
+    primitive = found(catalogue, chosen)
     if primitive is None:
-        raise KeyError(name)
+        raise KeyError(str(chosen))
     return primitive

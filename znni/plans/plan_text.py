@@ -41,7 +41,7 @@ def plan_table(plan: Plan) -> str:
 def _table_row(step: Step, runs: int) -> tuple[str, ...]:
     return (
         step.operation.name,
-        step.primitive,
+        str(step.primitive),
         str(step.shape_in),
         str(step.shape_out),
         f"{runs}",
@@ -193,7 +193,9 @@ def explanation(steps: Iterable[tuple[Step, int, Sequence[Alternative]]]) -> str
     """
     rows: list[tuple[str, ...]] = []
     for step, runs, others in steps:
-        rows.append((step.operation.name, step.primitive, f"{runs * step.seconds:.3f} s", "chosen"))
+        rows.append(
+            (step.operation.name, str(step.primitive), f"{runs * step.seconds:.3f} s", "chosen")
+        )
         rows.extend(_explanation_row(step, runs, other) for other in others[:MOST_ALTERNATIVES])
     figures = aligned([row[:3] for row in rows], left=2)
     return "\n".join(f"{line}  {row[3]}" for line, row in zip(figures, rows, strict=True))
@@ -204,4 +206,4 @@ def _explanation_row(step: Step, runs: int, other: Alternative) -> tuple[str, ..
     times = f"{other.step.seconds / step.seconds:.2f}x the time"
     if other.memory > other.allowed:
         times += f", and {in_units(other.memory)} of {in_units(other.allowed)}"
-    return "", other.step.primitive, f"{seconds:.3f} s", times
+    return "", str(other.step.primitive), f"{seconds:.3f} s", times

@@ -14,6 +14,7 @@ from math import prod
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.network import Conv, Layer, Operation, Pool, PooledConv
+from znni.plans.chosen import Chosen
 from znni.plans.cost import Cost
 
 
@@ -23,21 +24,23 @@ class Step:
 
     Attributes:
         operation: what is computed.
-        primitive: its name in the catalogue.
+        primitive: what computes it: a name in the catalogue, or a composition of several.
         shape_in: of one call's input.
         shape_out: of its output.
         cost: of one call.
         seconds: predicted for one call.
         error: of the prediction, root mean square, as a share of the seconds.
+        takes: names of the values that it takes; none if only its price is asked.
     """
 
     operation: Operation
-    primitive: str
+    primitive: Chosen
     shape_in: Shape5
     shape_out: Shape5
     cost: Cost
     seconds: float
     error: float
+    takes: tuple[str, ...] = ()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -45,6 +48,11 @@ class Step:
         if isinstance(self.operation, PooledConv):
             return self.operation.conv, self.operation.pool
         return (self.operation,)
+
+    @property
+    def gives(self) -> str:
+        """The name of the value that it gives: that of its last layer."""
+        return self.layers[-1].name
 
     @property
     def conv(self) -> Conv | None:
@@ -112,6 +120,20 @@ class Segment:
     device: DeviceKind
     sub_batch: int
     steps: tuple[Step, ...]
+
+    @property
+    def dying(self) -> tuple[tuple[str, ...], ...]:
+        """For each step, the values that no later step takes.
+
+        The segment's input is not among them: it stays for the next sub-batch or offset. Nor is
+        its output, which the next segment takes.
+        """
+        last_use = {name: index for index, step in enumerate(self.steps) for name in step.takes}
+        last_use |= dict.fromkeys((self.steps[0].takes[0], self.steps[-1].gives), len(self.steps))
+        return tuple(
+            tuple(name for name in (*step.takes, step.gives) if last_use[name] == index)
+            for index, step in enumerate(self.steps)
+        )
 
     @property
     def plain_windows(self) -> tuple[Vec3, ...]:

@@ -6,7 +6,6 @@ batch in proportion to its speed.
 
 from __future__ import annotations
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -16,13 +15,10 @@ from znni.machine.arena import new_output, output_into
 from znni.machine.machine import Device
 from znni.network.network import Operation
 from znni.network.weights import ConvWeights, Float32
+from znni.plans.chosen import AtOnce, ShareBy
 from znni.plans.cost import Cost, Memory
 from znni.plans.nominal_time import nominal_time
 from znni.plans.primitive import Catalogue, Primitive, Run, UsesGpu, applying
-
-BESIDE = " beside "  # between the names of the two
-
-_SHARE = re.compile(r"(?P<items>[1-9]\d*) (?P<primitive>\w+)")
 
 
 @dataclass(frozen=True)
@@ -31,9 +27,6 @@ class Share:
 
     items: int
     primitive: Primitive
-
-    def __str__(self) -> str:
-        return f"{self.items} {self.primitive.name}"
 
     def of(self, shape: Shape5) -> Shape5:
         """The shape of so many items."""
@@ -54,8 +47,14 @@ class SideBySide:
 
     @property
     def name(self) -> str:
-        """Such as ``3 fft_tiled_16 beside 61 host_ram_4GiB_gpu_fft_tiled_16``."""
-        return f"{self.on_host}{BESIDE}{self.on_gpu}"
+        """The name in a plan's table: ``3 direct beside 61 host_ram_4GiB_gpu_direct``."""
+        return str(self.chosen)
+
+    @property
+    def chosen(self) -> AtOnce:
+        """The shares by the names of their primitives, as a plan has them."""
+        on_host, on_gpu = (ShareBy(it.items, it.primitive.name) for it in self._shares)
+        return AtOnce(on_host, on_gpu)
 
     @property
     def device(self) -> Device:
@@ -147,15 +146,14 @@ class SideBySide:
         return applying(self.out_shape(layer, shape), self, layer, shape)
 
 
-def shared_out(catalogue: Catalogue, name: str) -> SideBySide | None:
-    """The two primitives of that name, if the catalogue has them and each is on its side."""
+def shared_out(catalogue: Catalogue, chosen: AtOnce) -> SideBySide | None:
+    """Return the two primitives as one; None unless the catalogue has each for its side."""
     shares = []
-    for text, computes_on_gpu in zip(name.split(BESIDE), (False, True), strict=False):
-        match = _SHARE.fullmatch(text)
-        primitive = catalogue.get(match["primitive"]) if match else None
-        if match is None or primitive is None or primitive.device.kind != "cpu":
+    for share, computes_on_gpu in ((chosen.on_host, False), (chosen.on_gpu, True)):
+        primitive = catalogue.get(share.primitive)
+        if primitive is None or primitive.device.kind != "cpu" or share.items < 1:
             return None
         if isinstance(primitive, UsesGpu) != computes_on_gpu:
             return None
-        shares.append(Share(int(match["items"]), primitive))
-    return SideBySide(*shares) if name.count(BESIDE) == 1 else None
+        shares.append(Share(share.items, primitive))
+    return SideBySide(*shares)

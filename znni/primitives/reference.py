@@ -1,7 +1,7 @@
 """The definition of correct: plain float64 NumPy, one line of mathematics at a time.
 
-Slow by design. Every primitive is held to these functions, and the dense output of a whole
-network to ``dense``, which slides the network over the volume one window at a time.
+The code is slow by design. Tests compare every primitive with these functions. They compare the
+dense output of a whole network with ``dense``, which slides it over the volume window by window.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3, offsets
-from znni.network.network import Activation, Conv, Network, Pool
+from znni.network.network import INPUT, Activation, Conv, Layer, Network, Pool
 from znni.network.weights import ConvWeights, Weights
 
 Float64 = NDArray[np.float64]
 
 
 def convolution(x: NDArray[np.floating], layer: Conv, weights: ConvWeights) -> Float64:
-    """Valid cross-correlation of (n, f, z, y, x), plus bias, through the activation."""
+    """Return the valid cross-correlation of (n, f, z, y, x), plus bias, after the activation."""
     windows = sliding_window_view(x.astype(np.float64), layer.kernel, axis=(2, 3, 4))
     y = np.einsum("nfzyxabc,ofabc->nozyx", windows, weights.weight, optimize=True)
     return activation(y + weights.bias[None, :, None, None, None], layer.activation)
 
 
 def activation(x: Float64, kind: Activation) -> Float64:
-    """The activation of values (n, f, z, y, x), with PyTorch's default slopes."""
+    """Return the activation of values (n, f, z, y, x), with PyTorch's default slopes."""
     match kind:
         case "identity":
             return x
@@ -45,14 +45,14 @@ def activation(x: Float64, kind: Activation) -> Float64:
 
 
 def pooling(x: NDArray[np.floating], layer: Pool) -> Float64:
-    """Max-pooling with stride = window; voxels beyond the last whole window are dropped."""
+    """Return max-pooling with stride = window; voxels beyond the last whole window are dropped."""
     pz, py, px = layer.window
     windows = sliding_window_view(x.astype(np.float64), layer.window, axis=(2, 3, 4))
     return np.asarray(windows[:, :, ::pz, ::py, ::px].max(axis=(5, 6, 7)))
 
 
 def pooling_fragments(x: NDArray[np.floating], layer: Pool) -> Float64:
-    """All fragments of max-pooling, parent-major: batch index = b * |p| + offset index."""
+    """Return all fragments of max-pooling, parent-major: batch index = b * |p| + offset index."""
     shape = ((Vec3(*x.shape[2:]) + 1) // layer.window) * layer.window - 1
     size = Vec3.of(shape) - layer.window + 1
     parts = [
@@ -63,17 +63,21 @@ def pooling_fragments(x: NDArray[np.floating], layer: Pool) -> Float64:
 
 
 def dense(network: Network, weights: Weights, x: NDArray[np.floating]) -> Float64:
-    """The network at every position of (f, z, y, x): one field of view at a time."""
+    """Return the network's output at every position of (f, z, y, x), one field of view each."""
     view = network.field_of_view
     size = Vec3(*x.shape[1:]) - view + 1
     y = np.empty((network.out_features, *size))
     for at in offsets(size):
         window = x[:, at.z : at.z + view.z, at.y : at.y + view.y, at.x : at.x + view.x]
-        value: NDArray[np.floating] = window[np.newaxis]
-        for layer in network.layers:
-            if isinstance(layer, Conv):
-                value = convolution(value, layer, weights[layer.name])
-            else:
-                value = pooling(value, layer)
-        y[:, at.z, at.y, at.x] = value[0, :, 0, 0, 0]
+        values: dict[str, NDArray[np.floating]] = {INPUT: window[np.newaxis]}
+        for node in network.nodes:
+            (taken,) = node.inputs
+            values[node.name] = _computed(node.layer, weights, values[taken])
+        y[:, at.z, at.y, at.x] = values[network.output][0, :, 0, 0, 0]
     return y
+
+
+def _computed(layer: Layer, weights: Weights, x: NDArray[np.floating]) -> Float64:
+    if isinstance(layer, Conv):
+        return convolution(x, layer, weights[layer.name])
+    return pooling(x, layer)

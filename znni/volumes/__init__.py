@@ -1,1 +1,1 @@
-"""Volumes: reading and writing. A file format is one module or package."""
+"""Reading and writing volumes. Each file format is one module or package."""

@@ -1,4 +1,4 @@
-"""Volumes in memory, and anything else with a shape, a dtype and slicing."""
+"""Volumes in memory, and in any object with a shape, a dtype and slicing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, Grid
 
-LARGEST_EXTENT = 2**48  # far above any real one, far below any overflow
+LARGEST_EXTENT = 2**48  # far above any real extent, far below any overflow
 
 
 class ArrayLike(Protocol):
@@ -32,17 +32,17 @@ class ArrayVolume:
     """A volume of shape (z, y, x) or (f, z, y, x) of integers or floats.
 
     Attributes:
-        name: for messages.
+        name: name used in messages.
         shape: extents of the array.
         dtype: type of its values.
         features: maps per voxel.
         size: voxels per axis.
         itemsize: bytes of one value.
-        grid: where its voxels lie.
+        grid: position of its voxels in space.
 
     Raises:
-        InvalidInput: another number of axes, an empty or endless one, or values that are not
-            numbers.
+        InvalidInput: the array has another number of axes, is empty or endless, or holds values
+            that are not numbers.
     """
 
     def __init__(self, array: ArrayLike, name: str = "the array", grid: Grid | None = None) -> None:
@@ -68,7 +68,7 @@ class ArrayVolume:
         self.itemsize = self.dtype.itemsize
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The values (f, z, y, x) of a box within the volume."""
+        """Return the values (f, z, y, x) of a box within the volume."""
         if self._has_features:
             return np.asarray(self._array[(slice(None), *box.slices)])
         return np.asarray(self._array[box.slices])[np.newaxis]
@@ -85,14 +85,14 @@ def _shape(array: ArrayLike, name: str) -> tuple[int, ...]:
 
 
 def _from_zero(array: Any) -> Any:
-    """The same array, indexed from 0: the domain of a TensorStore may begin elsewhere."""
+    """Return the same array, indexed from 0: a TensorStore's domain may begin elsewhere."""
     return array.translate_to[0] if hasattr(array, "translate_to") else array
 
 
 def _number_type(array: ArrayLike, name: str) -> np.dtype[Any]:
     try:
         held = array.dtype
-        dtype: np.dtype[Any] = np.dtype(getattr(held, "numpy_dtype", held))  # as of TensorStore
+        dtype: np.dtype[Any] = np.dtype(getattr(held, "numpy_dtype", held))  # from TensorStore
     except (AttributeError, TypeError) as error:
         if type(array).__module__.partition(".")[0] == "torch":
             raise InvalidInput(
@@ -107,13 +107,13 @@ def _number_type(array: ArrayLike, name: str) -> np.dtype[Any]:
 
 
 class ArrayOutput:
-    """An array (f', z, y, x) that output is written into.
+    """An array (f', z, y, x) that the output is written into.
 
     Attributes:
-        begun: nothing.
+        begun: always empty: an array is never resumed.
 
     Raises:
-        InvalidInput: it has another shape, or cannot hold values of the output's type.
+        InvalidInput: the array has another shape, or cannot hold values of the output's type.
     """
 
     def __init__(
@@ -134,18 +134,18 @@ class ArrayOutput:
         self._array[(slice(None), *box.slices)] = values
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The values (f', z, y, x) of a box that was written."""
+        """Return the values (f', z, y, x) of a box that was written."""
         return np.asarray(self._array[(slice(None), *box.slices)])
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Nothing to do: an array has no attributes."""
+        """Do nothing: an array has no attributes."""
 
     def go_on_with(self, plan: str) -> None:
-        """Nothing to do: who gives an array keeps what it needs."""
+        """Do nothing: an array keeps no plan."""
 
     def finish(self, measured: dict[str, Any]) -> None:
-        """Nothing to do: the array is the caller's."""
+        """Do nothing: the array belongs to the caller."""
 
     def abandon(self, _way_on: str = "", /) -> str:
-        """Nothing to do: the array is the caller's."""
+        """Return a message that the array is incomplete; it belongs to the caller."""
         return "the output array is incomplete"

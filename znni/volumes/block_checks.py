@@ -1,29 +1,111 @@
-"""An output's blocks held to the checksums of its ledger."""
+"""The blocks of an output and the checksums of its ledger: written together, and compared later."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, Unreachable, Unreadable
+from znni.core.errors import InvalidInput, RunFailed, Unreachable, Unreadable, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import Volume
-from znni.volumes.ledger import Ledger, checksum_of
+from znni.core.volume import Sink, Volume
+from znni.volumes.io_threads import beside
+from znni.volumes.ledger import Ledger, block_entry, checksum_of, damage_entry
+from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.stored import reason
+
+log = logging.getLogger("znni")
+
+# Returns the values (f', z, y, x) of a box of an output; it may raise any error.
+Read: TypeAlias = Callable[[Box], NDArray[Any]]
+
+
+def write_block(box: Box, values: NDArray[Any], store: Sink, ledger: MemoryLedger) -> None:
+    """Hand a block to a sink, and note it in a ledger after that.
+
+    Its checksum is computed while it is written.
+
+    Args:
+        box: where the block lies.
+        values: its values (f', z, y, x), as they are stored.
+        store: writes them.
+        ledger: takes the entry.
+    """
+    checksum = beside(lambda: checksum_of(values))
+    store.write(box, values)
+    ledger.append(block_entry(box, checksum.result()))
+
+
+def strike_off_damaged(ledger: LedgerFile, read: Read) -> list[Box]:
+    """Read all finished blocks, and note in the ledger which are not as they were written.
+
+    Args:
+        ledger: of an earlier run.
+        read: reads a block.
+
+    Returns:
+        The damaged blocks, which are no longer among the finished ones.
+    """
+    checksums = ledger.content.checksums
+    finished = counted(len(checksums), "finished block")
+    log.warning("%s: checking %s of an earlier run", ledger.partial, finished)
+    damaged = _damaged(read, checksums, checksums)
+    for box in damaged:
+        ledger.append(damage_entry(box))
+    if damaged:
+        lost = counted(len(damaged), "finished block")
+        log.warning("%s: %s damaged, to be computed again", ledger.partial, lost)
+    return damaged
+
+
+def check_written(ledger: LedgerFile, read: Read) -> None:
+    """Read the blocks again that this run wrote to an output of an earlier run.
+
+    They went to their places by what that run left beside its blocks, which has no checksums.
+
+    Args:
+        ledger: of the earlier run and this one.
+        read: reads a block.
+
+    Raises:
+        RunFailed: a block is not as it was written.
+    """
+    if damaged := _damaged(read, ledger.written, ledger.content.checksums):
+        raise RunFailed(
+            f"{ledger.partial}: {counted(len(damaged), 'block')} cannot be read again as "
+            f"written: what the earlier run left is damaged; give "
+            f"{option('resume', False)} to start afresh, or write elsewhere"
+        )
+
+
+def _damaged(read: Read, boxes: Iterable[Box], checksums: Mapping[Box, str]) -> list[Box]:
+    return [box for box in boxes if _checksum(read, box) != checksums[box]]
+
+
+def _checksum(read: Read, box: Box) -> str | None:
+    """Return the checksum of a block as it is read, or None if it cannot be read."""
+    try:
+        return checksum_of(read(box))
+    except MemoryError:
+        raise
+    except Exception:  # libraries and their codecs raise all kinds
+        return None
 
 
 @dataclass(frozen=True)
 class BlockChecks:
-    """How blocks compare with their checksums.
+    """How the blocks of an output compare with their checksums.
 
     Attributes:
         blocks: how many there are.
         checked: how many of them were read.
         damaged: those that are not as they were written, or cannot be read.
-        unreadable: why the first of those cannot that cannot; empty where all can.
+        unreadable: why the first unreadable block cannot be read; empty if all can be read.
     """
 
     blocks: int
@@ -32,7 +114,7 @@ class BlockChecks:
     unreadable: str = ""
 
     def __str__(self) -> str:
-        """In words."""
+        """Return this in words."""
         if not self.checked:
             return f"none of {counted(self.blocks, 'block')} read, so that other voxels may differ"
         of = f" of {self.blocks:,}" * (self.checked < self.blocks)
@@ -52,19 +134,21 @@ def check_blocks(
     generator: np.random.Generator,
     progress: Callable[[int, int], None],
 ) -> BlockChecks:
-    """Read blocks and compare their checksums; one that cannot be read is damaged like others.
+    """Read blocks of a whole output and compare their checksums.
+
+    A block that cannot be read counts as damaged.
 
     Args:
         output: the whole output.
-        ledger: of it.
-        name: of it, for messages.
-        most: how many to read, chosen at random; None for all.
+        ledger: its ledger.
+        name: its name, for messages.
+        most: how many blocks to read, chosen at random; None for all.
         generator: chooses them.
         progress: called after each with how many are read and wanted.
 
     Raises:
         InvalidInput: the ledger's blocks are not those of the output.
-        Unreachable: the output cannot be got at.
+        Unreachable: the output cannot be reached.
     """
     boxes = sorted(ledger.checksums)
     whole = Box(Vec3(0, 0, 0), output.size)

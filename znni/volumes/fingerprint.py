@@ -1,4 +1,7 @@
-"""What tells a volume from another, or from itself as it was, without reading all of it."""
+"""Fingerprints that tell one volume from another, or from an earlier state of itself.
+
+Only samples of the volume are read.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,30 @@ from znni.core.volume import Volume
 from znni.volumes.locate import split_dataset
 from znni.volumes.stored import is_url
 
-DIGITS = 16  # of hashes, in hexadecimal
+DIGITS = 16  # hexadecimal digits of a hash
 SAMPLES = 32
-SAMPLE = Vec3(1, 64, 64)  # voxels: of most files one chunk or plane is read for it
+SAMPLE = Vec3(1, 64, 64)  # voxels: in most files, reading them reads one chunk or plane
 SAMPLE_BYTES = 4096
 
-# Samples of values that are read of a file, which has samples of its bytes: enough to tell one of
-# its datasets from another. From some files everything before a value is unpacked to read it.
+# Samples of values for a file. Its bytes are sampled too, so these only need to tell its datasets
+# apart. Some files must be unpacked from the start to reach a value.
 OF_FILE = 2
 
 
 def fingerprint(
     source: object, volume: Volume, part: Box, name: str = "the input"
 ) -> dict[str, str]:
-    """A volume's marks, by the names that people are told.
+    """Return the marks of a volume, by the names that messages use.
 
-    A file has its length, the time of its last change, and some of its bytes. What is read from
-    many files, over a network or from memory has the values of some small boxes: a change elsewhere
-    in it is not seen.
+    A file is marked by its length, the time of its last change, and samples of its bytes. Volumes
+    in many files, on a network or in memory are marked by the values in small boxes. A change
+    outside those boxes is not noticed.
 
     Args:
-        source: what the volume was opened from.
+        source: object or path that the volume was opened from.
         volume: the volume.
-        part: what is read of it.
-        name: what people are told that it is.
+        part: box of the volume that the run reads.
+        name: name of the volume in messages.
     """
     path = _file(source)
     marks = {
@@ -55,7 +58,7 @@ def fingerprint(
 
 
 def _file(source: object) -> Path | None:
-    """The local file that a volume was opened from, if it is one."""
+    """Return the local file that a volume was opened from, or None."""
     if not isinstance(source, str | Path):
         return None
     place = split_dataset(str(source))[0]
@@ -63,20 +66,20 @@ def _file(source: object) -> Path | None:
 
 
 def _some_values(volume: Volume, part: Box, count: int) -> str:
-    """A hash of the type and the values of small boxes in a part, spread at random, in order."""
+    """Return a hash of type and values in small boxes, spread at random over a part, in order."""
     room = (part.size - SAMPLE).maximum(Vec3(0, 0, 0))
     places = np.random.default_rng(0).random((count, 3)) * (np.array(room) + 1)
     digest = sha256()
     for offset in sorted(map(tuple, places.astype(int).tolist())):
         start = part.start + Vec3(*offset)
-        with suppress(Unreadable):  # where it is needed, the run will say so
+        with suppress(Unreadable):  # if the run needs this box, it reports the error
             values: Any = volume.read(Box(start, (start + SAMPLE).minimum(part.stop)))
             digest.update(values.dtype.str.encode() + values.tobytes())
     return digest.hexdigest()[:DIGITS]
 
 
 def _some_bytes(path: Path, length: int) -> str:
-    """A hash of the bytes at places that are spread evenly from the start to the end."""
+    """Return a hash of the bytes at places spread evenly from start to end."""
     digest = sha256()
     with path.open("rb") as file:
         for place in np.linspace(0, max(length - SAMPLE_BYTES, 0), SAMPLES, dtype=np.int64):

@@ -1,7 +1,7 @@
-"""The formats that volumes are kept in, each by the endings of its names.
+"""The file formats of volumes, chosen by the ending of a name, and functions that they share.
 
 To add a format, add a module to this folder that defines ``FORMAT``, or a package whose module
-``format`` does. ``formats`` finds it.
+``format`` defines it. ``formats`` finds it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from types import ModuleType
 import znni.volumes
 from znni.core.errors import InvalidInput, option
 from znni.core.members import members
+from znni.core.shapes import Vec3
 from znni.core.volume import Begun, NewOutput, Output, Volume
+
+CHUNK = 64  # voxels per axis, about
 
 
 @dataclass(frozen=True)
 class Writer:
-    """How outputs of one kind are made.
+    """Functions that make outputs of one format.
 
     Attributes:
-        begun: what there is of an output at a place (a path or a URL), which is refused as
-            ``create`` refuses it; nothing is touched.
-        create: a new output there, or an unfinished one to go on with.
-        ledger: the text of an output's ledger (``ledger.py``), empty where it has none.
+        begun: returns the state of an output at a path or URL; changes nothing, and raises the
+            errors of ``create``.
+        create: makes a new output, or opens an unfinished one to continue it.
+        ledger: returns the text of an output's ledger (``ledger.py``), or nothing if it has none.
     """
 
     begun: Callable[[str, NewOutput], Begun]
@@ -36,14 +39,16 @@ class Writer:
 
 @dataclass(frozen=True)
 class Format:
-    """How volumes of one kind are read, described and made. A dataset is one of several in a file.
+    """Functions that read, describe and make volumes of one format.
+
+    A dataset is one of several volumes in a file.
 
     Attributes:
-        name: as users know it.
-        endings: of the names of its files, with their dot, in lower case.
-        open: a volume, of a place (a path or a URL) and the dataset asked for, if any.
-        describe: what is there, in lines for people, of a place and a dataset.
-        writer: makes outputs; None where the format is only read.
+        name: name that users know.
+        endings: endings of its file names, with their dot, in lower case.
+        open: opens the volume at a path or URL; takes the chosen dataset or None.
+        describe: describes a path or URL in lines for people; takes a dataset too.
+        writer: functions that make outputs; None if the format is only read.
     """
 
     name: str
@@ -53,26 +58,26 @@ class Format:
     writer: Writer | None = None
 
     def has(self, name: str) -> bool:
-        """Whether the name of a file or folder, whole or partial, ends as this format's do."""
+        """Return whether a file or folder, complete or partial, has an ending of this format."""
         return name.lower().removesuffix(".partial").endswith(self.endings)
 
 
 @cache
 def formats() -> tuple[Format, ...]:
-    """All formats there are."""
+    """Return all formats."""
     modules = members(znni.volumes, "format")
     return tuple(module.FORMAT for module in modules if hasattr(module, "FORMAT"))
 
 
 def library(name: str, extra: str) -> ModuleType:
-    """A library that a format is read or written with.
+    """Return a library that a format needs for reading or writing.
 
     Args:
-        name: of its module.
-        extra: of znni that brings it.
+        name: name of its module.
+        extra: extra of znni that installs it.
 
     Raises:
-        InvalidInput: it is not installed.
+        InvalidInput: the library is not installed.
     """
     try:
         return import_module(name)
@@ -84,10 +89,10 @@ def library(name: str, extra: str) -> ModuleType:
 
 
 def check_plain(place: str, wanted: NewOutput, format_name: str) -> None:
-    """Refuse options that only chunks in files of their own have.
+    """Refuse options that only formats with chunks in separate files have.
 
     Raises:
-        InvalidInput: the output is to be compressed or sharded.
+        InvalidInput: the output should be compressed or sharded.
     """
     given = {"compression": wanted.compression, "sharded": wanted.sharded}
     for name, value in given.items():
@@ -96,3 +101,21 @@ def check_plain(place: str, wanted: NewOutput, format_name: str) -> None:
                 f"{place}: {format_name} takes no {option(name, value)}; leave it out, or write "
                 f"to a name that ends in .zarr"
             )
+
+
+def chunk_extents(patch: Vec3, size: Vec3) -> Vec3:
+    """Return the extents of chunks for output that is written in patches.
+
+    If a patch's extent has a divisor near 64, the chunk takes it: then no chunk is written twice.
+
+    Args:
+        patch: extents of the written blocks, which begin at multiples of them.
+        size: extents of the output.
+    """
+    return Vec3(*map(_chunk_extent, patch.minimum(size))).minimum(size)
+
+
+def _chunk_extent(patch: int) -> int:
+    """Return the divisor of an extent nearest to 64 by ratio; 64 if none is within twice."""
+    near = [extent for extent in range(CHUNK // 2, 2 * CHUNK + 1) if patch % extent == 0]
+    return min(near, key=lambda extent: max(extent / CHUNK, CHUNK / extent), default=CHUNK)

@@ -1,6 +1,6 @@
 """Threads that encode, decode, read and write the chunks of volumes.
 
-They are beside the workers that compute: storage, codecs and copies of memory all let go of the
+They run beside the threads that compute. Storage, codecs and memory copies all release the
 interpreter's lock.
 """
 
@@ -18,27 +18,28 @@ from znni.machine.detect import detect_host
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Storage and memory are busy long before more threads of one process are.
+# More threads of one process do not help: storage and memory are busy long before.
 MOST_THREADS = 16
 
 
 @cache
 def io_threads() -> int:
-    """How many there are: one for every core that the process may use, within reason."""
+    """Return the number of these threads: one per core that the process may use, at most 16."""
     return min(MOST_THREADS, detect_host().host.threads)
 
 
 def mapped(
     task: Callable[[Item], Result], items: Iterable[Item], most: int
 ) -> Generator[Result, None, None]:
-    """``task(item)`` of every item, in order, by these threads.
+    """Yield ``task(item)`` for every item, in order, computed by these threads.
 
-    The first failure is raised as itself, once none is at work any more; no task begins after it.
+    The first failure is raised unchanged, after all running tasks have ended. No task begins after
+    a failure.
 
     Args:
-        task: called in any thread; it must not wait for these threads itself.
-        items: taken one by one, as there is room for them.
-        most: how many may have begun whose results are not yet taken, one at least.
+        task: function called in any thread; it must not wait for these threads.
+        items: items, taken one by one as there is room for them.
+        most: largest number of begun tasks whose results are not yet taken; at least one.
     """
     remaining = iter(items)
     begun: deque[Future[Result]] = deque()
@@ -57,18 +58,23 @@ def mapped(
 
 
 def beside(task: Callable[[], Result]) -> Future[Result]:
-    """Begin with a task that goes on beside what its caller does."""
+    """Begin a task that runs beside the caller."""
     return _pool().submit(task)
 
 
 def finish(results: Iterable[None]) -> None:
-    """Wait for all of them."""
+    """Wait for all results."""
     for _ in results:
         pass
 
 
 def at_once(allowed: int, each: int) -> int:
-    """How many items of so many bytes may be in memory, where more are of no use to the threads."""
+    """Return how many items may be in memory at once, but no more than the threads can use.
+
+    Args:
+        allowed: bytes for all items together.
+        each: bytes of one item.
+    """
     return max(1, min(allowed // each, 2 * io_threads()))
 
 

@@ -1,7 +1,8 @@
-"""The ledger of an output: what it is of, and which of its blocks are finished, with checksums.
+"""The entries of a ledger, which says what an output is of and which of its blocks are finished.
 
-It is text, a line an entry: the CRC-32 of an entry, and the entry as JSON. Entries are only ever
-appended, so that one which a run was killed at is the last, and shorter than its checksum says.
+A ledger is text with one entry a line: the CRC-32 of the entry, and the entry as JSON. Entries are
+only appended. So if a run is killed in the middle of one, it is the last, and its checksum is
+wrong.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun
 
@@ -26,12 +25,12 @@ CRC_DIGITS = 8
 
 @dataclass
 class Ledger(Begun):
-    """What the entries of a ledger come to.
+    """The sum of a ledger's entries.
 
     Attributes:
-        identity: what the output is of, by the names that people are told.
-        checksums: of the blocks that are finished.
-        changes: bytes with their places in the output's file, for all of them or none to be there.
+        identity: what the output is of, by the names that messages use.
+        checksums: one for each block that is finished.
+        changes: bytes with their places in the output's file; all of them belong there, or none.
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +38,7 @@ class Ledger(Begun):
     changes: list[tuple[int, bytes]] = field(default_factory=list)
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """Go on by one entry."""
+        """Take one more entry."""
         if "plan" in entry:
             self.plan = entry["plan"]
         elif "block" in entry:
@@ -54,7 +53,7 @@ class Ledger(Begun):
             self.changes += [(place, b64decode(data)) for place, data in entry["changes"]]
 
     def summary(self) -> bytes:
-        """The ledger of the whole output, the same however often its run was taken up again."""
+        """Return the text for a whole output, the same however often its run was resumed."""
         blocks = sorted(self.checksums.items())
         entries = [
             identity_entry(self.identity),
@@ -65,40 +64,40 @@ class Ledger(Begun):
 
 
 def identity_entry(identity: Mapping[str, str]) -> dict[str, Any]:
-    """The first entry: what the output is of."""
+    """Return the first entry: what the output is of."""
     return {"identity": dict(identity)}
 
 
 def plan_entry(plan: str) -> dict[str, Any]:
-    """The plan of the blocks after it, as JSON."""
+    """Return the entry of a plan, as JSON. It is the plan of the blocks after it."""
     return {"plan": plan}
 
 
 def block_entry(box: Box, checksum: str) -> dict[str, Any]:
-    """A block that is written."""
+    """Return the entry of a block that is written."""
     return {"block": [*box.start, *box.stop], "checksum": checksum}
 
 
 def damage_entry(box: Box) -> dict[str, Any]:
-    """A block that is not as it was written."""
+    """Return the entry of a block that is not as it was written."""
     return {"damaged": [*box.start, *box.stop]}
 
 
 def changes_entry(changes: list[tuple[int, bytes]]) -> dict[str, Any]:
-    """What is about to be changed in the output's file, beside its blocks."""
+    """Return the entry of bytes about to be changed in the output's file, beside its blocks."""
     return {"changes": [(place, b64encode(data).decode()) for place, data in changes]}
 
 
 def line(entry: Mapping[str, Any]) -> bytes:
-    """An entry as it is stored."""
+    """Return an entry as it is stored."""
     text = json.dumps(entry, separators=(",", ":")).encode()
     return b"%08x %s\n" % (crc32(text), text)
 
 
 def parse(text: bytes) -> tuple[Ledger | None, int]:
-    """A ledger from its text, and how many bytes of it are whole entries.
+    """Return the ledger of a text, and how many bytes of the text are whole entries.
 
-    What comes after an entry that is not whole is left out. None where the first one is not.
+    All after the first damaged entry is left out. There is no ledger if the first entry is damaged.
     """
     found: Ledger | None = None
     whole = 0
@@ -119,33 +118,13 @@ def parse(text: bytes) -> tuple[Ledger | None, int]:
 
 
 def checksum_of(values: NDArray[Any]) -> str:
-    """The CRC-32 of a block's values (f', z, y, x) as they are stored, in C order."""
+    """Return the CRC-32 of a block's values (f', z, y, x) as they are stored, in C order."""
     if values.flags.c_contiguous:
         return f"{crc32(values.data):08x}"
     found = 0
     for plane in (plane for image in values for plane in image):
         found = crc32(np.ascontiguousarray(plane).data, found)
     return f"{found:08x}"
-
-
-def read_ledger(place: str) -> Ledger:
-    """The ledger of an output, whole or partial, at a path or a URL.
-
-    Raises:
-        InvalidInput: there is none that can be read.
-    """
-    from znni.volumes.formats import formats
-
-    place = place.rstrip("/")
-    for form in formats():
-        if form.writer and form.has(PurePosixPath(place).name):
-            found, _ = parse(form.writer.ledger(place))
-            if found is not None:
-                return found
-    raise InvalidInput(
-        f"{place}: has no ledger of its blocks; only outputs of this version of znni or later do, "
-        f"in HDF5 or Zarr: run it again"
-    )
 
 
 def _box(numbers: list[int]) -> Box:

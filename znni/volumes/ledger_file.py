@@ -1,37 +1,24 @@
-"""A ledger that is kept while an output is written, for a later run to go on with."""
+"""A ledger that is kept while an output is written, so that a later run can resume it.
+
+It appends entries and reads them back. The output calls it.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-
-from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.text import counted
-from znni.core.volume import NewOutput, Sink
-from znni.volumes.io_threads import beside
-from znni.volumes.ledger import (
-    Ledger,
-    block_entry,
-    changes_entry,
-    checksum_of,
-    damage_entry,
-    identity_entry,
-    line,
-    parse,
-    plan_entry,
-)
-from znni.volumes.positioned_write import write_all
+from znni.core.volume import NewOutput
+from znni.volumes.ledger import Ledger, changes_entry, identity_entry, line, parse, plan_entry
+from znni.volumes.partial_file import write_all
 
-log = logging.getLogger("znni")
-
-# What differs where something else does: values are sampled where the input is read.
+# Properties that differ if one of some others does: values are sampled where the input is read.
 FOLLOWING = {
     "the input's values": {"the region", "the network"},
     "its place in space": {"the region"},
@@ -39,53 +26,40 @@ FOLLOWING = {
 
 
 class MemoryLedger:
-    """A ledger that is gone with the process: of an output that cannot be gone on with.
+    """A ledger that is lost with the process, for an output that no run can resume.
 
     Attributes:
-        ledger: what its entries come to.
-        resumed: whether blocks of an earlier run are gone on with.
+        content: the sum of its entries.
     """
 
-    resumed = False
-
     def __init__(self, identity: Mapping[str, str]) -> None:
-        self.ledger = Ledger(identity=identity)
+        self.content = Ledger(identity=identity)
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Append an entry."""
+        self.content.take(entry)
 
     def note_plan(self, plan: str) -> None:
-        """Note the plan of the blocks to come, unless it is that of those before."""
-        if plan != self.ledger.plan:
-            self._note(plan_entry(plan))
-
-    def write(self, box: Box, values: NDArray[Any], store: Sink) -> None:
-        """Hand a block to a sink, with its checksum computed beside that, and note it after.
-
-        Args:
-            box: of the block.
-            values: of it (f', z, y, x), as they are stored.
-            store: writes them.
-        """
-        checksum = beside(lambda: checksum_of(values))
-        store.write(box, values)
-        self._note(block_entry(box, checksum.result()))
-
-    def check_written(self, read: Callable[[Box], NDArray[Any]]) -> None:
-        """Nothing to do: what an earlier run left has no part in the output."""
+        """Append the plan of the blocks to come, unless the blocks before have the same plan."""
+        if plan != self.content.plan:
+            self.append(plan_entry(plan))
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
 
     def discard(self) -> None:
-        """Let go of it for ever."""
-
-    def _note(self, entry: Mapping[str, Any]) -> None:
-        self.ledger.take(entry)
+        """Release and delete it."""
 
 
 class LedgerFile(MemoryLedger):
-    """A ledger whose entries are appended to a file, ``NAME.partial.ledger``.
+    """A ledger in a file, ``NAME.partial.ledger``.
 
-    An entry of a block comes after the block itself, so that whatever ends the process, a block
-    that has an entry was handed to the system. What a loss of power undoes the checksums tell.
+    The entry of a block comes after the block itself. So however the process ends, the system has
+    every block that has an entry. If power is lost, the checksums tell what is lost.
+
+    Attributes:
+        partial: the unfinished output, a file or a folder.
+        resumed: whether the file has finished blocks of an earlier run.
 
     Raises:
         InvalidInput: there is an unfinished output of something else.
@@ -93,88 +67,52 @@ class LedgerFile(MemoryLedger):
     """
 
     def __init__(self, partial: Path, wanted: NewOutput) -> None:
-        """Open it, under the lock of the output.
+        """Open the file, under the lock of the output.
 
         Args:
             partial: the unfinished output, a file or a folder.
             wanted: the output.
         """
         super().__init__(wanted.identity)
-        self._partial = partial
+        self.partial = partial
+        self.resumed = False
         self._path = ledger_name(partial)
-        found, self._end = _to_go_on_with(partial, wanted)
+        found, self._end = _to_resume(partial, wanted)
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         self._closed = False
-        self._checked = 0
         try:
             os.ftruncate(self._descriptor, self._end)
             if found:
-                self.ledger, self.resumed = found, True
+                self.content, self.resumed = found, True
             else:
-                self._append(identity_entry(wanted.identity))
+                self._append_to_file(identity_entry(wanted.identity))
                 os.fsync(self._descriptor)
         except BaseException:
             self.close()
             raise
+        self._earlier = len(self.content.history)
 
-    def note_changes(self, changes: list[tuple[int, bytes]]) -> None:
-        """Note what is about to be changed in the output's file, and see it to the disk."""
-        self._note(changes_entry(changes))
-        os.fsync(self._descriptor)
+    @property
+    def written(self) -> list[Box]:
+        """The blocks written since it was opened."""
+        return [box for box, whole in self.content.history[self._earlier :] if whole]
 
-    def check(self, read: Callable[[Box], NDArray[Any]]) -> list[Box]:
-        """Read all finished blocks, and strike off those that are not as they were written.
-
-        Args:
-            read: gives the values of a box, or raises what it likes.
-
-        Returns:
-            The boxes struck off.
-        """
-        log.warning(
-            "%s: checking %s of an earlier run",
-            self._partial,
-            counted(len(self.ledger.checksums), "finished block"),
-        )
-        damaged = self._damaged(read, self.ledger.checksums)
-        for box in damaged:
-            self._note(damage_entry(box))
-        self._checked = len(self.ledger.history)
-        if damaged:
-            log.warning(
-                "%s: %s damaged, to be computed again",
-                self._partial,
-                counted(len(damaged), "finished block"),
-            )
-        return damaged
-
-    def check_written(self, read: Callable[[Box], NDArray[Any]]) -> None:
-        """Read the blocks again that were written since an output was gone on with.
-
-        They went to their places by what an earlier run left of it, beside its blocks, for which
-        there are no checksums.
-
-        Args:
-            read: as for ``check``.
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Append an entry.
 
         Raises:
-            RunFailed: one is not as it was written.
+            OSError: it does not fit on the disk; nothing of it is left there.
         """
-        if self.resumed:
-            written = (box for box, whole in self.ledger.history[self._checked :] if whole)
-            damaged = self._damaged(read, written)
-            if damaged:
-                raise RunFailed(
-                    f"{self._partial}: {counted(len(damaged), 'block')} cannot be read again as "
-                    f"written: what the earlier run left is damaged; give "
-                    f"{option('resume', False)} to start afresh, or write elsewhere"
-                )
+        self._append_to_file(entry)
+        super().append(entry)
 
-    def _damaged(self, read: Callable[[Box], NDArray[Any]], boxes: Iterable[Box]) -> list[Box]:
-        return [box for box in boxes if _checksum(read, box) != self.ledger.checksums[box]]
+    def note_changes(self, changes: list[tuple[int, bytes]]) -> None:
+        """Append what is about to be changed in the output's file, and wait for the disk."""
+        self.append(changes_entry(changes))
+        os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file; again is no more."""
+        """Close the file; closing it again does nothing."""
         if not self._closed:
             self._closed = True
             os.close(self._descriptor)
@@ -182,15 +120,10 @@ class LedgerFile(MemoryLedger):
     def discard(self) -> None:
         """Close and delete the file."""
         self.close()
-        with suppress(OSError):  # one that stays does no harm
+        with suppress(OSError):  # a file that stays does no harm
             self._path.unlink()
 
-    def _note(self, entry: Mapping[str, Any]) -> None:
-        self._append(entry)
-        super()._note(entry)
-
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        """Append an entry, or, where it does not fit on the disk, nothing of it."""
+    def _append_to_file(self, entry: Mapping[str, Any]) -> None:
         data = line(entry)
         try:
             write_all(self._descriptor, data, self._end)
@@ -201,12 +134,12 @@ class LedgerFile(MemoryLedger):
 
 
 def ledger_name(partial: Path) -> Path:
-    """What the ledger of an unfinished output is called."""
+    """Return the name of the ledger of an unfinished output."""
     return partial.with_name(partial.name + ".ledger")
 
 
 def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:
-    """The ledger of what earlier runs left of an output, if that can be gone on with.
+    """Return the ledger of what earlier runs left of an output, if a run can resume it.
 
     Args:
         partial: the unfinished output, a file or a folder, if there is one.
@@ -214,15 +147,15 @@ def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:
 
     Raises:
         InvalidInput: it is of something else, or has no ledger.
-        OSError: nothing could be appended to that.
+        OSError: nothing could be appended to the ledger.
     """
-    with suppress(FileNotFoundError):  # all else would keep the run from opening it, too
+    with suppress(FileNotFoundError):  # any other error would keep the run from opening it, too
         os.close(os.open(ledger_name(partial), os.O_WRONLY))
-    return _to_go_on_with(partial, wanted)[0]
+    return _to_resume(partial, wanted)[0]
 
 
-def _to_go_on_with(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
-    """The ledger of an output to go on with, if there is one, and the length of its entries."""
+def _to_resume(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
+    """Return the ledger of an output to resume, if there is one, and the length of its entries."""
     if not wanted.resume or not _holds_anything(partial):
         return None, 0
     again, path = option("resume", False), ledger_name(partial)
@@ -250,7 +183,7 @@ def _to_go_on_with(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int
 
 
 def _holds_anything(partial: Path) -> bool:
-    """Whether there is anything of an output: one of which there is nothing yet is empty."""
+    """Return whether there is anything of an output: a new file or folder is empty."""
     if partial.is_dir():
         return any(partial.iterdir())
     return partial.exists() and partial.stat().st_size > 0
@@ -263,12 +196,3 @@ def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
         for name in differing
         if FOLLOWING.get(name, set()).isdisjoint(differing)
     ]
-
-
-def _checksum(read: Callable[[Box], NDArray[Any]], box: Box) -> str | None:
-    try:
-        return checksum_of(read(box))
-    except MemoryError:
-        raise
-    except Exception:  # libraries and their codecs raise all kinds
-        return None

@@ -1,4 +1,4 @@
-"""From what a user names to a volume, or to an output."""
+"""Opening volumes and outputs by the names that users give."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.volume import Begun, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.formats import Format, Writer, check_plain, formats
+from znni.volumes.ledger import Ledger, parse
 from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
 
@@ -20,12 +21,12 @@ def open_volume(source: str | Path | ArrayLike, dataset: str | None = None) -> V
     """Open a volume.
 
     Args:
-        source: a file, its format known by its ending, a URL, either of them with
-            ``:/path/of/dataset``, or an array.
-        dataset: of a file with several volumes; the same as a path after the colon.
+        source: an array, or a path or URL whose ending tells the format, optionally with
+            ``:/path/of/dataset``.
+        dataset: dataset of a file with several volumes; the same as the path after the colon.
 
     Raises:
-        InvalidInput: nothing there that is a volume.
+        InvalidInput: the source is no volume.
     """
     if not isinstance(source, str | Path):
         return ArrayVolume(source)
@@ -38,13 +39,31 @@ def open_volume(source: str | Path | ArrayLike, dataset: str | None = None) -> V
 
 
 def describe_volume(source: str) -> str:
-    """What a file, folder or URL holds, in lines for people.
+    """Describe a file, folder or URL in lines for people.
 
     Raises:
-        InvalidInput: nothing there that can be read.
+        InvalidInput: nothing there can be read.
     """
     place, inside = split_dataset(source)
     return _format_to_read(place).describe(place, inside)
+
+
+def read_ledger(place: str) -> Ledger:
+    """Return the ledger of an output, whole or partial, at a path or a URL.
+
+    Raises:
+        InvalidInput: there is none that can be read.
+    """
+    place = place.rstrip("/")
+    for form in formats():
+        if form.writer and form.has(PurePosixPath(place).name):
+            found, _ = parse(form.writer.ledger(place))
+            if found is not None:
+                return found
+    raise InvalidInput(
+        f"{place}: has no ledger of its blocks; only outputs of this version of znni or later do, "
+        f"in HDF5 or Zarr: run it again"
+    )
 
 
 def open_output(
@@ -56,13 +75,14 @@ def open_output(
     """Open the output of a run over a volume.
 
     Args:
-        out: a file to make, its format known by its ending, or an array (f', z, y, x).
-        source: what the volume was opened from, which the output must not overwrite.
-        wanted: what it is to hold.
-        mask: what the mask was opened from, if there is one; the same holds for it.
+        out: file to make, its format known by its ending, or an array (f', z, y, x).
+        source: path or object that the volume was opened from; the output must not overwrite it.
+        wanted: description of the output's contents.
+        mask: path or object that the mask was opened from, if any; the output must not overwrite
+            it.
 
     Raises:
-        InvalidInput: the output is the input or the mask, is there already, or cannot hold such
+        InvalidInput: the output is the input or the mask, exists already, or cannot hold such
             values.
     """
     if not isinstance(out, str | Path):
@@ -80,13 +100,13 @@ def begun_output(
     wanted: NewOutput,
     mask: str | Path | ArrayLike | None = None,
 ) -> Begun:
-    """What earlier runs left of an output, which is not opened for it: nothing is touched.
+    """Return what earlier runs left of an output. Nothing is opened for writing or changed.
 
     Args:
         out: as for ``open_output``.
-        source: the same.
-        wanted: the same.
-        mask: the same.
+        source: as for ``open_output``.
+        wanted: as for ``open_output``.
+        mask: as for ``open_output``.
 
     Raises:
         InvalidInput: for the same reasons.
@@ -96,9 +116,9 @@ def begun_output(
 
 
 def split_dataset(source: str) -> tuple[str, str | None]:
-    """``file.h5:/raw`` as the file and the dataset; a colon in a file's own name stays.
+    """Split ``file.h5:/raw`` into file and dataset. A colon in the file's own name stays.
 
-    So do the colons of a URL, which has a dataset only after a name with a format's ending.
+    The colons of a URL stay, too: it has a dataset only after a name with a format's ending.
     """
     place, colon, inside = source.rpartition(":")
     url = is_url(source) and not source.startswith("file://")
@@ -110,7 +130,7 @@ def split_dataset(source: str) -> tuple[str, str | None]:
 
 
 def stem(source: str) -> str:
-    """The name of what a volume is read from, without its ending."""
+    """Return the name of a volume's file without its ending."""
     place = split_dataset(source)[0]
     for part in reversed(PurePosixPath(place).parts):
         for form in formats():
@@ -121,14 +141,14 @@ def stem(source: str) -> str:
 
 
 def _bare(place: str) -> str:
-    """A place without a slash at its end, and a local one without ``file://``."""
+    """Return a path or URL without a final slash; a local one also without ``file://``."""
     return place.removeprefix("file://").rstrip("/") or place
 
 
 def _format_to_read(place: str) -> Format:
-    """The format of the innermost name with an ending that is known.
+    """Return the format of the innermost name with a known ending.
 
-    Many kinds of files are HDF5 under endings of their own: any other is taken for one.
+    Many kinds of files are HDF5 under endings of their own, so HDF5 is assumed for any other.
     """
     for part in reversed(PurePosixPath(place).parts):
         for form in formats():
@@ -139,7 +159,7 @@ def _format_to_read(place: str) -> Format:
 
 
 def _writer_at(out: str, read: Mapping[str, str | Path | ArrayLike | None]) -> tuple[Writer, str]:
-    """What makes the output of a run, and where, apart from what the run reads."""
+    """Return a writer for the output and its path, after checking that the run does not read it."""
     place = _bare(out)
     for what, source in read.items():
         if isinstance(source, str | Path):
@@ -148,13 +168,11 @@ def _writer_at(out: str, read: Mapping[str, str | Path | ArrayLike | None]) -> t
         if form.writer and form.has(PurePosixPath(place).name):
             return form.writer, place
     endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
-    raise InvalidInput(
-        f"{out}: its ending names no format that znni writes; let it end in one of {endings}"
-    )
+    raise InvalidInput(f"{out}: znni writes no format with this ending; use one of {endings}")
 
 
 def _check_apart(out: str, source: str, what: str) -> None:
-    """Refuse to write where a run reads from, under that name or that of a partial output."""
+    """Refuse to write where a run reads, under the final name or the partial one."""
     if is_url(out) or is_url(source):
         if f"{source}/".startswith(f"{out}/"):
             raise InvalidInput(f"{out}: is the {what}; name another output")
@@ -167,5 +185,5 @@ def _check_apart(out: str, source: str, what: str) -> None:
 def _same_file(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
-    except OSError:  # there is none yet
+    except OSError:  # one of them does not exist yet
         return False

@@ -1,4 +1,4 @@
-"""Arrays whose axes have names, in whatever order."""
+"""Arrays with named axes in any order."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ORDER = "czyx"
 class NamedAxes:
     """An array with named axes, seen as (c, z, y, x).
 
-    Axes of the array that have no part in a volume, such as time, must have the extent 1; what a
-    volume has and the array has not is 1, but for y and x.
+    Axes that a volume does not have, such as time, must have the extent 1. A missing c or z axis
+    gets the extent 1; y and x are required.
 
     Attributes:
         shape: extents (c, z, y, x).
         dtype: type of the values.
 
     Raises:
-        InvalidInput: the names do not fit the array, or it holds more than one volume.
+        InvalidInput: the names do not match the array, or it holds more than one volume.
     """
 
     def __init__(self, array: ArrayLike, axes: Sequence[str], name: str) -> None:
@@ -51,7 +51,7 @@ class NamedAxes:
         self.dtype = array.dtype
 
     def __getitem__(self, key: tuple[slice, slice, slice, slice], /) -> NDArray[Any]:
-        """The values (c, z, y, x) of four slices."""
+        """Return the values (c, z, y, x) of four slices."""
         wanted = dict(zip(ORDER, key, strict=True))
         block = np.asarray(self._array[tuple(wanted.get(axis, 0) for axis in self._axes)])
         block = block.transpose([self._kept.index(axis) for axis in ORDER if axis in self._kept])

@@ -1,4 +1,4 @@
-"""Volumes in NIfTI files, as of magnetic resonance and computed tomography."""
+"""Volumes in NIfTI files, common in magnetic resonance and computed tomography."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS = {"meter": "meter", "mm": "millimeter", "micron": "micrometer"}
 
 
 class _Scaled:
-    """The values of an image as they are meant: stored ones, by its slope and intercept."""
+    """The true values of an image: stored values times its slope, plus its intercept."""
 
     def __init__(self, image: Any) -> None:
         self._stored = image.dataobj
@@ -32,13 +32,14 @@ class _Scaled:
 
 
 def open_nifti(place: str, dataset: str | None) -> StoredVolume:
-    """The image of a file, its axes in the order (c, z, y, x) in which they are stored, transposed.
+    """Open the image of a file. Its stored axes are transposed to the order (c, z, y, x).
 
-    Voxels keep their order whatever the orientation that the file gives them: of its place in
-    space, the extents of a voxel are taken.
+    Voxels keep their stored order, whatever orientation the file gives. Only the extents of a voxel
+    are read from its position in space.
 
     Raises:
-        InvalidInput: no such file, none of NIfTI, one of several volumes, or a dataset was named.
+        InvalidInput: there is no such file, or it is not NIfTI, damaged, or holds several volumes;
+            or a dataset was named.
     """
     nibabel = library("nibabel", "nifti")
     path = local_file(place, NAME)
@@ -49,7 +50,7 @@ def open_nifti(place: str, dataset: str | None) -> StoredVolume:
         zooms = [float(zoom) for zoom in image.header.get_zooms()]
         unit = UNITS.get(image.header.get_xyzt_units()[0])
         values = _Scaled(image)
-    except Exception as error:  # nibabel and gzip raise all kinds
+    except Exception as error:  # nibabel and gzip raise all kinds of errors
         raise InvalidInput(
             f"{place}: cannot be read as NIfTI: {reason(error)}; give a whole .nii or .nii.gz file"
         ) from error
@@ -61,7 +62,7 @@ def open_nifti(place: str, dataset: str | None) -> StoredVolume:
 
 
 def describe_nifti(place: str, dataset: str | None) -> str:
-    """A file's shape, type and extents of a voxel."""
+    """Describe a file: its shape, type and extents of a voxel."""
     volume = open_nifti(place, dataset)
     return f"{place}\n  {volume.shape} {volume.dtype}, {volume.grid}"
 

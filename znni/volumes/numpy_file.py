@@ -16,9 +16,9 @@ NAME = "NumPy"
 
 
 class _MappedFile:
-    """An array file that is mapped into memory for each part anew.
+    """An array file that is mapped into memory anew for each read.
 
-    A mapping that is kept would keep all pages ever read in the process's memory.
+    A mapping that stays open would keep every page read so far in the process's memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,17 +36,17 @@ class _MappedFile:
 
 
 def open_numpy(place: str, dataset: str | None) -> StoredVolume:
-    """The array of a file.
+    """Open the array of a file.
 
     Raises:
-        InvalidInput: no such file, none of an array of numbers, or a dataset was named.
+        InvalidInput: there is no such file, it holds no array of numbers, or a dataset was named.
     """
     path = local_file(place, NAME)
     if dataset:
         raise InvalidInput(f"{place}: holds one array, and no dataset {dataset!r}; leave it out")
     try:
         mapped = _MappedFile(path)
-    except Exception as error:  # the header is Python's text, and fails in all its ways
+    except Exception as error:  # numpy parses the header as Python text, and raises all kinds
         raise InvalidInput(
             f"{place}: cannot be read as .npy: {reason(error)}; give a whole file of numpy.save"
         ) from error
@@ -54,7 +54,7 @@ def open_numpy(place: str, dataset: str | None) -> StoredVolume:
 
 
 def describe_numpy(place: str, dataset: str | None) -> str:
-    """A file's shape and type."""
+    """Describe a file: its shape and type."""
     volume = open_numpy(place, dataset)
     return f"{place}\n  {volume.shape} {volume.dtype}"
 

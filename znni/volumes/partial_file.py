@@ -1,4 +1,4 @@
-"""A file that takes its name only once it is whole."""
+"""A file that takes its final name only when it is complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from znni.core.errors import InvalidInput, option
 from znni.core.text import in_units
@@ -19,45 +19,45 @@ from znni.core.volume import SAME_COMMAND
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-AS_FILE = os.O_RDWR  # how a partial file is opened, so that it can be locked on any file system
+AS_FILE = os.O_RDWR  # flags to open a partial file: locks on some file systems need write access
 
 
 def partial_name(path: Path) -> Path:
-    """What a file is called until it is whole."""
+    """Return the name of a file while it is incomplete."""
     return path.parent / f"{path.name}.partial"
 
 
 def check_finished(place: Path) -> None:
-    """Refuse an output of which there is only what a run has not finished.
+    """Refuse an output that only exists unfinished.
 
     Args:
-        place: its name, or that of its partial file or folder.
+        place: its final name, or that of its partial file or folder.
 
     Raises:
-        InvalidInput: so it is.
+        InvalidInput: a run has not finished it.
     """
     whole = place.with_name(place.name.removesuffix(".partial"))
     partial = partial_name(whole)
     if partial.exists() and (place == partial or not place.exists()):
         raise InvalidInput(
-            f"{whole}: is no finished output: {partial} is what a run has left that was stopped, "
-            f"or is still at it; {SAME_COMMAND}"
+            f"{whole}: is no finished output: {partial} belongs to a run that was stopped, or is "
+            f"still running; {SAME_COMMAND}"
         )
 
 
 def check_free(path: Path, opened: int, *, overwrite: bool) -> None:
-    """Refuse a place where nothing can be made, or something is that may not be replaced.
+    """Refuse a path that cannot be created, or that exists and may not be replaced.
 
-    Nothing is touched.
+    Nothing is changed.
 
     Args:
-        path: the place.
-        opened: how its partial file or folder is opened, by flags of ``os.open``.
-        overwrite: what is there may be replaced.
+        path: path of the output.
+        opened: flags of ``os.open`` for its partial file or folder.
+        overwrite: allow replacing an existing output.
 
     Raises:
-        InvalidInput: so it is, or another run is at it.
-        OSError: the system says so.
+        InvalidInput: the path is refused, or another run is writing it.
+        OSError: the system refuses.
     """
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
@@ -82,10 +82,10 @@ def check_free(path: Path, opened: int, *, overwrite: bool) -> None:
 
 @contextmanager
 def refused_at(place: Path | str) -> Iterator[None]:
-    """What the system says against writing at a place is one error.
+    """Turn an OSError about writing at a path into one clear error.
 
     Raises:
-        InvalidInput: in the place of an OSError.
+        InvalidInput: instead of an OSError.
     """
     try:
         yield
@@ -96,11 +96,11 @@ def refused_at(place: Path | str) -> Iterator[None]:
 
 
 def _check_folder(path: Path) -> None:
-    """Refuse a place in a folder in which this process can make nothing.
+    """Refuse a path in a folder where this process cannot create anything.
 
     Raises:
-        InvalidInput: its file system has no room for anything, as that of /proc.
-        OSError: the system says so.
+        InvalidInput: the file system has no room at all, as that of /proc.
+        OSError: the system refuses.
     """
     folder = path.parent
     if not shutil.disk_usage(folder).total:
@@ -113,14 +113,18 @@ def _check_folder(path: Path) -> None:
 
 
 def check_room(path: Path, needed: int) -> None:
-    """Refuse a disk without room for an output of so many bytes.
+    """Refuse a disk without enough room for an output.
+
+    Args:
+        path: path of the output.
+        needed: bytes of the output.
 
     Raises:
-        InvalidInput: it is too small.
+        InvalidInput: the disk has too little room.
     """
     free = shutil.disk_usage(path.parent).free
     left_over = partial_name(path)
-    if left_over.exists():  # of an earlier run; its room is used again
+    if left_over.exists():  # from an earlier run; its room is used again
         parts = left_over.rglob("*") if left_over.is_dir() else (left_over,)
         free += sum(part.lstat().st_blocks for part in parts) * 512
     if needed > free:
@@ -135,10 +139,10 @@ def hold(descriptor: int, partial: Path) -> None:
     """Lock a file or folder against other runs, until it is closed.
 
     Raises:
-        InvalidInput: another run has it.
+        InvalidInput: another run holds it.
     """
     in_use = InvalidInput(
-        f"{partial}: is in use, as by another run; wait for it, or write elsewhere"
+        f"{partial}: is in use, maybe by another run; wait for it, or write elsewhere"
     )
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -147,23 +151,35 @@ def hold(descriptor: int, partial: Path) -> None:
     except OSError:  # a file system without locks
         return
     if not partial.exists() or not os.path.samestat(os.fstat(descriptor), partial.stat()):
-        raise in_use  # that run has just completed it: what is locked has another name by now
+        raise in_use  # that run has just completed and renamed the locked file
+
+
+def write_all(descriptor: int, data: Any, place: int) -> None:
+    """Write all bytes of ``data`` to a place in a file.
+
+    Raises:
+        OSError: they do not all fit.
+    """
+    view = memoryview(data).cast("B")
+    written = 0
+    while written < len(view):
+        written += os.pwrite(descriptor, view[written:], place + written)
 
 
 class PartialFile(FileIO):
-    """A file ``NAME.partial``, new or of an earlier run, locked, that becomes ``NAME``.
+    """A locked file ``NAME.partial``, new or left by an earlier run, that becomes ``NAME``.
 
-    Writing raises nothing: the first failure is kept, and all that is written after it is
-    dropped. HDF5 holds on to what it cannot write, and crashes the interpreter at its end.
+    Writing raises nothing: the first failure is kept, and all later writes are dropped. Otherwise
+    HDF5 keeps data that it cannot write, and crashes the interpreter when it exits.
 
     Attributes:
-        path: the name asked for.
-        partial: the name until the file is whole.
-        failure: why a write failed, if one did.
+        path: final name.
+        partial: name while the file is incomplete.
+        failure: first error of a write, or None.
 
     Raises:
         InvalidInput: another run is writing the file.
-        OSError: it cannot be made there.
+        OSError: the file cannot be created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -179,11 +195,11 @@ class PartialFile(FileIO):
 
     @property
     def size(self) -> int:
-        """Its length in bytes."""
+        """Length of the file in bytes."""
         return os.fstat(self.fileno()).st_size
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all of ``data``, unless a write has failed."""
+        """Write all of ``data``, unless a write has failed before."""
         view = memoryview(data).cast("B")
         written = 0
         try:
@@ -194,7 +210,7 @@ class PartialFile(FileIO):
         return len(view)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Set the length, unless a write has failed."""
+        """Set the length, unless a write has failed before."""
         try:
             if self.failure is None:
                 return super().truncate(size)
@@ -203,20 +219,20 @@ class PartialFile(FileIO):
         return self.tell() if size is None else size
 
     def settle(self) -> None:
-        """See the file to the disk.
+        """Flush the file to the disk.
 
         Raises:
-            OSError: it, or an earlier write, failed.
+            OSError: this or an earlier write failed.
         """
         if self.failure:
             raise self.failure
         os.fsync(self)
 
     def complete(self) -> None:
-        """See the file to the disk, and give it its name.
+        """Flush the file to the disk, and give it its final name.
 
         Raises:
-            OSError: it, or an earlier write, failed.
+            OSError: this or an earlier write failed.
         """
         self.settle()
         self.partial.replace(self.path)

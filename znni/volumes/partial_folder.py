@@ -1,4 +1,4 @@
-"""A folder that takes its name only once it is whole."""
+"""A folder that takes its final name only when it is complete."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from contextlib import suppress
 from pathlib import Path
 
 from znni.core.errors import InvalidInput
-from znni.volumes.partial_file import check_free, hold, partial_name, refused_at
-from znni.volumes.positioned_write import write_all
+from znni.volumes.partial_file import check_free, hold, partial_name, refused_at, write_all
 
 AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
 def check_folder(path: Path, marks: Sequence[str], *, overwrite: bool) -> None:
-    """Refuse a place where no folder can be made, or there is one that may not be replaced.
+    """Refuse a path where no folder can be made, or whose folder may not be replaced.
 
-    Nothing is touched.
+    Nothing is changed.
 
     Args:
-        path: the place.
-        marks: names of files one of which a folder holds that may be replaced.
-        overwrite: replace what has the name.
+        path: path of the output.
+        marks: file names; a folder may be replaced only if it holds one of them.
+        overwrite: allow replacing an existing output.
 
     Raises:
-        InvalidInput: so it is, or another run is at it.
-        OSError: the system says so.
+        InvalidInput: the path is refused, or another run is writing it.
+        OSError: the system refuses.
     """
     check_free(path, AS_FOLDER, overwrite=overwrite)
     if path.is_dir() and not any((path / mark).exists() for mark in marks):
@@ -37,17 +36,17 @@ def check_folder(path: Path, marks: Sequence[str], *, overwrite: bool) -> None:
 
 
 class PartialFolder:
-    """A folder ``NAME.partial``, new or of an earlier run, locked, that becomes ``NAME``.
+    """A locked folder ``NAME.partial``, new or left by an earlier run, that becomes ``NAME``.
 
-    What it replaces, which ``check_folder`` has allowed, stays until it is whole.
+    An existing ``NAME``, which ``check_folder`` has allowed to be replaced, stays until then.
 
     Attributes:
-        place: the name asked for.
-        root: the name until the folder is whole, as text.
-        path: the same.
+        place: final name.
+        root: name while the folder is incomplete, as text.
+        path: ``root`` as a path.
 
     Raises:
-        InvalidInput: another run is writing the folder, or it cannot be made there.
+        InvalidInput: another run is writing the folder, or it cannot be made.
     """
 
     def __init__(self, place: str) -> None:
@@ -66,10 +65,10 @@ class PartialFolder:
             raise
 
     def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Make a file in it, or replace one, whole or not at all; of no parts, have none there.
+        """Create or replace a file in the folder, atomically. Without parts, delete the file.
 
         Raises:
-            OSError: it failed.
+            OSError: writing failed.
         """
         path = self.path / name
         if not parts:
@@ -78,7 +77,7 @@ class PartialFolder:
         new = partial_name(path)
         try:
             file = new.open("wb", buffering=0)
-        except FileNotFoundError:  # the first one in its folder
+        except FileNotFoundError:  # first file in its folder
             path.parent.mkdir(parents=True, exist_ok=True)
             file = new.open("wb", buffering=0)
         with file:
@@ -89,16 +88,16 @@ class PartialFolder:
         new.replace(path)
 
     def empty(self) -> None:
-        """Delete what is in it."""
+        """Delete all contents."""
         for entry in self.path.iterdir():
             _remove(entry)
 
     def settle(self) -> None:
-        """See all files to the disk."""
+        """Flush all files to the disk."""
         os.sync()
 
     def complete(self) -> None:
-        """See all files to the disk, and give the folder its name.
+        """Flush all files to the disk, and give the folder its final name.
 
         Raises:
             OSError: it failed.
@@ -110,18 +109,18 @@ class PartialFolder:
             self._path.rename(old)
         self.path.rename(self._path)
         self.keep()
-        with suppress(OSError):  # the output is whole: what it has replaced does no harm
+        with suppress(OSError):  # the output is complete; a leftover old one does no harm
             _remove(old)
 
     def keep(self) -> None:
-        """Let go of it as it is; again is no more."""
+        """Release the folder as it is. Further calls do nothing."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
 
     def discard(self) -> None:
-        """Delete it."""
-        with suppress(OSError):  # an empty folder that stays does no harm
+        """Delete the folder."""
+        with suppress(OSError):  # a leftover empty folder does no harm
             shutil.rmtree(self.path)
         self.keep()
 

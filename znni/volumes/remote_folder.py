@@ -1,4 +1,4 @@
-"""A folder at a URL, which cannot be renamed once it is whole."""
+"""A folder at a URL, which cannot be renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from znni.volumes.stored import reason
 
 
 def check_url(place: str, marks: Sequence[str], *, overwrite: bool) -> None:
-    """Refuse a URL where no folder can be made, or there is one that may not be deleted.
+    """Refuse a URL where no folder can be made, or whose folder may not be deleted.
 
-    Nothing is touched.
+    Nothing is changed.
 
     Args:
         place: the URL.
-        marks: names of files one of which a folder holds that may be deleted.
-        overwrite: delete first what has the name, of a whole output or of another run's.
+        marks: file names; a folder may be deleted only if it holds one of them.
+        overwrite: allow deleting an existing output, complete or left by another run.
 
     Raises:
-        InvalidInput: so it is, or another run is writing there.
+        InvalidInput: the URL is refused, or another run is writing there.
     """
     with _refused_at(place):
         files, path = _files_at(place)
@@ -39,18 +39,18 @@ def check_url(place: str, marks: Sequence[str], *, overwrite: bool) -> None:
 
 
 class RemoteFolder:
-    """A new folder at a URL, with a marker ``NAME.partial`` beside it until it is whole.
+    """A new folder at a URL, with a marker ``NAME.partial`` beside it until it is complete.
 
-    Object stores rename by copying: what is written has its final name from the start, so whoever
-    writes must keep back what makes the whole of it, until ``complete``. What has the name, and
-    ``check_url`` has allowed to be deleted, is deleted first.
+    Object stores rename by copying, so all files have their final names from the start. The writer
+    must therefore hold back the file that makes the output readable, until ``complete``. An
+    existing folder that ``check_url`` allows to be deleted is deleted first.
 
     Attributes:
         place: the URL.
-        root: where to write, the same.
+        root: URL to write to, the same.
 
     Raises:
-        InvalidInput: another run is writing it, or nothing can be made there.
+        InvalidInput: another run is writing the folder, or nothing can be made there.
     """
 
     def __init__(self, place: str, *, overwrite: bool) -> None:
@@ -65,29 +65,29 @@ class RemoteFolder:
             self._files.pipe_file(self._marker, b"", mode="create")
 
     def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Make a file in it, or replace one; of no parts, there is none as there was none."""
+        """Create or replace a file in the folder. Without parts, do nothing: no file exists yet."""
         if parts:
             self._files.pipe_file(f"{self._path}/{name}", b"".join(parts))
 
     def settle(self) -> None:
-        """Nothing to do: what a store has taken it keeps."""
+        """Do nothing: a store keeps all that it has accepted."""
 
     def complete(self) -> None:
-        """All is written: take the marker away."""
+        """Remove the marker: the folder is complete."""
         self._files.rm(self._marker)
 
     def keep(self) -> None:
-        """Leave it as it is, marked as not whole."""
+        """Leave the folder as it is, marked as incomplete."""
 
     def discard(self) -> None:
-        """Delete it."""
+        """Delete the folder and its marker."""
         for path in (self._path, self._marker):
-            with suppress(Exception):  # the run has failed already, as this may for the same reason
+            with suppress(Exception):  # the run has already failed, perhaps for the same reason
                 self._files.rm(path, recursive=True)
 
 
 def _files_at(place: str) -> tuple[Any, str]:
-    """The file system of a URL, and its path there."""
+    """Return the file system of a URL, and the path there."""
     files, path = library("fsspec", "zarr").core.url_to_fs(place)
     return files, path
 
@@ -98,7 +98,7 @@ def _marker(path: str) -> str:
 
 @contextmanager
 def _refused_at(place: str) -> Iterator[None]:
-    """Whatever keeps an output from being made at a URL is one error."""
+    """Turn any failure to make an output at a URL into one clear error."""
     try:
         yield
     except InvalidInput:
@@ -107,9 +107,9 @@ def _refused_at(place: str) -> Iterator[None]:
         raise InvalidInput(
             f"{place}.partial: exists, so another run is writing {place}, or was stopped; wait "
             f"for it, write elsewhere, or give {option('overwrite', True)} to delete both: outputs "
-            f"at URLs cannot be gone on with"
+            f"at URLs cannot be continued"
         ) from None
-    except ImportError as error:  # of what a URL's protocol needs
+    except ImportError as error:  # the URL's protocol needs a library
         raise InvalidInput(
             f"{place}: cannot be written there: {reason(error)}; pip install it"
         ) from None

@@ -1,4 +1,4 @@
-"""Volumes that lie in a file or a store."""
+"""Volumes in a file or a store."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from znni.core.shapes import Box
 from znni.core.volume import Grid
 from znni.volumes.array import ArrayLike, ArrayVolume
 
-# How the system says that something is out of reach, and not that it is damaged. Libraries raise
-# other errors of its kind for damage in local files.
+# Errors by which the system says that data is out of reach, not damaged. Libraries raise other
+# kinds of OSError for damage in local files.
 OUT_OF_REACH = (ConnectionError, TimeoutError, PermissionError)
 
 
 class StoredVolume(ArrayVolume):
-    """A volume of an array that is read from a file or a store as it is sliced.
+    """A volume over an array that is read from a file or a store when it is sliced.
 
     Raises:
-        Unreachable: it cannot be got at, as on a server that does not answer.
-        Unreadable: a part of it cannot be read, as of a truncated or damaged file.
+        Unreachable: the data is out of reach, for example on a server that does not answer.
+        Unreadable: a part cannot be read, for example from a damaged or truncated file.
     """
 
     def __init__(
@@ -38,29 +38,29 @@ class StoredVolume(ArrayVolume):
         self._attributes = attributes
 
     def attribute(self, name: str) -> Any:
-        """What is stored with it under a name, as of an output: how it came to be. None if nothing.
+        """Return an attribute stored with the volume, or None. Outputs store how they were made.
 
         Raises:
-            InvalidInput: it cannot be read, as of a damaged file.
+            InvalidInput: the attribute cannot be read, for example from a damaged file.
         """
         try:
             return self._attributes.get(name)
-        except Exception as error:  # as below
+        except Exception as error:  # libraries and their codecs raise all kinds
             raise InvalidInput(
                 f"{self.name}: its attribute {name!r} cannot be read: {reason(error)}; copy the "
                 f"file again"
             ) from None
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The values (f, z, y, x) of a box within the volume."""
+        """Return the values (f, z, y, x) of a box within the volume."""
         try:
             return super().read(box)
         except MemoryError:
             raise
-        except Exception as error:  # libraries and their codecs raise all kinds
+        except Exception as error:  # as above
             said = f"{self.name}: cannot be read at {box}: {reason(error)}"
             if is_url(self.name):
-                said += "; check the data, the network, and that the server gives parts of files"
+                said += "; check the data, the network, and that the server sends parts of files"
                 kind = Unreachable if isinstance(error, OSError) else Unreadable
             elif isinstance(error, OUT_OF_REACH):
                 said += "; check that it may be read from here"
@@ -72,10 +72,10 @@ class StoredVolume(ArrayVolume):
 
 
 def local_file(place: str, format_name: str) -> Path:
-    """The path of a file that a format reads from the local file system.
+    """Return the path of a file that a format reads only from the local file system.
 
     Raises:
-        InvalidInput: there is none, or it is a folder or a URL.
+        InvalidInput: there is no such file, or it is a folder or a URL.
     """
     if is_url(place):
         raise InvalidInput(
@@ -93,11 +93,11 @@ def local_file(place: str, format_name: str) -> Path:
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is a URL, as ``s3://bucket/volume.zarr``."""
+    """Return whether a text is a URL, as ``s3://bucket/volume.zarr``."""
     return "://" in place
 
 
 def reason(error: BaseException) -> str:
-    """What a library says that went wrong, on one line."""
+    """Return a library's error message on one line."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(said.split()) or type(error).__name__

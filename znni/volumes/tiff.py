@@ -1,4 +1,4 @@
-"""Volumes in TIFF stacks: plain, of ImageJ, OME-TIFF and what else tifffile knows."""
+"""Volumes in TIFF stacks: plain TIFF, ImageJ, OME-TIFF and all else that tifffile knows."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from znni.volumes.named_axes import NamedAxes
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 NAME = "TIFF"
-STACKED = "IQRH"  # what tifffile calls axes of pages that nothing says more of
-SAMPLES = "S"  # and the colours of a pixel
-UNITS = {  # by the names that OME-TIFF and ImageJ have for them
+STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
+SAMPLES = "S"  # tifffile's letter for the colours of a pixel
+UNITS = {  # by the names in OME-TIFF and ImageJ
     **{"nm": "nanometer", "mm": "millimeter", "cm": "centimeter", "m": "meter"},
     **dict.fromkeys(("um", "µm", "\u03bcm", "\\u00B5m", "micron", "microns"), "micrometer"),
 }
 
 
 def open_tiff(place: str, dataset: str | None) -> StoredVolume:
-    """The series of pages in a file: the one whose number is given, or the only one.
+    """Open a series of pages in a file: the one with the given number, or the only one.
 
-    Pages that are stacked along an axis without a name are z; colours are maps.
+    Pages stacked along an unnamed axis become z; colours become maps.
 
     Raises:
-        InvalidInput: no such file or series, none of TIFF, damaged, of several volumes, or
-            compressed by a codec that is not there.
+        InvalidInput: there is no such file or series, the file is not TIFF or is damaged, it has
+            several volumes, or its codec is not installed.
     """
     zarr = library("zarr", "tiff")
     file = _open(place)
@@ -49,7 +49,7 @@ def open_tiff(place: str, dataset: str | None) -> StoredVolume:
 
 
 def describe_tiff(place: str, dataset: str | None) -> str:
-    """The series of a file with their axes, shapes, types and extents of a voxel."""
+    """Describe the series of a file: axes, shape, type and extents of a voxel."""
     with _open(place) as file:
         chosen = [_series(file, place, dataset)] if dataset else file.series
         lines = [f"  {_told(file, series)}, {_grid(file, series)}" for series in chosen]
@@ -66,7 +66,7 @@ def _open(place: str) -> Any:
             file = tifffile.TiffFile(path)
             if not len(file.series):
                 complaints.append("it has no pages")
-    except Exception as error:  # of whatever is in the place of its numbers
+    except Exception as error:  # tifffile raises whatever damaged numbers lead to
         complaints.append(reason(error))
     if complaints:
         if file is not None:
@@ -79,7 +79,7 @@ def _open(place: str) -> Any:
 
 @contextmanager
 def _complaints(found: list[str]) -> Iterator[None]:
-    """Keep what tifffile logs of a damaged file, of which it reads what is left."""
+    """Collect what tifffile logs about a damaged file; it goes on to read the rest."""
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -112,7 +112,7 @@ def _check_codec(series: Any, place: str) -> None:
     except KeyError:
         raise InvalidInput(
             f"{place}: is compressed by {compression.name}, which needs a library that is not "
-            f"here; pip install imagecodecs, or save it with deflate or without compression"
+            f"installed; pip install imagecodecs, or save it with deflate or without compression"
         ) from None
 
 
@@ -121,7 +121,7 @@ def _told(file: Any, series: Any) -> str:
 
 
 def _axes(letters: str) -> list[str]:
-    """Axes as volumes have them, from tifffile's letters."""
+    """Return the axes of a volume for tifffile's letters."""
     axes = [letter.lower() for letter in letters]
     for letter, axis in [(stacked, "z") for stacked in STACKED] + [(SAMPLES, "c")]:
         if axis not in axes and letter in letters:
@@ -130,7 +130,7 @@ def _axes(letters: str) -> list[str]:
 
 
 def _grid(file: Any, series: Any) -> Grid:
-    """Where voxels lie, as OME-TIFF and ImageJ note it."""
+    """Return the grid of the voxels, as noted by OME-TIFF or ImageJ."""
     if file.is_ome:
         return _ome_grid(file.ome_metadata, file.series.index(series))
     if not file.is_imagej:

@@ -1,10 +1,11 @@
-"""Tiled FFT convolution: its codelets, its geometry, its kernels on disk, and the whole."""
+"""Tiled FFT convolution: codelets, geometry, kernels on disk, and complete layers."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ lengths = pytest.mark.parametrize("length", [1, 2, 3, 5, 6, 7, 10, 15, *LENGTHS]
 
 
 class Floats:
-    """The arithmetic of float64 numbers, counting what it does."""
+    """Arithmetic of float64 numbers that counts its operations."""
 
     def __init__(self) -> None:
         self.operations = 0
@@ -70,7 +71,7 @@ class Floats:
 
 
 def evaluated(codelet: Codelet, inputs: Numbers) -> Numbers:
-    """The codelet's outputs; its operations are those it declares."""
+    """Return the codelet's outputs, and check that it does as many operations as it declares."""
     arithmetic, outputs = Floats(), np.full(len(codelet.outputs), np.nan)
     codelet.evaluate(arithmetic, inputs.__getitem__, outputs.__setitem__)
     assert arithmetic.operations == codelet.flops
@@ -160,18 +161,18 @@ def test_tiles_write_every_output_once_and_stay_inside(
 
 
 def test_an_axis_takes_the_extent_whose_tiles_have_the_fewest_voxels() -> None:
-    # 28 outputs: two tiles of 16. 18 outputs: two of 12, not one of 16 and more.
+    # 28 outputs take two tiles of 16. 18 outputs take two of 12, not two of 16.
     assert tile_extents(Vec3.of(16), Vec3.of(12), Vec3(30, 20, 30), Vec3(3, 3, 3)) == Vec3(
         16, 12, 16
     )
-    # 53 outputs of 5 taps: two tiles of 32 (64 voxels), not three of 24 (72).
+    # 53 outputs of 5 taps take two tiles of 32 (64 voxels), not three of 24 (72).
     assert tile_extents(Vec3.of(32), Vec3.of(0), Vec3(57, 57, 57), Vec3(5, 5, 5)) == Vec3(
         32, 32, 32
     )
     assert tile_extents(Vec3.of(16), Vec3.of(12), Vec3(30, 30, 30), Vec3(1, 3, 3)) == Vec3(
         1, 16, 16
     )
-    # 8 outputs: one tile of 10, which a largest extent of 12 finds too.
+    # 8 outputs take one tile of 10, which a largest extent of 12 finds too.
     assert tile_extents(Vec3.of(16), Vec3.of(12), Vec3(10, 10, 10), Vec3(3, 3, 3)) is None
     assert tile_extents(Vec3.of(8), Vec3.of(0), Vec3(30, 30, 30), Vec3(3, 9, 3)) is None
 
@@ -201,7 +202,8 @@ def test_several_batches_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_one_catalogue_entry_for_every_extent_that_differs() -> None:
     layer, shape = Conv("layer", 4, 4, Vec3(3, 3, 3), "relu"), Shape5(1, 4, 10, 10, 10)
-    applicable = [p.name for p in primitives(DEVICE) if p.out_shape(layer, shape)]
+    exact = replace(DEVICE, bfloat16=False)
+    applicable = [p.name for p in primitives(exact) if p.out_shape(layer, shape)]
     assert applicable == [
         "fft_tiled_8",
         "fft_tiled_8_transient",
@@ -222,11 +224,11 @@ def test_few_output_maps_cost_few_operations() -> None:
 
 
 def test_pooled_tiles_pay_for_the_lines_that_they_pool() -> None:
-    """Of 11 valid voxels windows of two take 10. The codelets have 12 outputs, as for 12 of 12."""
+    """Windows of two use 10 of 11 valid voxels. The codelets have 12 outputs, as for 12 of 12."""
     tile = Vec3(16, 16, 16)
 
     def flops_of_a_group(kernel: int) -> float:
-        """Operations of a tile for 16 more output maps."""
+        """Return the operations of a tile for 16 more output maps."""
 
         def flops(maps: int) -> float:
             conv = Conv("conv", 1, maps, Vec3.of(kernel), "relu")
@@ -257,7 +259,7 @@ print(len(compiled))
 
 
 def compiled_in_a_new_process(cache: Path) -> int:
-    """How many kernels a process compiles that needs one."""
+    """Return the number of kernels compiled by a process that needs one."""
     environment = {"XDG_CACHE_HOME": str(cache), "HOME": str(cache), "LOCALAPPDATA": str(cache)}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Tiled FFT convolution with spectra in bfloat16: its rounding, its errors, its place in plans."""
+"""Tiled FFT convolution with spectra in bfloat16: rounding, errors, and use in plans."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ from znni.plans.plan import Plan
 from znni.primitives.catalogue import catalogue
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
-from znni.primitives.cpu.fft_tiled import primitive as fft_tiled
-from znni.primitives.cpu.fft_tiled import primitive as fft_tiled_bfloat16
 from znni.primitives.cpu.fft_tiled.number_formats import BFLOAT16, FLOAT32, NumberFormat
-from znni.primitives.cpu.fft_tiled.primitive import FftTiled
+from znni.primitives.cpu.fft_tiled.primitive import FftTiled, primitives
 
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 DEVICE = MACHINE.host
 WITH, WITHOUT = (
     Machine(replace(DEVICE, bfloat16=has, pairs_per_cycle=PAIRS_PER_CYCLE)) for has in (True, False)
 )
-NETWORK = Network(
+NETWORK = Network.chain(
     "wide",
     1,
     (
@@ -54,10 +52,14 @@ has_instructions = pytest.mark.skipif(
 )
 
 
+def in_format(numbers: NumberFormat) -> list[FftTiled]:
+    return [primitive for primitive in primitives(DEVICE) if primitive.numbers is numbers]
+
+
 def bfloat16(tile: int, resident: bool = True) -> FftTiled:
     (found,) = (
         primitive
-        for primitive in fft_tiled_bfloat16.primitives(DEVICE)
+        for primitive in in_format(BFLOAT16)
         if (primitive.tile, primitive.resident) == (tile, resident)
     )
     return found
@@ -65,7 +67,7 @@ def bfloat16(tile: int, resident: bool = True) -> FftTiled:
 
 @cache
 def _pair_kernel() -> Kernel:
-    """Two vectors to pairs, and to both halves of what a product makes of them."""
+    """Return a kernel that makes pairs of two vectors, takes them apart, and multiplies them."""
     emit = Emitter("pairs_and_parts", source=Argument.FLOATS, target=Argument.FLOATS)
     source, target = emit["source"], emit["target"]
     pairs = emit.pairs(emit.load(source), emit.load(emit.at(source, LANES)))
@@ -83,7 +85,7 @@ def _pair_kernel() -> Kernel:
 
 
 def paired(firsts: Any, seconds: Any) -> tuple[Float32, ...]:
-    """What the kernel makes of two vectors: five vectors."""
+    """Return the kernel's five result vectors for two vectors."""
     source = np.array([firsts, seconds], np.float32)
     target = np.empty((5, LANES), np.float32)
     _pair_kernel()(source.ctypes.data, target.ctypes.data)
@@ -91,7 +93,7 @@ def paired(firsts: Any, seconds: Any) -> tuple[Float32, ...]:
 
 
 def rounded(values: Float32) -> Float32:
-    """The nearest numbers of 8 significant bits, of two the even one: arithmetic on float64."""
+    """Round to 8 significant bits, ties to even, by arithmetic on float64."""
     fraction, exponent = np.frexp(values.astype(np.float64))
     nearest = np.ldexp(np.rint(np.ldexp(fraction, 8)), exponent - 8)
     with np.errstate(over="ignore"):
@@ -99,7 +101,7 @@ def rounded(values: Float32) -> Float32:
 
 
 def normal(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Denormals, which the conversion takes for zeros, as zeros of their sign."""
+    """Replace denormals by zeros of their sign, as the conversion does."""
     return np.where(abs(values) < np.finfo(np.float32).tiny, np.copysign(0, values), values)
 
 
@@ -162,7 +164,7 @@ def test_convolution(tile: int, layer: Conv, shape: Shape5, resident: bool) -> N
 @has_instructions
 @pytest.mark.parametrize("kernel", [Vec3(3, 3, 3), Vec3(5, 5, 5), Vec3(7, 7, 7), Vec3(9, 9, 9)])
 def test_the_error_is_that_of_three_roundings(kernel: Vec3) -> None:
-    # Of input, kernel and product, each by 1.7e-3 root mean square: together by 2.9e-3.
+    # Input, kernel and product are each rounded by 1.7e-3 root mean square, together by 2.9e-3.
     case = random_case(Conv("layer", 80, 16, kernel, "identity"), Shape5(1, 80, 12, 16, 14))
     case.weights.bias.fill(0)
     y, exact = (case.run(p) for p in (bfloat16(16), FftTiled(DEVICE, 16, resident=True)))
@@ -218,11 +220,10 @@ def test_spectra_take_half_the_memory() -> None:
 
 @has_instructions
 def test_names_are_those_of_float32_with_the_format() -> None:
-    assert [p.name for p in fft_tiled_bfloat16.primitives(DEVICE)] == [
-        p.name.replace(f"_{p.tile}", f"_{p.tile}_bfloat16") for p in fft_tiled.primitives(DEVICE)
+    assert [p.name for p in in_format(BFLOAT16)] == [
+        p.name.replace(f"_{p.tile}", f"_{p.tile}_bfloat16") for p in in_format(FLOAT32)
     ]
     assert bfloat16(12, resident=False).name == "fft_tiled_12_bfloat16_transient"
-    assert all(p.numbers is BFLOAT16 for p in fft_tiled_bfloat16.primitives(DEVICE))
 
 
 def plan_of(accuracy: Any, machine: Machine) -> Plan:
@@ -230,7 +231,7 @@ def plan_of(accuracy: Any, machine: Machine) -> Plan:
 
 
 def planned(accuracy: Any, machine: Machine = WITH) -> tuple[set[str], str]:
-    """The primitives of a plan, and what is said of its accuracy."""
+    """Return the primitives of a plan, and its note on accuracy."""
     plan = plan_of(accuracy, machine)
     names = {step.primitive for segment in plan.segments for step in segment.steps}
     return names, planning.accuracy_note(plan, accuracy)

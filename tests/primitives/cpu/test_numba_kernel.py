@@ -1,4 +1,4 @@
-"""How numba kernels are compiled."""
+"""Compilation of numba kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(row.tolist(), libraries() == before)
 
 
 def test_the_first_kernel_loads_no_blas_that_workers_do_not_know() -> None:
-    """They look for it once, before their first task."""
+    """Workers look for BLAS libraries once, before their first task."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True
     )

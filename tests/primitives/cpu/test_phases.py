@@ -1,4 +1,4 @@
-"""Phases: their order, their shares, and workers that come late, never, or are interrupted."""
+"""Phases: order, shares, and workers that start late, never start, or are interrupted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PHASES = 6
 
 @cache
 def mirrored_sums() -> PhaseKernel:
-    """``target[i] = source[i] + source[last - i]``, streamed, and a count of the shares."""
+    """Return a phase: stream ``target[i] = source[i] + source[last - i]``, and count shares."""
     emit = PhaseEmitter("mirrored_sums", source=FLOATS, target=FLOATS, last=INDEX)
     share, scratch = emit["share"], emit["scratch"]
     places = (emit.times(i, LANES) for i in (share, emit.minus(emit["last"], share)))
@@ -43,14 +43,14 @@ def mirrored_sums() -> PhaseKernel:
 
 @cache
 def callbacks() -> PhaseKernel:
-    """``function(share)``."""
+    """Return a phase that calls ``function(share)``."""
     emit = PhaseEmitter("callbacks", function=INDEX)
     emit.call(emit["function"], [emit["share"]])
     return emit.compile_phase()
 
 
 class Chain:
-    """Phases of which each reads what all shares of the one before wrote."""
+    """A chain of phases; each reads the results of all shares of the previous one."""
 
     def __init__(self, threads: int, shares: int = SHARES) -> None:
         self.rows = empty_aligned((PHASES + 1, shares, LANES), np.float32)

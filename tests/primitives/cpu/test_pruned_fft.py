@@ -1,4 +1,4 @@
-"""Pruned transforms: the properties of a Fourier transform, on every backend; and the layers."""
+"""Pruned transforms on every backend: properties of a Fourier transform, and whole layers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive
 from znni.primitives import reference
 from znni.primitives.cpu.common.simd import LANES
-from znni.primitives.cpu.fft_whole_image import data_parallel as fft_data_parallel
 from znni.primitives.cpu.fft_whole_image import pruned_fft
-from znni.primitives.cpu.fft_whole_image import task_parallel as fft_task_parallel
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking, Scratch
 from znni.primitives.cpu.fft_whole_image.fft_layer import FftLayer
 from znni.primitives.cpu.fft_whole_image.fused_product import pack, unpack
+from znni.primitives.cpu.fft_whole_image.primitive import primitives
 from znni.primitives.cpu.fft_whole_image.pruned_fft import (
     Backend,
     FftwBackend,
@@ -36,7 +35,7 @@ from znni.primitives.cpu.fft_whole_image.pruned_fft import (
 )
 
 CPU = Device("cpu", "test", 4 << 30, threads=2, flops=1e11, bandwidth=1e10)
-PRIMITIVES = [*fft_task_parallel.primitives(CPU), *fft_data_parallel.primitives(CPU)]
+PRIMITIVES = primitives(CPU)
 BACKENDS = [FftwBackend(), ScipyBackend()]
 SHAPES = [
     PrunedShape(Vec3(9, 14, 11), Vec3(7, 14, 8)),
@@ -51,7 +50,7 @@ every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda s: str(s.image
 
 @pytest.fixture(params=BACKENDS, ids=["fftw", "scipy"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """Each source of one-dimensional transforms in turn, for the layers too."""
+    """Provide each source of one-dimensional transforms in turn, also for the layers."""
     chosen: Backend = request.param
     monkeypatch.setattr("znni.primitives.cpu.fft_whole_image.blocking.backend", lambda: chosen)
     return chosen
@@ -62,7 +61,7 @@ def random(*shape: int, seed: int = 0) -> Float32:
 
 
 def forward(shape: PrunedShape, backend: Backend, image: Float32) -> NDArray[np.complex64]:
-    """The whole pruned transform of one map (z, y, x): (N_z, N_y, columns)."""
+    """Return the whole pruned transform of one map (z, y, x): (N_z, N_y, columns)."""
     transforms = PrunedTransforms(shape, 1, shape.plane, backend)
     half = np.empty((shape.image.z, shape.plane), np.complex64)
     for slab in range(0, shape.image.z, shape.slab):
@@ -75,7 +74,7 @@ def forward(shape: PrunedShape, backend: Backend, image: Float32) -> NDArray[np.
 
 
 def inverse(shape: PrunedShape, backend: Backend, spectrum: NDArray[np.complex64]) -> Float32:
-    """The wanted voxels (z, y, x) of a spectrum's unscaled inverse."""
+    """Return the wanted voxels (z, y, x) of a spectrum's unscaled inverse."""
     transforms = PrunedTransforms(shape, 1, shape.plane, backend)
     transforms.columns[0] = spectrum.reshape(shape.size.z, -1)
     transforms.inverse_columns()
@@ -87,7 +86,7 @@ def inverse(shape: PrunedShape, backend: Backend, spectrum: NDArray[np.complex64
 
 
 def give_back_freed_memory() -> None:
-    """Return what ``malloc`` keeps to the system, where it can, so that using it again counts."""
+    """Return freed memory from ``malloc`` to the system if possible, so that reuse counts."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -175,7 +174,7 @@ def test_vectors_hold_what_columns_held() -> None:
 def test_kernels_become_their_padded_conjugate_spectra(
     kernel: tuple[int, int, int], size: tuple[int, int, int]
 ) -> None:
-    """A unit spectrum multiplied with a kernel's is the kernel's own, conjugate and scaled."""
+    """A unit spectrum times a kernel's spectrum is the latter, conjugate and scaled."""
     layer = Conv("convolution", 1, 1, Vec3(*kernel), "identity")
     weights = ConvWeights(random(1, 1, *kernel), random(1))
     blocking = Blocking(layer, Shape5(1, 1, *size), threads=1, group=1)
@@ -259,7 +258,7 @@ def test_memory_is_what_is_declared(primitive: Primitive, maps: tuple[int, int])
     with peak_memory() as peak:
         run(x)
     declared, measured = primitive.cost(layer, shape).memory.working, peak.added + x.nbytes
-    # The allocator, the interpreter and huge pages may add some.
+    # The allocator, the interpreter and huge pages may add a little.
     assert measured <= declared + 3 * 2**20
     assert declared <= 1.15 * measured
 

@@ -1,9 +1,9 @@
-"""Declared memory against the formulas of ZNNi (SC'16) for its CPU algorithms.
+"""Declared memory compared with ZNNi's formulas for its CPU algorithms (SC'16).
 
-Where ours differ, the terms by which they do are named here, each with its reason. The numbers of
-inputs, maps and threads, and all extents, are different primes, so that no term hides behind
-another. In elements of four bytes: S inputs of f maps of n voxels give f' maps of n'; a
-map's transform takes n~; there are T threads.
+If our memory differs, a comment gives each differing term and its reason. The numbers of inputs,
+maps and threads, and all extents, are different primes, so that no term hides behind another.
+Sizes are in elements of four bytes. S inputs of f maps of n voxels give f' maps of n' voxels. A
+map's transform takes n~ elements. There are T threads.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from znni.network.network import Conv
 from znni.plans.cost import Memory
 from znni.primitives.cpu.common.streaming import STREAMED_BYTES
 from znni.primitives.cpu.direct import primitive as direct
-from znni.primitives.cpu.fft_whole_image import data_parallel as fft_data_parallel
-from znni.primitives.cpu.fft_whole_image import task_parallel as fft_task_parallel
+from znni.primitives.cpu.fft_whole_image import primitive as fft_whole_image
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking
 from znni.primitives.cpu.fft_whole_image.pruned_fft import FftwBackend
 from znni.primitives.cpu.fft_whole_image.whole_image_fft import WholeImageFft
 
 THREADS = 37
 DEVICE = Device("cpu", "any", 1 << 40, THREADS, flops=1e11, bandwidth=1e10)
-(DATA_PARALLEL,) = fft_data_parallel.primitives(DEVICE)
-(TASK_PARALLEL,) = fft_task_parallel.primitives(DEVICE)
+DATA_PARALLEL, TASK_PARALLEL = fft_whole_image.primitives(DEVICE)
 (DIRECT,) = direct.primitives(DEVICE)
 
 KERNEL = Vec3(2, 3, 5)
-# Of 7, 11 and 13 voxels the transform is of the same size; of 17, 19 and 23 of the next fast one.
+# Transforms of 7, 11 and 13 voxels have the same size; those of 17, 19 and 23 the next fast size.
 FAST, NEXT_FAST = Vec3(7, 11, 13), Vec3(17, 19, 23)
 LAYERS = [
     (Conv("more out", 29, 53, KERNEL, "relu"), Shape5.of(3, 29, FAST)),
@@ -47,7 +45,7 @@ LAYERS = [
 
 @dataclass(frozen=True)
 class Case:
-    """A layer's sizes, as the paper names them, and those of our blocks."""
+    """Sizes of a layer in the paper's terms, and of our blocks."""
 
     layer: Conv
     shape: Shape5
@@ -63,62 +61,62 @@ class Case:
 
     @property
     def maps_in(self) -> int:
-        """S f."""
+        """Input maps: S f."""
         return self.shape.n * self.shape.f
 
     @property
     def maps_out(self) -> int:
-        """S f'."""
+        """Output maps: S f'."""
         return self.shape.n * self.layer.out_features
 
     @property
     def voxels(self) -> int:
-        """One map: n."""
+        """Voxels of one map: n."""
         return self.shape.size.volume
 
     @property
     def out_voxels(self) -> int:
-        """One map of the output: n'."""
+        """Voxels of one output map: n'."""
         return (self.shape.size - KERNEL + 1).volume
 
     @cached_property
     def size(self) -> Vec3:
-        """The transform's extents: fast ones, as FFTs of 17 or 19 are slow."""
+        """Extents of the transform, which are fast ones, because FFTs of 17 or 19 are slow."""
         return self.shape.size if self.shape.size == FAST else Vec3(18, 20, 24)
 
     @property
     def transformed(self) -> int:
-        """n~, of the transform's extents."""
+        """Elements of a map's transform: n~."""
         return self.size.z * self.plane
 
     @property
     def plane(self) -> int:
-        """A plane of a transform, real to complex."""
+        """Elements of a plane of a transform, real to complex."""
         return 2 * (self.size.x // 2 + 1) * self.size.y
 
     @property
     def filling(self) -> int:
-        """What fills a transform's planes to whole vectors of 16 complex numbers."""
+        """Elements that pad a transform's planes to whole vectors of 16 complex numbers."""
         return self.size.z * (-self.plane % 32)
 
     @property
     def half(self) -> int:
-        """h: a map transformed along y and x only, in the planes that hold voxels."""
+        """Elements h of a map transformed along y and x only, in the planes that hold voxels."""
         return self.shape.z * self.plane
 
     @property
     def half_out(self) -> int:
-        """h': an output map before y and x are transformed back, in the planes that are wanted."""
+        """Elements h' of an output map before y and x are transformed back, in wanted planes."""
         return (self.shape.z - KERNEL.z + 1) * self.plane
 
     @property
     def block(self) -> int:
-        """b: a map's spectrum in a block of frequencies."""
+        """Elements b of a map's spectrum in a block of frequencies."""
         return self.size.z * 32 * self.blocking.vectors
 
     @property
     def products(self) -> int:
-        """A thread's kernels, transformed along y and x for a block, and its sums of products."""
+        """Elements of a thread's kernels, transformed along y and x for a block, and its sums."""
         maps = min(self.primitive.group, self.layer.out_features)
         kernels = maps * self.shape.f * KERNEL.z * 32 * self.blocking.vectors
         return kernels + maps * self.shape.n * self.block
@@ -126,7 +124,7 @@ class Case:
 
 @pytest.fixture(autouse=True)
 def fftw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SciPy's transforms take a result more for each thread; neither is run here."""
+    """Declare memory for FFTW: SciPy takes one more result per thread. Neither is run here."""
     monkeypatch.setattr("znni.primitives.cpu.fft_whole_image.blocking.backend", FftwBackend)
 
 
@@ -142,16 +140,16 @@ def data_parallel_stages(case: Case) -> list[int]:
     ]
     both = inputs * case.filling
     few_in, few_out = min(4, case.shape.f), min(4, case.layer.out_features)
-    # Maps are transformed along y and x before z, a few together, so that the work is shared out
-    # with few barriers. The paper pads and transforms one in its place.
+    # A few maps together are transformed along y and x before z, so that threads share the work
+    # with few barriers. The paper pads and transforms one map in place.
     first = both + case.shape.n * few_in * case.half
     second = (
         both
         # The caller keeps its input, which other calls may read.
         + inputs * case.voxels
-        # Neither a map of all outputs nor a kernel is ever held transformed as a whole...
+        # No whole transform of an output map or a kernel is ever held...
         - (case.shape.n + 1) * spectrum
-        # ... but a few output maps half transformed back...
+        # ... but a few half-transformed output maps are...
         + case.shape.n * few_out * case.half_out
         # ... and, for a block of frequencies, each thread's kernels and sums.
         + THREADS * case.products
@@ -167,14 +165,14 @@ def task_parallel_stages(case: Case) -> list[int]:
         (inputs + outputs) * spectrum + at_work * spectrum,
         outputs * (case.out_voxels + spectrum),
     ]
-    # The same memory holds inputs and outputs, half transformed: a block of frequencies is
+    # The same memory holds half-transformed inputs and outputs. A block of frequencies is
     # transformed along z, multiplied and transformed back in cache, and written over its inputs.
     shared = max(inputs, outputs) * case.half
     first = shared - inputs * spectrum
     second = (
         shared
         - (inputs + outputs) * spectrum
-        # No kernel is held transformed as a whole...
+        # No whole transform of a kernel is held...
         - at_work * spectrum
         # ... but each thread has a block of all inputs' spectra, its kernels and sums.
         + THREADS * (inputs * case.block + case.products)
@@ -206,7 +204,7 @@ def test_fft_takes_what_the_paper_says_but_for_the_terms_that_differ(
 def test_no_stage_is_hidden_by_the_others_of_all_layers(primitive: WholeImageFft) -> None:
     found = [STAGES[primitive](case) for case in cases(primitive)]
     largest = {stages.index(max(stages)) for stages in found}
-    # The second stage of the task-parallel one holds all that its first does.
+    # The second stage of task_parallel holds everything that its first stage holds.
     assert largest == ({1, 2} if primitive is TASK_PARALLEL else {0, 1})
 
 
@@ -220,7 +218,7 @@ def test_scratch_for_padding_is_kept_by_each_thread(primitive: WholeImageFft) ->
             + case.blocking.maps * case.size.z * 2 * 16 * case.blocking.vectors  # lines along z
         )
         plans = 6 * 16 * 1024  # FFTW's own, in bytes
-        # Kernels are transformed by products with waves, of which there is one table each.
+        # Kernels are transformed by products with waves. One table is for planes, one for z.
         waves_of_planes = KERNEL.y * KERNEL.x * (case.plane + -case.plane % 32)
         waves_of_lines = 2 * (case.size.z // 2 + 1) * KERNEL.z
         kept = 4 * (THREADS * padding + waves_of_planes + waves_of_lines) + THREADS * plans
@@ -237,11 +235,11 @@ def test_direct_takes_input_and_output_and_a_band_of_each_thread(
     band = direct.Blocking.of(layer, shape, out)
     rows = band.rows + KERNEL.y - 1
     needed = (band.rows - 1) * shape.x + out.x
-    # Rows of input maps are copied end to end, for a register tile to run across them.
+    # Rows of input maps are copied end to end, so that a register tile runs across them.
     copied = band.features * KERNEL.z * rows * shape.x + band.positions - needed
     kept = 1 if band.features == shape.f else band.groups
     sums = kept * band.maps * band.positions
-    # Large outputs pass the caches by, from rows that are finished.
+    # Large outputs are streamed past the caches from finished rows.
     finished = band.rows * out.x if out.nbytes >= STREAMED_BYTES else 0
     assert DIRECT.cost(layer, shape).memory.working == 4 * (
         published + THREADS * (copied + sums + finished)

@@ -1,4 +1,4 @@
-"""Output that goes past the caches is the same, wherever its cache lines begin."""
+"""Output streamed past the caches is the same, wherever its cache lines begin."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def test_streamed_output_is_the_stored_one(
 
 
 def run(case: Case, primitive: Primitive, monkeypatch: pytest.MonkeyPatch, least: int) -> Float32:
-    """The output, streamed if it has at least so many bytes."""
+    """Return the output, streamed if it has at least so many bytes."""
     monkeypatch.setattr(streaming, "STREAMED_BYTES", least)
     return case.run(primitive)

@@ -1,4 +1,4 @@
-"""The one pool of threads."""
+"""The one thread pool of the CPU primitives."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
-from znni.primitives.cpu.common.even_slices import even_slices
-from znni.primitives.cpu.common.workers import Workers, workers
+from znni.primitives.cpu.common.workers import Workers, even_slices, workers
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -121,7 +120,7 @@ def test_signals_while_waiting_stop_the_rest_and_are_raised_after_it() -> None:
 
 
 def test_signals_of_two_kinds_at_once_do_not_end_the_wait() -> None:
-    """The second is raised at the next call of a function, whatever that is."""
+    """The second signal's exception is raised at the next call of any function."""
     done: list[int] = []
     main, other_works = threading.main_thread().ident or 0, threading.Event()
 

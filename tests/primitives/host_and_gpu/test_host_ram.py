@@ -18,6 +18,7 @@ from znni.machine.cuda_kernels import compile_offline, resource_usage
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
 from znni.network.network import Activation, Conv, Pool
+from znni.plans.chosen import AtOnce, ShareBy
 from znni.plans.micro_batches import found
 from znni.plans.primitive import UsesGpu, convolved, without_gpu
 from znni.plans.side_by_side import Share, SideBySide
@@ -101,21 +102,21 @@ def test_side_by_side_takes_the_memory_of_both_and_the_time_of_the_slower() -> N
     assert in_both(items=1).out_shape(HIDDEN, SHAPE._replace(n=7)) is None
 
 
-def test_side_by_side_is_found_by_its_name() -> None:
+def test_side_by_side_is_found_by_what_a_plan_notes() -> None:
     known = fake_catalogue(host_ram(), GpuFftTiled(GPU, 16))
-    name = "3 conv beside 5 host_ram_4GiB_gpu_fft_tiled_16"
-    both = found(known, name)
+    using = "host_ram_4GiB_gpu_fft_tiled_16"
+    both = found(known, AtOnce(ShareBy(3, "conv"), ShareBy(5, using)))
     assert both is not None
-    assert both.name == name
-    for wrong in (
-        "3 host_ram_4GiB_gpu_fft_tiled_16 beside 5 conv",
-        "3 conv beside 5 conv",
-        "3 conv beside 5 gpu_fft_tiled_16",
-        "3 conv beside 0 host_ram_4GiB_gpu_fft_tiled_16",
-        "3 conv beside 4 host_ram_4GiB_gpu_fft_tiled_16 beside 1 host_ram_4GiB_gpu_fft_tiled_16",
-        "3 conv beside ",
+    assert both.name == f"3 conv beside 5 {using}"
+    assert found(known, both.name) is None, "a name alone tells of no composition"
+    for on_host, on_gpu in (
+        (ShareBy(3, using), ShareBy(5, "conv")),
+        (ShareBy(3, "conv"), ShareBy(5, "conv")),
+        (ShareBy(3, "conv"), ShareBy(5, "gpu_fft_tiled_16")),
+        (ShareBy(3, "conv"), ShareBy(0, using)),
+        (ShareBy(3, "conv"), ShareBy(5, "")),
     ):
-        assert found(known, wrong) is None
+        assert found(known, AtOnce(on_host, on_gpu)) is None
 
 
 def test_side_by_side_computes_each_item_once() -> None:

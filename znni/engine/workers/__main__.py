@@ -1,4 +1,4 @@
-"""``python -m znni.engine.workers DESCRIPTOR``: a worker, asked through that socket."""
+"""``python -m znni.engine.workers DESCRIPTOR`` starts a worker; the descriptor is its socket."""
 
 import sys
 from multiprocessing.connection import Connection

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from znni.core.options import OutputType
-from znni.engine.pipeline import RunState
+from znni.engine.pipeline import Lane
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.workers.lanes import Lanes
 from znni.engine.workers.serving import Prepare
-from znni.engine.workers.slots import SlotShape
+from znni.engine.workers.slots import SLOTS, SlotShape
 from znni.engine.workers.worker import Worker, end_all
+from znni.network.weights import Float32
 from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
 
 
 @dataclass(frozen=True)
 class Member:
-    """What a worker is made with.
+    """The parts that a worker is made from.
 
     Attributes:
         name: for messages.
-        prepare: makes what computes patches, in its process.
-        environment: variables of that beside those of this one, such as those that say which GPU
-            it sees.
+        prepare: makes the runner, in the worker's process.
+        environment: variables that this process has beside those of the parent process, for example
+            the one that says which GPU it sees.
     """
 
     name: str
@@ -36,25 +40,23 @@ class Member:
 class Fleet:
     """Processes that compute patches of a plan, until nobody refers to them.
 
-    While they get ready, the first blocks of a run are read; what keeps them from it is raised by
-    that run. Where a run fails they are ended, and started afresh for the next.
+    While they get ready, the first blocks of a run are read. An error while they get ready is
+    raised by that run. If a run fails they are ended, and started afresh for the next.
+
+    Each slot of a worker is a lane: a thread reads a block into it, waits for the worker, and
+    writes the result. So while a worker computes one patch, others of its patches are read and
+    written.
 
     Args:
         plan: what they run.
-        members: what each is made with.
-        dtype: of the output.
+        members: what each worker is made from.
+        dtype: the type of the output.
 
     Attributes:
         plan: what they run.
-
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        members: Sequence[Member],
-        dtype: OutputType,
-    ) -> None:
+    def __init__(self, plan: Plan, members: Sequence[Member], dtype: OutputType) -> None:
         self.plan = plan
         self._members = members
         network = plan.network
@@ -77,47 +79,62 @@ class Fleet:
             _end(self._workers)
             raise
 
-    def run_volume(self, state: RunState, stopwatch: Stopwatch) -> None:
-        """Compute what is left of a job, as ``run_volume`` does, and blocks in any order.
-
-        Args:
-            state: what is left of the job.
-            stopwatch: learns how long the workers took to get ready, how long blocks were written,
-                and how long a worker was at each of the other stages, on average.
-
-        Raises:
-            BaseException: what was raised in one of them, as it got ready or later.
-            RunFailed: one is gone.
-        """
+    def lanes(self, _stopwatch: Stopwatch) -> list[list[Lane]]:
+        """Return the lanes of each worker, one for each slot."""
         if not self._workers:  # an earlier run failed
             self._start()
-        lanes = Lanes(self.plan, state)
+        return [[_lane(worker, slot) for slot in range(SLOTS)] for worker in self._workers]
+
+    def wait_until_ready(self) -> None:
+        """Wait until all workers can compute.
+
+        Raises:
+            BaseException: what was raised in one of them as it got ready.
+            RunFailed: one is gone.
+        """
+        for worker in self._workers:
+            worker.wait_until_ready()
+
+    @contextmanager
+    def in_use(self, stopwatch: Stopwatch) -> Iterator[None]:
+        """Have the workers compute within a ``with`` block. If it raises, they are killed.
+
+        Args:
+            stopwatch: learns how long a worker was at each stage, on average.
+        """
         try:
-            lanes.run(self._workers, stopwatch)
+            yield
         except BaseException:
             _end(self._workers)
             raise
-        finally:
-            stopwatch.add("reading", lanes.reading / len(self._members))
-            stopwatch.add("writing", lanes.writing)
         before, self._accounted = self._accounted, self._busy()
         for stage, seconds in self._accounted.items():
             stopwatch.add(stage, (seconds - before.get(stage, 0.0)) / len(self._members))
 
     def _busy(self) -> dict[Stage, float]:
-        """Seconds that all workers together have been at each stage."""
+        """Return the seconds that all workers together have been at each stage."""
         accounts = [worker.account().seconds.busy.by_stage() for worker in self._workers]
         return {stage: sum(busy[stage] for busy in accounts) for stage in accounts[0]}
 
     @property
-    def peak_memory(self) -> int:
-        """The most bytes that were resident in each, added up; what they share counts in each."""
+    def workers_memory(self) -> int:
+        """The peak resident bytes of all workers, added up; shared memory counts in each."""
         return sum(worker.account().peak_memory for worker in self._workers)
 
     @property
     def gpu_peak_memory(self) -> int:
         """The most bytes that arrays took of one of the GPUs."""
         return max(worker.account().gpu_peak_memory for worker in self._workers)
+
+
+def _lane(worker: Worker, slot: int) -> Lane:
+    """Return the way of blocks through one slot of a worker."""
+
+    def compute(_block: Float32) -> NDArray[Any]:
+        worker.compute(slot)
+        return worker.slots[slot].dense
+
+    return Lane([compute], worker.slots[slot].block)
 
 
 def _end(workers: list[Worker]) -> None:

@@ -1,4 +1,4 @@
-"""A worker's side: patches that come through slots are computed, until the other side hangs up."""
+"""The work of a worker process: to compute the patches that come through its slots."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
 from znni.engine.pipeline import Runner, convert
-from znni.engine.stages import of_values, run_stages
+from znni.engine.stages import Work, run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.machine.arrays import high_water_mark
 from znni.machine.device_arena import device_peak
 from znni.plans.job_seconds import JobSeconds
 
-# Makes what computes patches. It is pickled.
+# Makes the runner. It is pickled.
 Prepare: TypeAlias = Callable[[], Runner]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker is to do.
+    """The task of a worker.
 
     Attributes:
-        prepare: makes what computes patches.
-        shape: of a slot.
-        slots: of each, descriptors of its memory and of the socket that asks for its patches.
+        prepare: makes the runner.
+        shape: the shape of a slot.
+        slots: for each slot, the descriptors of its memory and of the socket that asks for patches.
     """
 
     prepare: Prepare
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a worker says through all its sockets, at its end, where it failed.
+    """The message of a worker that failed, sent through all its sockets before it ends.
 
     Attributes:
         error: what was raised.
@@ -56,10 +56,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Account:
-    """What a worker tells of itself when it is asked.
+    """The answer of a worker that is asked about itself.
 
     Attributes:
-        seconds: that its stages have worked.
+        seconds: how long its stages have worked.
         peak_memory: the most bytes that were resident.
         gpu_peak_memory: the most bytes of a GPU that its arrays took.
     """
@@ -70,18 +70,29 @@ class Account:
 
 
 class _Asked(NamedTuple):
-    """A patch on its way through the stages."""
+    """A patch on its way through the stages.
+
+    Attributes:
+        socket: takes the answer.
+        slot: where the patch came, and where its output goes.
+        values: the input; later what the last stage made of it.
+    """
 
     socket: Connection
     slot: Slot
     values: NDArray[np.generic]
 
+    def through(self, stage: Work) -> _Asked:
+        """Return the patch after one stage more."""
+        return self._replace(values=stage(self.values))
+
 
 def serve(control: Connection) -> None:
-    """Do the task that comes first, and answer whatever comes then.
+    """Do the task that comes first, and answer all that comes after it.
 
-    An empty answer through the first socket says that all is ready, one through a slot's that its
-    patch is done. What comes through the first socket later is answered by an ``Account``.
+    An empty answer through the first socket says that all is ready. An empty answer through the
+    socket of a slot says that its patch is done. Later messages through the first socket are
+    answered by an ``Account``.
     """
     sockets = [control]
     try:
@@ -122,8 +133,8 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
         patch.slot.dense[...] = convert(patch.values, patch.slot.shape.dtype)
         patch.socket.send(None)
 
-    def watched(work: Callable[[_Asked], Any]) -> Callable[[_Asked], Any]:
-        """A stage that, where it fails, ends the wait for the next patch, which may never come."""
+    def watched(work: Work) -> Work:
+        """Return a stage that ends the wait for the next patch if it fails: none may come."""
 
         def done(patch: _Asked) -> Any:
             try:
@@ -134,12 +145,12 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
 
         return done
 
-    stages = *map(of_values, runner.stages(stopwatch)), answer
+    stages = *map(through, runner.stages(stopwatch)), answer
     run_stages(asked(), list(map(watched, stages)), here=0)
 
 
 def _picklable(error: BaseException) -> BaseException:
-    """The error, or one that says the same where it cannot be sent."""
+    """Return the error, or one that says the same if it cannot be sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""Memory that two processes share, where a patch comes in and goes out."""
+"""Memory that two processes share, through which a patch comes in and its output goes out."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from numpy.typing import NDArray
 from znni.core.options import OutputType
 from znni.network.weights import Float32
 
-# Of each worker: while a patch is computed the next is read and the last one written.
+# Slots of each worker: while a patch is computed, the next is read and the last one is written.
 SLOTS = 3
 
 
 def slots_bytes_per_input_value() -> int:
-    """Host bytes that a worker's slots take per value of a block."""
+    """Return the host bytes that a worker's slots take per value of a block."""
     return SLOTS * 4
 
 
 def slots_bytes_per_output_value(dtype: OutputType) -> int:
-    """Host bytes that they take per value of an output."""
+    """Return the host bytes that a worker's slots take per value of an output."""
     return SLOTS * np.dtype(dtype).itemsize
 
 
 @dataclass(frozen=True)
 class SlotShape:
-    """What a slot holds.
+    """The shape of a slot.
 
     Attributes:
         block: extents (f, z, y, x) of a patch's input, float32.
         dense: extents (f', Z, Y, X) of its output.
-        dtype: of the output.
+        dtype: the type of the output.
     """
 
     block: tuple[int, ...]
@@ -49,24 +49,24 @@ class SlotShape:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both."""
+        """Bytes of the input and the output."""
         return self.block_bytes + prod(self.dense) * np.dtype(self.dtype).itemsize
 
 
 class Slot:
-    """A patch's input and output, in memory that has no name and ends with those who use it.
+    """A patch's input and output, in memory without a name that ends with the processes using it.
 
-    Not of ``/dev/shm``, of which containers give some 64 MiB.
+    The memory is not in ``/dev/shm``, because containers often limit that to 64 MiB.
 
     Attributes:
         shape: what it holds.
-        descriptor: of the memory, for the other process.
+        descriptor: the memory's descriptor, for the other process.
         block: the input (f, z, y, x).
         dense: the output (f', Z, Y, X).
     """
 
     def __init__(self, shape: SlotShape, descriptor: int | None = None) -> None:
-        """Make one, or find the one that another process made.
+        """Make a slot, or map the one that another process made.
 
         Raises:
             OSError: the system has no memory for it.
@@ -85,5 +85,5 @@ class Slot:
         ).reshape(shape.dense)
 
     def close(self) -> None:
-        """Give the descriptor back; the memory stays as long as an array refers to it."""
+        """Close the descriptor; the memory stays as long as an array refers to it."""
         os.close(self.descriptor)

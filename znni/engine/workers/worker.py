@@ -1,4 +1,4 @@
-"""A worker as the process sees it that started it."""
+"""A worker, seen from the process that started it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from znni.engine.workers.slots import SLOTS, Slot, SlotShape
 
 
 class WorkerTraceback(Exception):
-    """Where in a worker an error was raised."""
+    """The traceback of an error in a worker."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -27,17 +27,18 @@ class WorkerTraceback(Exception):
 class Worker:
     """A process that computes patches.
 
-    It is started afresh, by the interpreter at hand with its search path, and no terminal's Ctrl-C
-    reaches it: who started it ends it, or it ends when that is gone.
+    It is a new process of the same interpreter, with the same search path. Ctrl-C in a terminal
+    does not reach it: the process that started it ends it. It also ends when that process is gone.
 
     Args:
         name: for messages.
-        shape: of its slots.
+        shape: the shape of its slots.
         environment: variables that it has beside those of this process.
 
     Attributes:
         name: for messages.
-        slots: where patches come and go; each is used by one thread at a time.
+        slots: hold its patches; one thread at a time uses each.
+        process_id: the number of its process.
     """
 
     def __init__(self, name: str, shape: SlotShape, environment: Mapping[str, str]) -> None:
@@ -63,15 +64,15 @@ class Worker:
         self._ready = False
 
     def prepare(self, prepare: Prepare) -> None:
-        """Have it get ready; may wait until it has begun, to take weights that are large.
+        """Have it get ready. If weights are large, this waits until it begins to receive them.
 
         Args:
-            prepare: makes what computes patches, in that process.
+            prepare: makes the runner, in that process.
         """
         self._send(self._control, Task(prepare, self._shape, self._descriptors))
 
     def wait_until_ready(self) -> None:
-        """Wait until it can compute; what it is asked for before that it does then.
+        """Wait until it can compute. It then begins with the patches that wait for it.
 
         Raises:
             BaseException: what was raised in it.
@@ -85,14 +86,14 @@ class Worker:
         """Compute a slot's block, and wait until its dense output is there.
 
         Raises:
-            BaseException: what was raised in it, by this patch or another.
+            BaseException: what was raised in it, for this patch or another.
             RunFailed: it is gone.
         """
         self._send(self._sockets[slot], None)
         self._receive(self._sockets[slot])
 
     def account(self) -> Account:
-        """What it has done so far, once it is ready.
+        """Wait until it is ready, and return what it has done so far.
 
         Raises:
             BaseException: what was raised in it.
@@ -104,11 +105,11 @@ class Worker:
         return answer
 
     def kill(self) -> None:
-        """Begin to end it, whatever it is at; who waits for it is told."""
+        """Begin to end it, whatever it does. Threads that wait for it get an error."""
         self._process.kill()
 
     def wait_until_gone(self) -> None:
-        """Wait until the system has back what it had."""
+        """Wait until the system has released all that it held."""
         self._process.wait()
 
     def _send(self, connection: Connection, what: Any) -> None:
@@ -136,7 +137,7 @@ class Worker:
 
 
 def end_all(workers: Sequence[Worker]) -> None:
-    """End workers, at the same time: it takes a second until the memory of a GPU is given back."""
+    """End workers at the same time: the system takes a second to release the memory of a GPU."""
     for worker in workers:
         worker.kill()
     for worker in workers:
@@ -148,6 +149,6 @@ def _socket(descriptor: int) -> Connection[Any, Any]:
 
 
 def _connection() -> tuple[int, int]:
-    """Descriptors of both ends."""
+    """Return the descriptors of both ends of a new connection."""
     ours, theirs = socketpair()
     return ours.detach(), theirs.detach()

@@ -1,1 +1,1 @@
-"""Code that primitives of every device share."""
+"""Code shared by the primitives of all devices."""

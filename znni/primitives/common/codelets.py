@@ -1,7 +1,7 @@
 """Straight-line programs: additions and multiplications by constants, as data.
 
-A codelet says how many operations it takes, and can be carried out on anything that has the
-arithmetic: numbers, or the vectors of a kernel being generated. What no output needs is dropped.
+A codelet counts its operations and runs on any values that have the arithmetic. These may be
+numbers, or the vectors of a kernel that is being generated. Steps that no output needs are dropped.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 
 class Arithmetic(Protocol):
-    """What a codelet needs of the values it works on."""
+    """The arithmetic that a codelet needs on its values."""
 
     def constant(self, value: float) -> Any:
-        """A number."""
+        """Return a value that equals a number."""
 
     def add(self, left: Any, right: Any) -> Any:
-        """The sum."""
+        """Return the sum."""
 
     def subtract(self, left: Any, right: Any) -> Any:
-        """The difference."""
+        """Return the difference."""
 
     def scale(self, value: Any, factor: float) -> Any:
-        """The product with a number."""
+        """Return the product with a number."""
 
     def negate(self, value: Any) -> Any:
-        """The negative."""
+        """Return the negative."""
 
 
 class Instruction(NamedTuple):
-    """One step; operands are numbers of earlier steps, or of inputs."""
+    """One step; operands are the numbers of earlier steps, or of an input."""
 
     kind: Literal["input", "add", "subtract", "scale"]
     left: int
@@ -42,7 +42,7 @@ class Instruction(NamedTuple):
 
 
 class Term(NamedTuple):
-    """A step's result, or its negative. None stands for zero."""
+    """The result of a step, or its negative. None in place of a term stands for zero."""
 
     step: int
     negative: bool = False
@@ -57,15 +57,18 @@ class Codelet:
     """A straight-line program.
 
     Attributes:
-        steps: in an order in which they can be carried out.
-        outputs: what is wanted, in the order of the transform's own outputs.
+        steps: steps in an order in which they can be carried out.
+        outputs: results, in the order of the transform's own outputs.
     """
 
     steps: tuple[Instruction, ...]
     outputs: tuple[Real, ...]
 
     def first(self, outputs: int) -> Codelet:
-        """The same without the outputs from a number on, and what only they need; made once."""
+        """Return the codelet for the first outputs only; the result is cached.
+
+        Steps that only the dropped outputs need are not counted or carried out.
+        """
         if outputs not in self._first:
             self._first[outputs] = Codelet(self.steps, self.outputs[:outputs])
         return self._first[outputs]
@@ -76,7 +79,7 @@ class Codelet:
 
     @cached_property
     def flops(self) -> int:
-        """Additions and multiplications."""
+        """Number of additions and multiplications."""
         used = self._used()
         return sum(used[i] and step.kind != "input" for i, step in enumerate(self.steps))
 
@@ -86,13 +89,13 @@ class Codelet:
         read: Callable[[int], Any],
         write: Callable[[int, Any], None],
     ) -> None:
-        """Carry it out.
+        """Carry out the program.
 
         Args:
-            arithmetic: of the values.
-            read: gives the input of a number, when it is first needed.
-            write: takes the output of a number, once it and those before it are known. All
-                inputs have been read before the first output is written.
+            arithmetic: operations on the values.
+            read: function from an input's number to its value, called when first needed.
+            write: function that takes an output's number and value, in the order of the numbers.
+                All inputs have been read before the first output is written.
         """
         used = self._used()
         values: dict[int, Any] = {}
@@ -128,21 +131,21 @@ class Codelet:
 
 
 class Program:
-    """Collects steps; the same step is never taken twice, and signs are never computed."""
+    """A collector of steps that never repeats a step and never computes a sign."""
 
     def __init__(self) -> None:
         self._steps: dict[Instruction, int] = {}
 
     def codelet(self, outputs: Sequence[Real]) -> Codelet:
-        """All that has been collected."""
+        """Return all collected steps as a codelet with these outputs."""
         return Codelet(tuple(self._steps), tuple(outputs))
 
     def input(self, number: int) -> Real:
-        """The input of that number."""
+        """Return the input of that number."""
         return self._step(Instruction("input", number, 0, 0.0))
 
     def add(self, left: Real, right: Real) -> Real:
-        """The sum."""
+        """Return the sum."""
         if left is None or right is None:
             return right if left is None else left
         if left.negative and right.negative:
@@ -155,11 +158,11 @@ class Program:
         return self._step(Instruction(kind, left.step, right.step, 0.0))
 
     def subtract(self, left: Real, right: Real) -> Real:
-        """The difference."""
+        """Return the difference."""
         return self.add(left, negative(right))
 
     def scale(self, value: Real, factor: float) -> Real:
-        """The product with a number."""
+        """Return the product with a number."""
         if value is None or math.isclose(factor, 0, abs_tol=1e-12):
             return None
         if factor < 0:
@@ -170,15 +173,15 @@ class Program:
         return negative(scaled) if value.negative else scaled
 
     def plus(self, left: Complex, right: Complex) -> Complex:
-        """The sum of complex values."""
+        """Return the sum of complex values."""
         return self.add(left[0], right[0]), self.add(left[1], right[1])
 
     def minus(self, left: Complex, right: Complex) -> Complex:
-        """The difference of complex values."""
+        """Return the difference of complex values."""
         return self.subtract(left[0], right[0]), self.subtract(left[1], right[1])
 
     def times(self, value: Complex, factor: complex) -> Complex:
-        """The product with a complex number."""
+        """Return the product with a complex number."""
         real, imaginary = value
         return (
             self.subtract(self.scale(real, factor.real), self.scale(imaginary, factor.imag)),
@@ -190,5 +193,5 @@ class Program:
 
 
 def negative(term: Real) -> Real:
-    """The negative of a term."""
+    """Return the negative of a term."""
     return None if term is None else Term(term.step, not term.negative)

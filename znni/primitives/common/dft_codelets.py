@@ -1,9 +1,9 @@
 """Discrete Fourier transforms of small lengths as codelets.
 
-They are found by running a mixed-radix algorithm on symbols. Transforms of real numbers come from
-the same algorithm, computing only one half of the Hermitian spectrum.
+A mixed-radix algorithm runs on symbols and records its operations. Transforms of real numbers use
+the same algorithm, but compute only one half of the Hermitian spectrum.
 
-The idea is that of FFTW's generator (Frigo, "A fast Fourier transform compiler", 1999).
+FFTW's generator has the same idea (Frigo, "A fast Fourier transform compiler", 1999).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from znni.primitives.common.codelets import Codelet, Complex, Program, Real, neg
 
 @cache
 def complex_dft(length: int, sign: Literal[-1, 1]) -> Codelet:
-    """Sum over j of x[j] exp(sign 2 pi i j k / length): 2 length reals in, 2 length reals out.
+    """Return the DFT: sum over j of x[j] exp(sign 2 pi i j k / length).
 
-    Inputs and outputs alternate real and imaginary parts.
+    It has 2 length reals as inputs and as outputs, real and imaginary parts in turn.
     """
     program = Program()
     inputs = [(program.input(2 * j), program.input(2 * j + 1)) for j in range(length)]
@@ -30,16 +30,16 @@ def complex_dft(length: int, sign: Literal[-1, 1]) -> Codelet:
 
 @cache
 def real_dft(length: int) -> Codelet:
-    """The first length // 2 + 1 outputs of the transform (sign -1) of ``length`` reals."""
+    """Return the transform (sign -1) of ``length`` reals: its first length // 2 + 1 outputs."""
     program = Program()
     return program.codelet(_flat(_real(program, [program.input(j) for j in range(length)])))
 
 
 @cache
 def inverse_real_dft(length: int) -> Codelet:
-    """``length`` times the reals whose ``real_dft`` is given.
+    """Return the inverse of ``real_dft``, times ``length``.
 
-    The imaginary parts that are zero for every real input are taken to be zero.
+    Imaginary parts that are zero for every real input are taken to be zero.
     """
     program = Program()
     spectrum: list[Complex] = [
@@ -50,7 +50,10 @@ def inverse_real_dft(length: int) -> Codelet:
 
 
 def _complex(program: Program, x: Sequence[Complex], sign: int) -> list[Complex]:
-    """By coprime factors; else decimation in time: transforms of every radix-th input, combined."""
+    """Transform by coprime factors if there are any, else by decimation in time.
+
+    Decimation in time transforms every radix-th input and combines the results.
+    """
     length = len(x)
     factors = _coprime_factors(length)
     if factors:
@@ -68,7 +71,10 @@ def _complex(program: Program, x: Sequence[Complex], sign: int) -> list[Complex]
 
 
 def _real(program: Program, x: Sequence[Real]) -> list[Complex]:
-    """Decimation in time; outputs beyond the middle are conjugates of those before it."""
+    """Transform reals by decimation in time.
+
+    Outputs beyond the middle are conjugates of those before it.
+    """
     length = len(x)
     if length == 1:
         return [(x[0], None)]
@@ -91,7 +97,7 @@ def _real(program: Program, x: Sequence[Real]) -> list[Complex]:
 
 
 def _inverse_real(program: Program, spectrum: Sequence[Complex], length: int) -> list[Real]:
-    """Decimation in frequency: the steps of ``_real`` backwards."""
+    """Transform back to reals by decimation in frequency: the steps of ``_real`` in reverse."""
     if length == 1:
         return [spectrum[0][0]]
     factors = _coprime_factors(length)
@@ -114,10 +120,10 @@ def _inverse_real(program: Program, spectrum: Sequence[Complex], length: int) ->
 def _complex_by_factors(
     program: Program, x: Sequence[Complex], sign: int, factors: tuple[int, int]
 ) -> list[Complex]:
-    """Good's prime factor algorithm: a two-dimensional transform without twiddle factors.
+    """Transform by Good's prime factor algorithm: two dimensions without twiddle factors.
 
-    For coprime a and b, input b i + a j (modulo a b) is at (i, j) and output k at (k mod a,
-    k mod b): I. J. Good, "The interaction algorithm and practical Fourier analysis", 1958.
+    For coprime a and b, input b i + a j (modulo a b) is at (i, j). Output k is at (k mod a,
+    k mod b). Source: I. J. Good, "The interaction algorithm and practical Fourier analysis", 1958.
     """
     a, b = factors
     rows = [_complex(program, [x[n] for n in row], sign) for row in _input_rows(a, b)]
@@ -128,7 +134,7 @@ def _complex_by_factors(
 def _real_by_factors(
     program: Program, x: Sequence[Real], factors: tuple[int, int]
 ) -> list[Complex]:
-    """As ``_complex_by_factors``; conjugate columns are left out, and b is odd."""
+    """Transform reals as ``_complex_by_factors`` does, without conjugate columns; b is odd."""
     a, b = factors
     rows = [_real(program, [x[n] for n in row]) for row in _input_rows(a, b)]
     columns: list[list[Complex]] = []
@@ -151,7 +157,7 @@ def _real_by_factors(
 def _inverse_real_by_factors(
     program: Program, spectrum: Sequence[Complex], factors: tuple[int, int]
 ) -> list[Real]:
-    """The steps of ``_real_by_factors`` backwards."""
+    """Transform back to reals: the steps of ``_real_by_factors`` in reverse."""
     a, b = factors
     place = {(k % a, k % b): k for k in range(a * b)}
     columns: list[list[Complex]] = []
@@ -171,12 +177,12 @@ def _inverse_real_by_factors(
 
 
 def _input_rows(a: int, b: int) -> list[list[int]]:
-    """Which inputs each transform of length a takes."""
+    """Return the inputs of each transform of length a."""
     return [[(b * i + a * j) % (a * b) for i in range(a)] for j in range(b)]
 
 
 def _coprime_factors(length: int) -> tuple[int, int] | None:
-    """The power of the smallest prime in a length, and the rest; None for a prime's power."""
+    """Return the power of a length's smallest prime and the rest; None for a prime's power."""
     prime = next((p for p in range(2, length + 1) if length % p == 0), 1)
     power = prime
     while prime > 1 and length % (power * prime) == 0:
@@ -192,7 +198,7 @@ def _hermitian(spectrum: Sequence[Complex], frequency: int, length: int) -> Comp
 
 
 def _butterfly(program: Program, x: Sequence[Complex], sign: int) -> list[Complex]:
-    """The transform of 1 to 5 numbers, or of any other prime number of them."""
+    """Return the transform of 1 to 5 numbers, or of any other prime number of them."""
     quarter = complex(0, sign)
     if len(x) == 2:
         return [program.plus(x[0], x[1]), program.minus(x[0], x[1])]
@@ -206,7 +212,7 @@ def _butterfly(program: Program, x: Sequence[Complex], sign: int) -> list[Comple
             program.minus(even, odd),
             program.minus(even_difference, odd_difference),
         ]
-    # An odd length: pair inputs j and -j, whose sums meet cosines and whose differences sines.
+    # An odd length: pair inputs j and -j. Cosines multiply their sums, sines their differences.
     length, half = len(x), range(1, len(x) // 2 + 1)
     sums = {j: program.plus(x[j], x[length - j]) for j in half}
     differences = {j: program.minus(x[j], x[length - j]) for j in half}

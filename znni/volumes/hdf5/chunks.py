@@ -1,4 +1,4 @@
-"""Writing to an HDF5 file past HDF5: the values of chunks, and changes of its structure."""
+"""Writing to an HDF5 file without HDF5: values of chunks, and changes of its structure."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.volumes.io_threads import at_once, finish, mapped
-from znni.volumes.positioned_write import write_all
+from znni.volumes.partial_file import write_all
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-NOWHERE = -1  # the place of a chunk that a file does not name
+NOWHERE = -1  # the place of a chunk that the file does not list
 
 
 class ChunkWriter:
-    """Puts values where HDF5 has placed the chunks of a dataset (f, z, y, x), uncompressed.
+    """Writes values to the places that HDF5 has given to the uncompressed chunks of a dataset.
 
-    Only those bytes of the file are written. So the structure of the file, by which HDF5 finds
-    them, is as it was whenever the process ends. HDF5 tells all places beforehand: later it would
-    keep the writing waiting for what is read meanwhile, under its lock.
+    Only those bytes of the file change. So the structure by which HDF5 finds them stays valid,
+    whenever the process ends. HDF5 tells all places beforehand. Asked later, it would make writing
+    wait for concurrent reads, because of its lock.
 
     Args:
-        dataset: opened to be read; its chunks are of one map each, and have their places.
-        descriptor: of its file, open to be written.
+        dataset: dataset (f, z, y, x), opened for reading; its chunks have one map each, and their
+            places.
+        descriptor: descriptor of its file, opened for writing.
     """
 
     def __init__(self, dataset: h5py.Dataset, descriptor: int) -> None:
@@ -41,12 +42,13 @@ class ChunkWriter:
         self._places = _places(dataset)
 
     def write(self, box: Box, values: NDArray[np.generic]) -> None:
-        """Store the values (f, z, y, x) of a box, by threads that hold no more than a copy of it.
+        """Store the values (f, z, y, x) of a box.
 
-        A thread takes a row of chunks along x at a time.
+        Each thread takes one row of chunks along x at a time. Together the threads hold at most one
+        copy of the box.
 
         Raises:
-            OSError: they cannot be written.
+            OSError: the values cannot be written.
         """
 
         def write(place: tuple[int, Box]) -> None:
@@ -60,7 +62,7 @@ class ChunkWriter:
         finish(mapped(write, parts, at_once(values.nbytes, 2 * most)))
 
     def _write_row(self, feature: int, row: Box, values: NDArray[np.generic]) -> None:
-        """Store a part of a row of chunks: those that it covers at once, each of the others."""
+        """Store part of a row of chunks: wholly covered chunks together, the others one by one."""
         step, first, last = self._chunk.x, row.start.x, row.stop.x
         covers = row.size == self._chunk._replace(x=row.size.x)
         begin, end = (-(-first // step) * step, last // step * step) if covers else (last, last)
@@ -72,12 +74,14 @@ class ChunkWriter:
                 self._write_to_chunk(feature, part, values[..., start : start + part.size.x])
 
     def _write_covered(self, feature: int, run: Box, values: NDArray[np.generic]) -> None:
-        """Store chunks of a row: one after the other in the file, as HDF5 mostly has them, at once.
+        """Store whole chunks of a row. Neighbours in the file are written together.
+
+        HDF5 places most chunks one after the other.
 
         Args:
-            feature: their map.
-            run: what they cover.
-            values: its values, and maybe more along x.
+            feature: map of the chunks.
+            run: box that the chunks cover.
+            values: values of the box, and maybe more along x.
         """
         chunk = self._chunk
         count, z, y, x = run.size.x // chunk.x, *(run.start // chunk)
@@ -89,7 +93,7 @@ class ChunkWriter:
             write_all(self._descriptor, together, int(some[0]))
 
     def _write_to_chunk(self, feature: int, part: Box, values: NDArray[np.generic]) -> None:
-        """Store a part of a chunk; the rest of it stays as it is, but for what lies outside."""
+        """Store part of a chunk; the rest stays as it is, except for voxels outside the volume."""
         index = part.start // self._chunk
         start = index * self._chunk
         chunk = Box(start, start + self._chunk)
@@ -103,10 +107,10 @@ class ChunkWriter:
 
 
 def _places(dataset: h5py.Dataset) -> NDArray[np.int64]:
-    """Where in its file each chunk begins, by its place in the grid of chunks.
+    """Return where in its file each chunk begins, by its index in the grid of chunks.
 
     Raises:
-        ValueError: one is nowhere: the file is damaged.
+        ValueError: a chunk has no place, so the file is damaged.
     """
     grid = [-(-extent // step) for extent, step in zip(dataset.shape, dataset.chunks, strict=True)]
     places = np.full(grid, NOWHERE, np.int64)
@@ -126,14 +130,14 @@ def _along_x(box: Box, start: int, stop: int) -> Box:
 
 
 class HeldChanges(RawIOBase):
-    """A file as it is with changes that are not made: what is written to it is only kept.
+    """A file seen with changes that are kept here and never written to it.
 
     Args:
-        descriptor: of the file, opened to be read.
-        changes: those that there are from the start.
+        descriptor: descriptor of the file, opened for reading.
+        changes: changes to begin with.
 
     Attributes:
-        changes: bytes with their places, in the order written.
+        changes: bytes with their places, in the order of writing.
     """
 
     def __init__(self, descriptor: int, changes: Iterable[tuple[int, bytes]] = ()) -> None:
@@ -144,12 +148,12 @@ class HeldChanges(RawIOBase):
         self._position = 0
 
     def seek(self, offset: int, whence: int = SEEK_SET, /) -> int:
-        """Go to a place, from the start, from here or from the end."""
+        """Move to a place relative to the start, the current position or the end."""
         self._position = offset + {SEEK_CUR: self._position, SEEK_END: self._length}.get(whence, 0)
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Read from here on; zeros where there is nothing."""
+        """Read from the current position; zeros where the file has nothing."""
         view = memoryview(buffer).cast("B")
         start, stop = self._position, self._position + len(view)
         there = os.pread(self._descriptor, len(view), start)
@@ -162,7 +166,7 @@ class HeldChanges(RawIOBase):
         return len(view)
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Keep what is to be written here."""
+        """Keep the bytes for the current position."""
         kept = bytes(data)
         self.changes.append((self._position, kept))
         self._position += len(kept)
@@ -170,7 +174,7 @@ class HeldChanges(RawIOBase):
         return len(kept)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Keep the length to be set, if it is a larger one."""
+        """Keep the new length, if it is larger."""
         length = self._position if size is None else size
         if length > self._length:
             self.changes.append((length, b""))
@@ -179,10 +183,12 @@ class HeldChanges(RawIOBase):
 
 
 def make_changes(descriptor: int, changes: list[tuple[int, bytes]]) -> None:
-    """Write bytes to their places in a file, which is lengthened to them. Twice does as once.
+    """Write bytes to their places in a file, and lengthen it as needed.
+
+    Doing so twice has the same result as once.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: the bytes cannot be written.
     """
     for place, data in changes:
         if os.fstat(descriptor).st_size < place:

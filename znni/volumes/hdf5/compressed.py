@@ -1,6 +1,6 @@
-"""Datasets of HDF5 whose chunks are compressed, decoded by threads.
+"""HDF5 datasets with compressed chunks, decoded by several threads.
 
-HDF5 decodes one chunk at a time, under a lock that all its files share.
+HDF5 itself decodes one chunk at a time, under a lock that all its files share.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 from znni.volumes.array import ArrayLike
 from znni.volumes.io_threads import at_once, finish, mapped
 
-# The filters that are undone here. Datasets with any other are left to HDF5.
+# Filters that are decoded here. Datasets with any other filter are left to HDF5.
 DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 
 
 def decoded_by_threads(dataset: h5py.Dataset) -> ArrayLike:
-    """A dataset as one that is read faster, where its chunks are compressed by deflate."""
+    """Return a view of a dataset that reads faster, if its chunks are compressed by deflate."""
     filters = _filters(dataset)
     known = DEFLATE in filters and set(filters) <= {DEFLATE, SHUFFLE}
     return CompressedDataset(dataset, filters) if known else dataset
 
 
 def _filters(dataset: h5py.Dataset) -> list[int]:
-    """The filters that chunks went through, in order."""
+    """Return the filters of a dataset's chunks, in order."""
     made = dataset.id.get_create_plist()
     return [made.get_filter(index)[0] for index in range(made.get_nfilters())]
 
@@ -38,16 +38,16 @@ def _filters(dataset: h5py.Dataset) -> list[int]:
 class CompressedDataset:
     """A dataset of compressed chunks, sliced by ``slice(start, stop)`` along each axis.
 
-    What threads hold at a time is no more than a copy of what is read.
+    Together the threads hold at most one copy of the data being read.
 
     Args:
-        dataset: whose chunks went through these filters alone.
-        filters: in order.
+        dataset: dataset whose chunks have exactly these filters.
+        filters: codes of the filters, in order.
 
     Attributes:
-        name: in its file.
-        shape: its extents.
-        dtype: of its values.
+        name: name in its file.
+        shape: extents.
+        dtype: type of its values.
     """
 
     def __init__(self, dataset: h5py.Dataset, filters: list[int]) -> None:
@@ -60,7 +60,7 @@ class CompressedDataset:
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
         ranges = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
         found = np.empty([len(part) for part in ranges], self.dtype)
-        # The chunk as it is stored, and two copies of it: each filter makes one of the last's.
+        # The stored chunk and two copies of it: each filter turns one copy into the next.
         chunk_bytes = prod(self._dataset.chunks) * self.dtype.itemsize
         decoding = at_once(found.nbytes, 3 * chunk_bytes)
 
@@ -77,7 +77,7 @@ class CompressedDataset:
         return found
 
     def _starts(self, ranges: list[range]) -> Iterator[tuple[int, ...]]:
-        """Where the chunks start that a part lies in."""
+        """Yield the starts of the chunks that a part overlaps."""
         yield from product(
             *(
                 range(part.start // size * size, part.stop, size)
@@ -96,7 +96,7 @@ class CompressedDataset:
         return np.frombuffer(data, self.dtype, prod(chunks)).reshape(chunks)
 
     def _unshuffled(self, data: bytes) -> NDArray[np.uint8]:
-        """Values whose first bytes were stored together, then their second bytes, and so on."""
+        """Undo shuffling, which stores the first bytes of all values, then the second ones."""
         return np.ascontiguousarray(
             np.frombuffer(data, np.uint8).reshape(self.dtype.itemsize, -1).T
         )

@@ -1,4 +1,4 @@
-"""Volumes in HDF5 files."""
+"""Reading HDF5 files as volumes, and the entry for this format."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ NAME = "HDF5"
 
 
 def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
-    """The volume in a file: the dataset named, or the only one with three or four axes.
+    """Open the volume in a file: the named dataset, or the only one with three or four axes.
 
     Raises:
-        InvalidInput: no such file or dataset, not HDF5, or several volumes to choose from.
+        InvalidInput: there is no such file or dataset, the file is not HDF5, or it has several
+            volumes to choose from.
     """
     path = _file(place)
     with _told_in_one_line(path):
@@ -34,7 +35,7 @@ def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
 
 
 def describe_hdf5(place: str, dataset: str | None) -> str:
-    """The datasets of a file with shape, type and chunks, and how an output came to be."""
+    """Describe the datasets of a file: shape, type, chunks, and how outputs were made."""
     path = _file(place)
     lines = [str(path)]
     with _told_in_one_line(path), h5py.File(path, "r") as file:
@@ -47,10 +48,11 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
 
 
 def _file(place: str) -> Path:
-    """The path of a file.
+    """Return the path of a file.
 
     Raises:
-        InvalidInput: there is none; where the path goes on behind a file, a dataset may be meant.
+        InvalidInput: there is none. If the path goes on after a file, the message suggests a
+            dataset.
     """
     for parent in Path(place).parents:
         if parent.is_file():
@@ -63,7 +65,7 @@ def _file(place: str) -> Path:
 
 @contextmanager
 def _told_in_one_line(path: Path) -> Iterator[None]:
-    """What HDF5 finds wrong with a damaged file, which it raises as errors of all kinds."""
+    """Turn HDF5's errors about damaged files, which are of all kinds, into one clear error."""
     try:
         yield
     except (ZnniError, MemoryError):
@@ -116,29 +118,29 @@ def _listing(datasets: list[h5py.Dataset]) -> str:
 
 
 def begun_hdf5(place: str, wanted: NewOutput) -> Begun:
-    """What there is of a file; nothing is touched.
+    """Return the state of an output file. Nothing is changed.
 
     Raises:
-        InvalidInput: ``create_hdf5`` raises it.
+        InvalidInput: ``create_hdf5`` would raise it.
     """
     check_plain(place, wanted, NAME)
     return begun_output(Path(place), wanted)
 
 
 def create_hdf5(place: str, wanted: NewOutput) -> Hdf5Output:
-    """A new file, or an unfinished one.
+    """Make a new file, or open an unfinished one.
 
-    Its room on the disk is taken from the start, so its chunks are not compressed.
+    Its room on the disk is reserved from the start, so its chunks are not compressed.
 
     Raises:
-        InvalidInput: it cannot be made or gone on with, or is to be compressed.
+        InvalidInput: the file cannot be made or continued, or should be compressed.
     """
     check_plain(place, wanted, NAME)
     return Hdf5Output(Path(place), wanted)
 
 
 def ledger_text(place: str) -> bytes:
-    """The ledger of a whole output, which is in it, or that of a partial one, beside it.
+    """Return the ledger: stored inside a complete output, or beside a partial one.
 
     Raises:
         InvalidInput: there is no such output.

@@ -1,4 +1,4 @@
-"""A new HDF5 file, which whatever stops the run leaves readable, and to be gone on with."""
+"""A new HDF5 file that stays readable and can be continued, however the run ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
-from znni.volumes.chunk_extents import chunk_extents
+from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
+from znni.volumes.formats import chunk_extents
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.ledger_file import LedgerFile, unfinished
 from znni.volumes.partial_file import (
@@ -33,10 +34,10 @@ LEDGER = "ledger"
 
 
 def check_output(path: Path, wanted: NewOutput) -> None:
-    """Refuse a place where no file can be made, or that has no room for it; nothing is touched.
+    """Refuse a path where no file can be made, or without room for it. Nothing is changed.
 
     Raises:
-        InvalidInput: so it is, or another run is at it.
+        InvalidInput: the path is refused, or another run is writing it.
     """
     with refused_at(path):
         if path.is_dir():
@@ -46,10 +47,10 @@ def check_output(path: Path, wanted: NewOutput) -> None:
 
 
 def begun_output(path: Path, wanted: NewOutput) -> Begun:
-    """What there is of a file that is to be made; nothing is touched.
+    """Return the state of an output file that a run wants to make. Nothing is changed.
 
     Raises:
-        InvalidInput: ``Hdf5Output`` raises it.
+        InvalidInput: ``Hdf5Output`` would raise it.
     """
     check_output(path, wanted)
     partial = partial_name(path)
@@ -67,15 +68,15 @@ def begun_output(path: Path, wanted: NewOutput) -> Begun:
 class Hdf5Output:
     """A new file with the output in its dataset ``/main``, and its ledger in ``/ledger``.
 
-    It is a ``PartialFile``: it takes the name asked for only once it is whole. All chunks and
-    attributes have their place, and are on the disk, before the first block; HDF5 only reads from
-    then on, and blocks go into their chunks past it. So an unfinished file can be read, however the
-    run ended; what is not written reads as zeros. What HDF5 changes at the end is noted in the
-    ledger first, to be done by the next run where this one is stopped in the middle of it.
+    It is a ``PartialFile``: it takes its final name only when it is complete. All chunks and
+    attributes have their places, and are on the disk, before the first block. From then on HDF5
+    only reads, and blocks are written into their chunks without HDF5. So an unfinished file is
+    readable however the run ended; missing blocks read as zeros. HDF5's final changes are noted in
+    the ledger first. If the run stops in the middle of them, the next run makes them.
 
     Raises:
-        InvalidInput: the file exists and may not be overwritten, cannot be made there, or is an
-            unfinished one of something else.
+        InvalidInput: the file exists and may not be overwritten, cannot be made, or is the
+            unfinished file of another run.
         RunFailed: a write failed.
     """
 
@@ -94,7 +95,7 @@ class Hdf5Output:
         self._file: h5py.File | None = None
         try:
             if self._ledger.resumed:
-                make_changes(self._disk.fileno(), self._ledger.ledger.changes)
+                make_changes(self._disk.fileno(), self._ledger.content.changes)
                 self._open()
             else:
                 self._disk.truncate(0)
@@ -104,8 +105,8 @@ class Hdf5Output:
 
     @property
     def begun(self) -> Begun:
-        """What is there already; its history is sure once the output is described."""
-        return self._ledger.ledger
+        """The blocks that exist already; their history is certain once the output is described."""
+        return self._ledger.content
 
     def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
         wanted = self._wanted
@@ -136,9 +137,9 @@ class Hdf5Output:
         return _readable(self._disk.partial, resumed=self._ledger.resumed)
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Note how the output comes to be. From here on the file's structure stays as it is."""
+        """Store how the output is made. From here on the file's structure does not change."""
         if self._ledger.resumed:
-            self._ledger.check(self.read)
+            strike_off_damaged(self._ledger, self.read)
             return
         self._make(attributes, patch)
         try:
@@ -148,25 +149,26 @@ class Hdf5Output:
         self._open()
 
     def go_on_with(self, plan: str) -> None:
-        """Note the plan of the boxes that are written from here on."""
+        """Note the plan of all boxes written from here on."""
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Hand the values (f', z, y, x) of a box to the system."""
+        """Hand the values (f', z, y, x) of a box to the operating system."""
         try:
-            self._ledger.write(box, values, self._chunks)
+            write_block(box, values, self._chunks, self._ledger)
         except OSError as error:
             raise self._failed(error) from None
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The values (f', z, y, x) of a box that was written."""
+        """Return the values (f', z, y, x) of a box that was written."""
         return np.asarray(self._dataset[(slice(None), *box.slices)])
 
     def finish(self, measured: dict[str, Any]) -> None:
-        """Bring attributes up to date, and give the file its name."""
+        """Update attributes, and give the file its final name."""
         self._close()
-        self._open()  # since HDF5 keeps what it read of chunks that were written later
-        self._ledger.check_written(self.read)
+        self._open()  # HDF5 keeps what it read from chunks before they were written
+        if self._ledger.resumed:
+            check_written(self._ledger, self.read)
         self._close()
         held = HeldChanges(self._disk.fileno())
         with self._readable(), h5py.File(held, "r+") as file:
@@ -176,7 +178,7 @@ class Hdf5Output:
                     attributes[name] = value
                 elif attributes[name] != value:
                     attributes.modify(name, value)
-            _keep(file, np.frombuffer(self._ledger.ledger.summary(), np.uint8))
+            _keep(file, np.frombuffer(self._ledger.content.summary(), np.uint8))
         try:
             self._ledger.note_changes(held.changes)
             make_changes(self._disk.fileno(), held.changes)
@@ -186,10 +188,10 @@ class Hdf5Output:
         self._ledger.discard()
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
-        """Close the unfinished file; it stays if it holds a block."""
+        """Close the unfinished file, and delete it if it holds no block. Return a message."""
         self._close()
-        blocks = len(self._ledger.ledger.checksums)
-        if not blocks:  # deleted while it is locked: no other run has it yet
+        blocks = len(self._ledger.content.checksums)
+        if not blocks:  # deleted while locked, so no other run has it yet
             self._disk.partial.unlink(missing_ok=True)
             self._ledger.discard()
             self._disk.close()
@@ -210,32 +212,32 @@ class Hdf5Output:
 
 @contextmanager
 def _readable(partial: Path, *, resumed: bool) -> Iterator[None]:
-    """What HDF5 cannot read of an unfinished file, of this run or an earlier one, is one error."""
+    """Turn any failure of HDF5 to read an unfinished file into one clear error."""
     try:
         yield
     except MemoryError:
         raise
-    except Exception as error:  # h5py tells of damage in all ways
+    except Exception as error:  # h5py reports damage in all kinds of ways
         if not resumed:
             raise RunFailed(
                 f"{partial}: HDF5 cannot read what was just written: {reason(error)}; check the "
                 f"disk, or write elsewhere"
             ) from error
         raise InvalidInput(
-            f"{partial}: cannot be gone on with, as HDF5 cannot read it: {reason(error)}; give "
+            f"{partial}: cannot be continued, as HDF5 cannot read it: {reason(error)}; give "
             f"{option('resume', False)} to start afresh, or write elsewhere"
         ) from error
 
 
 def _chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
-    """What writes to the dataset of an unfinished file, all of which can be read but its values."""
+    """Return a chunk writer for an unfinished file, after checking its structure and attributes."""
     wanted.check_array(dataset)
-    dict(dataset.attrs)  # which are brought up to date at the end
+    dict(dataset.attrs)  # the end of the run updates them
     return ChunkWriter(dataset, descriptor)
 
 
 def _keep(file: h5py.File, ledger: NDArray[np.uint8]) -> None:
-    """Put a ledger into a file, once."""
+    """Store a ledger in a file, replacing any earlier one."""
     if LEDGER in file and file[LEDGER].shape == ledger.shape:
         file[LEDGER][...] = ledger
         return

@@ -1,4 +1,4 @@
-"""Chunks that a Zarr has no file of, which are read as its fill value: left out, or lost."""
+"""Chunks without a file, which a Zarr reads as its fill value: either left out or lost."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 from znni.core.text import counted
 
-MOST_LISTED = 2**14  # files: a folder of so many is listed in tenths of a second
+MOST_LISTED = 2**14  # files: listing a folder of so many takes tenths of a second
 
 
 def absent_chunks(array: Any, folder: Path) -> str:
-    """How many chunks of an array in a local folder are absent, in words.
+    """Return in words how many chunks of an array in a local folder are absent.
 
-    Empty where all are there, or there would be more than ``MOST_LISTED`` files.
+    The text is empty if none is, or if there would be more than ``MOST_LISTED`` files.
 
     Args:
         array: the zarr.Array.
-        folder: where its metadata and chunks are.
+        folder: folder of its metadata and chunks.
     """
     kind, extents = ("shard", array.shards) if array.shards else ("chunk", array.chunks)
     counts = [-(-size // extent) for size, extent in zip(array.shape, extents, strict=True)]
@@ -32,10 +32,10 @@ def absent_chunks(array: Any, folder: Path) -> str:
         for name in names
     }
     keys = map(array.metadata.encode_chunk_key, product(*map(range, counts)))
-    # What a link leads to is not listed, and is there all the same.
+    # Targets of links are not listed, but they exist.
     absent = sum(key not in listed and not (folder / key).exists() for key in keys)
     if not absent:
         return ""
     of = f"{absent:,} of {counted(prod(counts), kind)} {'is' if absent == 1 else 'are'} absent"
-    value = array.fill_value or 0  # of version 2 it may be None, which zarr reads as 0
+    value = array.fill_value or 0  # in version 2 it may be None, which zarr reads as 0
     return f"{of}, and read as its fill value {value}"

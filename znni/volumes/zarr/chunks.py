@@ -1,4 +1,4 @@
-"""Blocks as the chunks or shards of a Zarr that is being written."""
+"""Writing blocks as the chunks or shards of a new Zarr."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ class _Part:
     box: Box
 
     def of(self, values: NDArray[Any], block: Box) -> NDArray[Any]:
-        """Its values, among those (f, z, y, x) of a block around it."""
+        """Return the part's values among those (f, z, y, x) of a block around it."""
         inside: NDArray[Any] = values[(self.feature, *self.box.shifted(ZERO - block.start).slices)]
         return inside
 
 
 class ZarrChunks:
-    """Writes blocks, whose values are encoded and written in files by threads.
+    """Writes blocks; threads encode the values and write the files.
 
-    A file that a block covers is made anew. Of others zarr reads the chunks that the block lies in,
-    and replaces them. What threads hold at a time is no more than a copy of the block.
+    A file that the block covers is written anew. Other files are left to zarr, which reads the
+    chunks around the block and replaces them. Together the threads hold at most one copy of the
+    block.
 
     Args:
         array: the zarr.Array, of axes (f', z, y, x).
-        folder: where its folder ``level`` is.
-        level: the array's name in it.
-        wanted: the output that it holds.
+        folder: folder that contains the array's folder ``level``.
+        level: name of the array in it.
+        wanted: description of the output.
     """
 
     def __init__(
@@ -72,13 +73,14 @@ class ZarrChunks:
         self._change([part for part in parts if not self._is_whole(part.box)], block, values)
 
     def _is_whole(self, part: Box) -> bool:
-        """Whether it is all that a file holds of the array."""
+        """Return whether a part covers all that its file holds of the array."""
         whole = Box(part.start, (part.start + self._file).minimum(self._wanted.size))
         return part.start % self._file == ZERO and part == whole
 
     def _make(self, files: list[_Part], block: Box, values: NDArray[Any]) -> None:
-        # Half of the copy for chunks that are being encoded, each of which is there contiguous,
-        # compressed in a buffer for the worst case and out of it; and half for files.
+        # Half of the copy is for chunks that are being encoded, and half for files. An encoded
+        # chunk exists three times: contiguous, in a buffer for the worst compression, and as the
+        # result.
         half = values.nbytes // 2
         encoding = at_once(half, 3 * self._chunk.volume * values.itemsize)
         writing = at_once(half, self._file.volume * values.itemsize)
@@ -98,7 +100,7 @@ class ZarrChunks:
             finish(mapped(write, ((file, list(islice(done, per_file))) for file in files), writing))
 
     def _chunks_of(self, file: _Part) -> Iterator[_Part]:
-        """All that there are in a file, in order; of those beyond the array's end, no voxel."""
+        """Yield all chunks of a file, in order. Chunks beyond the array's end are empty."""
         for index in product(*map(range, self._file // self._chunk)):
             start = file.box.start + Vec3(*index) * self._chunk
             yield _Part(file.feature, Box(start, (start + self._chunk).minimum(self._wanted.size)))
@@ -107,6 +109,6 @@ class ZarrChunks:
         def change(part: _Part) -> None:
             self._array[(part.feature, *part.box.slices)] = part.of(values, block)
 
-        # What is read, decoded, changed and encoded again.
+        # The file as read, decoded, changed and encoded again.
         changing = at_once(values.nbytes, 4 * self._file.volume * values.itemsize)
         finish(mapped(change, files, changing))

@@ -1,7 +1,7 @@
-"""The bytes of chunks and shards of a new Zarr (version 3), as its metadata say.
+"""The bytes of chunks and shards of a new Zarr (version 3), as its metadata describe them.
 
-zarr-python makes the same bytes, but hands every chunk through the event loop of one thread, which
-takes some tenths of a millisecond whatever the number of cores.
+zarr-python makes the same bytes. But it hands every chunk through the event loop of one thread:
+that takes some tenths of a millisecond per chunk, whatever the number of cores.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from znni.volumes.formats import library
 ZSTD_LEVEL = 1
 GZIP_LEVEL = 1
 
-# In a shard's index, the offset and the length of a chunk that is not stored: it is all zeros.
+# Offset and length that a shard's index gives to a chunk that is not stored: it is all zeros.
 NOWHERE = 2**64 - 1
 
-# Bytes of a compressed chunk, or the chunk's own memory; None where it is all zeros.
+# Bytes of a compressed chunk, or the chunk's own memory; None if it is all zeros.
 Encoded: TypeAlias = bytes | memoryview | None
 
 
 def compressors(compression: Compression) -> tuple[Any, ...]:
-    """Codecs of the zarr library, for the metadata of an array."""
+    """Return codecs of the zarr library, for the metadata of an array."""
     codecs = library("zarr", "zarr").codecs
     if compression == "none":
         return ()
@@ -37,9 +37,9 @@ def compressors(compression: Compression) -> tuple[Any, ...]:
 
 
 def encoder(compression: Compression) -> Callable[[NDArray[Any], Vec3], Encoded]:
-    """What encodes values (z, y, x) as a chunk of given extents, in any thread.
+    """Return a function that encodes values (z, y, x) as a chunk of given extents, in any thread.
 
-    Beyond the values, as at the array's end, a chunk is zero.
+    If the values are smaller than the chunk, as at the array's end, the rest is zero.
     """
     if compression == "none":
         return _plain
@@ -64,9 +64,9 @@ def _plain(values: NDArray[Any], chunk: Vec3) -> memoryview | None:
 
 
 def file_of(chunks: Sequence[Encoded], *, sharded: bool) -> list[bytes | memoryview]:
-    """The parts of a file: its chunk, or of a shard all of them, in order, then their index.
+    """Return the parts of a file: one chunk, or all chunks of a shard in order and their index.
 
-    There are none where no chunk is stored.
+    The list is empty if no chunk is stored.
     """
     parts = [chunk for chunk in chunks if chunk is not None]
     if not sharded or not parts:

@@ -1,4 +1,4 @@
-"""Volumes in Zarr, version 2 or 3, with OME-NGFF metadata or without, in a folder or at a URL."""
+"""Volumes in Zarr versions 2 and 3, with or without OME-NGFF metadata, in a folder or at a URL."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class _Found:
     """An array of a Zarr.
 
     Attributes:
-        path: within the Zarr; empty where the Zarr is one array.
+        path: path within the Zarr; empty if the Zarr is a single array.
         array: the zarr.Array.
-        level: what OME metadata say of it, if they do.
+        level: description of the array in OME metadata, or None.
     """
 
     path: str
@@ -44,18 +44,18 @@ class _Found:
 
 
 def open_zarr(place: str, dataset: str | None) -> StoredVolume:
-    """The volume at a place, with a warning where chunks of it are absent.
+    """Open the volume at a path or URL, with a warning if chunks of it are absent.
 
-    A Zarr may leave out chunks that hold its fill value alone, and nothing tells those from lost
-    ones. Of outputs the ledger does.
+    A Zarr may leave out chunks that hold only its fill value. Nothing tells these from lost chunks,
+    except for outputs, which have a ledger.
 
     Args:
-        place: a folder or a URL, to the Zarr or to an array or a group in it.
-        dataset: a path in it: of an array, or of a group with one image; by default that of the
-            only one there is. Of an image it is the finest resolution.
+        place: folder or URL of the Zarr, or of an array or group in it.
+        dataset: path in it, to an array or to a group with one image. Default: the only one. An
+            image is opened at its finest resolution.
 
     Raises:
-        InvalidInput: nothing there that is a volume, or several.
+        InvalidInput: there is no volume, or several.
     """
     root, inside = _split(place, dataset)
     found = _only_volume(_open(root, inside), root, inside)
@@ -70,7 +70,7 @@ def open_zarr(place: str, dataset: str | None) -> StoredVolume:
 
 
 def describe_zarr(place: str, dataset: str | None) -> str:
-    """The arrays of a Zarr with their shapes, types and chunks, and how an output came to be."""
+    """Describe the arrays of a Zarr: shape, type, chunks, and how outputs were made."""
     root, inside = _split(place, dataset)
     lines = [root]
     for found in _arrays(_open(root, inside), root, inside, all_levels=True):
@@ -87,10 +87,10 @@ def describe_zarr(place: str, dataset: str | None) -> str:
 
 
 def begun_zarr(place: str, wanted: NewOutput) -> Begun:
-    """What there is of an OME-Zarr; nothing is touched.
+    """Return the state of an OME-Zarr that a run wants to make. Nothing is changed.
 
     Raises:
-        InvalidInput: ``create_zarr`` raises it.
+        InvalidInput: ``create_zarr`` would raise it.
     """
     from znni.volumes.zarr.output import begun_output
 
@@ -98,10 +98,10 @@ def begun_zarr(place: str, wanted: NewOutput) -> Begun:
 
 
 def create_zarr(place: str, wanted: NewOutput) -> Output:
-    """A new OME-Zarr in a folder or at a URL, or an unfinished one in a folder.
+    """Make a new OME-Zarr in a folder or at a URL, or open an unfinished one in a folder.
 
     Raises:
-        InvalidInput: it cannot be made or gone on with.
+        InvalidInput: it cannot be made or continued.
     """
     from znni.volumes.zarr.output import ZarrOutput
 
@@ -109,10 +109,10 @@ def create_zarr(place: str, wanted: NewOutput) -> Output:
 
 
 def ledger_text(place: str) -> bytes:
-    """The ledger of a whole output, which is in it, or that of a partial one, beside it.
+    """Return the ledger: stored inside a complete output, or beside a partial one.
 
     Raises:
-        InvalidInput: the place cannot be read.
+        InvalidInput: the path or URL cannot be read.
     """
     from znni.volumes.zarr.output import LEDGER
 
@@ -134,7 +134,7 @@ FORMAT = Format(
 
 
 def _split(place: str, dataset: str | None) -> tuple[str, str]:
-    """Where the innermost Zarr of a path is, and the path from there on."""
+    """Return the innermost Zarr of a path, and the path within it."""
     parts = place.split("/")
     ends = [i for i, part in enumerate(parts) if FORMAT.has(part)]
     end = ends[-1] + 1 if ends else len(parts)
@@ -143,7 +143,7 @@ def _split(place: str, dataset: str | None) -> tuple[str, str]:
 
 
 def _open(root: str, inside: str) -> Any:
-    """The zarr.Array or zarr.Group at a path."""
+    """Return the zarr.Array or zarr.Group at a path."""
     zarr = library("zarr", "zarr")
     if not is_url(root) and not Path(root).exists():
         raise InvalidInput(f"{root}: no such file; check the path")
@@ -164,22 +164,27 @@ def _open(root: str, inside: str) -> Any:
 
 @contextmanager
 def _told_in_one_line(root: str, *passed: type[Exception]) -> Iterator[None]:
-    """Metadata, codecs, servers and credentials fail in all ways; some errors are passed on."""
+    """Turn errors of metadata, codecs, servers and credentials into one clear error.
+
+    Args:
+        root: path or URL, for the message.
+        passed: errors that are passed on unchanged.
+    """
     try:
         yield
     except passed:
         raise
-    except ImportError as error:  # of what a URL's protocol needs
+    except ImportError as error:  # the URL's protocol needs a library
         raise InvalidInput(f"{root}: cannot be read: {reason(error)}; pip install it") from None
     except Exception as error:
         remedy = "check that it is whole, and that zarr-python knows its codecs and types"
         if is_url(root) and isinstance(error, OSError):
-            remedy = "check the URL, the network and what the server asks to let you in"
+            remedy = "check the URL, the network and the credentials that the server asks for"
         raise InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}") from error
 
 
 def _absent(found: _Found, root: str) -> str:
-    """What is to be said of chunks that an array lacks, where that can be told by a listing."""
+    """Return a message about absent chunks; empty if none is known to be absent."""
     return "" if is_url(root) else absent_chunks(found.array, Path(root, found.path))
 
 
@@ -200,7 +205,7 @@ def _only_volume(node: Any, root: str, inside: str) -> _Found:
 
 
 def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Iterator[_Found]:
-    """The arrays at and below a node; of an image's resolutions the finest, or all of them."""
+    """Yield the arrays at and below a node: an image's finest resolution, or all of them."""
     if not hasattr(node, "members"):
         yield _Found(path, node, _level_of(root, path))
         return
@@ -229,11 +234,11 @@ def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Ite
 
 
 def _level_of(root: str, path: str) -> Level | None:
-    """What the metadata of a group around an array say of it."""
+    """Return the description of an array in the metadata of a group around it, or None."""
     for group_path in map(str, PurePosixPath(path).parents if path else ()):
         try:
             group = _open(root, group_path.strip("."))
-        except ZnniError:  # no group around it: an array alone
+        except ZnniError:  # no group around it: a single array
             continue
         if hasattr(group, "members"):
             for level in levels(group.attrs, f"{root}:/{group_path}"):

@@ -1,4 +1,4 @@
-"""OME-NGFF metadata: which arrays of a Zarr are an image, their axes, and where their voxels lie.
+"""OME-NGFF metadata: the arrays of a Zarr that are an image, their axes and their grids.
 
 Versions 0.1 to 0.5 are read (https://ngff.openmicroscopy.org), 0.5 is written.
 """
@@ -16,7 +16,7 @@ from znni.core.volume import Grid, Point
 
 WRITTEN_VERSION = "0.5"
 OLDEST_AXES = ("t", "c", "z", "y", "x")  # of versions 0.1 and 0.2, which do not name them
-LETTERS = {"time": "t", "channel": "c"}  # of axes that a type tells, whatever their names
+LETTERS = {"time": "t", "channel": "c"}  # letters of axes with a known type, whatever their names
 
 
 class _Entry(BaseModel):
@@ -60,9 +60,9 @@ class Level:
     """One resolution of an image.
 
     Attributes:
-        path: of its array, within the group that the metadata is of.
-        axes: their names, by letters where they have a part in a volume.
-        grid: where its voxels lie.
+        path: path of its array within the group that has the metadata.
+        axes: names of its axes; those of a volume as letters.
+        grid: position of its voxels in space.
     """
 
     path: str
@@ -71,14 +71,14 @@ class Level:
 
 
 def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
-    """The resolutions of a group's first image, finest first; none where it is no image.
+    """Return the resolutions of a group's first image, finest first; none if it is no image.
 
     Args:
-        attributes: of the group.
-        where: the group's name, for messages.
+        attributes: attributes of the group.
+        where: name of the group, for messages.
 
     Raises:
-        InvalidInput: the metadata is not as a version known to us has it.
+        InvalidInput: the metadata do not follow any version known here.
     """
     ome = attributes.get("ome", attributes)
     if not isinstance(ome, Mapping):
@@ -117,7 +117,7 @@ def _grid(
     units: Mapping[str, str | None],
     where: str,
 ) -> Grid:
-    """What the transformations do to indices, one after the other, on the axes of space."""
+    """Return the grid that transformations, applied in order, make of the axes of space."""
     scale, translation = dict.fromkeys(letters, 1.0), dict.fromkeys(letters, 0.0)
     for step in transformations:
         numbers = {"scale": step.scale, "translation": step.translation}.get(step.type)
@@ -147,12 +147,12 @@ def _of_space(numbers: Mapping[str, float], absent: float) -> Point:
 
 
 def image_metadata(name: str, path: str, grid: Grid) -> dict[str, Any]:
-    """The attributes of a group that holds an image (c, z, y, x) of one resolution.
+    """Return the attributes of a group that holds an image (c, z, y, x) of one resolution.
 
     Args:
-        name: of the image.
-        path: of its array, within the group.
-        grid: where its voxels lie.
+        name: name of the image.
+        path: path of its array within the group.
+        grid: position of its voxels in space.
     """
     axes: list[dict[str, str]] = [{"name": "c", "type": "channel"}]
     for letter, unit in zip("zyx", grid.units, strict=True):

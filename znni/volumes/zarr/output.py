@@ -13,8 +13,8 @@ from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
-from znni.volumes.chunk_extents import chunk_extents
-from znni.volumes.formats import library
+from znni.volumes.block_checks import check_written, write_block
+from znni.volumes.formats import chunk_extents, library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
 from znni.volumes.partial_file import check_room, partial_name, refused_at
 from znni.volumes.partial_folder import PartialFolder, check_folder
@@ -32,10 +32,10 @@ MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Za
 
 
 def check_output(place: str, wanted: NewOutput) -> None:
-    """Refuse a place where none can be made, or that has no room for one; nothing is touched.
+    """Refuse a place where no Zarr can be made, or without room for one. Nothing is changed.
 
     Raises:
-        InvalidInput: so it is, or another run is at it.
+        InvalidInput: the place is refused, or another run is writing there.
     """
     library("zarr", "zarr")
     if is_url(place):
@@ -49,10 +49,10 @@ def check_output(place: str, wanted: NewOutput) -> None:
 
 
 def begun_output(place: str, wanted: NewOutput) -> Begun:
-    """What there is of an output that is to be made; nothing is touched.
+    """Return the state of an output that a run wants to make. Nothing is changed.
 
     Raises:
-        InvalidInput: ``ZarrOutput`` raises it.
+        InvalidInput: ``ZarrOutput`` would raise it.
     """
     check_output(place, wanted)
     if is_url(place):
@@ -69,13 +69,14 @@ def begun_output(place: str, wanted: NewOutput) -> Begun:
 class ZarrOutput:
     """A new OME-Zarr with the output in its array ``0``.
 
-    The array comes first, and the group around it with the OME metadata last, when all is written:
-    without them it is no image. A folder has, beside that, another name until then, and can be gone
-    on with. The ledger of a whole one is beside its array's metadata, in ``0/ledger``.
+    The array is made first. The group around it, with the OME metadata, comes last, when all is
+    written: until then the Zarr is no image. A local folder also has another name until then, and
+    can be continued. A complete output keeps its ledger beside the array's metadata, in
+    ``0/ledger``.
 
     Raises:
-        InvalidInput: the output exists and may not be overwritten, cannot be made there, or is an
-            unfinished one of something else.
+        InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
+            unfinished output of another run.
         RunFailed: a write failed.
     """
 
@@ -84,16 +85,18 @@ class ZarrOutput:
         self._zarr = library("zarr", "zarr")
         self._wanted = wanted
         self._folder: PartialFolder | RemoteFolder
-        self._ledger: LedgerFile | MemoryLedger
+        self._ledger: MemoryLedger
+        self._resumed: LedgerFile | None = None
         if is_url(place):
             self._folder = RemoteFolder(place, overwrite=wanted.overwrite)
             self._ledger = MemoryLedger(wanted.identity)
         else:
             self._folder = PartialFolder(place)
-            self._ledger = _ledger_of(self._folder, wanted)
+            self._ledger = ledger = _ledger_of(self._folder, wanted)
+            self._resumed = ledger if ledger.resumed else None
         self._array: Any = None
         self._chunks: ZarrChunks
-        if self._ledger.resumed:
+        if self._resumed:
             try:
                 self._array = _opened(self._folder.root, wanted, "r+")
             except BaseException:
@@ -102,14 +105,14 @@ class ZarrOutput:
 
     @property
     def begun(self) -> Begun:
-        """What is there already; its history is sure once the output is described."""
-        return self._ledger.ledger
+        """The blocks that exist already; their history is certain once the output is described."""
+        return self._ledger.content
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Make the array, in chunks that patches are whole numbers of, and note its attributes."""
+        """Make the array, in chunks that divide patches evenly, and store its attributes."""
         wanted = self._wanted
-        if isinstance(self._ledger, LedgerFile) and self._ledger.resumed:
-            mend(self._array, Path(self._folder.root) / LEVEL, self._ledger)
+        if self._resumed:
+            mend(self._array, Path(self._folder.root) / LEVEL, self._resumed)
         else:
             self._array = self._make(attributes, *chunk_and_shard(patch, wanted.size))
         self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
@@ -134,30 +137,31 @@ class ZarrOutput:
         return array
 
     def go_on_with(self, plan: str) -> None:
-        """Note the plan of the boxes that are written from here on."""
+        """Note the plan of all boxes written from here on."""
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
         try:
-            self._ledger.write(box, values, self._chunks)
+            write_block(box, values, self._chunks, self._ledger)
         except MemoryError:
             raise
         except Exception as error:  # as above
             raise self._failed(error) from error
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The values (f', z, y, x) of a box that was written."""
+        """Return the values (f', z, y, x) of a box that was written."""
         return np.asarray(self._array[(slice(None), *box.slices)])
 
     def finish(self, measured: dict[str, Any]) -> None:
-        """Bring attributes up to date, and make it an image."""
-        self._ledger.check_written(self.read)
+        """Update attributes, and write the metadata that make it an image."""
+        if self._resumed:
+            check_written(self._resumed, self.read)
         try:
             self._array.update_attributes(measured)
             name = PurePosixPath(self._folder.place).name
             metadata = image_metadata(name.removesuffix(".zarr"), LEVEL, self._wanted.grid)
-            self._folder.put(LEDGER, self._ledger.ledger.summary())
+            self._folder.put(LEDGER, self._ledger.content.summary())
             group = self._zarr.open_group(self._folder.root, mode="a", zarr_format=3)
             group.update_attributes(metadata)
             self._folder.complete()
@@ -166,8 +170,8 @@ class ZarrOutput:
         self._ledger.discard()
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
-        """Let go of the unfinished array; it stays if it holds a block."""
-        place, blocks = self._folder.place, len(self._ledger.ledger.checksums)
+        """Release the unfinished array, and delete it if it holds no block. Return a message."""
+        place, blocks = self._folder.place, len(self._ledger.content.checksums)
         if not blocks:
             self._folder.discard()
             self._ledger.discard()
@@ -177,7 +181,7 @@ class ZarrOutput:
         finished = counted(blocks, "finished block")
         if isinstance(self._folder, RemoteFolder):
             again = option("overwrite", True)
-            way_on = f"outputs at URLs cannot be gone on with: give {again} to start again"
+            way_on = f"outputs at URLs cannot be continued: give {again} to start again"
         return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}; {way_on}"
 
     def _failed(self, error: Exception) -> RunFailed:
@@ -187,19 +191,19 @@ class ZarrOutput:
 
 
 def _opened(root: Path | str, wanted: NewOutput, mode: str) -> Any:
-    """The array of an unfinished output.
+    """Open the array of an unfinished output.
 
     Raises:
-        InvalidInput: it is damaged, or of another shape or type.
+        InvalidInput: the array is damaged, or has another shape or type.
     """
     try:
         array = library("zarr", "zarr").open_array(f"{root}/{LEVEL}", mode=mode)
         wanted.check_array(array)
     except MemoryError:
         raise
-    except Exception as error:  # zarr tells of damage in all ways
+    except Exception as error:  # zarr reports damage in all kinds of ways
         raise InvalidInput(
-            f"{root}: cannot be gone on with: {reason(error)}; give {option('resume', False)} to "
+            f"{root}: cannot be continued: {reason(error)}; give {option('resume', False)} to "
             f"start afresh, or write elsewhere"
         ) from error
     return array
@@ -221,10 +225,10 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
 
 
 def chunk_and_shard(patch: Vec3, size: Vec3) -> tuple[Vec3, Vec3]:
-    """Extents of chunks and of shards for output that is written in patches.
+    """Return the extents of chunks and of shards for output that is written in patches.
 
-    A shard is as many chunks of a patch as make some million voxels, and up to a quarter of it:
-    while one is written, its chunks are in memory by themselves and joined.
+    A shard takes as many chunks of a patch as make some million voxels, at most a quarter of the
+    patch. While a shard is written, its chunks are in memory twice: separate and joined.
     """
     extents, chunk = patch.minimum(size), chunk_extents(patch, size)
     counts = [

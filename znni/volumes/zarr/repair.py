@@ -1,4 +1,4 @@
-"""Making an unfinished Zarr fit to be gone on with: no chunk in it that cannot be read."""
+"""Repairing an unfinished Zarr: afterwards every chunk in it is readable."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.shapes import Box, Vec3
+from znni.volumes.block_checks import strike_off_damaged
 from znni.volumes.ledger_file import LedgerFile
 
 DIMENSIONS = 4  # f, z, y, x
 
 
 def mend(array: Any, folder: Path, ledger: LedgerFile) -> None:
-    """Strike off damaged blocks, and delete the stored chunks that nothing can be added to.
+    """Remove damaged blocks from the ledger, and delete unreadable chunks that must be added to.
 
-    A chunk that two blocks lie in is read, changed and replaced. zarr-python replaces files whole,
-    so that a killed run leaves all of them readable; where power was lost, or a file damaged, those
-    that cannot be read are deleted, and all blocks in them computed again.
+    A chunk that two blocks share is read, changed and replaced. zarr-python replaces whole files,
+    so a killed run leaves all of them readable. After a power failure or other damage, unreadable
+    files are deleted, and all blocks in them are computed again.
 
     Args:
         array: the zarr.Array, of (f, z, y, x).
-        folder: where it is.
-        ledger: its blocks.
+        folder: its folder.
+        ledger: the ledger of its blocks.
     """
     extents = Vec3(*(array.shards or array.chunks)[1:])
     whole = Box(Vec3(0, 0, 0), Vec3(*array.shape[1:]))
-    for left in folder.parent.rglob("*.partial"):  # where writing one of its files was interrupted
+    for left in folder.parent.rglob("*.partial"):  # writing one of its files was interrupted
         left.unlink()
     unfinished = [whole]
-    for box in ledger.ledger.checksums:
+    for box in ledger.content.checksums:
         unfinished = [part for one in unfinished for part in one.without(box)]
     while True:
         for file, feature, start in _stored_chunks(folder):
             inside = Box(start * extents, (start + 1) * extents).intersection(whole)
             if inside and any(inside.intersection(part) for part in unfinished):
                 _delete_unreadable(array, file, (feature, *inside.slices))
-        unfinished = ledger.check(lambda box: array[(slice(None), *box.slices)])
+        unfinished = strike_off_damaged(ledger, lambda box: array[(slice(None), *box.slices)])
         if not unfinished:
             return
 
 
 def _stored_chunks(folder: Path) -> Iterator[tuple[Path, int, Vec3]]:
-    """The files of an array's chunks, or shards, with their maps and places in the grid."""
+    """Yield the files of an array's chunks or shards, with their maps and grid indices."""
     for file in (folder / "c").rglob("*"):
         index = file.relative_to(folder / "c").parts
-        if len(index) == DIMENSIONS and all(map(str.isdecimal, index)):  # others have other files
+        if len(index) == DIMENSIONS and all(map(str.isdecimal, index)):  # skips other files
             feature, z, y, x = map(int, index)
             yield file, feature, Vec3(z, y, x)
 

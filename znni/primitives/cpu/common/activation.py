@@ -1,4 +1,4 @@
-"""Bias and activation, applied while a convolution's result is still in cache, or after it."""
+"""Bias and activation, applied while a convolution's result is still in cache, or afterwards."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.primitives.cpu.common.simd import LANES, whole_vectors
 from znni.primitives.cpu.common.workers import Workers, share_count
 
-# Codes for compiled kernels. Softmax needs all maps of a voxel: it adds the bias here, and
-# ``softmax_over_maps`` follows once all maps are there.
+# Codes for compiled kernels. Softmax needs all maps of a voxel. The kernel adds the bias only, and
+# ``softmax_over_maps`` follows when all maps are complete.
 CODES: dict[Activation, int] = {
     "identity": 0,
     "softmax": 0,
@@ -27,13 +27,14 @@ CODES: dict[Activation, int] = {
     "tanh": 5,
 }
 
-# What kernels apply as they store: those on rows of a map, which call ``activate``, and those on
-# vectors of 16 maps, which take ``bias_and_floor``. The others are a pass over the whole output.
+# Activations that kernels apply as they store. Kernels on rows of a map call ``activate``. Kernels
+# on vectors of 16 maps take ``bias_and_floor``. Other activations are a pass over the whole output.
 FUSED_BY_ROW: Set[Activation] = CODES.keys() - {"softmax"}
 FUSED_BY_VECTOR: Set[Activation] = {"identity", "relu"}
 
-# Operations for a value, and the share of the nominal rate that they sustain, one float at a time:
-# 51 of tanh are the 16 nanoseconds that it took a core. Bounds and slopes cost none of their own.
+# Operations for a value, one float at a time, and the share of the nominal rate that they sustain.
+# For tanh, 51 operations stand for the measured 16 nanoseconds of a core. Bounds and slopes add no
+# cost.
 FLOPS: dict[Activation, float] = {
     "identity": 0,
     "relu": 0,
@@ -45,21 +46,21 @@ FLOPS: dict[Activation, float] = {
 }
 EFFICIENCY = 0.02
 
-# Values that a worker takes on at a time, at least: enough to hide the cost of handing them out.
+# Fewest values in a worker's task: enough to hide the cost of handing it out.
 FEWEST_VALUES = 16 * 1024
 
 
 def with_activation(
     cost: Cost, activation: Activation, out: Shape5, fused: Set[Activation], threads: int
 ) -> Cost:
-    """The price of a convolution with its activation.
+    """Return the cost of a convolution with its activation.
 
     Args:
-        cost: without it.
-        activation: which one.
+        cost: cost without the activation.
+        activation: kind of activation.
         out: shape of the output.
-        fused: the activations that are no pass of their own, which reads and writes the output.
-        threads: that share out such a pass.
+        fused: activations that need no extra pass that reads and writes the output.
+        threads: number of threads that share such a pass.
     """
     flops = out.elements * FLOPS[activation]
     if activation in fused:
@@ -70,9 +71,9 @@ def with_activation(
 
 
 def bias_and_floor(layer: Conv, weights: ConvWeights) -> tuple[Float32, Float32]:
-    """What kernels on 16 maps take for max(value + bias, floor): biases of whole vectors, a vector.
+    """Return biases of whole vectors and a floor vector, for max(value + bias, floor).
 
-    ``activate_further`` does the rest.
+    Kernels on 16 maps take them. ``activate_further`` does the rest of the activation.
     """
     bias = np.zeros(whole_vectors(layer.out_features), np.float32)
     bias[: layer.out_features] = weights.bias
@@ -107,7 +108,7 @@ def activate(row: Float32, bias: np.float32, code: int) -> None:
 
 @numba_kernel
 def _softmax(y: Float32, first: int, stop: int) -> None:
-    """Softmax over the maps of some voxels of (n, f, voxel), in place, safe against overflow.
+    """Compute softmax over the maps of some voxels of (n, f, voxel), in place, without overflow.
 
     Voxels are counted through all images.
     """
@@ -130,7 +131,7 @@ def _softmax(y: Float32, first: int, stop: int) -> None:
 
 
 def softmax_over_maps(y: Float32, workers: Workers) -> None:
-    """Softmax over the maps of every voxel of (n, f, z, y, x), C-contiguous, in place."""
+    """Compute softmax over the maps of every voxel of (n, f, z, y, x), C-contiguous, in place."""
     images = y.reshape(*y.shape[:2], -1)
 
     def task(_worker: int, voxels: slice) -> None:
@@ -141,12 +142,12 @@ def softmax_over_maps(y: Float32, workers: Workers) -> None:
 
 
 def activate_further(y: Float32, activation: Activation, workers: Workers) -> None:
-    """What an activation does beside a bias and a lower bound of zero.
+    """Apply the part of an activation beyond a bias and a lower bound of zero.
 
     Args:
-        y: (n, f, z, y, x), C-contiguous, changed in place.
-        activation: of the layer.
-        workers: who share out the values.
+        y: values (n, f, z, y, x), C-contiguous, changed in place.
+        activation: activation of the layer.
+        workers: threads that share the values.
     """
     if activation == "softmax":
         softmax_over_maps(y, workers)

@@ -1,4 +1,4 @@
-"""First layers, whose convolutions are pooled as they are computed: what all primitives ask."""
+"""Selection of first layers, whose convolutions are pooled while they are computed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from znni.core.shapes import Shape5
 from znni.network.network import Operation, PooledConv
 from znni.plans.primitive import convolved_and_pooled
 
-# Input maps, at most. With more, the output is no longer much larger than the input, and the
-# products take most of the time and want to be made in batches.
+# Largest number of input maps. With more, the output is no longer much larger than the input. The
+# products then take most of the time and are better made in batches.
 MOST_FEATURES = 4
 
 
 def pooled_first_layer(layer: Operation, shape: Shape5) -> tuple[PooledConv, Shape5] | None:
-    """A convolution of few maps with its pooling, and the shape of its output.
+    """Return a convolution of few maps with its pooling, and the shape of its output.
 
     Returns:
-        None for another operation, other maps or too small a size; and with softmax, which does
-        not keep the order of a map's values, so that they cannot be pooled before it.
+        None for another operation, too many maps or too small a size. It is also None with softmax,
+        which does not keep the order of a map's values, so pooling cannot come before it.
     """
     out = convolved_and_pooled(layer, shape)
     if out is None or not isinstance(layer, PooledConv):

@@ -1,4 +1,4 @@
-"""Rows of an image of 16 maps, as vectors across the maps, and back."""
+"""Conversion between rows of 16 maps and vectors across the maps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ STRIDES = ("image_stride", "map_stride", "z_stride", "y_stride")
 
 
 def image_parameters(name: str) -> dict[str, Argument]:
-    """Arguments that a kernel takes for an image: its address under the name, and its strides."""
+    """Return a kernel's arguments for an image: its address under the name, and its strides."""
     strides = {f"{name}_{stride}": Argument.INDEX for stride in STRIDES}
     return {name: Argument.FLOATS, **strides}
 
 
 def image_arguments(name: str, array: Float32) -> dict[str, int]:
-    """What they are for an array (n, f, z, y, x) with contiguous rows."""
+    """Return the values of these arguments for an array (n, f, z, y, x) with contiguous rows."""
     strides = (stride // FLOAT_BYTES for stride in array.strides[:4])
     names = (f"{name}_{stride}" for stride in STRIDES)
     return {name: array.ctypes.data, **dict(zip(names, strides, strict=True))}
 
 
-def ask_for(
+def prefetch_rows(
     emit: Emitter,
     row: Value,
     map_stride: Value,
@@ -31,7 +31,7 @@ def ask_for(
     places: Sequence[Value],
     written: bool,
 ) -> None:
-    """Ask for these places of a row of each map: the processor itself sees no pattern in them."""
+    """Prefetch these places of a row in each map; the processor detects no pattern in them."""
     last = emit.minus(maps, 1)
     for lane in range(LANES):
         start = emit.at(row, emit.times(map_stride, emit.smaller(lane, last)))
@@ -39,13 +39,13 @@ def ask_for(
             emit.prefetch(emit.at(start, x), near=True, written=written)
 
 
-def a_line_apart(length: int) -> list[int]:
-    """Places that are in all cache lines of a row."""
+def line_positions(length: int) -> list[int]:
+    """Return places that touch all cache lines of a row."""
     return [*range(0, length - 1, LANES), length - 1]
 
 
 def load_transposed(emit: Emitter, row: Value, stride: Value, length: int) -> list[Value]:
-    """The voxels of a row as vectors across 16 maps, from the rows of the maps."""
+    """Return the voxels of a row as vectors across 16 maps, loaded from the rows of the maps."""
     voxels: list[Value] = []
     lanes = [emit.at(row, emit.times(stride, i)) for i in range(LANES)]
     for x in range(0, length, 4):
@@ -66,7 +66,7 @@ def store_transposed(
     span: tuple[Value, Value],
     maps: Value = LANES,
 ) -> None:
-    """The span of a row, from vectors across maps, to rows of the maps, of which some may lack."""
+    """Store vectors across maps as the span of a row in each map; maps beyond ``maps`` get none."""
     nothing = emit.constant(0.0)
     for x in range(0, len(voxels), LANES):
         block = [voxels.get(i, nothing) for i in range(x, x + LANES)]
@@ -76,12 +76,12 @@ def store_transposed(
 
 
 def store_span(emit: Emitter, values: Value, row: Value, x: int, span: tuple[Value, Value]) -> None:
-    """Of 16 voxels from x on, those from the span's first up to its last."""
+    """Store those of 16 voxels from x on that lie in the span."""
     start, stop = (emit.minus(end, x) for end in span)
     emit.store_lanes(values, emit.at(row, x), start, stop)
 
 
 def zero(emit: Emitter, target: Value, floats: Value) -> None:
-    """Set a number of floats, a multiple of 16."""
+    """Set a number of floats, a multiple of 16, to zero."""
     with emit.loop(floats, step=LANES) as i:
         emit.store(emit.constant(0.0), emit.at(target, i))

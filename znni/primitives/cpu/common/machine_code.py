@@ -1,9 +1,9 @@
-"""LLVM IR to callable machine code, compiled once per machine and kept on disk.
+"""Compilation of LLVM IR to machine code, once per machine, with the result kept on disk.
 
-A compiled kernel is stored under the hash of everything that it depends on: its IR, the
-version of LLVM and the options it is given, the processor and its features. So a changed
-generator, an upgrade or another processor simply asks for another file, and nothing is ever
-stale. Files appear whole or not at all, so that many processes can share the directory.
+A compiled kernel is stored under the hash of everything that it depends on. These are its IR, the
+version and options of LLVM, the processor and its features. A changed generator, an upgrade or
+another processor has another hash and another file, so no file is ever stale. Files are written
+completely or not at all, so that many processes can share the directory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DIGEST_BYTES = 32
 
 _CODE_OPTIONS = {"opt": 3, "codemodel": "jitdefault", "jit": True}
 
-# Every loop is written as it is to run: unrolled and vectorised by hand.
+# Loops are unrolled and vectorised by hand, so LLVM must leave them as they are.
 _PASS_OPTIONS = {
     "speed_level": 2,
     "loop_unrolling": False,
@@ -42,11 +42,11 @@ _PASS_OPTIONS = {
 class Kernel:
     """A compiled function.
 
-    Calling it releases the interpreter lock. Arguments are ints: numbers, or addresses.
+    Calling it releases the interpreter lock. Arguments are ints: numbers or addresses.
 
     Attributes:
-        address: where it starts: another kernel may call it.
-        arguments: their names.
+        address: start of the code; another kernel may call it.
+        arguments: names of the arguments.
     """
 
     address: int
@@ -55,7 +55,7 @@ class Kernel:
     _engine: Any  # owns the code
 
     def __call__(self, *arguments: int, **named: int) -> None:
-        """Run it; arguments that are not given in order are given by name."""
+        """Call the function with the first arguments in order and the others by name."""
         rest = self.arguments[len(arguments) :]
         if named.keys() != set(rest):
             raise TypeError(f"arguments by name are {', '.join(rest)}; not {', '.join(named)}")
@@ -63,12 +63,12 @@ class Kernel:
 
 
 def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
-    """The function of that name in LLVM IR, from the disk or compiled now.
+    """Return the function of that name in LLVM IR, loaded from disk or compiled now.
 
     Args:
-        name: of the function.
+        name: name of the function.
         source: a module of LLVM IR.
-        arguments: the names of the 64-bit arguments that it takes.
+        arguments: names of its arguments, all of 64 bits.
     """
     file = cache_directory() / f"{name}-{_key(source)}.o"
     code = _stored(file)
@@ -84,27 +84,27 @@ def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
 
 
 def cache_directory() -> Path:
-    """The user's directory for compiled kernels."""
+    """Return the user's directory for compiled kernels."""
     return user_cache() / "kernels"
 
 
 @cache
 def is_x86() -> bool:
-    """Whether the processor is of the x86 family, whose streaming stores keep no order."""
+    """Return whether the processor is of the x86 family, whose streaming stores are unordered."""
     return str(llvm.get_default_triple()).startswith("x86_64")
 
 
 @cache
 def has_wide_registers() -> bool:
-    """Whether the processor has 32 vector registers of 16 floats (AVX-512)."""
+    """Return whether the processor has 32 vector registers of 16 floats (AVX-512)."""
     return bool(llvm.get_host_cpu_features().get("avx512f"))
 
 
 @cache
 def yield_address() -> int:
-    """The address of the system's function that lets other threads have the processor.
+    """Return the address of the system function that yields the processor to other threads.
 
-    It takes no argument.
+    The function takes no argument.
     """
     if sys.platform == "win32":
         function = ctypes.WinDLL("kernel32").SwitchToThread
@@ -114,7 +114,7 @@ def yield_address() -> int:
 
 
 def _target_machine() -> Any:
-    """A new one each time: an engine owns the one that it is given."""
+    """Return a new target machine; each engine owns its own."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()
@@ -149,7 +149,7 @@ def _compile(source: str) -> bytes:
 
 
 def _stored(file: Path) -> bytes | None:
-    """The machine code in a file, or None where it is absent or damaged."""
+    """Return the machine code in a file, or None if it is absent or damaged."""
     try:
         content = file.read_bytes()
     except OSError:
@@ -159,7 +159,7 @@ def _stored(file: Path) -> bytes | None:
 
 
 def _keep(file: Path, code: bytes) -> None:
-    """Store machine code. A directory that cannot be written costs time at the next start only."""
+    """Store machine code. If the directory is not writable, only the next start takes longer."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as partial:

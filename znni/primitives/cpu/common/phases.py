@@ -1,8 +1,8 @@
-"""Passes over data one after another, by all workers, without the interpreter in between.
+"""Consecutive passes over data by all workers, without the Python interpreter between them.
 
-A phase is many shares of work, each of which a worker claims and does. The next phase begins when
-all shares of the one before are done, whoever did them: only what was claimed is waited for, so
-that a worker that comes late, or never, finds less to do and holds nobody up.
+A phase consists of many shares, which workers claim and compute. The next phase begins when all
+shares of the previous one are done. Only claimed shares are waited for. So a worker that starts
+late, or never, does less work and delays nobody.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from znni.primitives.cpu.common.workers import Workers
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
-# Of a phase's row in the table: kernel, arguments, shares, and the addresses of its counters.
+# Columns of a phase's row in the table: kernel, arguments, shares, addresses of two counters.
 COLUMNS = 5
 
 COUNTER_STRIDE = ALIGNMENT // np.dtype(np.int64).itemsize
@@ -29,12 +29,12 @@ COUNTER_STRIDE = ALIGNMENT // np.dtype(np.int64).itemsize
 
 @dataclass(frozen=True)
 class Phase:
-    """A pass: what is to be done, in shares.
+    """A pass over data, divided into shares.
 
     Attributes:
-        kernel: does one share.
-        arguments: that all its shares have in common.
-        shares: how many there are.
+        kernel: function that does one share.
+        arguments: arguments common to all shares.
+        shares: number of shares.
     """
 
     kernel: Kernel
@@ -47,22 +47,22 @@ class PhaseKernel:
     """A compiled function that does one share of a phase.
 
     Attributes:
-        kernel: takes the address of its arguments, the number of the share, and scratch.
-        arguments: their names, in order.
+        kernel: function of the arguments' address, the share's number, and scratch.
+        arguments: names of the phase's arguments, in order.
     """
 
     kernel: Kernel
     arguments: tuple[str, ...]
 
     def phase(self, shares: int, **arguments: int) -> Phase:
-        """The phase of shares 0 ... shares - 1.
+        """Return the phase of shares 0 ... shares - 1.
 
         Args:
-            shares: how many, of which each is done once.
-            arguments: numbers, or addresses of what outlives the phase.
+            shares: number of shares; each is done once.
+            arguments: numbers, or addresses of data that outlives the phase.
 
         Raises:
-            TypeError: other arguments are given than the kernel takes.
+            TypeError: the arguments are not those that the kernel takes.
         """
         if arguments.keys() != set(self.arguments):
             expected, given = ", ".join(self.arguments), ", ".join(arguments)
@@ -72,9 +72,9 @@ class PhaseKernel:
 
 
 class PhaseEmitter(Emitter):
-    """Emits the kernel of a phase.
+    """An emitter of a phase's kernel.
 
-    Besides the arguments named it has ``share``, the number of the one to be done, and
+    Besides the named arguments, the kernel has ``share``, the number of the share to be done, and
     ``scratch``, floats that belong to the worker.
     """
 
@@ -87,7 +87,7 @@ class PhaseEmitter(Emitter):
         }
 
     def __getitem__(self, name: str) -> Value:
-        """The argument of that name."""
+        """Return the argument of that name."""
         return self._named[name] if name in self._named else super().__getitem__(name)
 
     def compile_phase(self) -> PhaseKernel:
@@ -96,15 +96,15 @@ class PhaseEmitter(Emitter):
 
 
 def run_phases(phases: Sequence[Phase], scratch: Sequence[int], workers: Workers) -> None:
-    """Do all shares of a phase, then all of the next: in one hand-out, which nothing interrupts.
+    """Do all shares of each phase in order, as a single task list that nothing interrupts.
 
     Args:
-        phases: in order. Each may read what those before it wrote, streamed or not.
-        scratch: of each worker, the address.
-        workers: who do it.
+        phases: phases in order. Each may read what earlier ones wrote, even by streaming stores.
+        scratch: address of each worker's scratch.
+        workers: threads that do the work.
     """
-    # Of each phase, the shares that are claimed and those that are done: counted in cache lines
-    # of their own, because workers write the one while others wait for the other.
+    # Counts of each phase's claimed and completed shares. They lie on separate cache lines, because
+    # some workers write one counter while others wait for the other.
     counters = np.zeros((len(phases), 2, COUNTER_STRIDE), np.int64)
     rows = [
         (
@@ -127,7 +127,7 @@ def run_phases(phases: Sequence[Phase], scratch: Sequence[int], workers: Workers
 
 @cache
 def _runner() -> Kernel:
-    """What each worker does, whenever it comes."""
+    """Return the kernel that every worker runs, at whatever time it starts."""
     emit = Emitter("run_phases", table=INDICES, phases=INDEX, scratch=FLOATS, pause=INDEX)
     last = emit.minus(emit["phases"], 1)
     with emit.loop(emit["phases"]) as phase:
@@ -141,6 +141,6 @@ def _runner() -> Kernel:
             emit.call(kernel, [arguments, share, emit["scratch"]])
             own.set(emit.plus(own.get(), 1))
         emit.announce(done, own.get())
-        with emit.when(phase, "<", last):  # for the last, the caller waits
+        with emit.when(phase, "<", last):  # the caller waits for the last phase
             emit.wait_for(done, shares, emit["pause"])
     return emit.compile()

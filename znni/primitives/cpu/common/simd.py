@@ -1,8 +1,8 @@
-"""Straight LLVM IR for kernels that think in vectors: 16 floats at a time, plain loops, no magic.
+"""A generator of LLVM IR for kernels on vectors of 16 floats, with plain loops.
 
-A kernel is written once, against vectors of 16 floats; LLVM splits them for narrower registers
-(two on AVX2, four on NEON). Strides and counts are arguments, so that one compiled kernel serves
-every array shape; only what shapes the code itself (a transform's length) is fixed in it.
+A kernel is written once for vectors of 16 floats. LLVM splits them for narrower registers (two on
+AVX2, four on NEON). Strides and counts are arguments, so that one compiled kernel serves every
+array shape. Only numbers that shape the code itself, such as a transform's length, are fixed in it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["FLOAT_BYTES", "LANES", "Argument", "Emitter", "Value", "Variable", "
 
 VECTOR_BYTES = LANES * FLOAT_BYTES
 
-# How often a waiting thread looks before it first lets others have the processor: some hundred
-# nanoseconds, in which a thread that is about to finish does.
+# Number of looks at a counter before a waiting thread first yields the processor. They take some
+# hundred nanoseconds, in which a thread that is nearly done finishes.
 LOOKS = 1000
 
 _INDEX = ir.IntType(64)
@@ -38,20 +38,20 @@ _MASK = ir.VectorType(ir.IntType(1), LANES)
 
 
 def whole_vectors(count: int) -> int:
-    """A number of maps or floats, rounded up to whole vectors."""
+    """Return a number of maps or floats, rounded up to whole vectors."""
     return -(-count // LANES) * LANES
 
 
 class Argument(Enum):
-    """What a kernel can be given."""
+    """Kinds of arguments that a kernel can take."""
 
-    FLOATS = FLOAT.as_pointer()  # the address of float32 numbers
-    INDICES = _INDEX.as_pointer()  # the address of int64 numbers
-    INDEX = _INDEX  # an int64 number, or the address of another kernel
+    FLOATS = FLOAT.as_pointer()  # address of float32 numbers
+    INDICES = _INDEX.as_pointer()  # address of int64 numbers
+    INDEX = _INDEX  # int64 number, or address of another kernel
 
 
 class Emitter(VectorCode):
-    """Emits one kernel: a function without a result, of the arguments named in order.
+    """An emitter of one kernel: a function without a result, with named arguments in order.
 
     All indices and strides count floats, not bytes.
     """
@@ -65,7 +65,7 @@ class Emitter(VectorCode):
         self._build = ir.IRBuilder(self._function.append_basic_block("body"))
 
     def __getitem__(self, name: str) -> Value:
-        """The argument of that name."""
+        """Return the argument of that name."""
         return self._arguments[name]
 
     def compile(self) -> Kernel:
@@ -81,7 +81,7 @@ class Emitter(VectorCode):
     def loop(
         self, stop: Value | int, start: Value | int = 0, step: Value | int = 1
     ) -> Iterator[Value]:
-        """Repeat what is emitted inside for start, start + step, ... below stop."""
+        """Repeat the code emitted inside for start, start + step, ... below stop."""
         build = self._build
         start, stop = self.index(start), self.index(stop)
         before = build.block
@@ -98,13 +98,13 @@ class Emitter(VectorCode):
         build.position_at_end(after)
 
     def part(self, number: Value, size: Value, stop: Value) -> AbstractContextManager[Value]:
-        """Repeat what is emitted inside for the indices of one of the parts of 0 ... stop."""
+        """Repeat the code emitted inside for the indices in one part of 0 ... stop - 1."""
         first = self.times(number, size)
         return self.loop(self.smaller(self.plus(first, size), stop), first)
 
     @contextmanager
     def when(self, left: Value, relation: str, right: Value | int) -> Iterator[None]:
-        """Do what is emitted inside only where the two indices are so related."""
+        """Run the code emitted inside only if the relation between the two indices holds."""
         build = self._build
         with build.if_then(build.icmp_signed(relation, left, self.index(right))):
             yield
@@ -119,7 +119,7 @@ class Emitter(VectorCode):
 
     @contextmanager
     def claims(self, counter: Value, stop: Value) -> Iterator[Value]:
-        """Repeat what is emitted inside for numbers below stop that nobody else has claimed.
+        """Repeat the code emitted inside for numbers below stop that no other thread has claimed.
 
         All threads that run the kernel share the counter, which starts at zero.
         """
@@ -137,9 +137,9 @@ class Emitter(VectorCode):
         build.position_at_end(after)
 
     def announce(self, counter: Value, number: Value) -> None:
-        """Add to a counter: who sees it by ``wait_for`` sees all that this thread has stored."""
+        """Add to a counter; a thread that sees it by ``wait_for`` sees all stores before it."""
         if is_x86():
-            # Streaming stores are in no order with any others there, whatever LLVM's own fences.
+            # On x86, streaming stores are unordered with all others, despite LLVM's own fences.
             fence = self.intrinsic("llvm.x86.sse.sfence", ir.FunctionType(ir.VoidType(), []))
             self._build.call(fence, [])
         self._build.atomic_rmw("add", counter, number, "release")
@@ -148,9 +148,9 @@ class Emitter(VectorCode):
         """Wait until a counter has reached a number.
 
         Args:
-            counter: that others ``announce`` in.
-            least: the number.
-            pause: the address of a function without arguments: after the first looks, it is called
+            counter: counter to which other threads add by ``announce``.
+            least: number to wait for.
+            pause: address of a function without arguments; after the first looks, it is called
                 before each further one.
         """
         build = self._build
@@ -172,69 +172,69 @@ class Emitter(VectorCode):
     # Indices
 
     def index(self, value: Value | int) -> Value:
-        """An int as a constant of the kernel; anything else as it is."""
+        """Return an int as a constant of the kernel, or any other value unchanged."""
         return ir.Constant(_INDEX, value) if isinstance(value, int) else value
 
     def plus(self, left: Value, right: Value | int) -> Value:
-        """The sum of two indices."""
+        """Return the sum of two indices."""
         return self._build.add(left, self.index(right))
 
     def minus(self, left: Value, right: Value | int) -> Value:
-        """The difference of two indices."""
+        """Return the difference of two indices."""
         return self._build.sub(left, self.index(right))
 
     def times(self, left: Value, right: Value | int) -> Value:
-        """The product of two indices."""
+        """Return the product of two indices."""
         return self._build.mul(left, self.index(right))
 
     def quotient(self, left: Value, right: Value | int) -> Value:
-        """The quotient of two indices, neither negative, rounded down."""
+        """Return the quotient of two indices, neither negative, rounded down."""
         return self._build.udiv(left, self.index(right))
 
     def smaller(self, left: Value | int, right: Value | int) -> Value:
-        """The smaller of two indices."""
+        """Return the smaller of two indices."""
         left, right = self.index(left), self.index(right)
         return self._build.select(self._build.icmp_signed("<", left, right), left, right)
 
     def chosen(self, left: Value, relation: str, right: Value, yes: Value, no: Value) -> Value:
-        """One of two indices or addresses, by how two indices are related."""
+        """Return ``yes`` if the relation between two indices holds, else ``no``."""
         return self._build.select(self._build.icmp_signed(relation, left, right), yes, no)
 
     def given(self, number: Value, kind: Argument) -> Value:
-        """An index as what a kernel can be given, where that is an address as what is there."""
+        """Return an index as an argument of a kind: itself, or the pointer to its address."""
         is_index = kind is Argument.INDEX
         return number if is_index else self._build.inttoptr(number, kind.value)
 
     def index_at(self, indices: Value, position: Value) -> Value:
-        """The index stored at a position of an array of indices."""
+        """Return the index stored at a position of an array of indices."""
         return self._build.load(self._build.gep(indices, [position]))
 
     # Memory
 
     def at(self, floats: Value, index: Value | int) -> Value:
-        """The address of an element."""
+        """Return the address of an element."""
         return self._build.gep(floats, [self.index(index)])
 
     def load(self, address: Value) -> Value:
-        """16 floats from any address."""
+        """Load 16 floats from any address."""
         value = self._build.load(self._build.bitcast(address, VECTOR.as_pointer()))
         value.align = FLOAT_BYTES
         return value
 
     def store(self, vector: Value, address: Value) -> None:
-        """16 floats to any address."""
+        """Store 16 floats at any address."""
         target = self._build.bitcast(address, VECTOR.as_pointer())
         self._build.store(vector, target, align=FLOAT_BYTES)
 
     def stream(self, vector: Value, address: Value) -> None:
-        """16 floats to a cache line, past the caches: for what is next read much later."""
+        """Store 16 floats in a cache line, past the caches, for data that is read much later."""
         target = self._build.bitcast(address, VECTOR.as_pointer())
         stored = self._build.store(vector, target, align=VECTOR_BYTES)
         one = self._module.add_metadata([ir.Constant(INT32, 1)])
         stored.set_metadata("nontemporal", one)
 
     def store_lanes(self, vector: Value, address: Value, start: Value, stop: Value) -> None:
-        """Lanes from ``start`` up to but not including ``stop``; either may be out of range."""
+        """Store lanes from ``start`` up to but not including ``stop``, even if out of range."""
         build = self._build
         mask = build.and_(self.below(stop), build.not_(self.below(start)))
         pointer = VECTOR.as_pointer()
@@ -246,7 +246,7 @@ class Emitter(VectorCode):
         build.call(store, [vector, build.bitcast(address, pointer), alignment, mask])
 
     def prefetch(self, address: Value, near: bool, written: bool = False) -> None:
-        """Ask for a cache line that will be read, or written: soon (nearest cache), or later."""
+        """Prefetch a cache line to be read or written soon (nearest cache) or later."""
         byte = ir.IntType(8).as_pointer()
         signature = ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32])
         locality = 3 if near else 2
@@ -255,25 +255,25 @@ class Emitter(VectorCode):
         self._build.call(self.intrinsic("llvm.prefetch.p0", signature), [target, use, keep, data])
 
     def copy_float(self, source: Value, target: Value) -> None:
-        """One float from one address to another."""
+        """Copy one float from one address to another."""
         self._build.store(self._build.load(source), target)
 
     def variable(self, value: Value) -> Variable:
-        """A vector or an index that a loop changes."""
+        """Return a variable for a vector or an index that a loop changes."""
         return Variable(self._build, ir.IRBuilder(self._entry).alloca(value.type), value)
 
 
 class Variable:
-    """A vector or index that changes as a loop runs; the optimiser keeps it in a register."""
+    """A vector or index that a loop changes; the optimiser keeps it in a register."""
 
     def __init__(self, build: Value, address: Value, value: Value) -> None:
         self._build, self._address = build, address
         self.set(value)
 
     def get(self) -> Value:
-        """The current value."""
+        """Return the current value."""
         return self._build.load(self._address)
 
     def set(self, value: Value) -> None:
-        """Change it."""
+        """Set the value."""
         self._build.store(value, self._address)

@@ -1,7 +1,7 @@
-"""Stores that go past the caches, for output that is next read long after it has left them.
+"""Stores past the caches, for output that is read long after the caches have dropped it.
 
-An ordinary store first reads the cache line that it changes. Output larger than the cache thus
-crosses the memory's bus twice, and drives out what the next tasks would have found there.
+An ordinary store first reads the cache line that it changes. So output larger than the cache
+crosses the memory bus twice, and replaces cached data that the next tasks need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# Outputs from here on are streamed: smaller ones may still be cached when the next layer reads.
+# Outputs from this size on are streamed. Smaller ones may still be cached for the next layer.
 STREAMED_BYTES = 16 * 2**20
 
 LINE = 16  # floats in a cache line, as in the vectors that fill it at once
@@ -22,21 +22,21 @@ FLOAT, INDEX, NUMBER = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 
 
 def is_streamed(output_bytes: int) -> bool:
-    """Whether an output is so large that it is streamed."""
+    """Return whether an output is large enough to be streamed."""
     return output_bytes >= STREAMED_BYTES
 
 
 def bytes_to_write(output_bytes: int) -> int:
-    """Bytes that cross the memory's bus for an output, with lines read to be changed."""
+    """Return the bytes that cross the memory bus for an output, including lines read first."""
     return output_bytes if is_streamed(output_bytes) else 2 * output_bytes
 
 
 @intrinsic
 def stream(_context: Any, source: Any, target: Any, _start: Any, _count: Any) -> Any:
-    """``target[start + i] = source[i]`` for i below ``count``, whole cache lines past the caches.
+    """Set ``target[start + i] = source[i]`` for i below ``count``, whole lines past the caches.
 
-    Both arrays are contiguous, of float32; nothing checks bounds. The first and the last line may
-    be shared with other data and are stored as usual: see ``fetch_to_write``.
+    Both arrays are contiguous and of float32, and bounds are not checked. The first and the last
+    line may be shared with other data and are stored as usual: see ``fetch_to_write``.
     """
     signature = types.void(source, target, types.intp, types.intp)
 
@@ -71,15 +71,15 @@ def stream(_context: Any, source: Any, target: Any, _start: Any, _count: Any) ->
 
 @intrinsic
 def fetch_to_read(_context: Any, array: Any, _position: Any) -> Any:
-    """Ask for the cache line of ``array[position]``, in bounds or not."""
+    """Prefetch the cache line of ``array[position]``, which may be out of bounds."""
     return types.void(array, types.intp), _prefetch(to_write=False)
 
 
 @intrinsic
 def fetch_to_write(_context: Any, array: Any, _position: Any) -> Any:
-    """Ask for the cache line of ``array[position]``, which will be changed in part.
+    """Prefetch the cache line of ``array[position]``, part of which will be changed.
 
-    Stores take effect in order: one that had to wait for its line would hold up all after it.
+    Stores take effect in order: a store that waits for its line would delay all later ones.
     """
     return types.void(array, types.intp), _prefetch(to_write=True)
 
@@ -102,6 +102,6 @@ def _prefetch(to_write: bool) -> Any:
 def _element(
     context: Any, builder: Any, signature: Any, arguments: Any, argument: int, position: Any
 ) -> Any:
-    """The address of an element of the array that is an intrinsic's argument."""
+    """Return the address of an element of the array that is an intrinsic's argument."""
     array = context.make_array(signature.args[argument])(context, builder, arguments[argument])
     return builder.gep(array.data, [position])

@@ -1,4 +1,4 @@
-"""What can be done with vectors of 16 floats: arithmetic, lane by lane and between lanes."""
+"""Operations on vectors of 16 floats: arithmetic, lane by lane and between lanes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llvmlite import ir
 
 LANES = 16
 FLOAT_BYTES = 4
-# Floats of 16 complex numbers: a vector of real parts, and one of imaginary parts.
+# Floats in 16 complex numbers: a vector of real parts, and one of imaginary parts.
 NUMBER = 2 * LANES
 
 FLOAT = ir.FloatType()
@@ -18,15 +18,15 @@ VECTOR = ir.VectorType(FLOAT, LANES)
 _QUAD = ir.VectorType(FLOAT, 4)
 _INT32S = ir.VectorType(INT32, LANES)
 
-# Fused multiply-adds and the loss of a zero's sign are all that is asked of the optimiser:
-# infinities and NaNs pass through as they do everywhere else.
+# The optimiser may only fuse multiply-adds and lose a zero's sign. Infinities and NaNs behave as
+# everywhere else.
 _FLAGS = ("contract", "nsz")
 
 Value: TypeAlias = Any  # an LLVM value: llvmlite has no types
 
 
 class VectorCode:
-    """Emits what vectors go through, at the place where a function is being built."""
+    """An emitter of vector operations, at the current place of a function being built."""
 
     _module: ir.Module
     _build: ir.IRBuilder
@@ -34,43 +34,43 @@ class VectorCode:
     # Arithmetic of vectors
 
     def constant(self, value: float) -> Value:
-        """16 times one number."""
+        """Return a vector of 16 equal numbers."""
         return ir.Constant(VECTOR, [value] * LANES)
 
     def broadcast(self, address: Value) -> Value:
-        """16 times the float at an address."""
+        """Return 16 copies of the float at an address."""
         return self._splat(self._build.load(address))
 
     def add(self, left: Value, right: Value) -> Value:
-        """The sum, lane by lane."""
+        """Return the sum, lane by lane."""
         return self._build.fadd(left, right, flags=_FLAGS)
 
     def subtract(self, left: Value, right: Value) -> Value:
-        """The difference, lane by lane."""
+        """Return the difference, lane by lane."""
         return self._build.fsub(left, right, flags=_FLAGS)
 
     def multiply(self, left: Value, right: Value) -> Value:
-        """The product, lane by lane."""
+        """Return the product, lane by lane."""
         return self._build.fmul(left, right, flags=_FLAGS)
 
     def scale(self, value: Value, factor: float) -> Value:
-        """The product with one number."""
+        """Return the product with one number."""
         return self.multiply(value, self.constant(factor))
 
     def negate(self, value: Value) -> Value:
-        """The negative, lane by lane."""
+        """Return the negative, lane by lane."""
         return self._build.fneg(value)
 
     def multiply_add(self, left: Value, right: Value, addend: Value) -> Value:
-        """``left * right + addend``, fused where the processor can."""
+        """Return ``left * right + addend``, fused if the processor can."""
         signature = ir.FunctionType(VECTOR, [VECTOR] * 3)
         intrinsic = self.intrinsic(f"llvm.fmuladd.v{LANES}f32", signature)
         return self._build.call(intrinsic, [left, right, addend])
 
-    # Pairs of bfloat16 (AVX512_BF16): 16 of them, as the floats that have their bits
+    # Vectors of 16 bfloat16 pairs (AVX512_BF16), typed as the floats that have their bits
 
     def pairs(self, firsts: Value, seconds: Value) -> Value:
-        """Two vectors as pairs, rounded to nearest, ties to even; a denormal becomes zero."""
+        """Return two vectors as pairs, rounded to nearest, ties to even; denormals become zero."""
         halves = ir.VectorType(ir.IntType(16), 2 * LANES)
         convert = self.intrinsic(
             "llvm.x86.avx512bf16.cvtne2ps2bf16.512", ir.FunctionType(halves, [VECTOR, VECTOR])
@@ -80,38 +80,38 @@ class VectorCode:
         return self._build.bitcast(self._shuffle(rounded, rounded, lanes), VECTOR)
 
     def firsts_of_pairs(self, pairs: Value) -> Value:
-        """The first of each pair."""
+        """Return the first of each pair."""
         return self._bits("shl", pairs, 16)
 
     def seconds_of_pairs(self, pairs: Value) -> Value:
-        """The second of each pair."""
+        """Return the second of each pair."""
         return self._bits("and_", pairs, 0xFFFF0000)
 
     def negate_seconds(self, pairs: Value) -> Value:
-        """Pairs with the sign of the second turned."""
+        """Return the pairs with the sign of the second changed."""
         return self._bits("xor", pairs, 0x80000000)
 
     def swap_pairs(self, pairs: Value) -> Value:
-        """Pairs the other way around."""
+        """Return the pairs with first and second exchanged."""
         up, down = (
             self._build.bitcast(self._bits(shift, pairs, 16), _INT32S) for shift in ("shl", "lshr")
         )
         return self._build.bitcast(self._build.or_(up, down), VECTOR)
 
     def multiply_add_pairs(self, left: Value, right: Value, addend: Value) -> Value:
-        """``addend`` and the products of the firsts and of the seconds, summed in float32."""
+        """Return ``addend`` plus the products of firsts and of seconds, summed in float32."""
         signature = ir.FunctionType(VECTOR, [VECTOR, _INT32S, _INT32S])
         multiply = self.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", signature)
         pairs = [self._build.bitcast(value, _INT32S) for value in (left, right)]
         return self._build.call(multiply, [addend, *pairs])
 
     def at_least(self, value: Value, floor: Value) -> Value:
-        """The larger of the two, lane by lane; NaN where the value is NaN."""
+        """Return the larger of the two, lane by lane; NaN where the value is NaN."""
         below = self._build.fcmp_ordered("<", value, floor)
         return self._build.select(below, floor, value)
 
     def larger(self, left: Value, right: Value) -> Value:
-        """The larger of the two, lane by lane; NaN where either is."""
+        """Return the larger of the two, lane by lane; NaN where either is NaN."""
         keep = self._build.or_(
             self._build.fcmp_ordered(">=", left, right),
             self._build.fcmp_unordered("uno", left, left),
@@ -121,11 +121,11 @@ class VectorCode:
     # Between lanes
 
     def first(self, vector: Value, count: Value) -> Value:
-        """The first ``count`` lanes, and zeros."""
+        """Return the first ``count`` lanes, with zeros in the others."""
         return self._build.select(self.below(count), vector, self.constant(0.0))
 
     def gather_quads(self, addresses: Sequence[Value]) -> Value:
-        """Four floats from each of four addresses, side by side."""
+        """Load four floats from each of four addresses, side by side."""
         parts = []
         for address in addresses:
             part = self._build.load(self._build.bitcast(address, _QUAD.as_pointer()))
@@ -135,7 +135,7 @@ class VectorCode:
         return self._shuffle(low, high, list(range(LANES)))
 
     def gather(self, addresses: Sequence[Value]) -> Value:
-        """One float from each of 16 addresses."""
+        """Load one float from each of 16 addresses."""
         vector: Value = ir.Constant(VECTOR, ir.Undefined)
         for lane, address in enumerate(addresses):
             element = self._build.load(address)
@@ -177,19 +177,19 @@ class VectorCode:
         return [across[lane % 4][lane // 4] for lane in range(LANES)]
 
     def _bits(self, operation: str, vector: Value, operand: int) -> Value:
-        """An operation on the bits of each lane."""
+        """Return the result of an operation on the bits of each lane."""
         bits = self._build.bitcast(vector, _INT32S)
         operands = ir.Constant(_INT32S, [operand] * LANES)
         return self._build.bitcast(getattr(self._build, operation)(bits, operands), VECTOR)
 
     def below(self, count: Value) -> Value:
-        """Which lanes have numbers below an index."""
+        """Return a mask of the lanes whose numbers are below an index."""
         lanes = ir.Constant(_INT32S, list(range(LANES)))
         limit = self._splat(self._build.trunc(count, INT32))
         return self._build.icmp_signed("<", lanes, limit)
 
     def _by_quads(self, left: Value, right: Value, pick: list[int]) -> Value:
-        """The same choice of lanes within every quarter of two vectors."""
+        """Return the same choice of lanes within every quarter of two vectors."""
         return self._shuffle(left, right, [i + quad for quad in range(0, LANES, 4) for i in pick])
 
     def _shuffle(self, left: Value, right: Value, lanes: list[int]) -> Value:
@@ -202,6 +202,6 @@ class VectorCode:
         return self._shuffle(first, undefined, [0] * LANES)
 
     def intrinsic(self, name: str, signature: ir.FunctionType) -> Value:
-        """A function of LLVM's own."""
+        """Return an LLVM intrinsic as a function."""
         known = self._module.globals.get(name)
         return known or ir.Function(self._module, signature, name)

@@ -1,8 +1,8 @@
-"""One pool of threads for everything that runs on the CPU.
+"""The one thread pool for all work on the CPU.
 
-Each kernel below is single-threaded and releases the interpreter lock: numba with ``nogil``,
-FFTW with one thread, BLAS held to one. All parallelism is tasks on these workers, so that
-no two libraries' pools ever fight over the cores.
+Every kernel is single-threaded and releases the interpreter lock: numba with ``nogil``, FFTW with
+one thread, BLAS limited to one. All parallelism comes from tasks on these workers, so that thread
+pools of different libraries never compete for the cores.
 """
 
 from __future__ import annotations
@@ -11,22 +11,31 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from threading import Lock
 from typing import Generic, TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-from znni.primitives.cpu.common.even_slices import even_slices
-
 Item = TypeVar("Item")
 
-# Enough that all workers end together. Not more: the interpreter hands out one task at a time,
-# which takes it some 40 microseconds, so that many small tasks keep few workers busy.
+# Enough tasks for all workers to end together. More would not help: the interpreter takes some 40
+# microseconds to hand out one task, so many small tasks keep few workers busy.
 TASKS_PER_WORKER = 16
 
 
+def even_slices(total: int, count: int) -> Iterator[slice]:
+    """Return ``range(total)``, which is not empty, as at most ``count`` slices in order.
+
+    No slice is empty, and their lengths differ by at most one.
+    """
+    count = min(count, total)
+    bounds = (total * i // count for i in range(count + 1))
+    return (slice(start, stop) for start, stop in pairwise(bounds))
+
+
 def share_count(threads: int, total: int, most: int | None = None) -> int:
-    """How many slices ``Workers.shares`` makes, with so many workers."""
+    """Return the number of slices that ``Workers.shares`` makes with that many workers."""
     count = threads * TASKS_PER_WORKER
     if most is not None:
         count = max(threads, min(count, most))
@@ -34,25 +43,25 @@ def share_count(threads: int, total: int, most: int | None = None) -> int:
 
 
 class Workers:
-    """A fixed number of threads that share out a list of tasks."""
+    """A fixed number of threads that share a list of tasks."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(max(threads - 1, 1), thread_name_prefix="znni")
 
     def shares(self, total: int, most: int | None = None) -> Iterator[slice]:
-        """Nearly equal slices of ``range(total)``, as items for ``for_each``.
+        """Return nearly equal slices of ``range(total)``, as items for ``for_each``.
 
         Args:
-            total: positive.
-            most: slices, where a worker has one at least.
+            total: length of the range; positive.
+            most: largest number of slices, or the number of workers if that is larger.
         """
         return even_slices(total, share_count(self.threads, total, most))
 
     def for_each(self, task: Callable[[int, Item], None], items: Iterable[Item]) -> None:
         """Call ``task(worker, item)`` for every item, in any order, and wait for all.
 
-        ``worker`` is below ``threads`` and no two calls with the same one overlap: it may index
+        ``worker`` is below ``threads``. No two calls with the same one overlap, so it may index
         scratch memory. The calling thread is worker 0. The first exception stops the others.
         """
         round_ = _Round(task, items, self.threads)
@@ -70,19 +79,19 @@ class Workers:
 
 
 class _Round(Generic[Item]):
-    """One list of tasks, and who is at it."""
+    """One list of tasks and the workers that take part in it."""
 
     def __init__(
         self, task: Callable[[int, Item], None], items: Iterable[Item], threads: int
     ) -> None:
-        # None once nobody may begin: a worker that comes later keeps nothing alive.
+        # None when no worker may begin any more, so that a late worker keeps nothing alive.
         self._task: Callable[[int, Item], None] | None = task
-        self._items = deque(items)  # whose popleft is atomic
+        self._items = deque(items)  # its popleft is atomic
         self._at_work = [Lock() for _ in range(threads)]
         self._failure: BaseException | None = None
 
     def take_items(self, worker: int) -> None:
-        """Do what remains, until nothing does or the round is closed."""
+        """Do the remaining tasks until none is left or the round is closed."""
         while task := self._task:
             try:
                 item = self._items.popleft()
@@ -91,7 +100,7 @@ class _Round(Generic[Item]):
             task(worker, item)
 
     def take_part(self, worker: int) -> None:
-        """``take_items``; a failure closes the round and is kept."""
+        """Run ``take_items``; a failure closes the round and is kept."""
         with self._at_work[worker]:
             try:
                 self.take_items(worker)
@@ -99,7 +108,7 @@ class _Round(Generic[Item]):
                 self._task, self._failure = None, self._failure or error
 
     def close(self) -> None:
-        """Let nobody begin, and wait until those who did take part are done.
+        """Let no worker begin, and wait until those who take part are done.
 
         Signals do not end the wait: the memory that the tasks write must outlive them.
         """
@@ -113,7 +122,7 @@ class _Round(Generic[Item]):
             raise
 
     def raise_failure(self) -> None:
-        """Raise the first failure of those who took part, if there was one."""
+        """Raise the first failure of a worker, if there was one."""
         if self._failure is not None:
             try:
                 raise self._failure
@@ -122,11 +131,11 @@ class _Round(Generic[Item]):
 
 
 class _SerialBlas:
-    """Holds BLAS to one thread while any caller's round is under way.
+    """A limit of one BLAS thread while any caller's round is running.
 
-    The number is the process's: the first round takes the limit, and the last puts back what was
-    before it. Builds of BLAS on OpenMP keep a number for each thread instead: there the limit holds
-    for the thread that took it, which keeps it where the last round is another's.
+    The limit belongs to the process. The first round sets it, and the last one restores the number
+    from before. BLAS builds on OpenMP keep a number for each thread instead. There, the limit holds
+    for the thread that set it. That thread keeps it if another thread's round is the last.
     """
 
     def __init__(self) -> None:
@@ -149,8 +158,8 @@ class _SerialBlas:
 
 
 def _let_any_thread_limit() -> None:
-    """Give up the control that threadpoolctl 3.8 gives the first thread that sets a number."""
-    if hasattr(OpenBLASController, "clear_controlling_thread"):  # before, every thread has it
+    """Release the control that threadpoolctl 3.8 gives to the first thread that sets a number."""
+    if hasattr(OpenBLASController, "clear_controlling_thread"):  # older versions: any thread
         OpenBLASController.clear_controlling_thread()
 
 
@@ -159,14 +168,14 @@ _serial_blas = _SerialBlas()
 
 @cache
 def workers(threads: int) -> Workers:
-    """The process's pool of that many threads."""
+    """Return the process's pool of that many threads."""
     return Workers(threads)
 
 
 @cache
 def _threadpools() -> ThreadpoolController:
-    # The controller finds what is loaded by then: numpy's BLAS, and SciPy's, which numba would
-    # load with the first kernel that it compiles.
+    # The controller finds only libraries already loaded. These are numpy's BLAS and SciPy's, which
+    # numba would load with the first kernel that it compiles.
     import numpy as np
     import scipy.linalg  # noqa: F401
 

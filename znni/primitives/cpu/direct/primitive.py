@@ -1,8 +1,8 @@
 """Direct convolution: sums of shifted rows, blocked for registers and cache.
 
-A band of output rows is computed at a time. The input rows under it are copied end to end, so
-that a position's neighbours lie at fixed offsets and a register tile runs across row ends, over
-a few positions that are dropped. Nothing depends on how the input is laid out in memory.
+A band of output rows is computed at a time. The input rows under it are copied end to end, so that
+a position's neighbours lie at fixed offsets. A register tile may run across row ends: it then
+computes a few positions that are dropped. Nothing depends on the input's layout in memory.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from znni.primitives.cpu.common.activation import (
     softmax_over_maps,
     with_activation,
 )
-from znni.primitives.cpu.common.flat_view import flat_view
-from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel
 from znni.primitives.cpu.common.streaming import (
     bytes_to_write,
     fetch_to_write,
@@ -40,12 +39,12 @@ from znni.primitives.cpu.common.streaming import (
 from znni.primitives.cpu.common.workers import share_count, workers
 from znni.primitives.cpu.direct.register_tile import add_tile, registers, tile_width
 
-# A band's sums stay in the second-level cache: of one register tile's maps, or of all maps where
-# input maps have to be copied in several goes.
+# Bytes of a band's sums, which stay in the second-level cache. They are the sums of one register
+# tile's maps, or of all maps if input maps must be copied in several groups.
 SUMS_BYTES = 256 * 1024
-# Input rows of as many maps as fit are copied at a time.
+# Bytes of copied input rows; as many maps as fit are copied at a time.
 PACKED_BYTES = 256 * 1024
-# Positions of a band at most, lest the copied rows of a single map grow too large.
+# Largest number of positions in a band, so that the copied rows of one map do not grow too large.
 BAND_POSITIONS = 4096
 
 # Share of a core's nominal operations per second.
@@ -53,19 +52,19 @@ EFFICIENCY = 0.7
 
 
 class Blocking(NamedTuple):
-    """How a layer is cut up.
+    """Division of a layer into bands and register tiles.
 
     Attributes:
         maps: output maps in a register tile.
         width: positions in a register tile.
-        groups: register tiles that hold all output maps.
+        groups: number of register tiles that hold all output maps.
         rows: output rows in a band.
-        positions: positions of a band, with those that are dropped, in whole tiles.
+        positions: positions in a band, including dropped ones, in whole tiles.
         features: input maps copied at a time.
-        packed: floats of the copied rows, with what the last tile reads beyond them.
-        sums: floats of the sums that are kept at a time.
-        finished: floats of a map's output rows on their way past the caches; none where the
-            output is stored as usual.
+        packed: floats of the copied rows, including those that the last tile reads beyond them.
+        sums: floats of the sums kept at a time.
+        finished: floats of a map's output rows on their way past the caches; 0 if the output is
+            stored as usual.
     """
 
     maps: int
@@ -80,7 +79,7 @@ class Blocking(NamedTuple):
 
     @classmethod
     def of(cls, layer: Conv, shape: Shape5, out: Shape5) -> Blocking:
-        """For a layer on an input of ``shape``."""
+        """Return the blocking for a layer on an input of ``shape``."""
         one_go = cls._keeping(1, layer, shape, out)
         if one_go.features == shape.f:
             return one_go
@@ -88,7 +87,7 @@ class Blocking(NamedTuple):
 
     @classmethod
     def _keeping(cls, kept: int, layer: Conv, shape: Shape5, out: Shape5) -> Blocking:
-        """With the sums of so many groups kept at a time."""
+        """Return the blocking that keeps the sums of so many groups at a time."""
         groups = -(-layer.out_features // registers().maps)
         maps = -(-layer.out_features // groups)
         width = tile_width(maps)
@@ -108,7 +107,7 @@ class Blocking(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a thread works in."""
+        """Bytes of a thread's workspace."""
         return 4 * (self.packed + self.sums + self.finished)
 
 
@@ -122,11 +121,11 @@ class Direct:
     version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Any convolution."""
+        """Return the output's shape for any convolution."""
         return convolved(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """No workspace but the band of each thread."""
+        """Return the cost; the workspace is one band for each thread."""
         layer, out = applied_to(Conv, self, layer, shape)
         blocking = Blocking.of(layer, shape, out)
         maps = blocking.maps * blocking.groups
@@ -147,7 +146,7 @@ class Direct:
         return with_activation(cost, layer.activation, out, FUSED_BY_ROW, self.device.threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Order the weights as the register tile reads them."""
+        """Prepare the layer: order the weights as the register tile reads them."""
         layer, out = applied_to(Conv, self, layer, shape)
         given = conv_weights(layer, weights)
         blocking = Blocking.of(layer, shape, out)
@@ -182,12 +181,12 @@ class Direct:
 
 
 def primitives(device: Device) -> tuple[Direct, ...]:
-    """The direct convolution."""
+    """Return the direct convolution."""
     return (Direct(device),)
 
 
 def _tile_weights(weight: Float32, blocking: Blocking) -> Float32:
-    """Ordered by group, input map, tap and map; zero for maps that fill the last group."""
+    """Return weights by group, input map, tap and map; zero for maps that fill the last group."""
     out_features = weight.shape[0]
     padded = np.zeros((blocking.groups, weight[0].size, blocking.maps), np.float32)
     for o in range(out_features):
@@ -196,7 +195,7 @@ def _tile_weights(weight: Float32, blocking: Blocking) -> Float32:
 
 
 def _tap_offsets(kernel: Vec3, shape: Shape5, blocking: Blocking) -> NDArray[np.int64]:
-    """Where each tap of the copied maps lies, from the position that it contributes to."""
+    """Return the offset of each tap in the copied maps, from the position that it adds to."""
     rows = blocking.rows + kernel.y - 1
     size = (blocking.features, kernel.z, rows, shape.x)
     index = np.arange(np.prod(size), dtype=np.int64).reshape(size)
@@ -207,7 +206,7 @@ def _tap_offsets(kernel: Vec3, shape: Shape5, blocking: Blocking) -> NDArray[np.
 def _pack(memory, start, strides, corner, extent, height, packed):  # type: ignore[no-untyped-def]
     """Copy maps and rows end to end: ``extent`` (f, z, y, x) from ``corner`` (f, z, y).
 
-    Each map's plane takes ``height`` rows, the last of which may be left as they are.
+    Each map's plane takes ``height`` rows. The last rows may keep their old values.
     """
     features, planes, rows, width = extent
     for f in range(features):
@@ -223,9 +222,9 @@ def _pack(memory, start, strides, corner, extent, height, packed):  # type: igno
 
 @numba_kernel
 def _finish(sums, pitch, rows, width, bias, code, finished, y, start):  # type: ignore[no-untyped-def]
-    """Move the sums that count into the output's rows, through bias and activation.
+    """Move the sums of kept positions into the output's rows, with bias and activation.
 
-    By way of ``finished`` if it has room at all, from where they are streamed.
+    If ``finished`` has any room, they are built there and streamed to the output.
     """
     size = rows * width
     streamed = finished.size > 0
@@ -241,7 +240,7 @@ def _finish(sums, pitch, rows, width, bias, code, finished, y, start):  # type: 
 
 @cache
 def _band_kernel(maps: int, width: int) -> Callable[..., None]:
-    """The compiled loop over bands (n, z, y), for one size of register tile."""
+    """Return the compiled loop over bands (n, z, y), for one size of register tile."""
 
     @numba_kernel
     def convolve_bands(  # type: ignore[no-untyped-def]

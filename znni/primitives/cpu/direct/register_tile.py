@@ -1,8 +1,8 @@
 """The innermost step of a direct convolution: a tile of sums that stays in registers.
 
-Written as LLVM instructions on explicit vectors, because compilers do not find this blocking
-by themselves (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008,
-is the source of the idea).
+It is written as LLVM instructions on explicit vectors, because compilers do not find this blocking
+by themselves. The idea is from Goto and van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication", 2008.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Registers(NamedTuple):
 
     Attributes:
         lanes: floats in one register.
-        sums: registers to keep sums in; the others hold inputs and weights.
-        maps: output maps to work on at once, at most.
+        sums: number of registers that hold sums; the others hold inputs and weights.
+        maps: largest number of output maps in a tile.
     """
 
     lanes: int
@@ -40,14 +40,14 @@ MOST_VECTORS = 6
 
 @cache
 def registers() -> Registers:
-    """Of the processor that this runs on."""
+    """Return the vector registers of the processor at hand."""
     features = binding.get_host_cpu_features()
     found = (kind for name, kind in REGISTERS.items() if features.get(name))
     return next(found, BASELINE)
 
 
 def tile_width(maps: int) -> int:
-    """Positions per tile, so that ``maps`` rows of sums fill the registers set aside for them."""
+    """Return the positions per tile for which ``maps`` rows of sums fill the sums' registers."""
     kind = registers()
     return kind.lanes * min(kind.sums // maps, MOST_VECTORS)
 
@@ -72,8 +72,8 @@ def add_tile(
 
     ``sums[sums_start + m * sums_pitch + i] += weights[weights_start + t * maps + m]
     * inputs[inputs_start + offsets[t] + i]``, summed over all taps t, for every m and i. ``maps``
-    and ``width`` are compile-time constants, the arrays one-dimensional; nothing checks bounds.
-    Unless ``continued``, the sums before are taken to be zero.
+    and ``width`` are compile-time constants. The arrays are one-dimensional, and bounds are not
+    checked. Unless ``continued``, the sums before are taken to be zero.
     """
     rows, vectors = maps.literal_value, width.literal_value // registers().lanes
     signature = types.void(
@@ -119,7 +119,7 @@ def add_tile(
             vectors_at(builder.gep(first_sums, [builder.mul(arguments[4], index(row))]))
             for row in range(rows)
         ]
-        # LLVM turns these stack slots, only ever loaded and stored whole, into registers.
+        # LLVM turns these stack slots into registers, as they are only loaded and stored whole.
         slots = [
             [cgutils.alloca_once(builder, vector) for _ in row]  # type: ignore[no-untyped-call]
             for row in targets

@@ -1,8 +1,8 @@
-"""The loops of a direct convolution that is pooled at once: 16 output maps to a vector.
+"""The loops of a direct convolution with immediate pooling: 16 output maps to a vector.
 
-All sums under one pooling window are kept together, in registers where these are wide. Each
-input voxel that they see is read once, and added to all of them that have a tap there; only their
-maximum is stored.
+All sums under one pooling window are kept together, in registers if these are wide enough. Each
+input voxel under them is read once and added to every sum that has a tap there. Only the maximum
+of the sums is stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCRATCH_FLOATS = LANES * LANES
 
 ARGUMENTS = {
     "counter": INDICES,
-    "rows": INDEX,  # of the output: of all its images' planes
+    "rows": INDEX,  # output rows in all planes of all images
     **image_parameters("source"),
     "in_features": INDEX,
     **image_parameters("target"),
@@ -30,7 +30,7 @@ ARGUMENTS = {
     "out_y": INDEX,
     "out_x": INDEX,
     "weights": FLOATS,  # (group of output maps, input map, tap, lane)
-    "bias": FLOATS,  # of whole groups
+    "bias": FLOATS,  # for whole groups
     "floor": FLOATS,
     "pooled": FLOATS,  # the worker's scratch
 }
@@ -38,7 +38,7 @@ ARGUMENTS = {
 
 @cache
 def pooled_taps(kernel: Vec3, window: Vec3) -> Kernel:
-    """Compute rows of output maps, as long as there are any that no other worker has claimed."""
+    """Return a kernel that claims and computes rows of output maps until none is left."""
     emit = Emitter(f"pooled_taps_{kernel}_{window}", **ARGUMENTS)
     with emit.claims(emit["counter"], emit["rows"]) as number:
         plane, y = _divided(emit, number, emit["out_y"])
@@ -74,7 +74,7 @@ def _divided(emit: Emitter, number: Value, by: Value) -> tuple[Value, Value]:
 def _pooled_voxel(
     emit: Emitter, kernel: Vec3, window: Vec3, corner: Value, feature: Value
 ) -> Value:
-    """16 maps' maximum over the window whose sums see the input from ``corner`` on."""
+    """Return the maximum of 16 maps over the window whose sums see the input from ``corner``."""
     taps = {tap: i for i, tap in enumerate(offsets(kernel))}
     sums = {place: emit.variable(emit.constant(0.0)) for place in offsets(window)}
     group = emit.at(

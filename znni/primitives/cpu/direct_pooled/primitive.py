@@ -1,6 +1,6 @@
-"""Direct convolution with the max-pooling after it, for small kernels.
+"""Direct convolution of a first layer with its max-pooling, for small kernels.
 
-As ``fft_tiled_pooled``, for kernels of so few taps that a transform is more work.
+It is like ``fft_tiled_pooled``, for kernels with so few taps that a transform is more work.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.direct_pooled.pooled_taps import SCRATCH_FLOATS, pooled_taps
 
-# The multiply-adds of a pooled voxel and an input map, all written out in the kernel; and the sums
-# that they go to, which want to stay in registers.
+# Largest number of multiply-adds for a pooled voxel and an input map, all unrolled in the kernel.
+# The second limit is on the sums that they add to, which should stay in registers.
 MOST_PRODUCTS = 512
 MOST_SUMS = 24
 
@@ -41,7 +41,7 @@ EFFICIENCY = 0.62
 
 @dataclass(frozen=True)
 class DirectPooled:
-    """Direct convolution and plain max-pooling in one."""
+    """Direct convolution and plain max-pooling in one primitive."""
 
     device: Device
     name: str = "direct_pooled"
@@ -49,12 +49,12 @@ class DirectPooled:
     version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """A convolution of few taps with its pooling."""
+        """Return the output's shape for a convolution of few taps with its pooling."""
         found = self._found(layer, shape)
         return found and found[1]
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """A multiply-add for each tap of each voxel; the image read and written."""
+        """Return the cost: a multiply-add for each tap of each voxel, and the memory traffic."""
         pair, out = applying(self._found(layer, shape), self, layer, shape)
         taps = pair.conv.in_features * pair.conv.kernel.volume
         maps = whole_vectors(out.f)
@@ -74,7 +74,7 @@ class DirectPooled:
         return with_activation(cost, activation, out, FUSED_BY_VECTOR, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Order the weights as the kernel reads them."""
+        """Prepare the layer, with the weights in the order in which the kernel reads them."""
         pair, out = applying(self._found(layer, shape), self, layer, shape)
         given = conv_weights(pair.conv, weights)
         kernel = pooled_taps(pair.conv.kernel, pair.pool.window)
@@ -121,12 +121,12 @@ class DirectPooled:
 
 
 def primitives(device: Device) -> tuple[DirectPooled, ...]:
-    """The direct convolution with its pooling."""
+    """Return the direct convolution with its pooling."""
     return (DirectPooled(device),)
 
 
 def _by_lanes(weight: Float32) -> Float32:
-    """Weights as (group of 16 output maps, input map, tap, lane); zero for maps that lack."""
+    """Return weights as (group of 16 output maps, input map, tap, lane), padded with zero maps."""
     out_features, in_features = weight.shape[:2]
     maps = np.zeros((whole_vectors(out_features), *weight.shape[1:]), np.float32)
     maps[:out_features] = weight

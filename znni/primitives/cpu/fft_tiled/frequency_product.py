@@ -1,7 +1,7 @@
-"""At every frequency, a (tiles x input maps) by (input x output maps) complex matrix product.
+"""A complex matrix product at every frequency: (tiles x input maps) by (input x output maps).
 
-The format of the numbers says which sums make up a complex product (``number_formats``). What
-each sum takes of the rows and of the kernels is laid out once per frequency.
+The number format decides which sums make up a complex product (``number_formats``). The parts of
+rows and kernels that each sum takes are laid out once per frequency.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from znni.primitives.cpu.fft_tiled.number_formats import NumberFormat
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
-# Fewer rows than this are few: the time is that of reading the kernels.
+# With fewer rows than this, the time is that of reading the kernels.
 FEW_ROWS = 12
 
 
 def scratch_floats(rows: int, in_features: int, numbers: NumberFormat) -> int:
-    """Floats of scratch of one worker."""
+    """Return the floats of one worker's scratch."""
     panel = max(numbers.blocks) * in_features * numbers.products * LANES
     return rows * numbers.parts * whole_vectors(in_features) + panel
 
 
 def product_flops(rows: int, in_features: int, out_features: int, numbers: NumberFormat) -> int:
-    """Operations at one frequency: 2 for each multiply-add of float32 or of a pair.
+    """Return the operations at one frequency: 2 for each multiply-add of float32 or of a pair.
 
-    Padded maps are included.
+    Operations on padded maps are included.
     """
     return 2 * numbers.products * rows * in_features * whole_vectors(out_features)
 
 
 @cache
 def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> PhaseKernel:
-    """Replace spectra of input maps by spectra of output maps; a share is some frequencies.
+    """Return a phase that replaces spectra by products in place; a share is some frequencies.
 
     Args:
-        groups: of 16 output maps.
-        few_rows: ask for the next frequency's kernels at twice the pace. With many rows, that
-            would be more loads than there is time for.
-        numbers: the spectra's format.
+        groups: number of groups of 16 output maps.
+        few_rows: True to prefetch the next frequency's kernels at twice the pace. With many rows,
+            there would be no time for so many loads.
+        numbers: format of the spectra.
     """
     emit = PhaseEmitter(
         f"frequency_product_{groups}{numbers.suffix}" + "_few_rows" * few_rows,
@@ -78,7 +78,7 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Pha
             _split_kernels(emit, numbers, starts, panel)
             target = emit.at(spectra, group * numbers.floats)
             with emit.when(rows, ">=", height), emit.loop(rows, step=height) as row:
-                # The last block is shifted back: its first rows are computed twice.
+                # The last block is shifted back, so that its first rows are computed twice.
                 start = emit.smaller(row, emit.minus(rows, height))
                 _block_product(emit, numbers, start, height, panel, width, target, part, ahead)
             with emit.when(rows, "<", height), emit.loop(rows) as row:
@@ -87,7 +87,7 @@ def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> Pha
 
 
 class _Ahead:
-    """Asks for the next frequency's numbers, one line of each array at a time."""
+    """A prefetcher of the next frequency's numbers, one line of each array at a time."""
 
     def __init__(self, emit: Emitter, *arrays: tuple[Value, Value]) -> None:
         self._emit = emit
@@ -95,7 +95,7 @@ class _Ahead:
         self._position = emit.variable(emit.index(0))
 
     def ask(self) -> None:
-        """Ask for the next line of each array, or for its last one again."""
+        """Prefetch the next line of each array, or its last one again."""
         emit, position = self._emit, self._position.get()
         for start, floats in self._arrays:
             emit.prefetch(emit.at(start, emit.smaller(position, floats)), near=False)
@@ -103,7 +103,7 @@ class _Ahead:
 
 
 def _pieces(emit: Emitter, start: Value, floats: Value, pieces: int) -> list[tuple[Value, Value]]:
-    """An array as several equal ones."""
+    """Divide an array into several equal pieces."""
     piece = emit.quotient(floats, pieces)
     return [(emit.at(start, emit.times(piece, i)), piece) for i in range(pieces)]
 
@@ -111,7 +111,7 @@ def _pieces(emit: Emitter, start: Value, floats: Value, pieces: int) -> list[tup
 def _split_rows(
     emit: Emitter, numbers: NumberFormat, spectra: Value, in_groups: Value, part: Value
 ) -> None:
-    """Rows of a frequency to scratch: (row; part; map)."""
+    """Copy rows of a frequency to scratch: (row; part; map)."""
     row_floats = emit.times(part, numbers.parts)
     with emit.loop(emit["rows"]) as row, emit.loop(in_groups) as group:
         source = emit.at(spectra, emit.times(row, emit["row_stride"]))
@@ -123,7 +123,7 @@ def _split_rows(
 
 
 def _split_kernels(emit: Emitter, numbers: NumberFormat, starts: list[Value], panel: Value) -> None:
-    """Kernels of a frequency to scratch: (input map; group; part; lane)."""
+    """Copy kernels of a frequency to scratch: (input map; group; part; lane)."""
     width = len(starts)
     with emit.loop(emit["in_features"]) as c:
         target = emit.at(panel, emit.times(c, width * numbers.products * LANES))
@@ -144,7 +144,7 @@ def _block_product(
     part: Value,
     ahead: _Ahead,
 ) -> None:
-    """The product of a few rows with the kernels of a panel."""
+    """Compute the product of a few rows with the kernels of a panel."""
     products = numbers.products
     row_floats = emit.times(part, numbers.parts)
     rows = [

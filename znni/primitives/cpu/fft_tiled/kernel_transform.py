@@ -1,9 +1,9 @@
-"""Spectra of a layer's kernels on the frequencies of a tile, as small matrix products.
+"""Spectra of a layer's kernels at the frequencies of a tile, as small matrix products.
 
-A kernel has few taps along an axis, so each axis is a product of a (taps x frequencies) matrix
-with what the axes before have left, which is far less work than the transform of a tile of
-zeros with a kernel in one corner. The spectra are conjugated, because the layer is a
-cross-correlation, and divided by the tile's voxels, because the tiles' inverse transform is not.
+A kernel has few taps along an axis. So each axis is the product of a (taps x frequencies) matrix
+with the result of the previous axes. That is far less work than the transform of a tile of zeros
+with a kernel in one corner. The spectra are conjugated, because the layer is a cross-correlation.
+They are divided by the tile's voxels, because the tiles' inverse transform does not divide.
 """
 
 from __future__ import annotations
@@ -39,19 +39,22 @@ FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 def spectrum_shape(
     tile: Vec3, out_features: int, in_features: int, numbers: NumberFormat
 ) -> tuple[int, int, int, int]:
-    """Shape of the kernels' spectra: (frequency, group of output maps, input map, float)."""
+    """Return the shape of the kernels' spectra: (frequency, output group, input map, float).
+
+    An output group is 16 output maps.
+    """
     groups = whole_vectors(out_features) // LANES
     return frequencies(tile), groups, in_features, numbers.floats
 
 
 def scratch_floats(kernel: Vec3) -> int:
-    """Floats of scratch of one worker."""
+    """Return the floats of one worker's scratch."""
     taps = kernel.volume * LANES
     return taps + (kernel.z * kernel.y + kernel.z) * NUMBER
 
 
 def transform_flops(tile: Vec3, kernel: Vec3) -> int:
-    """Operations for the kernels between one input map and 16 output maps."""
+    """Return the operations for the kernels between one input map and 16 output maps."""
     along_x = 4 * kernel.volume
     along_y = 8 * kernel.z * kernel.y * tile.y
     along_z = 8 * kernel.z * frequencies(tile)
@@ -64,12 +67,12 @@ def transform_kernels(
     """Transform all kernels of a layer.
 
     Args:
-        weight: (out, in, z, y, x), C-contiguous.
-        tile: extents.
-        spectra: of ``spectrum_shape``, overwritten. Each number begins on a cache line, as
-            stores past the caches want it, and is contiguous; the other axes have any strides.
-        numbers: the spectra's format.
-        workers: who do it.
+        weight: weights (out, in, z, y, x), C-contiguous.
+        tile: extents of a tile.
+        spectra: array of ``spectrum_shape``, overwritten. Each number is contiguous and begins on a
+            cache line, as stores past the caches require. The other axes may have any strides.
+        numbers: format of the spectra.
+        workers: threads that do the work.
     """
     out_features, in_features = weight.shape[:2]
     kernel = Vec3(*weight.shape[2:])
@@ -110,14 +113,14 @@ def transform_kernels(
 
 
 def _roots(taps: int, length: int, count: int) -> Float32:
-    """exp(+2 pi i t f / length) as (frequency f, tap t, part)."""
+    """Return exp(+2 pi i t f / length) as (frequency f, tap t, part)."""
     angles = 2 * np.pi / length * (np.outer(np.arange(count), np.arange(taps)) % length)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
 
 @cache
 def _transform(numbers: NumberFormat) -> PhaseKernel:
-    """All frequencies of the kernels between one input map and up to 16 output maps."""
+    """Return a phase that transforms the kernels from one input map to 16 output maps per share."""
     emit = PhaseEmitter(
         f"transform_kernels{numbers.suffix}",
         weight=FLOATS,
@@ -170,7 +173,8 @@ def _transform(numbers: NumberFormat) -> PhaseKernel:
             source = emit.at(taps, emit.times(emit.times(row, taps_x), LANES))
             total = _real_product(emit, source, roots, taps_x)
             _put(emit, total, emit.at(along_x, emit.times(row, NUMBER)), FLOAT32)
-        # The first and, of an even tile, the last column hold conjugates: see tile_transform.
+        # The first column holds conjugates, and so does the last if the tile is even: see
+        # tile_transform.
         apart = emit.plus(emit["own_columns"], 1)
         place = emit.minus(fx, emit.times(emit.quotient(fx, apart), apart))
         rows_here = emit.chosen(place, "==", emit.index(0), emit["whole_rows"], tile_y)
@@ -191,7 +195,7 @@ def _transform(numbers: NumberFormat) -> PhaseKernel:
 
 
 def _column(emit: Emitter, fy: Value, fx: Value) -> Value:
-    """Where a column lies in the spectrum."""
+    """Return the number of a column in the spectrum."""
     beyond = emit.minus(fy, emit["whole_rows"])
     own = emit.plus(emit.times(beyond, emit["own_columns"]), emit.minus(fx, 1))
     after_whole = emit.plus(emit.times(emit["whole_rows"], emit["half_x"]), own)
@@ -204,7 +208,7 @@ def _row(emit: Emitter, roots: Value, frequency: Value, taps: Value) -> Value:
 
 
 def _real_product(emit: Emitter, source: Value, roots: Value, taps: Value) -> tuple[Value, Value]:
-    """Sum over taps of real vector times root."""
+    """Return the sum over taps of real vector times root."""
     real, imaginary = (emit.variable(emit.constant(0.0)) for _ in range(2))
     with emit.loop(taps) as tap:
         value = emit.load(emit.at(source, emit.times(tap, LANES)))
@@ -215,7 +219,7 @@ def _real_product(emit: Emitter, source: Value, roots: Value, taps: Value) -> tu
 
 
 def _product(emit: Emitter, source: Value, roots: Value, taps: Value) -> tuple[Value, Value]:
-    """Sum over taps of complex vector times root."""
+    """Return the sum over taps of complex vector times root."""
     real, imaginary = (emit.variable(emit.constant(0.0)) for _ in range(2))
     with emit.loop(taps) as tap:
         address = emit.at(source, emit.times(tap, NUMBER))

@@ -1,8 +1,8 @@
-"""How the numbers of spectra are kept, and what a product of two of them takes.
+"""Formats for the numbers of spectra, and the products of two such numbers.
 
-A number is what 16 maps have at one frequency. Between the passes of a transform it is two
-vectors of float32; in spectra it has a format, which decides the accuracy of the layer, the
-memory that the spectra take, and the multiply-adds of their products.
+A number holds the values of 16 maps at one frequency. Between the passes of a transform it is two
+vectors of float32. In spectra it has a format. The format decides the accuracy of the layer, the
+memory of the spectra, and the multiply-adds of their products.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["BFLOAT16", "FLOAT32", "NUMBER", "NumberFormat"]
 class NumberFormat(ABC):
     """A format of spectra.
 
-    A product's sum number j multiplies part ``row_parts[j]`` of an input map's number, which is
-    broadcast, by part j of a kernel's.
+    A product consists of several sums. Sum j multiplies part ``row_parts[j]`` of an input map's
+    number, broadcast to all lanes, by part j of a kernel's number.
 
     Attributes:
-        suffix: of the names of kernels and primitives.
-        floats: that a number takes, of 4 bytes each.
-        row_parts: of each sum that makes up a product.
+        suffix: suffix of the names of kernels and primitives.
+        floats: size of a number, in floats of 4 bytes.
+        row_parts: part of the input map's number that each sum takes.
         efficiencies: shares of a core's nominal operations per second that forward transforms,
             products and inverse transforms sustain on Zen 4.
     """
@@ -42,56 +42,57 @@ class NumberFormat(ABC):
     @property
     @abstractmethod
     def blocks(self) -> dict[int, int]:
-        """Rows of a block by its groups of 16 output maps: their sums are held in registers."""
+        """Rows of a block, by its groups of 16 output maps; registers hold a block's sums."""
 
     @property
     def products(self) -> int:
-        """Multiply-adds of a complex one, and sums of a product."""
+        """Number of multiply-adds in a complex one, which is the number of sums."""
         return len(self.row_parts)
 
     @property
     def parts(self) -> int:
-        """Vectors that the product's rows have of a number."""
+        """Number of vectors that the product's rows hold for a number."""
         return max(self.row_parts) + 1
 
     def efficiencies_on(self, device: Device) -> tuple[float, float, float]:
-        """Those of another processor."""
-        del device  # whose rate of float32 is in its nominal operations
+        """Return the efficiencies on another processor."""
+        del device  # its nominal operations already give its rate of float32
         return self.efficiencies
 
     @abstractmethod
     def reader(
         self, emit: Emitter, numbers: Sequence[Value], ahead: Value | None
     ) -> Callable[[int], Value]:
-        """What loads a part of the numbers at some addresses: real 0, imaginary 0, real 1, ...
+        """Return a loader of parts of the numbers at some addresses.
 
-        With ``ahead`` floats, it asks for what lies so far ahead.
+        The parts are numbered real 0, imaginary 0, real 1, and so on. If ``ahead`` is given, the
+        loader also prefetches that many floats ahead.
         """
 
     @abstractmethod
     def writer(
         self, emit: Emitter, numbers: Sequence[Value], streaming: bool
     ) -> Callable[[int, Value], None]:
-        """What stores the parts of numbers at some addresses, given in order.
+        """Return a function that stores parts of numbers at some addresses, called in order.
 
-        With ``streaming``, they go past the caches.
+        With ``streaming``, the stores go past the caches.
         """
 
     @abstractmethod
     def row_vectors(self, emit: Emitter, number: Value) -> Iterator[Value]:
-        """The parts of an input maps' number that a product takes, each when it is wanted."""
+        """Yield the parts of an input map's number that a product takes, each when needed."""
 
     @abstractmethod
     def kernel_vectors(self, emit: Emitter, number: Value) -> Sequence[Value]:
-        """The parts of a kernels' number that a product takes, one for each sum."""
+        """Return the parts of a kernel's number that a product takes, one for each sum."""
 
     @abstractmethod
     def multiply_add(self, emit: Emitter, value: Value, kernel: Value, total: Value) -> Value:
-        """A sum with one more term."""
+        """Return a sum with one more term."""
 
     @abstractmethod
     def put_sums(self, emit: Emitter, sums: Sequence[Value], number: Value) -> None:
-        """Store the number that a product's sums make."""
+        """Store the number that a product's sums give."""
 
 
 class Float32Format(NumberFormat):
@@ -99,8 +100,8 @@ class Float32Format(NumberFormat):
 
         re = (a + b) c - b (c + d),   im = (a + b) c + a (d - c)   for (a + ib)(c + id)
 
-    with the sums of a and b, and of c and d, formed once per row and per kernel. That is a
-    quarter fewer multiply-adds; the error stays of the order of float32's, relative to the
+    The sums of a and b, and of c and d, are formed once per row and per kernel. That saves a
+    quarter of the multiply-adds. The error stays of the order of float32's, relative to the
     layer's output.
     """
 
@@ -111,13 +112,13 @@ class Float32Format(NumberFormat):
 
     @property
     def blocks(self) -> dict[int, int]:
-        """As many sums as the processor's registers hold."""
+        """As many rows as the processor's registers hold sums for."""
         return {1: 8, 2: 4} if has_wide_registers() else {1: 2}
 
     def reader(
         self, emit: Emitter, numbers: Sequence[Value], ahead: Value | None
     ) -> Callable[[int], Value]:
-        """Loads a vector, which is a cache line, for each part."""
+        """Return a loader of a vector, which is a cache line, for each part."""
 
         def read(part: int) -> Value:
             address = emit.at(numbers[part // 2], part % 2 * LANES)
@@ -130,27 +131,27 @@ class Float32Format(NumberFormat):
     def writer(
         self, emit: Emitter, numbers: Sequence[Value], streaming: bool
     ) -> Callable[[int, Value], None]:
-        """Stores a vector for each part."""
+        """Return a function that stores a vector for each part."""
         put = emit.stream if streaming else emit.store
         return lambda part, value: put(value, emit.at(numbers[part // 2], part % 2 * LANES))
 
     def row_vectors(self, emit: Emitter, number: Value) -> Iterator[Value]:
-        """The parts a, b and a + b."""
+        """Yield the parts a, b and a + b."""
         real, imaginary = self._load(emit, number)
         yield from (real, imaginary)
         yield emit.add(real, imaginary)
 
     def kernel_vectors(self, emit: Emitter, number: Value) -> Sequence[Value]:
-        """The parts d - c, c + d and c."""
+        """Return the parts d - c, c + d and c."""
         real, imaginary = self._load(emit, number)
         return emit.subtract(imaginary, real), emit.add(real, imaginary), real
 
     def multiply_add(self, emit: Emitter, value: Value, kernel: Value, total: Value) -> Value:
-        """One real product."""
+        """Add one real product."""
         return emit.multiply_add(value, kernel, total)
 
     def put_sums(self, emit: Emitter, sums: Sequence[Value], number: Value) -> None:
-        """The two combinations of the three."""
+        """Store the two combinations of the three sums."""
         with_d_minus_c, with_c_plus_d, common = sums
         emit.store(emit.subtract(common, with_c_plus_d), number)
         emit.store(emit.add(common, with_d_minus_c), emit.at(number, LANES))
@@ -162,8 +163,8 @@ class Float32Format(NumberFormat):
 class Bfloat16Format(NumberFormat):
     """One vector of (real, imaginary) pairs of bfloat16, multiplied and added in float32.
 
-    An instruction multiplies pairs and adds both products, so that a complex multiply-add takes
-    two: with (c, -d) for the real part, with (d, c) for the imaginary one.
+    One instruction multiplies pairs and adds both products. So a complex multiply-add takes two:
+    with (c, -d) for the real part, and with (d, c) for the imaginary part.
     """
 
     suffix = "_bfloat16"
@@ -172,19 +173,19 @@ class Bfloat16Format(NumberFormat):
     efficiencies = (0.3, 0.69, 0.23)
 
     def efficiencies_on(self, device: Device) -> tuple[float, float, float]:
-        """Products take as long as the processor's multiplication of pairs."""
+        """Return efficiencies for which products follow the processor's rate for pairs."""
         forward, product, inverse = self.efficiencies
         return forward, product * device.pairs_per_cycle / PAIRS_PER_CYCLE, inverse
 
     @property
     def blocks(self) -> dict[int, int]:
-        """Sums enough to hide the instruction's latency."""
+        """Rows with enough sums to hide the instruction's latency."""
         return {1: 8, 2: 4}
 
     def reader(
         self, emit: Emitter, numbers: Sequence[Value], ahead: Value | None
     ) -> Callable[[int], Value]:
-        """Loads half of each pair; both are in one cache line."""
+        """Return a loader of one half of each pair; both halves are in one cache line."""
 
         def read(part: int) -> Value:
             number = numbers[part // 2]
@@ -198,7 +199,7 @@ class Bfloat16Format(NumberFormat):
     def writer(
         self, emit: Emitter, numbers: Sequence[Value], streaming: bool
     ) -> Callable[[int, Value], None]:
-        """Stores the pairs of a number once both parts are there."""
+        """Return a function that stores the pairs of a number when both parts are known."""
         put = emit.stream if streaming else emit.store
         firsts: list[Value] = []
 
@@ -211,20 +212,20 @@ class Bfloat16Format(NumberFormat):
         return write
 
     def row_vectors(self, emit: Emitter, number: Value) -> Iterator[Value]:
-        """The pairs as they are."""
+        """Yield the pairs unchanged."""
         yield emit.load(number)
 
     def kernel_vectors(self, emit: Emitter, number: Value) -> Sequence[Value]:
-        """(c, -d) and (d, c)."""
+        """Return the parts (c, -d) and (d, c)."""
         pairs = emit.load(number)
         return emit.negate_seconds(pairs), emit.swap_pairs(pairs)
 
     def multiply_add(self, emit: Emitter, value: Value, kernel: Value, total: Value) -> Value:
-        """The products of both halves."""
+        """Add the products of both halves."""
         return emit.multiply_add_pairs(value, kernel, total)
 
     def put_sums(self, emit: Emitter, sums: Sequence[Value], number: Value) -> None:
-        """Real and imaginary parts are the sums themselves."""
+        """Store the two sums, which are the real and the imaginary parts."""
         real, imaginary = sums
         emit.store(emit.pairs(real, imaginary), number)
 

@@ -1,8 +1,8 @@
-"""Overlap-save: which tiles of which extents cover a valid convolution's output.
+"""Overlap-save: the extents and places of tiles that cover a valid convolution's output.
 
-A tile of T voxels holds T - k + 1 valid outputs along an axis with a kernel of k. Tiles lie
-side by side in the output and overlap in the input; the last one is shifted back inside. Where
-the output is pooled, its voxels are those of the pooled one, and tiles hold whole windows.
+A tile of T voxels holds T - k + 1 valid outputs along an axis with a kernel of k. Tiles lie side by
+side in the output and overlap in the input. The last one is shifted back inside. If the output is
+pooled, output voxels are pooled voxels, and tiles hold whole windows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from znni.core.shapes import Vec3
 from znni.network.weights import Float32
 
-# Extents that tiles can have: products of small factors.
+# Possible extents of tiles: products of small factors.
 LENGTHS = (4, 6, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24, 28, 30, 32, 36, 40)
 
-# Start, and what is skipped along z, y and x.
+# Columns: start of a tile, and outputs to skip along z, y and x.
 TABLE_COLUMNS = 4
 
 UNPOOLED = Vec3(1, 1, 1)
@@ -27,15 +27,15 @@ UNPOOLED = Vec3(1, 1, 1)
 def tile_extents(
     largest: Vec3, smaller: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED
 ) -> Vec3 | None:
-    """Extents of the tiles for a layer on images of ``size``.
+    """Return the extents of the tiles for a layer on images of ``size``.
 
-    Along each axis the length up to ``largest`` whose tiles have the fewest voxels together, of
-    those the largest. Along z and y no transform at all, a length of 1, where the kernel has
-    one tap and nothing is pooled.
+    Along each axis, candidates are the lengths up to ``largest``. The choice is the length whose
+    tiles have the fewest voxels in total, and among several the largest. Along z and y the length
+    is 1 (no transform) if the kernel has one tap and nothing is pooled.
 
     Returns:
-        The extents, or None where no tile can be larger than the kernel, or where none is
-        larger than ``smaller``: then a ``largest`` of that does the same.
+        The extents. The result is None if no tile can be larger than the kernel. It is also None
+        if none is larger than ``smaller``: then a ``largest`` of that gives the same tiles.
     """
     extents = [
         1 if taps == across == 1 and axis != "x" else _extent(most, voxels, taps, across)
@@ -60,18 +60,18 @@ def _extent(largest: int, voxels: int, taps: int, across: int) -> int | None:
 def inner_extents(
     tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED
 ) -> tuple[Vec3, Vec3]:
-    """Voxels that a tile reads and that it writes: fewer than it holds where the image ends."""
+    """Return the voxels that a tile reads and writes; small images have fewer than a tile holds."""
     written = (tile.minimum(size) - kernel + 1) // window
     return written * window + kernel - 1, written
 
 
 def tiles_of(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) -> NDArray[np.int64]:
-    """The tiles of an image, z slowest; together they write every output exactly once.
+    """Return the tiles of an image, z slowest; together they write every output exactly once.
 
     Returns:
-        (tiles, 2, 3): each tile's first output voxel, which is ``window`` times as far in the
-        input, and how many of its first outputs along each axis the tile before it has written
-        already.
+        An array (tiles, 2, 3). It has each tile's first output voxel, and the number of its first
+        outputs along each axis that the previous tile has already written. In the input, the first
+        voxel is ``window`` times as far.
     """
     _, step = inner_extents(tile, size, kernel, window)
     corners, skips = [], []
@@ -84,7 +84,7 @@ def tiles_of(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) -> N
 
 
 def tile_count(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) -> int:
-    """How many tiles cover the output of one image."""
+    """Return the number of tiles that cover the output of one image."""
     _, step = inner_extents(tile, size, kernel, window)
     return ((size - kernel + 1) // window).ceil_div(step).volume
 
@@ -92,16 +92,17 @@ def tile_count(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) ->
 def tile_table(
     tiles: NDArray[np.int64], array: Float32, step: Vec3 = UNPOOLED
 ) -> NDArray[np.int64]:
-    """The tiles of all images of an array for the kernels, image slowest.
+    """Return a table for the kernels of the tiles of all images in an array, image slowest.
 
     Args:
-        tiles: of one image, as ``tiles_of`` has them.
-        array: (n, f, z, y, x), the input or the output.
-        step: its voxels from one output voxel to the next: the window, of an input to be pooled.
+        tiles: tiles of one image, from ``tiles_of``.
+        array: input or output (n, f, z, y, x).
+        step: voxels of the array for each output voxel. It is the window for an input to be
+            pooled.
 
     Returns:
-        (tile, column): where the tile starts, in elements from the first voxel of all, and what
-        it skips along z, y and x.
+        A table (tile, column). It has the tile's start, in elements from the first voxel of the
+        array, and the outputs that it skips along z, y and x.
     """
     images = len(array)
     image, _, *voxels = (stride // array.itemsize for stride in array.strides)

@@ -1,10 +1,10 @@
 """Convolution by overlap-save: small Fourier transforms of tiles that stay in cache.
 
-A tile of T voxels along an axis gives T - k + 1 outputs. The spectra of a batch of tiles lie
-frequency by frequency, so that a layer is a matrix product at each, the kernels' spectra being
-read once for the whole batch; the product is made in place, and the inverse transform computes
-only what is valid. The kernels' spectra are made once and kept between calls, or, to save
-memory, made in each call.
+A tile of T voxels along an axis gives T - k + 1 outputs. The spectra of a batch of tiles are stored
+frequency by frequency, so that a layer is a matrix product at each frequency. The kernels' spectra
+are read once for the whole batch. The product is made in place, and the inverse transform computes
+only valid outputs. The kernels' spectra are made once and kept between calls, or made in each call
+to save memory.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from znni.primitives.cpu.fft_tiled.number_formats import BFLOAT16, FLOAT32, Numb
 from znni.primitives.cpu.fft_tiled.overlap_save import tile_extents
 from znni.primitives.cpu.fft_tiled.tile_batches import TileBatches
 
-# The largest extents of tiles that are offered. Extents between them are used too.
+# Offered limits on the extents of tiles. Extents between them are used too.
 TILES = (8, 12, 16, 20, 24, 32, 40)
 
-# Share of a core's nominal operations per second that the kernels' transforms sustain. Those of 80
-# maps took 2 to 97 ms on two cores, by tile and kernel: that of 3^3 in tiles of 16 7 ms, 106 MB.
+# Share of a core's nominal operations per second that the kernels' transforms sustain. The
+# transforms for 80 maps took 2 to 97 ms on two cores, by tile and kernel. For 3^3 kernels in tiles
+# of 16 they took 7 ms and 106 MB.
 KERNEL_EFFICIENCY = 0.35
 
-# Of a batch of tiles: forward transforms, products and inverse transforms.
+# Phases of a batch of tiles: forward transforms, products and inverse transforms.
 PHASES = 3
 
 
@@ -40,11 +41,11 @@ class FftTiled:
     """Overlap-save convolution with tiles of up to ``tile`` voxels along each axis.
 
     Attributes:
-        device: where it runs.
-        tile: the largest extent of a tile along an axis.
-        resident: whether the kernels' spectra are kept between calls.
-        numbers: the format of the spectra.
-        accuracy: the relative error that comes with the format.
+        device: processor that runs it.
+        tile: largest extent of a tile along an axis.
+        resident: True if the kernels' spectra are kept between calls.
+        numbers: format of the spectra.
+        accuracy: relative error of the format.
     """
 
     device: Device
@@ -56,15 +57,18 @@ class FftTiled:
 
     @property
     def name(self) -> str:
-        """``fft_tiled_16`` or ``fft_tiled_16_transient``, by its tile and the spectra's format."""
+        """``fft_tiled_16`` or ``fft_tiled_16_transient``, by tile and number format."""
         return f"fft_tiled_{self.tile}{self.numbers.suffix}" + "_transient" * (not self.resident)
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """None for a kernel that fills a tile, or images that a smaller tile does as well."""
+        """Return the output's shape, or None if a tile of this extent is not useful.
+
+        The kernel may fill the tile, or a smaller tile may serve these images as well.
+        """
         return convolved(layer, shape) if self._batches(layer, shape) else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Operations of the codelets and the products; every pass over the spectra counted."""
+        """Return the cost: operations of codelets and products, and all passes over the spectra."""
         batches = applying(self._batches(layer, shape), self, layer, shape)
         kept, made = (batches.kernel_bytes, 0) if self.resident else (0, batches.kernel_bytes)
         memory = Memory.beside(
@@ -85,7 +89,7 @@ class FftTiled:
         )
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
+        """Compile or load the kernels for the tile's lengths; transform the layer's kernels."""
         from znni.primitives.cpu.fft_tiled.tiled_convolution import TiledConvolution
 
         batches = applying(self._batches(layer, shape), self, layer, shape)
@@ -96,7 +100,8 @@ class FftTiled:
         return _batches(layer, shape, self.tile, self.numbers)
 
 
-# A planner asks for the shape and the cost of each call, with spectra kept and made anew.
+# A planner asks for the shape and the cost of each layer, with spectra kept and with spectra made
+# in each call.
 @lru_cache(maxsize=1024)
 def _batches(
     layer: Operation, shape: Shape5, largest: int, numbers: NumberFormat
@@ -110,9 +115,9 @@ def _batches(
 
 
 def primitives(device: Device) -> tuple[FftTiled, ...]:
-    """Return a primitive for each tile and number format, with kernels' spectra kept and made anew.
+    """Return a primitive for each tile and number format, with spectra kept or made in each call.
 
-    Spectra are kept in bfloat16 only where the processor multiplies bfloat16.
+    Spectra in bfloat16 are offered only if the processor multiplies bfloat16.
     """
     exact = [FftTiled(device, tile, resident) for tile in TILES for resident in (True, False)]
     if not device.bfloat16:

@@ -1,4 +1,4 @@
-"""How a layer's tiles are worked on in batches: sizes, memory and operations, all arithmetic."""
+"""Batches of a layer's tiles: sizes, memory and operations, by arithmetic alone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from znni.primitives.cpu.fft_tiled.number_formats import NumberFormat
 from znni.primitives.cpu.fft_tiled.tile_transform import frequencies
 from znni.primitives.cpu.fft_tiled.tiling import Tiling
 
-# The spectra of a batch of tiles: enough tiles to read the kernels' spectra rarely, and for matrix
-# products with many rows (25 rows run at 153 Gflop/s where 50 run at 175), and not so many that
-# their spectra are what fills the memory: a small part of the images' bytes, or this.
+# Limits on a batch of tiles. Enough tiles let kernels' spectra be read rarely, and give matrix
+# products many rows: 25 rows run at 153 Gflop/s, 50 rows at 175. The batch's spectra should not
+# fill the memory. So they take at most a small part of the images' bytes, or BATCH_BYTES.
 BATCH_TILES = 64
 BATCH_BYTES = 256 * 2**20
 MOST_BATCH_BYTES = 512 * 2**20
@@ -31,10 +31,10 @@ class TileBatches:
 
     Attributes:
         layer: the convolution.
-        shape: of its input.
-        out: shape of its output.
+        shape: shape of the input.
+        out: shape of the output.
         tile: extents of a tile.
-        numbers: the format of the spectra.
+        numbers: format of the spectra.
     """
 
     layer: Conv
@@ -45,22 +45,22 @@ class TileBatches:
 
     @cached_property
     def tiling(self) -> Tiling:
-        """The tiles of all images."""
+        """Tiles of all images."""
         return Tiling(self.tile, self.shape, self.layer.kernel)
 
     @property
     def in_groups(self) -> int:
-        """Groups of 16 input maps."""
+        """Number of groups of 16 input maps."""
         return whole_vectors(self.layer.in_features) // LANES
 
     @property
     def out_groups(self) -> int:
-        """Groups of 16 output maps."""
+        """Number of groups of 16 output maps."""
         return whole_vectors(self.layer.out_features) // LANES
 
     @cached_property
     def batch(self) -> int:
-        """Tiles at a time: batches are as equal as they can be."""
+        """Number of tiles in a batch; batches are as equal as possible."""
         tile_bytes = frequencies(self.tile) * self.tile_stride * FLOAT_BYTES
         share = int(BATCH_SHARE * (self.shape.nbytes + self.out.nbytes))
         batch_bytes = max(BATCH_BYTES, min(MOST_BATCH_BYTES, share))
@@ -70,7 +70,7 @@ class TileBatches:
 
     @property
     def batches(self) -> int:
-        """How many times the kernels' spectra are read."""
+        """Number of batches, each of which reads the kernels' spectra once."""
         return math.ceil(self.tiling.count / self.batch)
 
     # Layout of the spectra: (frequency, tile, group, float)
@@ -84,7 +84,7 @@ class TileBatches:
     def frequency_stride(self) -> int:
         """Floats from one frequency to the next.
 
-        An odd multiple of a number, lest the frequencies meet in a few sets of the cache.
+        It is an odd multiple of a number's size, so that frequencies do not share a few cache sets.
         """
         number = self.numbers.floats
         return (self.batch * self.tile_stride // number | 1) * number
@@ -96,7 +96,7 @@ class TileBatches:
 
     @property
     def scratch_floats(self) -> int:
-        """Floats of scratch of one worker, whatever the stage: whole cache lines."""
+        """Floats of one worker's scratch for any phase, in whole cache lines."""
         floats = max(
             tile_transform.scratch_floats(self.tile),
             frequency_product.scratch_floats(self.batch, self.layer.in_features, self.numbers),
@@ -114,7 +114,7 @@ class TileBatches:
         return math.prod(shape) * FLOAT_BYTES + ALIGNMENT
 
     def workspace_bytes(self, threads: int) -> int:
-        """Bytes beside input and output of a call whose kernels' spectra are there already."""
+        """Return the bytes of a call beside input, output and existing kernel spectra."""
         scratch = threads * self.scratch_floats * FLOAT_BYTES
         spectra = self.spectra_floats * FLOAT_BYTES
         return spectra + scratch + self.tiling.table_bytes + 2 * ALIGNMENT
@@ -136,11 +136,11 @@ class TileBatches:
 
     @property
     def flops(self) -> float:
-        """Operations of a call whose kernels' spectra are there already."""
+        """Operations of a call with existing kernel spectra."""
         return sum(self._flops)
 
     def efficiency(self, device: Device) -> float:
-        """The share of a processor's nominal rate that they sustain, one with another."""
+        """Return the average share of a processor's nominal rate that these operations sustain."""
         shares = zip(self._flops, self.numbers.efficiencies_on(device), strict=True)
         return self.flops / sum(flops / share for flops, share in shares)
 
@@ -152,7 +152,7 @@ class TileBatches:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of all passes: each tile is read, and its spectra written and read twice."""
+        """Bytes of all passes: each tile is read, its spectra are written and read twice."""
         tiling = self.tiling
         voxels = tiling.count * FLOAT_BYTES
         images = voxels * (

@@ -1,8 +1,8 @@
 """Loops over tiles, planes and columns: the order in which a tile's axes are transformed.
 
-The kernels of the axes are arguments, given by their addresses, so that the two drivers serve tiles
-of all extents. Along x and y the work goes plane by plane, so that a plane stays in the nearest
-cache from one pass to the next.
+The kernels for the axes are arguments, given by their addresses. So the two drivers serve tiles of
+all extents. Along x and y the work goes plane by plane, so that a plane stays in the nearest cache
+from one pass to the next.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from znni.primitives.cpu.fft_tiled.planes import PLANE_ARGUMENTS, Planes
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
-# Of both drivers: the forward one leaves bias and floor alone. A share is some tiles of one group
-# of 16 maps.
+# Arguments of both drivers. The forward driver ignores bias and floor. A share is some tiles of one
+# group of 16 maps.
 DRIVER_ARGUMENTS = {
     "rows": INDEX,
     "columns_y": INDEX,
@@ -45,7 +45,7 @@ DRIVER_ARGUMENTS = {
 
 @cache
 def forward_driver() -> PhaseKernel:
-    """Transform tiles from an image to their spectra."""
+    """Return a phase that transforms tiles from an image to their spectra."""
     emit = PhaseEmitter("forward_tiles", **DRIVER_ARGUMENTS)
     share, planes = _Share(emit), Planes(emit)
     with share.tiles() as ([corner, *_], spectrum):
@@ -66,7 +66,7 @@ def forward_driver() -> PhaseKernel:
 
 @cache
 def inverse_driver() -> PhaseKernel:
-    """Transform the spectra of tiles back, into an image."""
+    """Return a phase that transforms the spectra of tiles back into an image."""
     emit = PhaseEmitter("inverse_tiles", **DRIVER_ARGUMENTS)
     share, planes = _Share(emit), Planes(emit)
     with share.tiles() as ([corner, skip_z, *skip], spectrum):
@@ -85,11 +85,11 @@ def inverse_driver() -> PhaseKernel:
 
 
 class _Share:
-    """What the two directions have in common: some tiles of 16 maps.
+    """The common part of the two directions: one share, some tiles of 16 maps.
 
     Attributes:
-        image: what rows of the maps take: two strides, and how many maps there are.
-        bias: of the maps.
+        image: arguments for rows of the maps: two strides, and the number of maps.
+        bias: address of the maps' biases.
     """
 
     def __init__(self, emit: PhaseEmitter) -> None:
@@ -104,9 +104,9 @@ class _Share:
 
     @contextmanager
     def tiles(self) -> Iterator[tuple[list[Value], Value]]:
-        """For every tile, its row of the table, and its spectrum.
+        """Repeat the code emitted inside for each tile, with its row of the table and its spectrum.
 
-        In place of the row's first column stands the address of the tile's first voxel.
+        The row's first column is replaced by the address of the tile's first voxel.
         """
         emit = self._emit
         first_voxel = emit.at(emit["array"], emit.times(self._feature, emit["array_map_stride"]))

@@ -1,20 +1,19 @@
 """Three-dimensional Fourier transforms of tiles, 16 maps at a time.
 
-One kernel per length, direction and axis; a tile of any three lengths is transformed by the
-kernels of its axes, which drivers call (``tile_drivers``, ``pooled_driver``). Between passes a
-number is two vectors, the real and the imaginary parts of 16 maps; in the spectrum it has a format
-of its own:
+There is one kernel per length, direction and axis. Drivers call the kernels of its three axes to
+transform a tile (``tile_drivers``, ``fft_tiled_pooled.driver``). Between passes a number is two
+vectors, the real and the imaginary parts of 16 maps. In the spectrum it has a format of its own:
 
-- image rows: (y, x) of 16 maps, turned in registers into vectors across the maps;
+- image rows: (y, x) of 16 maps, transposed in registers into vectors across the maps;
 - plane: (y, fx, part, lane), with fx < x // 2 + 1;
 - tile scratch: (z, y, fx, part, lane), planes ``plane_stride`` apart;
-- spectrum: (column, fz, ...), frequencies ``frequency_stride`` apart: fz runs fastest, so that
-  the numbers one pass along z writes lie close together.
+- spectrum: (column, fz, ...), frequencies ``frequency_stride`` apart. Here fz runs fastest, so that
+  the numbers written by one pass along z lie close together.
 
-A column is a pair (fy, fx). The spectrum of a real tile is Hermitian: beyond the middle of x all
-columns, and beyond the middle of y those with fx = 0 and fx = x / 2, are conjugates of others.
-They are left out: first come all columns of the ``whole_rows`` of fy, then of each further row
-the ``own_columns`` between.
+A column is a pair (fy, fx). The spectrum of a real tile is Hermitian. Beyond the middle of x all
+columns are conjugates of others. Beyond the middle of y those with fx = 0 and fx = x / 2 are.
+Conjugates are left out. First come all columns of the ``whole_rows`` of fy. Then, for each further
+row, come the ``own_columns`` between.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from znni.core.shapes import Vec3
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.common.image_rows import (
-    a_line_apart,
-    ask_for,
+    line_positions,
     load_transposed,
+    prefetch_rows,
     store_span,
     store_transposed,
     zero,
@@ -39,57 +38,60 @@ from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32, NUMBER, Number
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
-# How far ahead rows of an image are asked for before they are read.
+# Number of rows by which prefetches of an image run ahead of its loads.
 ROWS_AHEAD = 2
 
 
 def half(length: int) -> int:
-    """Frequencies along x: the others are conjugates."""
+    """Return the number of frequencies along x; the others are conjugates."""
     return length // 2 + 1
 
 
 def whole_rows(tile: Vec3) -> int:
-    """Frequencies along y up to the middle."""
+    """Return the number of frequencies along y up to the middle."""
     return tile.y // 2 + 1
 
 
 def own_columns(tile: Vec3) -> int:
-    """Columns of a row beyond the middle that are no conjugates: those from fx = 1 on."""
+    """Return the columns of a row beyond the middle that are no conjugates: from fx = 1 on."""
     return (tile.x - 1) // 2
 
 
 def frequencies(tile: Vec3) -> int:
-    """Frequencies of a tile's spectrum, without the conjugates."""
+    """Return the frequencies of a tile's spectrum, without the conjugates."""
     whole = whole_rows(tile)
     return tile.z * (whole * half(tile.x) + (tile.y - whole) * own_columns(tile))
 
 
 def plane_stride(tile: Vec3) -> int:
-    """Floats from one plane of the scratch to the next.
+    """Return the floats from one plane of the scratch to the next.
 
-    An odd multiple of 128 bytes, lest the planes meet in a few sets of the cache.
+    It is an odd multiple of 128 bytes, so that planes do not share a few cache sets.
     """
     return (tile.y * half(tile.x) | 1) * NUMBER
 
 
 def scratch_floats(tile: Vec3) -> int:
-    """Floats of scratch that the transform of a tile needs."""
+    """Return the floats of scratch that the transform of a tile needs."""
     return tile.z * plane_stride(tile) + LANES * tile.x + LANES
 
 
 def outputs_computed(wanted: int, length: int) -> int:
-    """Outputs of an inverse transform that is asked for ``wanted``: a kernel for every four."""
+    """Return the outputs that an inverse transform computes for ``wanted`` ones.
+
+    The number is rounded up to a multiple of 4, so that there are fewer kernels.
+    """
     return min(length, -(-wanted // 4) * 4)
 
 
 @cache
 def transform_flops(tile: Vec3, inner: Vec3, inverse: bool) -> int:
-    """Operations of one tile's transform, 16 maps at once.
+    """Return the operations of one tile's transform, for 16 maps at once.
 
     Args:
-        tile: extents.
-        inner: extents of what is read (forward) or written (inverse).
-        inverse: which of the two.
+        tile: extents of the tile.
+        inner: extents of the voxels read (forward) or written (inverse).
+        inverse: True for the inverse transform.
     """
     if inverse:
         z, y, x = (outputs_computed(*axis) for axis in zip(inner, tile, strict=True))
@@ -106,22 +108,22 @@ def transform_flops(tile: Vec3, inner: Vec3, inverse: bool) -> int:
 
 @cache
 def inverse_row_codelet(length: int, outputs: int) -> Codelet:
-    """The transform back along x, of which so many outputs are wanted."""
+    """Return the inverse transform along x that computes only the first outputs."""
     return inverse_real_dft(length).first(outputs)
 
 
 @cache
 def column_codelet(length: int, sign: Literal[-1, 1], outputs: int) -> Codelet:
-    """The transform along y or z, of which so many outputs are wanted."""
+    """Return the transform along y or z that computes only the first outputs."""
     return complex_dft(length, sign).first(2 * outputs)
 
 
 @cache
 def forward_rows(length: int) -> Kernel:
-    """Rows of an image of 16 maps to a plane of their spectra along x.
+    """Return a kernel from rows of an image of 16 maps to a plane of their spectra along x.
 
-    Where rows, voxels or maps are missing (``inner`` less than the tile, fewer than 16 maps),
-    zeros take their place: then each row is copied to ``staging`` first.
+    Zeros replace missing rows, voxels or maps (``inner`` less than the tile, fewer than 16 maps).
+    Then each row is copied to ``staging`` first.
     """
     emit = Emitter(
         f"forward_rows_{length}",
@@ -150,7 +152,7 @@ def forward_rows(length: int) -> Kernel:
                 emit.copy_float(emit.at(source, x), emit.at(target, x))
         ahead = emit.at(row, emit.times(emit["y_stride"], ROWS_AHEAD))
         image = emit["map_stride"], emit["maps"]
-        ask_for(emit, ahead, *image, a_line_apart(length), written=False)
+        prefetch_rows(emit, ahead, *image, line_positions(length), written=False)
         source = emit.chosen(*staged, staging, row)
         voxels = load_transposed(emit, source, stride, length)
         target = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
@@ -168,14 +170,15 @@ def forward_rows(length: int) -> Kernel:
 
 @cache
 def inverse_rows(length: int, outputs: int) -> Kernel:
-    """A plane of spectra along x to rows of an image of 16 maps, with bias and activation.
+    """Return a kernel from a plane of spectra along x to image rows, with bias and activation.
+
+    The kernel writes 16 maps. Its arguments ``bias`` and ``floor`` are 16 numbers each: a voxel
+    becomes max(value + bias, floor). If there are fewer than 16 maps, rows pass through
+    ``staging``.
 
     Args:
-        length: of the transform.
-        outputs: voxels computed, from the row's first on.
-
-    Args of the kernel: ``bias`` and ``floor`` are 16 numbers each; a voxel becomes
-    max(value + bias, floor). Fewer than 16 maps go by way of ``staging``.
+        length: length of the transform.
+        outputs: number of voxels computed, from the row's first on.
     """
     emit = Emitter(
         f"inverse_rows_{length}_{outputs}",
@@ -199,7 +202,9 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
     span = emit["skip_x"], emit["inner_x"]
     with emit.loop(emit["inner_y"], emit["skip_y"]) as y:
         row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
-        ask_for(emit, row, emit["map_stride"], emit["maps"], a_line_apart(outputs), written=True)
+        prefetch_rows(
+            emit, row, emit["map_stride"], emit["maps"], line_positions(outputs), written=True
+        )
         source = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         voxels: dict[int, Value] = {}
 
@@ -227,15 +232,15 @@ def columns(
     ahead: bool,
     numbers: NumberFormat = FLOAT32,
 ) -> Kernel:
-    """Complex transforms along one axis, of many columns side by side.
+    """Return a kernel of complex transforms along one axis, for many columns side by side.
 
     Args:
-        length: of the axis.
+        length: length of the axis.
         sign: -1 forward, 1 inverse.
-        outputs: computed of each column, from its first on.
-        streaming: the target is a spectrum: store past the caches.
-        ahead: the source is a spectrum: ask for the next column while at work on this one.
-        numbers: the spectrum's format.
+        outputs: number of outputs computed in each column, from its first on.
+        streaming: True if the target is a spectrum, which is stored past the caches.
+        ahead: True if the source is a spectrum; the next column is prefetched during this one.
+        numbers: format of the spectrum.
     """
     direction = "forward" if sign < 0 else "inverse"
     kind = "_streaming" * streaming + "_ahead" * ahead + numbers.suffix
@@ -249,7 +254,7 @@ def columns(
         step=INDEX,
     )
     step = emit["step"]
-    # The side with the scratch or the plane has its columns next to each other.
+    # Columns in the scratch or the plane lie next to each other.
     source_step = step if ahead else emit.index(NUMBER)
     target_step = step if streaming else emit.index(NUMBER)
     with emit.loop(emit["count"]) as i:

@@ -31,8 +31,8 @@ from znni.primitives.cpu.fft_tiled.tile_transform import (
     inverse_rows,
 )
 
-# Shares of a pass per worker: few, since neighbouring tiles have cache lines in common, and
-# enough that all workers end together.
+# Number of shares of a pass per worker. Few are better, because neighbouring tiles share cache
+# lines, but they must be enough for all workers to end together.
 SHARES_PER_WORKER = 16
 
 
@@ -49,11 +49,11 @@ class _Direction:
 
 @dataclass(frozen=True)
 class _Image:
-    """Where an array's tiles are.
+    """An array and the places of its tiles.
 
     Attributes:
-        array: (n, f, z, y, x).
-        table: of its tiles, as ``tile_table`` has it.
+        array: values (n, f, z, y, x).
+        table: table of its tiles, from ``tile_table``.
     """
 
     array: Float32
@@ -61,15 +61,16 @@ class _Image:
 
 
 class TiledConvolution:
-    """Runs a layer: forward transforms, products and inverse transforms, batch after batch.
+    """A layer ready to run: forward transforms, products and inverse transforms for each batch.
 
-    An interruption takes effect when a batch ends.
+    An interruption takes effect at the end of a batch.
 
     Args:
-        batches: the layer's tiles.
-        weights: of the layer.
-        threads: workers.
-        resident: transform the kernels now and keep their spectra, or anew in each call.
+        batches: tiles of the layer.
+        weights: weights of the layer.
+        threads: number of workers.
+        resident: True to transform the kernels now and keep their spectra, False to transform them
+            in each call.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class TiledConvolution:
         self._kernels = self._kernel_spectra(empty_aligned) if resident else None
 
     def __call__(self, x: Float32) -> Float32:
-        """The output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
         batches, count = self._batches, self._batches.tiling.count
         kernels = self._kernel_spectra(workspace) if self._kernels is None else self._kernels
         y = new_output(batches.out)
@@ -134,7 +135,7 @@ class TiledConvolution:
     def _transform(
         self, direction: _Direction, image: _Image, tiles: range, spectra: Float32
     ) -> Phase:
-        """Transform a batch of tiles from an image, or back into one."""
+        """Return the phase that transforms a batch of tiles from an image, or back into one."""
         batches, tile = self._batches, self._batches.tile
         features = image.array.shape[1]
         groups = -(-features // LANES)
@@ -162,7 +163,7 @@ class TiledConvolution:
         )
 
     def _multiply(self, kernels: Float32, rows: int, spectra: Float32) -> Phase:
-        """Multiply a batch's spectra by the kernels', in place."""
+        """Return the phase that multiplies a batch's spectra by the kernels', in place."""
         batches = self._batches
         count = frequencies(batches.tile)
         share = -(-count // (self._workers.threads * SHARES_PER_WORKER))

@@ -1,4 +1,4 @@
-"""The tiles of all images of a layer's input: what one reads and writes, how many, and where."""
+"""The tiles of all images of a layer's input: their number, places, reads and writes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Tiling:
 
     Attributes:
         tile: extents of a tile.
-        shape: of the input.
-        kernel: of the convolution.
-        window: of the pooling after it; of one voxel where there is none.
+        shape: shape of the input.
+        kernel: kernel of the convolution.
+        window: window of the pooling after it; one voxel if there is none.
     """
 
     tile: Vec3
@@ -45,7 +45,7 @@ class Tiling:
 
     @property
     def written(self) -> Vec3:
-        """Voxels of the output, pooled if it is, that a tile writes."""
+        """Voxels of the output, after any pooling, that a tile writes."""
         return self._inner[1]
 
     @property
@@ -55,19 +55,19 @@ class Tiling:
 
     @property
     def computed(self) -> Vec3:
-        """Voxels that the kernels of a tile's inverse transform compute along each axis.
+        """Voxels that a tile's inverse transform computes along each axis.
 
-        Lines and planes without any that are wanted are left out, so that they are not all made.
+        Whole lines and planes that nobody needs are left out.
         """
         return Vec3(*map(outputs_computed, self.wanted, self.tile))
 
     @cached_property
     def count(self) -> int:
-        """Tiles of all images."""
+        """Number of tiles in all images."""
         return self.shape.n * tile_count(self.tile, self.shape.size, self.kernel, self.window)
 
     def places(self) -> NDArray[np.int64]:
-        """Where the tiles of one image lie, as ``tiles_of`` has it."""
+        """Return the places of the tiles of one image, by ``tiles_of``."""
         return tiles_of(self.tile, self.shape.size, self.kernel, self.window)
 
     @property
@@ -77,7 +77,7 @@ class Tiling:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the ``tile_table`` of the input and of that of the output."""
+        """Bytes of the two ``tile_table``s, of the input and of the output."""
         return 2 * self.count * TABLE_COLUMNS * INDEX_BYTES
 
     @cached_property

@@ -1,4 +1,4 @@
-"""One convolution with its pooling, by overlap-save, ready to run."""
+"""A convolution with its pooling by overlap-save, ready to run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from znni.primitives.cpu.fft_tiled_pooled.tiles import PooledTiles
 
 
 class PooledConvolution:
-    """Runs a convolution and its pooling, tile by tile.
+    """A convolution and its pooling, ready to run tile by tile.
 
     Args:
-        tiles: the layer's.
-        weights: of the convolution.
-        threads: workers.
+        tiles: tiles of the layer.
+        weights: weights of the convolution.
+        threads: number of workers.
     """
 
     def __init__(self, tiles: PooledTiles, weights: ConvWeights, threads: int) -> None:
@@ -59,7 +59,7 @@ class PooledConvolution:
         self._bias, self._floor = bias_and_floor(conv, weights)
 
     def __call__(self, x: Float32) -> Float32:
-        """The pooled output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        """Return the pooled output (n, f', z, y, x) for an input (n, f, z, y, x)."""
         tiles, tiling, threads = self._tiles, self._tiles.tiling, self._workers.threads
         y = new_output(tiles.out)
         scratch = workspace((threads, tiles.scratch_floats), np.float32)

@@ -1,14 +1,14 @@
-"""The loop over the tiles of a pooled convolution, each taken from its image to its output.
+"""The loop over the tiles of a pooled convolution, each computed from image to output.
 
-Nothing of a tile leaves the worker's caches on the way: its spectra, then for 16 output maps
-after another the product with the kernels' spectra, the inverse transform and the pooling.
+No intermediate result of a tile leaves the worker's caches. The tile's spectra come first. For each
+16 output maps, the product with the kernels' spectra, the inverse transform and pooling follow.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from znni.primitives.cpu.common.image_rows import ask_for, image_parameters
+from znni.primitives.cpu.common.image_rows import image_parameters, prefetch_rows
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
@@ -27,7 +27,7 @@ ARGUMENTS = {
     "pooled_row": INDEX,
     "counter": INDICES,
     "tiles": INDEX,
-    # Of the input, and of the output: where the tiles are, and what they read and write there.
+    # Input and output: their tiles' places, and the voxels that a tile reads and writes there.
     **image_parameters("source"),
     "in_features": INDEX,
     "source_table": INDICES,
@@ -45,9 +45,9 @@ ARGUMENTS = {
     **PLANE_ARGUMENTS,
     "kernels": FLOATS,
     "group_stride": INDEX,  # floats from the kernels of 16 output maps to the next
-    "scratch": FLOATS,  # the worker's: of a tile's planes
-    "values": FLOATS,  # the worker's: of a tile's spectra
-    "largest": FLOATS,  # the worker's: of a row, minus infinity at first
+    "scratch": FLOATS,  # the worker's own: a tile's planes
+    "values": FLOATS,  # the worker's own: a tile's spectra
+    "largest": FLOATS,  # the worker's own: a row, minus infinity at first
     "bias": FLOATS,
     "floor": FLOATS,
 }
@@ -55,7 +55,7 @@ ARGUMENTS = {
 
 @cache
 def pooled_driver() -> Kernel:
-    """Take tiles, as long as there are any that no other worker has claimed."""
+    """Return a kernel that claims and computes tiles until none is left."""
     emit = Emitter("pooled_tiles", **ARGUMENTS)
     planes = Planes(emit)
     with emit.claims(emit["counter"], emit["tiles"]) as tile:
@@ -76,13 +76,13 @@ def pooled_driver() -> Kernel:
 
 
 def _forward(emit: Emitter, planes: Planes, corner: Value) -> None:
-    """The spectra of a tile's input maps, to ``values``: planes here have z as their lanes."""
+    """Store the spectra of a tile's input maps in ``values``; planes here have z as their lanes."""
     with emit.loop(emit["in_features"]) as c:
         image = emit.at(corner, emit.times(c, emit["source_map_stride"]))
         with emit.loop(emit["tile_z"], step=LANES) as z:
             plane = planes.at(emit.quotient(z, LANES))
             source = emit.at(image, emit.times(z, emit["source_z_stride"]))
-            # Beyond what is read there are zeros, as where maps are missing.
+            # Zeros replace planes beyond those that are read, as they replace missing maps.
             count = emit.smaller(emit.minus(emit["read_z"], z), LANES)
             strides = [emit["source_z_stride"], emit["source_y_stride"], count]
             rows = [emit["read_y"], emit["read_x"], emit["tile_y"]]
@@ -101,7 +101,7 @@ def _forward(emit: Emitter, planes: Planes, corner: Value) -> None:
 
 
 def _products(emit: Emitter, planes: Planes, kernels: Value) -> None:
-    """The products with the kernels of 16 output maps, transformed along z, to the planes."""
+    """Multiply by the kernels of 16 output maps, transform along z, and store in the planes."""
     column_floats = emit.times(emit.times(emit["tile_z"], emit["in_features"]), NUMBER)
     for run in planes.columns_along_z():
         factors = [_values(emit, run), emit.at(kernels, emit.times(run.column, column_floats))]
@@ -110,13 +110,13 @@ def _products(emit: Emitter, planes: Planes, kernels: Value) -> None:
 
 
 def _values(emit: Emitter, run: ColumnRun) -> Value:
-    """Where the spectra of a run's first block are."""
+    """Return the address of the spectra of a run's first block."""
     block_floats = emit.times(emit.times(emit["tile_z"], emit["in_features"]), 2 * LANES)
     return emit.at(emit["values"], emit.times(run.block, block_floats))
 
 
 def _pooled(emit: Emitter, planes: Planes, image: Value, feature: Value, skip: list[Value]) -> None:
-    """Planes transformed along y and x, pooled and written to 16 maps of the output."""
+    """Transform planes along y and x, pool them, and write 16 maps of the output."""
     maps = emit.minus(emit["out_features"], feature)
     skip_z, skip_y, skip_x = skip
     with emit.loop(emit["written_z"], skip_z) as z:
@@ -129,7 +129,7 @@ def _pooled(emit: Emitter, planes: Planes, image: Value, feature: Value, skip: l
             row = emit.at(image, emit.times(z, emit["target_z_stride"]))
             row = emit.at(row, emit.times(y, emit["target_y_stride"]))
             ends = [emit.index(0), emit.minus(emit["written_x"], 1)]
-            ask_for(emit, row, emit["target_map_stride"], maps, ends, written=True)
+            prefetch_rows(emit, row, emit["target_map_stride"], maps, ends, written=True)
             top = emit.times(y, emit["window_y"])
             with emit.loop(emit["window_z"]) as i, emit.loop(emit["window_y"]) as j:
                 source = planes.row(planes.along_z(first, i), emit.plus(top, j))

@@ -1,9 +1,9 @@
-"""What a pooled convolution does otherwise than a plain one: few maps, products, and rows.
+"""Kernels of pooled convolutions: transforms of few maps, products of spectra, and pooled rows.
 
-The input's maps are few, and are transformed with 16 positions along z in a vector. The products
-with the kernels' spectra are formed as the inverse transform reads its columns, so that no
-spectrum of an output is ever stored. Rows under the same pooling windows meet while they are
-vectors across maps.
+The input has few maps, which are transformed with 16 positions along z in a vector. The inverse
+transform forms the products with the kernels' spectra as it reads its columns, so that no output
+spectrum is ever stored. Rows under the same pooling windows are combined while they are vectors
+across maps.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
 
 def block_floats(length: int, features: int) -> int:
-    """Floats of the spectra of 16 columns: (map, fz, part, column)."""
+    """Return the floats of the spectra of 16 columns: (map, fz, part, column)."""
     return features * length * 2 * LANES
 
 
 @cache
 def lane_columns(length: int) -> Kernel:
-    """The transform along z of 16 columns of planes (y, fx, part, lane) whose lanes are z.
+    """Return a transform along z of 16 columns of planes (y, fx, part, lane) whose lanes are z.
 
-    Args of the kernel: ``place`` of the columns in the first plane; the others, of 16 further z
-    each, lie ``plane_stride`` on. ``values`` (fz, part, column), ``turned`` is scratch.
+    The kernel's argument ``place`` is the address of the columns in the first plane. Each further
+    plane holds 16 further z, and lies ``plane_stride`` on. Results go to ``values`` (fz, part,
+    column); ``turned`` is scratch.
     """
     emit = Emitter(
         f"lane_columns_{length}", place=FLOATS, plane_stride=INDEX, values=FLOATS, turned=FLOATS
@@ -53,15 +54,15 @@ def lane_columns(length: int) -> Kernel:
 
 @cache
 def product_columns(length: int, outputs: int, features: int) -> Kernel:
-    """Products of a tile's spectra with kernels', and their inverse transform along z.
+    """Return a kernel for products of a tile's spectra with kernels', transformed back along z.
+
+    Its argument ``values`` (block of columns, map, fz, part, column) has the tile's spectra. Its
+    argument ``kernels`` (column, fz, map, part, lane) has the spectra of 16 output maps' kernels.
 
     Args:
-        length: of the axis.
-        outputs: computed of each column, from its first on.
-        features: input maps, over which products are summed.
-
-    Args of the kernel: ``values`` (block of columns, map, fz, part, column) has the tile's
-    spectra, ``kernels`` (column, fz, map, part, lane) those of 16 output maps' kernels.
+        length: length of the axis.
+        outputs: number of outputs computed in each column, from its first on.
+        features: number of input maps, over which products are summed.
     """
     emit = Emitter(
         f"product_columns_{length}_{outputs}_{features}",
@@ -106,12 +107,12 @@ def product_columns(length: int, outputs: int, features: int) -> Kernel:
 
 @cache
 def largest_row(length: int, outputs: int) -> Kernel:
-    """The inverse transform of a row along x: keeps the larger of it and what is there already.
+    """Return an inverse transform of a row along x that updates the largest values so far.
 
-    A NaN in the input has made NaNs of the whole tile, so that none is lost. An infinite voxel
-    makes NaNs and infinities of a tile, as in every transform, and the two are not kept apart.
+    The kernel's arguments are ``row`` (fx, part, lane) and ``largest`` (x, lane).
 
-    Args of the kernel: ``row`` (fx, part, lane), ``largest`` (x, lane).
+    No NaN of the input is lost, because it has made the whole tile NaN. An infinite voxel makes
+    NaNs and infinities in a tile, as in every transform, and the two are not told apart.
     """
     emit = Emitter(f"largest_row_{length}_{outputs}", row=FLOATS, largest=FLOATS)
 
@@ -127,13 +128,14 @@ def largest_row(length: int, outputs: int) -> Kernel:
 
 @cache
 def pooled_row(window: int, outputs: int) -> Kernel:
-    """The largest of every window along x to a row of an image of 16 maps, with bias and floor.
+    """Return a kernel that stores the largest of each window along x in rows of 16 maps.
 
-    What it has read is set to minus infinity, for the next row.
+    It adds the bias and applies the floor. It then sets the values read to minus infinity, for the
+    next row.
 
     Args:
-        window: extent along x.
-        outputs: voxels computed, from the row's first on.
+        window: extent of the window along x.
+        outputs: number of voxels computed, from the row's first on.
     """
     emit = Emitter(
         f"pooled_row_{window}_{outputs}",

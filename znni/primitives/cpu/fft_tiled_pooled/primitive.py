@@ -1,11 +1,11 @@
 """Convolution by overlap-save with the max-pooling after it, for few input maps.
 
-The output of a first layer has many maps at the full resolution: it is the largest array of all,
-and all that is done with it is pooling. Here a tile is pooled while it is in cache, and only the
-pooled voxels are written. With few input maps the products of spectra are hardly any work, and
-are formed as the inverse transform reads them.
+The output of a first layer has many maps at the full resolution. It is the largest array of all,
+and it is only pooled. Here a tile is pooled while it is in cache, and only the pooled voxels are
+written. With few input maps, the products of spectra are hardly any work. The inverse transform
+forms them as it reads them.
 
-As any plain pooling it gives one fragment of its window; the others take runs of their own.
+Like any plain pooling it gives one fragment of its window; each other fragment takes another run.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from znni.primitives.cpu.common.first_layer import pooled_first_layer
 from znni.primitives.cpu.fft_tiled.overlap_save import tile_extents
 from znni.primitives.cpu.fft_tiled_pooled.tiles import PooledTiles
 
-# The largest extents of tiles along z and y that are offered. Along x tiles are longer: what they
-# write are then whole cache lines, more or less.
+# Offered limits on the extents of tiles along z and y. Along x tiles are longer, so that they write
+# nearly whole cache lines.
 TILES = (12, 16, 20, 24, 32)
 LONGEST_ROW = 40
 
-# Share of a core's nominal operations per second, where a tile's planes stay in the second-level
-# cache; beyond that, it falls with the square root of their bytes.
+# Share of a core's nominal operations per second, if a tile's planes stay in the second-level
+# cache. Beyond that, it falls with the square root of their bytes.
 EFFICIENCY = 0.5
 CACHED_BYTES = 700 * 1024
 
 
 @dataclass(frozen=True)
 class FftTiledPooled:
-    """Overlap-save convolution and plain max-pooling in one.
+    """Overlap-save convolution and plain max-pooling in one primitive.
 
     Attributes:
-        device: where it runs.
-        tile: the largest extent of a tile along z and y.
-        accuracy: the relative error that it promises.
+        device: processor that runs it.
+        tile: largest extent of a tile along z and y.
+        accuracy: relative error that it promises.
     """
 
     device: Device
@@ -52,16 +52,16 @@ class FftTiledPooled:
 
     @property
     def name(self) -> str:
-        """``fft_tiled_pooled_16``, by its tile."""
+        """``fft_tiled_pooled_16``, by the tile."""
         return f"fft_tiled_pooled_{self.tile}"
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """A convolution of few maps with its pooling, unless a smaller tile does as well."""
+        """Return the output's shape for few maps with pooling, or None if a smaller tile serves."""
         tiles = self._tiles(layer, shape)
         return tiles.out if tiles else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Operations of the codelets, products and maxima; the image read and written."""
+        """Return the cost: operations of codelets, products and maxima, and memory traffic."""
         tiles = applying(self._tiles(layer, shape), self, layer, shape)
         memory = Memory.beside(
             shape.nbytes + tiles.out.nbytes,
@@ -75,7 +75,7 @@ class FftTiledPooled:
         return with_activation(cost, activation, tiles.out, FUSED_BY_VECTOR, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Compile or load the kernels of the tile's lengths; transform the layer's kernels."""
+        """Compile or load the kernels for the tile's lengths; transform the layer's kernels."""
         from znni.primitives.cpu.fft_tiled_pooled.convolution import PooledConvolution
 
         tiles = applying(self._tiles(layer, shape), self, layer, shape)
@@ -96,5 +96,5 @@ class FftTiledPooled:
 
 
 def primitives(device: Device) -> tuple[FftTiledPooled, ...]:
-    """Every tile."""
+    """Return a primitive for each tile."""
     return tuple(FftTiledPooled(device, tile) for tile in TILES)

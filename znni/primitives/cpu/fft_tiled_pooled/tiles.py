@@ -1,4 +1,4 @@
-"""How a pooled convolution's tiles are worked on: sizes, memory and operations."""
+"""The tiles of a pooled convolution: sizes, memory and operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from znni.primitives.cpu.fft_tiled.tile_transform import frequencies
 from znni.primitives.cpu.fft_tiled.tiling import Tiling
 from znni.primitives.cpu.fft_tiled_pooled.passes import block_floats
 
-# Kernels' spectra of so many bytes stay in a cache that all cores share.
+# Kernels' spectra of up to so many bytes stay in a cache that all cores share.
 SHARED_CACHE_BYTES = 16 * 2**20
 
 
@@ -28,7 +28,7 @@ class PooledTiles:
 
     Attributes:
         layer: the convolution and its pooling.
-        shape: of the input.
+        shape: shape of the input.
         out: shape of the pooled output.
         tile: extents of a tile.
     """
@@ -40,28 +40,28 @@ class PooledTiles:
 
     @cached_property
     def tiling(self) -> Tiling:
-        """The tiles of all images."""
+        """Tiles of all images."""
         return Tiling(self.tile, self.shape, self.layer.conv.kernel, self.layer.pool.window)
 
     @property
     def out_groups(self) -> int:
-        """Groups of 16 output maps."""
+        """Number of groups of 16 output maps."""
         return whole_vectors(self.layer.conv.out_features) // LANES
 
     # Scratch of one worker, in floats
 
     @property
     def transform_floats(self) -> int:
-        """What the transforms work in: planes, and behind them rows, or a block of columns.
+        """Floats for the transforms: planes, followed by rows or by a block of columns.
 
-        A last block may be read beyond the planes: that is what the further 16 numbers are for.
+        A last block may be read beyond the planes. The further 16 numbers allow that.
         """
         columns = self.plane_bytes // FLOAT_BYTES + 2 * LANES * (self.tile.z + LANES)
         return max(tile_transform.scratch_floats(self.tile), columns)
 
     @property
     def value_floats(self) -> int:
-        """A tile's spectra."""
+        """Floats of a tile's spectra."""
         blocks = column_blocks(self.tile)
         return blocks * block_floats(self.tile.z, self.layer.conv.in_features)
 
@@ -72,12 +72,12 @@ class PooledTiles:
 
     @property
     def largest_floats(self) -> int:
-        """A row of 16 maps."""
+        """Floats of a row of 16 maps."""
         return LANES * self.tile.x
 
     @property
     def scratch_floats(self) -> int:
-        """All of it."""
+        """Floats of the whole scratch."""
         return self.transform_floats + self.value_floats + self.largest_floats
 
     # Cost
@@ -93,11 +93,11 @@ class PooledTiles:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of the kernels' spectra, and of what says where one image's tiles lie."""
+        """Bytes of the kernels' spectra and of the places of one image's tiles."""
         return prod(self.kernel_shape) * FLOAT_BYTES + ALIGNMENT + self.tiling.place_bytes
 
     def workspace_bytes(self, threads: int) -> int:
-        """Bytes of a call beside its input and output."""
+        """Return the bytes of a call beside its input and output."""
         scratch = threads * self.scratch_floats * FLOAT_BYTES + ALIGNMENT
         return scratch + self.tiling.table_bytes
 
@@ -119,7 +119,7 @@ class PooledTiles:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes to and from memory: all kernels' spectra for each tile, unless a cache has them."""
+        """Bytes to and from memory: kernels' spectra for each tile, unless cached."""
         read = self.tiling.read.volume * self.shape.f * FLOAT_BYTES
         kernels = prod(self.kernel_shape) * FLOAT_BYTES
         if kernels > SHARED_CACHE_BYTES:

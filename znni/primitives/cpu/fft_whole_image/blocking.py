@@ -1,7 +1,8 @@
-"""How the arrays of a whole-image FFT convolution are cut up, and what memory and work that takes.
+"""Division of a whole-image FFT convolution into blocks and slabs, with its memory and work.
 
-Spectra are multiplied in blocks of frequencies of the (y, x) plane: ``vectors`` times ``LANES`` of
-them, with all z. Planes are transformed in slabs of a few, maps along z a few together.
+Spectra are multiplied in blocks of frequencies of the (y, x) plane. A block has ``vectors`` times
+``LANES`` frequencies, with all z. Planes are transformed in slabs of a few planes. Along z, a few
+maps are transformed together.
 
 Sizes in docstrings: S inputs of f maps of n voxels; N the transform's size.
 """
@@ -26,13 +27,13 @@ from znni.primitives.cpu.fft_whole_image.pruned_fft import PrunedShape, PrunedTr
 # Bytes of a vector of complex numbers.
 NUMBER_BYTES = NUMBER * FLOAT_BYTES
 
-# Maps that are transformed along z together.
+# Number of maps that are transformed along z together.
 MAPS_TOGETHER = 4
-# A block has at most so many vectors; fewer where its spectra would take more than these bytes,
-# but not so few that the matrix product is slow.
+# Limits on the vectors of a block. The number falls if the block's spectra would exceed
+# BLOCK_BYTES, but not so far that the matrix product is slow.
 MOST_VECTORS, FEWEST_VECTORS = 8, 2
 BLOCK_BYTES = 4 * 1024 * 1024
-# Blocks per thread, so that all have work to the end.
+# Number of blocks per thread, so that all threads have work to the end.
 BLOCKS_PER_THREAD = 4
 
 # Shares of a core's nominal operations per second.
@@ -42,13 +43,13 @@ PRODUCT_EFFICIENCY = 0.4
 
 @dataclass(frozen=True)
 class Blocking:
-    """How a layer's arrays are cut up.
+    """Division of a layer's arrays.
 
     Attributes:
         layer: the convolution.
-        shape: of its input.
-        threads: that share the work.
-        group: output maps that share each passing of the inputs' spectra, at most.
+        shape: shape of the input.
+        threads: number of threads that share the work.
+        group: largest number of output maps computed in one pass over the inputs' spectra.
     """
 
     layer: Conv
@@ -58,7 +59,7 @@ class Blocking:
 
     @property
     def workers(self) -> Workers:
-        """Who shares the work."""
+        """Threads that share the work."""
         return workers(self.threads)
 
     @cached_property
@@ -71,17 +72,17 @@ class Blocking:
 
     @cached_property
     def pruned(self) -> PrunedShape:
-        """Of each map's transforms."""
+        """Sizes of each map's transforms."""
         return PrunedShape(self.shape.size, self.out.size)
 
     @cached_property
     def all_vectors(self) -> int:
-        """Vectors of a (y, x) plane's frequencies, the last one padded."""
+        """Number of vectors of a (y, x) plane's frequencies, the last one padded."""
         return whole_vectors(self.pruned.plane) // LANES
 
     @cached_property
     def vectors(self) -> int:
-        """Vectors of a block; the last block may have fewer."""
+        """Number of vectors of a block; the last block may have fewer."""
         one = self.spectra_bytes(1)
         cached = max(FEWEST_VECTORS, BLOCK_BYTES // one)
         shared = max(1, self.all_vectors // (BLOCKS_PER_THREAD * self.threads))
@@ -90,7 +91,7 @@ class Blocking:
 
     @property
     def maps(self) -> int:
-        """Maps that are transformed along z together."""
+        """Number of maps that are transformed along z together."""
         return min(MAPS_TOGETHER, max(self.shape.f, self.out.f))
 
     @property
@@ -115,20 +116,20 @@ class Blocking:
 
     @property
     def slabs(self) -> int:
-        """Slabs of all input maps and of all output maps."""
+        """Number of slabs in all input maps and all output maps."""
         shape, out = self.shape, self.out
         return shape.n * shape.f * len(self.forward_slabs) + out.n * out.f * len(self.inverse_slabs)
 
     def columns(self, maps: int) -> int:
-        """Transforms along z of so many maps of all inputs, in all blocks."""
+        """Return the number of transforms along z of so many maps of all inputs, in all blocks."""
         return len(self.blocks) * self.shape.n * -(-maps // self.maps)
 
     def spectra_bytes(self, vectors: int) -> int:
-        """Bytes of the input maps' spectra at so many vectors: S f N_z NUMBER_BYTES each."""
+        """Return the bytes of input spectra at so many vectors: S f N_z NUMBER_BYTES each."""
         return vectors * self.shape.n * self.shape.f * self.pruned.size.z * NUMBER_BYTES
 
     def empty_spectra(self, vectors: int) -> Float32:
-        """Memory for the input maps' spectra at so many vectors."""
+        """Return memory for the input maps' spectra at so many vectors."""
         planes = self.pruned.size.z
         return workspace((vectors, self.shape.f, planes, self.shape.n, 2, LANES), np.float32)
 
@@ -138,7 +139,7 @@ class Blocking:
         return 8 * self.shape.z * self.pruned.plane
 
     def transforms(self) -> list[PrunedTransforms]:
-        """New ones, for each worker."""
+        """Return new transforms, one set for each worker."""
         width = self.vectors * LANES
         return [
             PrunedTransforms(self.pruned, self.maps, width, backend()) for _ in range(self.threads)
@@ -146,12 +147,12 @@ class Blocking:
 
     @property
     def kernel_bytes_read(self) -> int:
-        """Bytes of the kernels, which each block of frequencies reads anew."""
+        """Bytes of the kernels, which are read again for each block of frequencies."""
         return len(self.blocks) * FLOAT_BYTES * math.prod(self.layer.weight_shape)
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of a ``FftLayer``: each worker's transforms, and the plane waves."""
+        """Bytes of an ``FftLayer``: each worker's transforms, and the plane waves."""
         kernel = self.layer.kernel
         scratch, _ = self._transform_bytes
         plane_waves = kernel.y * kernel.x * self.all_vectors * NUMBER_BYTES
@@ -168,7 +169,7 @@ class Blocking:
 
     @property
     def transient_bytes(self) -> int:
-        """What all workers' transforms allocate while they run."""
+        """Bytes that all workers' transforms allocate while they run."""
         _, largest = self._transform_bytes
         return self.threads * backend().transient_bytes(largest)
 
@@ -183,19 +184,19 @@ class Blocking:
 
     @property
     def efficiency(self) -> float:
-        """The share of the processor's nominal rate that they sustain, one with another."""
+        """Average share of the processor's nominal rate that the operations sustain."""
         transforms = self._transform_flops / TRANSFORM_EFFICIENCY
         return self.flops / (transforms + self._product_flops / PRODUCT_EFFICIENCY)
 
     @property
     def _transform_flops(self) -> float:
-        """Of the images' transforms."""
+        """Operations of the images' transforms."""
         forward = self.layer.in_features * self.pruned.forward_flops
         return self.shape.n * (forward + self.layer.out_features * self.pruned.inverse_flops)
 
     @property
     def _product_flops(self) -> float:
-        """Of the kernels' transforms and the products."""
+        """Operations of the kernels' transforms and the products."""
         layer, shape, pruned = self.layer, self.shape, self.pruned
         maps = layer.in_features * layer.out_features
         plane = self.all_vectors * LANES
@@ -206,7 +207,7 @@ class Blocking:
 
 
 class Scratch:
-    """One call's memory for the products of one worker."""
+    """Memory for the products of one worker in one call."""
 
     def __init__(self, blocking: Blocking) -> None:
         shape, floats = blocking.shape, blocking.vectors * NUMBER

@@ -1,8 +1,8 @@
-"""Convolution by whole-image FFT, all threads sharing each step.
+"""Convolution by whole-image FFT in which all threads share each step.
 
-After the data-parallel algorithm of ZNNi (section IV-A2), which takes the least memory where a
-layer has fewer input maps than output maps: the spectra of all inputs are held, the outputs are
-made a few maps at a time, and no more than those few are ever held transformed.
+It follows the data-parallel algorithm of ZNNi (section IV-A2), which takes the least memory if a
+layer has fewer input maps than output maps. The spectra of all inputs are held. The outputs are
+made a few maps at a time, and only those few are ever held transformed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from znni.primitives.cpu.fft_whole_image.fft_layer import FftLayer
 from znni.primitives.cpu.fft_whole_image.pruned_fft import Complex64
 from znni.primitives.cpu.fft_whole_image.whole_image_fft import WholeImageFft
 
-# Maps that are transformed, or made, at a time: few, for the memory; more, for fewer barriers.
+# Number of maps transformed or made at a time. Few maps save memory; more maps save barriers.
 GROUP = 4
 
 
@@ -36,23 +36,26 @@ class FftDataParallel(WholeImageFft):
     version = 1
 
     def working_bytes(self, blocking: Blocking) -> int:
-        """S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
+        """Return the bytes of S f (n + n~) + max{S g h, S g' h' + S f' n' + T scratch} elements.
 
-        n~ = N_z N_y (N_x + 2) is a spectrum, h = n_z N_y (N_x + 2) and h' = n'_z N_y (N_x + 2) are
-        half-transformed maps, of which g <= 4 inputs or g' <= 4 outputs are held at a time; T is
-        the number of threads. With SciPy, one transform's result per thread more.
+        n~ = N_z N_y (N_x + 2) is a spectrum. h = n_z N_y (N_x + 2) and h' = n'_z N_y (N_x + 2) are
+        half-transformed maps. At a time, g <= 4 inputs or g' <= 4 outputs of them are held. T is
+        the number of threads. SciPy adds one transform's result per thread.
         """
         both, first_stage, second_stage = self._stage_bytes(blocking)
         return blocking.shape.nbytes + both + max(first_stage, second_stage + blocking.out.nbytes)
 
     def workspace_bytes(self, blocking: Blocking) -> int:
-        """S f n~ + max{S g h, S g' h' + T scratch} elements, as in ``working_bytes``."""
+        """Return the bytes of S f n~ + max{S g h, S g' h' + T scratch} elements.
+
+        The symbols are those of ``working_bytes``.
+        """
         both, first_stage, second_stage = self._stage_bytes(blocking)
         return both + max(first_stage, second_stage)
 
     @staticmethod
     def _stage_bytes(blocking: Blocking) -> tuple[int, int, int]:
-        """Workspace that both stages have, and what the inputs' and the outputs' have beside."""
+        """Return the workspace of both stages, and the additions of inputs' and outputs' stage."""
         shape, out = blocking.shape, blocking.out
         spectra = blocking.spectra_bytes(blocking.all_vectors)
         half_in = shape.n * min(GROUP, shape.f) * blocking.half_bytes
@@ -60,8 +63,9 @@ class FftDataParallel(WholeImageFft):
         return spectra + blocking.transient_bytes, half_in, half_out + blocking.scratch_bytes
 
     def bytes_moved(self, blocking: Blocking) -> float:
-        """All groups of output maps pass over all inputs' spectra, and all blocks over the kernels.
+        """Return the bytes moved to and from main memory.
 
+        Each group of output maps reads all inputs' spectra, and each block reads all kernels.
         Half-transformed maps are written and read.
         """
         shape, out = blocking.shape, blocking.out
@@ -75,15 +79,18 @@ class FftDataParallel(WholeImageFft):
         )
 
     def handed_out(self, blocking: Blocking) -> HandedOut:
-        """Of each group of maps its slabs and transforms along z; of outputs, products too."""
+        """Return the tasks: for each group of maps, slabs and transforms along z.
+
+        Groups of output maps also have products.
+        """
         groups_in, groups_out = -(-blocking.shape.f // GROUP), len(blocking.groups)
         groups = groups_in + groups_out
         products = len(blocking.blocks) * groups_out
-        columns = groups * blocking.columns(1)  # of a group at once
+        columns = groups * blocking.columns(1)  # a whole group is transformed at once
         return HandedOut(2 * groups, blocking.slabs + columns + products)
 
     def convolution(self, steps: FftLayer) -> Run:
-        """All inputs forward, then the outputs, a group of maps after another."""
+        """Return a run that transforms all inputs, then makes the outputs group by group."""
         return _Convolution(steps.blocking, steps)
 
 
@@ -142,6 +149,6 @@ class _Convolution:
             blocking.workers.for_each(planes, slabs)
 
     def _empty_half(self, shape: Shape5) -> Complex64:
-        """Memory for a group of half-transformed maps (S, maps, z, plane)."""
+        """Return memory for a group of half-transformed maps (S, maps, z, plane)."""
         maps = min(GROUP, shape.f)
         return workspace((shape.n, maps, shape.z, self.blocking.pruned.plane), np.complex64)

@@ -1,10 +1,10 @@
-"""What both whole-image FFT convolutions are made of: five steps on one block or slab each.
+"""The five steps of both whole-image FFT convolutions, each on one block or slab.
 
-Per axis, a valid cross-correlation of n voxels with a kernel of k is a circular one of N >= n,
-of which the first n' = n - k + 1 values are right: wrap-around reaches only those after them.
-Spectra are multiplied with the conjugate of the kernel's, a block of frequencies at a time. A
-kernel's transform along y and x is one matrix product with the block's plane waves; the one along
-z happens during the multiplication.
+Per axis, a valid cross-correlation of n voxels with a kernel of k is a circular one of N >= n. Its
+first n' = n - k + 1 values are right, because wrap-around reaches only those after them. Spectra
+are multiplied by the conjugate of the kernel's, a block of frequencies at a time. A kernel's
+transform along y and x is one matrix product with the block's plane waves. Its transform along z
+happens during the multiplication.
 
 Sizes in docstrings: S inputs of f maps of n voxels; N the transform's size.
 """
@@ -23,7 +23,7 @@ from znni.primitives.cpu.fft_whole_image.pruned_fft import Complex64
 
 
 class FftLayer:
-    """A convolution's steps, for workers to share out.
+    """The steps of a convolution, for workers to share.
 
     Half-transformed arrays are complex64 (maps, z, plane); spectra are float32
     (vectors, maps, N_z, S, 2, LANES).
@@ -60,7 +60,7 @@ class FftLayer:
             pack(transforms.columns, count, spectra, first + at, n)
 
     def products(self, scratch: Scratch, spectra: Float32, block: int, group: int) -> Float32:
-        """The spectra of a group of output maps, from a block of those of all input maps."""
+        """Return spectra of a group of output maps, from a block of all input maps' spectra."""
         vectors, features, planes, batch = spectra.shape[:4]
         taps = self.blocking.layer.kernel.z
         weight = self._weight[group : group + self.blocking.group]
@@ -91,19 +91,19 @@ class FftLayer:
     def inverse_planes(
         self, worker: int, half: Complex64, o: int, output: Float32, slab: int
     ) -> None:
-        """Transform a slab back along y and x, and add output map ``o``'s bias and activation."""
+        """Transform a slab back along y and x, with output map ``o``'s bias and activation."""
         stop = min(slab + self.blocking.pruned.slab, len(output))
         self._transforms[worker].inverse_planes(half[slab:stop], output[slab:stop])
         activate(output[slab:stop].reshape(-1), self._bias[o], self._code)
 
     def _frequencies(self, block: int) -> slice:
-        """Those of a plane that the block beginning at this vector holds."""
+        """Return a plane's frequencies in the block that begins at this vector."""
         stop = (block + self.blocking.vectors) * LANES
         return slice(block * LANES, min(stop, self.blocking.pruned.plane))
 
 
 def _plane_waves(blocking: Blocking) -> Float32:
-    """Conjugate Fourier factors (y and x of the kernel, vectors, 2, LANES), with 1 / N^3."""
+    """Return conjugate Fourier factors (y and x of the kernel, vectors, 2, LANES), with 1 / N^3."""
     kernel, pruned = blocking.layer.kernel, blocking.pruned
     size, columns = pruned.size, pruned.columns
     waves = np.zeros((kernel.y * kernel.x, blocking.all_vectors, 2, LANES), np.float32)
@@ -119,7 +119,7 @@ def _plane_waves(blocking: Blocking) -> Float32:
 
 
 def _line_waves(blocking: Blocking) -> Float32:
-    """Cosines and sines (N_z // 2 + 1, z of the kernel, 2)."""
+    """Return cosines and sines (N_z // 2 + 1, z of the kernel, 2)."""
     size, taps = blocking.pruned.size.z, blocking.layer.kernel.z
     angles = 2 * np.pi / size * np.outer(np.arange(size // 2 + 1), np.arange(taps))
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)

@@ -1,9 +1,9 @@
-"""Sums over input maps of kernel times spectrum, with the kernels' last transform fused in.
+"""Sums over input maps of kernel times spectrum, fused with the kernels' last transform.
 
-Kernels arrive transformed along y and x only, with a few taps along z. Their values at z and at
--z are sums of the same terms; they are made in registers and used at once, so that no kernel's
-whole spectrum ever exists in memory. Spectra are cut into vectors of ``LANES`` frequencies of
-the (y, x) plane, the real parts and then the imaginary parts, over which all is lane by lane.
+Kernels arrive transformed along y and x only, with a few taps along z. Their values at z and at -z
+are sums of the same terms. They are made in registers and used at once, so that no kernel's whole
+spectrum ever exists in memory. Spectra are divided into vectors of ``LANES`` frequencies of the
+(y, x) plane, real parts before imaginary parts. All operations are lane by lane.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, Argument, Emitte
 from znni.primitives.cpu.common.vector_code import NUMBER
 from znni.primitives.cpu.fft_whole_image.pruned_fft import Complex64
 
-# Sums of one pass over the input maps stay in the second-level cache: for many output maps at a
-# time, which counts for more than the first level, since inputs stream from farther away.
+# Bytes of the sums in one pass over the input maps, which stay in the second-level cache. A pass
+# over many output maps matters more than the first level, because inputs stream from farther away.
 SUMS_BYTES = 256 * 1024
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
 
 
 class Accumulator:
-    """Sums of products over the input maps, added up in their order.
+    """A kernel for sums of products over the input maps, added in their order.
 
     Args:
-        waves: (N_z // 2 + 1, taps, 2): the cosine and the sine of each tap at each z.
+        waves: cosine and sine of each tap at each z, (N_z // 2 + 1, taps, 2).
     """
 
     def __init__(self, waves: Float32) -> None:
@@ -36,12 +36,12 @@ class Accumulator:
         self._kernel = _accumulator(waves.shape[1])
 
     def __call__(self, sums: Float32, spectra: Float32, kernels: Float32) -> None:
-        """Set the sums of one block of frequencies.
+        """Compute the sums of one block of frequencies.
 
         Args:
-            sums: (vectors, out maps, N_z, batch, 2, LANES), overwritten.
-            spectra: (vectors, in maps, N_z, batch, 2, LANES).
-            kernels: (out maps, in maps, taps, vectors, 2, LANES).
+            sums: sums (vectors, out maps, N_z, batch, 2, LANES), overwritten.
+            spectra: input spectra (vectors, in maps, N_z, batch, 2, LANES).
+            kernels: kernels (out maps, in maps, taps, vectors, 2, LANES).
         """
         vectors, maps, planes, batch = sums.shape[:4]
         pair = 2 * maps * NUMBER * FLOAT_BYTES
@@ -55,10 +55,10 @@ class Accumulator:
 
 @cache
 def _accumulator(taps: int) -> Kernel:
-    """The loops of ``Accumulator``, over ``items`` of the batch and ``pairs`` of planes at a time.
+    """Return the loops of ``Accumulator``, for ``items`` of the batch and ``pairs`` of planes.
 
     Args:
-        taps: planes of the kernels.
+        taps: number of planes of the kernels.
     """
     emit = Emitter(
         f"fused_product_{taps}",
@@ -75,7 +75,7 @@ def _accumulator(taps: int) -> Kernel:
         pairs=INDEX,
     )
     batch, items, pairs = emit["batch"], emit["items"], emit["pairs"]
-    # The planes 1 <= z < paired have mirror images; 0 is its own, and paired may be.
+    # The planes 1 <= z < paired have mirror images. Plane 0 is its own, and paired may be.
     paired = emit.quotient(emit.plus(emit["planes"], 1), 2)
     with emit.loop(emit["vectors"]) as vector, emit.loop(_passes(emit, batch, items)) as item_pass:
         n = emit.times(item_pass, items)
@@ -96,12 +96,12 @@ def _accumulator(taps: int) -> Kernel:
 
 
 def _passes(emit: Emitter, extent: Value, step: Value) -> Value:
-    """The quotient rounded up."""
+    """Return the quotient rounded up."""
     return emit.quotient(emit.minus(emit.plus(extent, step), 1), step)
 
 
 class _Terms:
-    """What one input map adds to one output map's sums, at one vector of frequencies."""
+    """The terms that one input map adds to an output map's sums, at a vector of frequencies."""
 
     def __init__(
         self, emit: Emitter, taps: int, vector: Value, n: Value, j: Value, o: Value
@@ -124,7 +124,7 @@ class _Terms:
             self._taps.append(_load(emit, address))
 
     def add(self, z: Value, items: Value, *, mirrored: bool) -> None:
-        """Kernel times spectrum at z, for so many inputs, and at -z where asked for."""
+        """Add kernel times spectrum at z for so many inputs, and at -z if ``mirrored``."""
         emit = self._emit
         starts = [emit.times(z, self._plane)]
         if mirrored:
@@ -135,7 +135,7 @@ class _Terms:
                 self._multiply_add(emit.plus(start, emit.times(item, NUMBER)), kernel)
 
     def _kernels(self, z: Value) -> list[tuple[Value, Value]]:
-        """The kernel's values at z and at -z: sums of (cos +- i sin) times tap."""
+        """Return the kernel's values at z and at -z: sums of (cos +- i sin) times tap."""
         emit, taps = self._emit, len(self._taps)
         row = emit.at(emit["waves"], emit.times(z, 2 * taps))
         by_cosine, by_sine = [emit.constant(0.0)] * 2, [emit.constant(0.0)] * 2
@@ -152,7 +152,7 @@ class _Terms:
         ]
 
     def _multiply_add(self, offset: Value, kernel: tuple[Value, Value]) -> None:
-        """One vector's complex multiply-add."""
+        """Add one vector's complex product to the sums."""
         emit = self._emit
         target = emit.at(self._sums, offset)
         (a, b), (c, d) = _load(emit, emit.at(self._spectra, offset)), kernel
@@ -164,7 +164,7 @@ class _Terms:
 
 
 def _load(emit: Emitter, address: Value) -> tuple[Value, Value]:
-    """Real and imaginary parts of a vector."""
+    """Load the real and imaginary parts of a vector."""
     return emit.load(address), emit.load(emit.at(address, LANES))
 
 

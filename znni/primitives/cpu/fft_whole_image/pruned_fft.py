@@ -1,10 +1,11 @@
-"""Pruned 3D real FFTs: only the lines that are not zero, or whose result is wanted.
+"""Pruned 3D real FFTs, which transform only lines that are not zero or whose result is wanted.
 
-A map of n voxels is transformed at N >= n voxels per axis (ZNNi, section III). Forward: x along
-the n_z n_y lines that hold voxels, y within the n_z planes that do, z everywhere. Inverse: z
-everywhere, then y in the n'_z planes and x on the n'_y lines of each that hold wanted voxels.
-Between the two steps a map is *half transformed*: (z, N_y * columns) complex numbers, where
-``columns = N_x // 2 + 1``. One-dimensional transforms come from FFTW or, without it, from SciPy.
+A map of n voxels is transformed at N >= n voxels per axis (ZNNi, section III). The forward
+transform takes x along the n_z n_y lines that hold voxels, y within the n_z planes that do, and z
+everywhere. The inverse takes z everywhere, y in the n'_z wanted planes, and x on their n'_y wanted
+lines. Between the two steps a map is *half transformed*: (z, N_y * columns) complex numbers, where
+``columns = N_x // 2 + 1``. One-dimensional transforms come from FFTW or, if it is not installed,
+from SciPy.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Complex64: TypeAlias = NDArray[np.complex64]
 Transform: TypeAlias = Callable[[], None]
 Direction: TypeAlias = Literal["forward", "inverse"]
 
-# Planes are transformed in slabs that stay in the second-level cache.
+# Bytes of a slab of planes, which stays in the second-level cache.
 SLAB_BYTES = 256 * 1024
-# Seconds of FFTW's search for the best plan of one transform, of which a build has six.
+# Seconds of FFTW's search for the best plan of one transform; a build has six.
 PLANNING_SECONDS = 0.3
-# What FFTW keeps for one plan: its twiddle factors and the plan itself.
+# Bytes that FFTW keeps for one plan: its twiddle factors and the plan itself.
 PLAN_BYTES = 16 * 1024
 
 _planner = Lock()  # FFTW's planner is not thread-safe; running its plans is
@@ -40,7 +41,10 @@ _planner = Lock()  # FFTW's planner is not thread-safe; running its plans is
 
 @cache
 def fast_size(extent: int) -> int:
-    """The least 2^a 3^b 5^c 7^d, times at most one of 11 and 13, that is not below ``extent``."""
+    """Return the least fast size that is not below ``extent``.
+
+    Fast sizes are 2^a 3^b 5^c 7^d, times at most one of 11 and 13.
+    """
     size = extent
     while not _is_fast(size):
         size += 1
@@ -56,7 +60,7 @@ def _is_fast(size: int) -> bool:
 
 @dataclass(frozen=True)
 class PrunedShape:
-    """What is transformed, and at which size.
+    """The extents of an image and of its transform.
 
     Attributes:
         image: voxels that may be other than zero: n.
@@ -68,33 +72,33 @@ class PrunedShape:
 
     @cached_property
     def size(self) -> Vec3:
-        """The transform's size N, per axis."""
+        """Size N of the transform, per axis."""
         return Vec3(*map(fast_size, self.image))
 
     @property
     def columns(self) -> int:
-        """Complex numbers of one line along x."""
+        """Number of complex numbers in a line along x."""
         return self.size.x // 2 + 1
 
     @cached_property
     def plane(self) -> int:
-        """Complex numbers of one plane."""
+        """Number of complex numbers in a plane."""
         return self.size.y * self.columns
 
     @property
     def slab(self) -> int:
-        """Planes that are transformed together."""
+        """Number of planes that are transformed together."""
         return min(self.image.z, max(1, SLAB_BYTES // (8 * self.plane)))
 
     @property
     def forward_flops(self) -> float:
-        """Operations of one map's transform, 5 N log2 N for a complex line of N."""
+        """Operations of one map's transform, with 5 N log2 N for a complex line of N."""
         z, y, _ = self.image
         return self._flops(z, y)
 
     @property
     def inverse_flops(self) -> float:
-        """Operations of one map's inverse."""
+        """Operations of one map's inverse transform."""
         z, y, _ = self.output
         return self._flops(z, y)
 
@@ -108,45 +112,45 @@ class PrunedShape:
 
 
 class Backend(Protocol):
-    """Where one-dimensional transforms come from. None of them scales."""
+    """A source of one-dimensional transforms; none of them scales."""
 
     def in_place(self, array: Complex64, direction: Direction) -> Transform:
-        """Along the last axis but one."""
+        """Return a complex transform along the last axis but one."""
 
     def real_forward(self, real: Float32, half: Complex64) -> Transform:
-        """Real to complex along the last axis."""
+        """Return a real-to-complex transform along the last axis."""
 
     def real_inverse(self, half: Complex64, real: Float32) -> Transform:
-        """Complex to real along the last axis; ``half`` is lost."""
+        """Return a complex-to-real transform along the last axis; it overwrites ``half``."""
 
     def resident_bytes(self) -> int:
-        """What one worker's six transforms keep, at most."""
+        """Return an upper bound of the bytes that one worker's six transforms keep."""
 
     def transient_bytes(self, largest: int) -> int:
-        """What a transform allocates while it runs, for its largest array's bytes."""
+        """Return the bytes that a transform of an array of ``largest`` bytes allocates in a run."""
 
 
 class FftwBackend:
-    """Plans of FFTW, each for one thread and for the arrays that it was made with."""
+    """FFTW's plans; each is for one thread and for the arrays with which it was made."""
 
     def in_place(self, array: Complex64, direction: Direction) -> Transform:
-        """A strided batch."""
+        """Return a plan for a strided batch."""
         return self._plan(array, array, -2, direction)
 
     def real_forward(self, real: Float32, half: Complex64) -> Transform:
-        """A batch of lines."""
+        """Return a plan for a batch of lines."""
         return self._plan(real, half, -1, "forward")
 
     def real_inverse(self, half: Complex64, real: Float32) -> Transform:
-        """A batch of lines, which FFTW destroys."""
+        """Return a plan for a batch of lines, which FFTW overwrites."""
         return self._plan(half, real, -1, "inverse")
 
     def resident_bytes(self) -> int:
-        """Six plans."""
+        """Return the bytes of six plans."""
         return 6 * PLAN_BYTES
 
     def transient_bytes(self, largest: int) -> int:  # noqa: ARG002
-        """Nothing."""
+        """Return 0: FFTW allocates nothing."""
         return 0
 
     def _plan(
@@ -168,10 +172,10 @@ class FftwBackend:
 
 
 class ScipyBackend:
-    """SciPy's transforms: slower than FFTW, under a permissive licence."""
+    """SciPy's transforms: slower than FFTW, but under a permissive licence."""
 
     def in_place(self, array: Complex64, direction: Direction) -> Transform:
-        """Through a result of the same size, where SciPy does not overwrite."""
+        """Return a transform that copies its result back, if SciPy does not overwrite its input."""
         import scipy.fft
 
         def transform() -> None:
@@ -185,7 +189,7 @@ class ScipyBackend:
         return transform
 
     def real_forward(self, real: Float32, half: Complex64) -> Transform:
-        """Through a result of the size of ``half``."""
+        """Return a transform that copies a result of the size of ``half``."""
         import scipy.fft
 
         def transform() -> None:
@@ -194,7 +198,7 @@ class ScipyBackend:
         return transform
 
     def real_inverse(self, half: Complex64, real: Float32) -> Transform:
-        """Through a result of the size of ``real``."""
+        """Return a transform that copies a result of the size of ``real``."""
         import scipy.fft
 
         def transform() -> None:
@@ -203,17 +207,17 @@ class ScipyBackend:
         return transform
 
     def resident_bytes(self) -> int:
-        """Twiddle factors, which SciPy keeps for the last few sizes."""
+        """Return the bytes of twiddle factors, which SciPy keeps for the last few sizes."""
         return PLAN_BYTES
 
     def transient_bytes(self, largest: int) -> int:
-        """The result, before it is copied."""
+        """Return the bytes of the result before it is copied."""
         return largest
 
 
 @cache
 def backend() -> Backend:
-    """FFTW where pyfftw is installed, or SciPy."""
+    """Return FFTW if pyfftw is installed, else SciPy."""
     try:
         import pyfftw  # noqa: F401
     except ImportError:
@@ -228,8 +232,8 @@ class PrunedTransforms:
     """One worker's transforms on its own scratch memory.
 
     Attributes:
-        columns: (maps, N_z, width): lines along z of a few maps, to fill and to read around
-            ``forward_columns`` and ``inverse_columns``, which transform it in place.
+        columns: lines along z of a few maps (maps, N_z, width). Fill it before ``forward_columns``
+            or ``inverse_columns``, which transform it in place, and read it afterwards.
     """
 
     def __init__(self, shape: PrunedShape, maps: int, width: int, library: Backend) -> None:
@@ -249,7 +253,7 @@ class PrunedTransforms:
 
     @staticmethod
     def scratch_bytes(shape: PrunedShape, maps: int, width: int) -> tuple[int, int]:
-        """Bytes of all the scratch memory of one worker, and of its largest array."""
+        """Return the bytes of one worker's scratch memory, and of its largest array."""
         rows = 4 * shape.slab * shape.image.y * shape.size.x
         planes = 8 * shape.slab * shape.plane
         columns = 8 * maps * shape.size.z * width

@@ -1,10 +1,10 @@
-"""Convolution by whole-image FFT, each task on memory of its own.
+"""Convolution by whole-image FFT in which each task has its own memory.
 
-After the task-parallel algorithm of ZNNi (section IV-A3): a stage of image transforms, one of
-kernel transforms and multiply-adds, one of output transforms. Here the tasks of the outer stages
-are slabs of a map, so that few maps keep all threads busy too, and those of the second stage are
-not output maps but blocks of frequencies: a block's spectra fit in cache, all kernels pass over
-them there, and the sums take the place of the inputs that they were made from.
+It follows the task-parallel algorithm of ZNNi (section IV-A3). Its stages are image transforms,
+then kernel transforms and multiply-adds, then output transforms. Here the tasks of the outer stages
+are slabs of a map, so that even few maps keep all threads busy. The tasks of the second stage are
+blocks of frequencies instead of output maps. A block's spectra fit in cache, and all kernels use
+them there. The sums overwrite the inputs from which they were made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from znni.primitives.cpu.fft_whole_image.whole_image_fft import WholeImageFft
 class FftTaskParallel(WholeImageFft):
     """Whole-image FFT convolution in three stages of independent tasks.
 
-    A group's output maps share each passing of a block's spectra, which come from the third-level
+    Each group of output maps makes one pass over a block's spectra, which come from the third-level
     cache or beyond.
     """
 
@@ -38,28 +38,34 @@ class FftTaskParallel(WholeImageFft):
     version = 1
 
     def working_bytes(self, blocking: Blocking) -> int:
-        """S f n + S max(f, f') h + max{T (S f b + scratch), S f' n'} elements.
+        """Return the bytes of S f n + S max(f, f') h + max{T (S f b + scratch), S f' n'} elements.
 
-        A half-transformed map takes h = n_z N_y (N_x + 2), which is less than the paper's n~; one
-        block of a map's spectrum b, at most a few hundredths of n~; T is the number of threads.
-        With SciPy, one transform's result per thread more.
+        h = n_z N_y (N_x + 2) is a half-transformed map, which is less than the paper's n~. b is one
+        block of a map's spectrum, at most a few hundredths of n~. T is the number of threads.
+        SciPy adds one transform's result per thread.
         """
         every, second_stage = self._stage_bytes(blocking)
         return blocking.shape.nbytes + every + max(second_stage, blocking.out.nbytes)
 
     def workspace_bytes(self, blocking: Blocking) -> int:
-        """S max(f, f') h + T (S f b + scratch) elements, as in ``working_bytes``."""
+        """Return the bytes of S max(f, f') h + T (S f b + scratch) elements.
+
+        The symbols are those of ``working_bytes``.
+        """
         return sum(self._stage_bytes(blocking))
 
     @staticmethod
     def _stage_bytes(blocking: Blocking) -> tuple[int, int]:
-        """Workspace that every stage has, and what the second has beside."""
+        """Return the workspace of every stage, and the second stage's addition."""
         spectra = blocking.threads * blocking.spectra_bytes(blocking.vectors)
         half_maps = _most_maps(blocking) * blocking.half_bytes
         return half_maps + blocking.transient_bytes, spectra + blocking.scratch_bytes
 
     def bytes_moved(self, blocking: Blocking) -> float:
-        """Half-transformed maps are written and read; all blocks pass over the kernels."""
+        """Return the bytes moved to and from main memory.
+
+        Half-transformed maps are written and read; each block reads all kernels.
+        """
         shape, out = blocking.shape, blocking.out
         half_maps = shape.n * shape.f + _most_maps(blocking)
         return (
@@ -70,7 +76,7 @@ class FftTaskParallel(WholeImageFft):
         )
 
     def handed_out(self, blocking: Blocking) -> HandedOut:
-        """Slabs, and in each block all transforms along z and a product for each group."""
+        """Return the tasks: slabs, then each block's transforms along z and groups' products."""
         columns = blocking.columns(blocking.shape.f)
         for group in blocking.groups:
             columns += blocking.columns(min(self.group, blocking.out.f - group))
@@ -78,19 +84,19 @@ class FftTaskParallel(WholeImageFft):
         return HandedOut(3, blocking.slabs + columns + products)
 
     def convolution(self, steps: FftLayer) -> Run:
-        """The three stages."""
+        """Return a run of the three stages."""
         return _Convolution(steps.blocking, steps)
 
 
 def _most_maps(blocking: Blocking) -> int:
-    """Half-transformed maps that are held: those of the inputs, and in their place the outputs'."""
+    """Return the number of half-transformed maps held; the outputs' overwrite the inputs'."""
     shape, out = blocking.shape, blocking.out
     return max(shape.n * shape.f, out.n * out.f)
 
 
 @dataclass(frozen=True)
 class _Convolution:
-    """``half`` holds the half-transformed inputs, and then the outputs."""
+    """A run whose array ``half`` holds the half-transformed inputs, and then the outputs."""
 
     blocking: Blocking
     steps: FftLayer

@@ -1,4 +1,4 @@
-"""What both whole-image FFT convolutions have in common: all but what they hold at a time."""
+"""The common base of both whole-image FFT convolutions; they differ in what they hold at a time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class WholeImageFft(ABC):
     """Convolution by whole-image FFT on the CPU.
 
     Attributes:
-        version: raised when its speed changes.
-        group: output maps that share each passing of the inputs' spectra, at most.
+        version: number that is raised when its speed changes.
+        group: largest number of output maps computed in one pass over the inputs' spectra.
     """
 
     device: Device
@@ -38,30 +38,30 @@ class WholeImageFft(ABC):
 
     @abstractmethod
     def working_bytes(self, blocking: Blocking) -> int:
-        """Peak bytes of a call, its input and output counted."""
+        """Return the peak bytes of a call, including its input and output."""
 
     @abstractmethod
     def workspace_bytes(self, blocking: Blocking) -> int:
-        """Peak bytes of a call beside its input and output."""
+        """Return the peak bytes of a call beside its input and output."""
 
     @abstractmethod
     def bytes_moved(self, blocking: Blocking) -> float:
-        """Bytes to and from main memory, but for a softmax."""
+        """Return the bytes to and from main memory, without a softmax."""
 
     @abstractmethod
     def handed_out(self, blocking: Blocking) -> HandedOut:
-        """What Python hands out, but for a softmax."""
+        """Return the tasks that Python hands out, without a softmax."""
 
     @abstractmethod
     def convolution(self, steps: FftLayer) -> Run:
-        """What takes an input through all steps, but for a softmax."""
+        """Return a run of all steps, without a softmax."""
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Any convolution."""
+        """Return the output's shape for any convolution."""
         return convolved(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Transforms and products; each passing of the spectra counted."""
+        """Return the cost: transforms, products, and each pass over the spectra."""
         blocking = self._blocking(layer, shape)
         cost = Cost(
             flops=blocking.flops,
@@ -78,7 +78,7 @@ class WholeImageFft(ABC):
         return with_activation(cost, activation, blocking.out, FUSED_BY_ROW, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Plan the transforms, and compile."""
+        """Plan the transforms, and compile the kernels."""
         blocking = self._blocking(layer, shape)
         convolve = self.convolution(FftLayer(blocking, conv_weights(blocking.layer, weights)))
 

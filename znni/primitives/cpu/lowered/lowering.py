@@ -1,9 +1,9 @@
 """Convolution as one matrix product: lower the input, multiply, lift the product.
 
 A kernel's taps along an axis can be gathered before the product (lowered: the input is repeated)
-or after it (lifted: partial results are repeated). The three types of lowering of Caffe con Troll
-(Hadjis et al. 2015, section 2.1) lower all axes, the trailing ones, or none. Here each is the same
-two loops with other extents.
+or after it (lifted: partial results are repeated). Caffe con Troll has three types of lowering,
+which lower all axes, the trailing ones, or none (Hadjis et al. 2015, section 2.1). Here each type
+is the same two loops with other extents.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from znni.core.shapes import Vec3
 from znni.network.network import Conv
 from znni.network.weights import Float32
 from znni.primitives.cpu.common.activation import CODES, activate
-from znni.primitives.cpu.common.flat_view import FlatView
-from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.primitives.cpu.common.numba_kernel import FlatView, numba_kernel
 
 
 class Split(NamedTuple):
-    """Which axes of a kernel are lowered and which are lifted.
+    """Division of a kernel's axes into lowered and lifted ones.
 
     Attributes:
-        lowered: the kernel's extents along the lowered axes, 1 along the others.
-        lifted: the kernel's extents along the lifted axes, 1 along the others.
+        lowered: extents of the kernel along the lowered axes, 1 along the others.
+        lifted: extents of the kernel along the lifted axes, 1 along the others.
     """
 
     lowered: Vec3
@@ -35,14 +34,14 @@ class Split(NamedTuple):
 
     @classmethod
     def after(cls, lifted_axes: int, kernel: Vec3) -> Split:
-        """Lift so many leading axes and lower the rest."""
+        """Return the split that lifts so many leading axes and lowers the rest."""
         lowered = Vec3(*(1,) * lifted_axes, *kernel[lifted_axes:])
         return cls(lowered, kernel // lowered)
 
     def matrix(self, weight: Float32) -> Float32:
-        """Weights (out, in, z, y, x) as (out * lifted taps, in * lowered taps).
+        """Return weights (out, in, z, y, x) as (out * lifted taps, in * lowered taps).
 
-        A view of the weights where nothing needs to move.
+        The result is a view of the weights if nothing needs to move.
         """
         out_features, in_features = weight.shape[:2]
         taps = (self.lifted.volume, self.lowered.volume)
@@ -50,11 +49,11 @@ class Split(NamedTuple):
         return parts.reshape(out_features * taps[0], in_features * taps[1])
 
     def matrix_shape(self, layer: Conv) -> tuple[int, int]:
-        """Rows and columns of the weights' matrix."""
+        """Return rows and columns of the weights' matrix."""
         return layer.out_features * self.lifted.volume, layer.in_features * self.lowered.volume
 
     def matrix_nbytes(self, layer: Conv) -> int:
-        """Bytes that ``matrix`` allocates."""
+        """Return the bytes that ``matrix`` allocates."""
         moves = self.lifted.volume > 1 and layer.in_features > 1
         return 4 * layer.out_features * layer.in_features * layer.kernel.volume if moves else 0
 
@@ -63,32 +62,32 @@ class Block(NamedTuple):
     """A part of the output that is computed by itself: some maps, some voxels.
 
     Attributes:
-        maps: output maps that are multiplied and lifted at a time.
-        size: output voxels.
+        maps: number of output maps that are multiplied and lifted at a time.
+        size: output voxels per axis.
     """
 
     maps: int
     size: Vec3
 
     def positions(self, split: Split) -> Vec3:
-        """Columns of the lowered input and of the product, per axis."""
+        """Return the columns of the lowered input and of the product, per axis."""
         return self.size + split.lifted - 1
 
     def lowered_nbytes(self, layer: Conv, split: Split) -> int:
-        """Bytes of the lowered input."""
+        """Return the bytes of the lowered input."""
         return 4 * layer.in_features * split.lowered.volume * self.positions(split).volume
 
     def product_nbytes(self, split: Split) -> int:
-        """Bytes of the product."""
+        """Return the bytes of the product."""
         return 4 * self.maps * split.lifted.volume * self.positions(split).volume
 
     def nbytes(self, layer: Conv, split: Split) -> int:
-        """Bytes of both."""
+        """Return the bytes of the lowered input and the product."""
         rows = layer.in_features * split.lowered.volume + self.maps * split.lifted.volume
         return 4 * rows * self.positions(split).volume
 
     def halves(self) -> list[Block]:
-        """The block cut in two, in every way."""
+        """Return all ways to halve the block."""
         cuts = [Block(-(-self.maps // 2), self.size)] if self.maps > 1 else []
         for axis, extent in enumerate(self.size):
             if extent > 1:
@@ -100,13 +99,14 @@ class Block(NamedTuple):
 
 @cache
 def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> Block:
-    """A block of at most ``limit`` bytes, or the smallest there is, that wastes little.
+    """Return a block of at most ``limit`` bytes, or the smallest possible, that wastes little.
 
-    It is halved from all maps and voxels of the output, whose extents are ``size``, until it fits,
-    each time where the most memory is saved for the least added work: positions on block borders
-    that are multiplied twice, products too small to be fast, and rows too short to be copied fast.
+    The search starts from all maps and voxels of the output, whose extents are ``size``. It halves
+    the block until it fits, each time where it saves the most memory for the least added work.
+    Added work is positions on block borders that are multiplied twice, products too small to be
+    fast, and rows too short to be copied fast.
     """
-    overhead = 32  # elements' worth of time that each row or column of a product costs on top
+    overhead = 32  # extra time of each row or column of a product, counted in elements
 
     def price(block: Block) -> float:
         blocks = size.ceil_div(block.size).volume * -(-layer.out_features // block.maps)
@@ -127,9 +127,9 @@ class LoweredLayer:
 
     Attributes:
         layer: the convolution.
-        split: how its kernel is cut up.
-        matrix: its weights, from ``Split.matrix``.
-        bias: (out,).
+        split: division of the kernel's axes.
+        matrix: weights as a matrix, from ``Split.matrix``.
+        bias: biases (out,).
     """
 
     layer: Conv
@@ -149,17 +149,17 @@ class LoweredLayer:
 
     def multiply(self, rows: slice, lowered: Float32, product: Float32) -> None:
         """Fill ``product`` with these rows of the weights times the lowered input."""
-        # NumPy keeps products over a single element from BLAS, and is slow at them itself.
+        # NumPy does not use BLAS for products over a single element, and is slow at them itself.
         operation = np.matmul if lowered.shape[0] > 1 else np.multiply
         operation(self.matrix[rows], lowered, out=product)
 
     def lift(
         self, product: Float32, image: Float32, corner: Vec3, block: Block, first: int
     ) -> None:
-        """Finish a block of ``image`` (f, z, y, x), one of the output, from its product.
+        """Finish a block of an output image, ``image`` (f, z, y, x), from its product.
 
-        ``product`` is (maps * lifted taps, positions), of maps from ``first`` on. It may be the
-        memory of ``image`` itself where there is one lifted tap and the block is the image.
+        ``product`` is (maps * lifted taps, positions), for maps from ``first`` on. It may be the
+        memory of ``image`` itself if there is one lifted tap and the block is the whole image.
         """
         positions, lifted = tuple(block.positions(self.split)), tuple(self.split.lifted)
         box = (first, *corner), (block.maps, *block.size)

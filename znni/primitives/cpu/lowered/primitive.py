@@ -19,18 +19,17 @@ from znni.primitives.cpu.common.activation import (
     softmax_over_maps,
     with_activation,
 )
-from znni.primitives.cpu.common.even_slices import even_slices
-from znni.primitives.cpu.common.flat_view import flat_view
-from znni.primitives.cpu.common.workers import Workers, workers
+from znni.primitives.cpu.common.numba_kernel import flat_view
+from znni.primitives.cpu.common.workers import Workers, even_slices, workers
 from znni.primitives.cpu.lowered.lowering import Block, LoweredLayer, Split, bounded_block
 
-# A block's workspace stays in a core's cache and its share of the last-level cache.
+# Bytes of a block's workspace, which stays in a core's cache and its share of the last-level cache.
 BLOCK_BYTES = 4 * 1024 * 1024
-# Parts that the rows or columns of a whole image are cut into, for each thread.
+# Number of parts, for each thread, into which the rows or columns of a whole image are divided.
 PARTS_PER_THREAD = 4
 ORIGIN = Vec3(0, 0, 0)
 
-# The fewest rows or columns of the weights' matrix with which a product reaches its full rate.
+# Fewest rows or columns of the weights' matrix with which a product reaches its full rate.
 FULL_RATE = 32
 
 
@@ -39,9 +38,9 @@ class Lowered:
     """Convolution as matrix products on the CPU.
 
     Attributes:
-        lifted_axes: choices of how many leading axes are lifted; the one with the smallest
-            workspace for the layer is taken.
-        blocked: whether each thread works on blocks of ``BLOCK_BYTES``, or all threads
+        lifted_axes: choices for the number of leading axes to lift. The layer uses the one with
+            the smallest workspace.
+        blocked: True if each thread works on blocks of ``BLOCK_BYTES``, False if all threads work
             together on one whole image at a time.
     """
 
@@ -54,11 +53,11 @@ class Lowered:
     version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Any convolution."""
+        """Return the output's shape for any convolution."""
         return convolved(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Lifting multiplies at more positions than the output has; both take memory."""
+        """Return the cost. Lifting multiplies at more positions than the output has."""
         conv, out = applied_to(Conv, self, layer, shape)
         split, block = self._blocking(conv, out)
         positions = (out.size + out.size.ceil_div(block.size) * (split.lifted - 1)).volume
@@ -81,7 +80,7 @@ class Lowered:
         return with_activation(cost, conv.activation, out, FUSED_BY_ROW, self.device.threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Order the weights as a matrix."""
+        """Prepare the layer, with the weights as a matrix."""
         conv, out = applied_to(Conv, self, layer, shape)
         given = conv_weights(conv, weights)
         split, block = self._blocking(conv, out)
@@ -99,9 +98,10 @@ class Lowered:
         return run
 
     def _handed(self, layer: Conv, out: Shape5, split: Split, block: Block) -> HandedOut:
-        """Of each block, one lowering, and a product and a lifting for some of the maps at a time.
+        """Return the number of tasks.
 
-        Of whole images, parts of each of the three.
+        Each block takes one lowering, then a product and a lifting for each group of maps. Whole
+        images take parts of each of the three.
         """
         if self.blocked:
             steps = 1 + 2 * -(-out.f // block.maps)
@@ -118,7 +118,7 @@ class Lowered:
 
 
 def primitives(device: Device) -> tuple[Lowered, ...]:
-    """All six."""
+    """Return all six lowered convolutions."""
     return (
         Lowered(device, "lowered_expensive_lowering", (0,), blocked=False, efficiency=0.5),
         Lowered(device, "lowered_expensive_lowering_blocked", (0,), blocked=True, efficiency=0.5),
@@ -130,14 +130,14 @@ def primitives(device: Device) -> tuple[Lowered, ...]:
 
 
 def _product_is_output(split: Split) -> bool:
-    """Whether a whole image's product is the output itself, but for bias and activation."""
+    """Return whether a whole image's product is the output, except for bias and activation."""
     return split.lifted.volume == 1
 
 
 def _convolve_whole(
     prepared: LoweredLayer, block: Block, x: Float32, y: Float32, pool: Workers
 ) -> None:
-    """One image after the other, each step shared out over the threads."""
+    """Convolve one image after the other; the threads share each step."""
     split, matrix = prepared.split, prepared.matrix
     positions = block.positions(split).volume
     lowered = workspace((matrix.shape[1], positions), np.float32)
@@ -180,7 +180,7 @@ def _convolve_image(
 def _convolve_in_blocks(
     prepared: LoweredLayer, block: Block, x: Float32, y: Float32, pool: Workers
 ) -> None:
-    """Many blocks, each from input to output by one thread."""
+    """Convolve many blocks, each from input to output by one thread."""
     split, taps = prepared.split, prepared.split.lifted.volume
     lowered_size = block.lowered_nbytes(prepared.layer, split) // 4
     product_size = block.product_nbytes(split) // 4

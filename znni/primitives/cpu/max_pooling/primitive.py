@@ -1,4 +1,4 @@
-"""What plain max-pooling and max-pooling fragments have in common: all but their offsets."""
+"""Max-pooling on the CPU: plain, and as max-pooling fragments."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Pooling(ABC):
 
     @abstractmethod
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Shape of the output, or None where this pooling does not apply."""
+        """Return the output's shape, or None if this pooling does not apply."""
 
     @abstractmethod
     def offsets(self, window: Vec3) -> Vec3:
-        """How many offsets of the window are pooled at, per axis."""
+        """Return the number of window offsets that are pooled at, per axis."""
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """One comparison for every voxel; a pass over the input and one over the output."""
+        """Return the cost: a comparison per voxel, one pass over input and output each."""
         layer, out = applied_to(Pool, self, layer, shape)
         scratch = self.device.threads * Scratch.of(shape, out, layer.window).nbytes
         return Cost(
@@ -55,7 +55,7 @@ class Pooling(ABC):
         shape: Shape5,
         weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
     ) -> Run:
-        """Nothing to prepare."""
+        """Return the run; nothing needs to be prepared."""
         layer, out = applied_to(Pool, self, layer, shape)
         pool = workers(self.device.threads)
 
@@ -74,11 +74,11 @@ class MaxPooling(Pooling):
     name: str = "max_pooling"
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Any pooling whose window fits."""
+        """Return the output's shape for any pooling whose window fits."""
         return pooled(layer, shape)
 
     def offsets(self, window: Vec3) -> Vec3:  # noqa: ARG002 - the same for any
-        """The first one alone."""
+        """Return one offset per axis, the first."""
         return Vec3(1, 1, 1)
 
 
@@ -89,11 +89,11 @@ class MaxPoolingFragments(Pooling):
     name: str = "max_pooling_fragments"
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Only sizes that give fragments of one size."""
+        """Return the output's shape if all fragments have the same size."""
         return fragmented(layer, shape)
 
     def offsets(self, window: Vec3) -> Vec3:
-        """All of them."""
+        """Return all offsets."""
         return window
 
 

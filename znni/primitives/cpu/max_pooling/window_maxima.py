@@ -1,7 +1,7 @@
-"""Maxima over pooling windows, plane by plane, for plain pooling and for fragments alike.
+"""Maxima over pooling windows, plane by plane, for plain pooling and for fragments.
 
-A maximum starts from its window's first voxel, and a NaN anywhere in a window is its maximum,
-as with ``numpy.maximum``.
+If a window contains a NaN, its maximum is NaN, as with ``numpy.maximum``. Otherwise a maximum
+starts from the window's first voxel.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from numba.extending import intrinsic
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.flat_view import flat_view
-from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel
 from znni.primitives.cpu.common.streaming import (
     LINE,
     fetch_to_read,
@@ -29,18 +28,18 @@ from znni.primitives.cpu.common.streaming import (
 )
 from znni.primitives.cpu.common.workers import Workers, share_count
 
-# Input that a thread takes on at a time, at least: enough to hide the cost of handing it out.
+# Fewest bytes of input in a task: enough to hide the cost of handing it out.
 TASK_BYTES = 512 * 1024
-# Output rows are computed in whole vectors, as far as one float less than this beyond their ends.
+# Output rows are computed in whole vectors, up to one float less than this beyond their ends.
 VECTOR = 16
 
 
 class Scratch(NamedTuple):
-    """What a thread works in, in floats.
+    """Sizes of a thread's workspace, in floats.
 
     Attributes:
-        maxima: a plane of maxima over z, or over z and y.
-        result: an output plane.
+        maxima: size of a plane of maxima over z, or over z and y.
+        result: size of an output plane.
     """
 
     maxima: int
@@ -48,17 +47,17 @@ class Scratch(NamedTuple):
 
     @classmethod
     def of(cls, shape: Shape5, out: Shape5, window: Vec3) -> Scratch:
-        """For an input, its output and the window between them."""
+        """Return the sizes for an input, its output and the window between them."""
         return cls(shape.y * shape.x + VECTOR * window.x, out.y * out.x + VECTOR)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all."""
+        """Bytes of the whole workspace."""
         return 4 * (2 * self.maxima + self.result)
 
 
 def task_count(shape: Shape5, out: Shape5, threads: int) -> int:
-    """How many tasks ``window_maxima`` hands out for an input and its output."""
+    """Return the number of tasks that ``window_maxima`` hands out for an input and its output."""
     return share_count(threads, shape.n * shape.f * out.z, shape.nbytes // TASK_BYTES)
 
 
@@ -67,8 +66,8 @@ def window_maxima(
 ) -> None:
     """Pool ``x`` (n, f, z, y, x), with stride = window, into ``y`` (n * fragments, f, z, y, x).
 
-    Fragment (oz, oy, ox) starts at that offset; there are ``fragments_per_axis`` of them, in
-    C order, after one another for each n.
+    Fragment (oz, oy, ox) starts at that offset. There are ``fragments_per_axis`` of them for each
+    n, in C order.
     """
     view = flat_view(x)
     planes = x.shape[0] * y.shape[1] * y.shape[2]
@@ -93,7 +92,7 @@ def _larger(a, b):  # type: ignore[no-untyped-def]
 
 @numba_kernel
 def _slide(source, at, step, extent, target, size):  # type: ignore[no-untyped-def]
-    """``target[i]`` = the maximum of ``extent`` elements, ``step`` apart, from ``at + i``."""
+    """Set ``target[i]`` to the maximum of ``extent`` elements, ``step`` apart, from ``at + i``."""
     first = source[at:]
     if extent == 1:
         for i in range(size):
@@ -112,9 +111,9 @@ def _slide(source, at, step, extent, target, size):  # type: ignore[no-untyped-d
 def _strided_maxima(
     _context: Any, across: Any, source: Any, _at: Any, target: Any, _to: Any
 ) -> Any:
-    """A vector of maxima, each of ``across`` elements of ``source`` from ``at`` on, at ``to``.
+    """Store a vector at ``to``: each lane is a maximum of ``across`` adjacent elements from ``at``.
 
-    ``across`` is a compile-time constant: compilers vectorise over rows but not to their ends.
+    ``across`` is a compile-time constant. Compilers vectorise over rows, but not to their ends.
     """
     count = across.literal_value
     signature = types.void(across, source, types.intp, target, types.intp)
@@ -147,17 +146,17 @@ def _strided_maxima(
 
 @cache
 def _plane_kernel(across: int) -> Callable[..., None]:
-    """The compiled loop over planes, for one extent of the window along x."""
+    """Return the compiled loop over planes, for one extent of the window along x."""
 
     @numba_kernel
     def pool_planes(  # type: ignore[no-untyped-def]
         memory, start, strides, size, flat, out, window, counts, first, stop, over_z, over_zy,
         result, streamed,
     ):  # fmt: skip
-        """Pool the output planes (n, f, z) with these indices, of all fragments."""
+        """Pool the output planes (n, f, z) with these indices, for all fragments."""
         _, features, out_z, out_y, out_x = out
         height, width = size
-        # The next plane is fetched little by little, while the rows of this one are computed.
+        # The next plane is prefetched little by little, while the rows of this one are computed.
         share = height * width // (counts[1] * counts[2] * out_y)
         for index in range(first, stop):
             rest, z = divmod(index, out_z)
@@ -184,7 +183,7 @@ def _plane_kernel(across: int) -> Callable[..., None]:
                         ahead += share
                         row = (y * window[1] + oy) * width + ox
                         for x in range(0, out_x, VECTOR):
-                            # What lies beyond a row's end is overwritten by the next row.
+                            # Values beyond a row's end are overwritten by the next row.
                             _strided_maxima(
                                 across, over_zy, row + x * across, result, y * out_x + x
                             )

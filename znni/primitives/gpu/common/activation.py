@@ -1,4 +1,4 @@
-"""Activations in CUDA: as a function that kernels call as they store, and softmax after them."""
+"""Activations in CUDA: a function that kernels call as they store, and a softmax after them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.network import Activation
 from znni.plans.cost import Cost
-from znni.primitives.gpu.common.larger import larger_source
+from znni.primitives.gpu.common.kernels import larger_source
 
-# Of a sum `value`. The larger of two that keeps NaN is `larger`. Softmax needs all maps of a voxel,
-# and follows once they are there.
+# The activation of a sum `value`. `larger` returns the larger of two numbers, or NaN if one is NaN.
+# Softmax needs all maps of a voxel, so it is a pass of its own after the convolution.
 EXPRESSIONS: dict[Activation, str] = {
     "identity": "value",
     "softmax": "value",
@@ -25,7 +25,7 @@ EXPRESSIONS: dict[Activation, str] = {
     "tanh": "tanhf(value)",
 }
 
-# Softmax for a value: three passes, an exponential in two of them.
+# Cost of softmax for one value: it reads three times and writes once, with two exponentials.
 SOFTMAX_FLOPS = 14
 SOFTMAX_PASSES = 4
 SOFTMAX_EFFICIENCY = 0.1
@@ -34,7 +34,7 @@ THREADS = 256
 
 
 def activation_source(activation: Activation) -> str:
-    """CUDA functions ``float larger(float, float)`` and ``float activation(float)``."""
+    """Return the CUDA functions ``float larger(float, float)`` and ``float activation(float)``."""
     return f"""{larger_source()}
 __device__ __forceinline__ float activation(float value) {{
     return {EXPRESSIONS[activation]};
@@ -43,18 +43,18 @@ __device__ __forceinline__ float activation(float value) {{
 
 
 def with_softmax(cost: Cost, activation: Activation, out: Shape5) -> Cost:
-    """The price of a convolution with the pass over its output that softmax is."""
+    """Add the pass over a convolution's output to its cost, if its activation is softmax."""
     if activation != "softmax":
         return cost
     return cost.plus(out.elements * SOFTMAX_FLOPS, SOFTMAX_EFFICIENCY, SOFTMAX_PASSES * out.nbytes)
 
 
 def activate_over_maps(y: Any, activation: Activation) -> None:
-    """What is left of an activation once all maps are there: softmax, in place.
+    """Apply softmax in place, if it is the activation; kernels have applied all others.
 
     Args:
         y: a ``cupy.ndarray`` of float32 (n, f, z, y, x), C-contiguous.
-        activation: whichever; all others were applied to each value as it was stored.
+        activation: of the layer.
     """
     if activation != "softmax":
         return
@@ -65,7 +65,7 @@ def activate_over_maps(y: Any, activation: Activation) -> None:
 
 
 def softmax_source() -> str:
-    """The kernel's source."""
+    """Return the CUDA source of the kernel ``softmax``."""
     return source_beside(__file__, "softmax.cu")
 
 

@@ -1,4 +1,4 @@
-// The larger of two numbers; NaN where one of them is.
+// Returns the larger of two numbers, or NaN if one of them is NaN.
 __device__ __forceinline__ float larger(float a, float b) {
 #if __CUDA_ARCH__ >= 800
     float result;

@@ -1,4 +1,4 @@
-// Softmax over the maps of each voxel of (image, map, voxel), in place, safe against overflow.
+// Applies softmax over the maps of each voxel of (image, map, voxel), in place, without overflow.
 
 extern "C" __global__ void softmax(float *__restrict__ values, long long all_voxels,
                                    long long voxels, int maps) {

@@ -5,56 +5,58 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.core.options import ACCURACIES
-from znni.primitives.gpu.common.capability import AMPERE, OLDEST, VOLTA
+from znni.primitives.gpu.common.hardware import FLOAT16_CORES, OLDEST, TF32_CORES
+from znni.primitives.gpu.common.number_formats import NumberFormat
 
-# What engines take together: output maps, and the input maps of a vector where they are innermost.
-# Measured on an H200: 3 maps take as long as some 30, and one input map as long as a few.
+# Engines take output maps by 32, and input maps by vectors of 16 bytes if maps are innermost.
+# Measured on an H200: 3 output maps take as long as some 30, and one input map as long as a few.
 OUT_MAPS_TOGETHER = 32
 VECTOR_BYTES = 16
 
-# Engines that round further than the format says are never taken.
+# cuDNN's notes of engines that round further than the format says: these are never taken.
 ROUNDING = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
 
 
 @dataclass(frozen=True)
-class Format:
-    """How numbers are stored and multiplied; sums are float32.
+class Format(NumberFormat):
+    """A number format of cuDNN; sums are in float32.
 
     Attributes:
-        name: of the format.
         data_type: cuDNN's name of the numbers that it reads and writes.
-        cuda_type: the same in CUDA.
-        nbytes: of a number.
+        cuda_type: CUDA's name of them.
+        nbytes: bytes of a number.
         channels_last: whether its fast engines want maps innermost, as (n, z, y, x, f).
-        barred: cuDNN's notes of engines that compute otherwise.
-        accuracy: the relative error promised.
-        share: of the nominal float32 operations per second that it sustains, at most.
+        barred: cuDNN's notes of engines that compute in another format.
+        share: the largest share of the nominal float32 rate that it sustains.
         capability: the least compute capability of a GPU that multiplies such numbers fast.
     """
 
-    name: str
     data_type: str
     cuda_type: str
     nbytes: int
     channels_last: bool
     barred: tuple[str, ...]
-    accuracy: float
     share: float
     capability: int
 
+    @property
+    def suffix(self) -> str:
+        """The end of a primitive's name, which always tells the format."""
+        return f"_{self.name}"
+
     def maps_in(self, maps: int) -> int:
-        """Input maps that engines multiply, as if zeros followed those that there are."""
+        """Return the input maps that engines multiply, which are padded with zeros."""
         together = VECTOR_BYTES // self.nbytes if self.channels_last else 1
         return -(-maps // together) * together
 
 
 def maps_out(maps: int) -> int:
-    """Output maps that engines compute, of which those that there are may be few."""
+    """Return the output maps that engines compute, which may be more than the layer's."""
     return -(-maps // OUT_MAPS_TOGETHER) * OUT_MAPS_TOGETHER
 
 
-# Shares are of the float32 rate of a Hopper GPU, measured on first, hidden and last layers; matrix
-# units are faster than that rate.
+# Shares of a Hopper GPU's float32 rate were measured on first, hidden and last layers. Tensor cores
+# are faster than that rate.
 FORMATS = (
     Format(
         name="float32",
@@ -76,7 +78,7 @@ FORMATS = (
         barred=ROUNDING,
         accuracy=ACCURACIES["tf32"],
         share=2.0,
-        capability=AMPERE,
+        capability=TF32_CORES,
     ),
     Format(
         name="float16",
@@ -87,7 +89,7 @@ FORMATS = (
         barred=(),
         accuracy=ACCURACIES["tf32"],
         share=3.2,
-        capability=VOLTA,
+        capability=FLOAT16_CORES,
     ),
     Format(
         name="bfloat16",
@@ -98,6 +100,6 @@ FORMATS = (
         barred=(),
         accuracy=ACCURACIES["bfloat16"],
         share=3.2,
-        capability=AMPERE,
+        capability=TF32_CORES,
     ),
 )

@@ -1,7 +1,7 @@
 """A convolution as a graph of cuDNN, computed by the engine that was fastest when it was tried.
 
-The choice is kept in the user's cache, under all that it depends on. cuDNN is reached through
-NVIDIA's package ``nvidia-cudnn-frontend``.
+The choice is kept in the user's cache, under everything that it depends on. NVIDIA's package
+``nvidia-cudnn-frontend`` gives access to cuDNN.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from znni.primitives.gpu.cudnn.formats import Format
 from znni.primitives.gpu.cudnn.pieces import Pieces
 from znni.primitives.gpu.cudnn.refusals import refuse
 
-# Engines are tried in the order in which cuDNN expects them to be fast, so many of them, each
-# timed so often. Some take a hundred times as long as the best: where the first run, which loads
-# code in so many seconds at most, was as slow as that, the others are left out.
+# The first engines that cuDNN lists are tried, as it expects them to be fast, and timed several
+# times. Some engines take a hundred times as long as the best. If the first run takes this many
+# times as long, beside the seconds for loading code, there is no other run.
 MOST_TRIED = 10
 REPEATS = 3
 SLOW = 2.0
@@ -46,10 +46,10 @@ _log = logging.getLogger(__name__)
 
 @cache
 def cudnn() -> Any:
-    """The module ``cudnn``.
+    """Return the module ``cudnn``.
 
     Raises:
-        InvalidInput: it is not installed, or does not find cuDNN's library.
+        InvalidInput: the module is not installed, or does not find cuDNN's library.
     """
     try:
         return import_module("cudnn")
@@ -63,7 +63,7 @@ def _handle(device: int) -> Any:  # noqa: ARG001 - each device has its own
 
 
 def handle() -> Any:
-    """The handle of cuDNN on the current device, set to the current stream."""
+    """Return cuDNN's handle for the current device, set to the current stream."""
     found = _handle(cupy().cuda.Device().id)
     cudnn().set_stream(found, cupy().cuda.get_current_stream().ptr)
     return found
@@ -71,10 +71,10 @@ def handle() -> Any:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Make one error of what cuDNN raises within a ``with`` block.
+    """Turn cuDNN's errors within a ``with`` block into one kind of error.
 
     Raises:
-        LibraryFailed: whatever it raised.
+        LibraryFailed: cuDNN raised an error.
     """
     try:
         yield
@@ -83,7 +83,7 @@ def library_errors() -> Iterator[None]:
 
 
 def graph_key(conv: Conv, piece: Pieces, number: Format, limit: int) -> str:
-    """What a convolution is told from others by, as far as cuDNN's choice depends on it."""
+    """Return text that identifies a convolution, as far as cuDNN's choice depends on it."""
     return repr((conv.kernel, piece.shape, piece.out, number, limit))
 
 
@@ -93,11 +93,11 @@ class ConvolutionGraph:
     Args:
         conv: the convolution.
         piece: the shapes of input and output.
-        number: their format and layout.
+        number: the format and layout of both.
         limit: bytes of workspace that the engine may take.
 
     Raises:
-        LibraryFailed: cuDNN knows no such convolution.
+        LibraryFailed: cuDNN does not support such a convolution.
     """
 
     def __init__(self, conv: Conv, piece: Pieces, number: Format, limit: int) -> None:
@@ -107,7 +107,7 @@ class ConvolutionGraph:
         self._limit, self._key = limit, graph_key(conv, piece, number, limit)
 
     def _describe(self, conv: Conv, piece: Pieces, number: Format) -> None:
-        """Tell cuDNN what is to be computed."""
+        """Describe the convolution to cuDNN."""
         self._barred = number.barred
         weights = Shape5(*conv.weight_shape)
         data_type = getattr(cudnn().data_type, number.data_type)
@@ -136,15 +136,15 @@ class ConvolutionGraph:
         self._graph.build_operation_graph()
 
     def choose(self, x: int, weights: int, y: int) -> None:
-        """Take the fastest engine: the one found earlier, or the one that is now.
+        """Take the fastest engine: the one that was found earlier, or the one found now.
 
         Args:
             x: address of a packed input.
-            weights: of the packed weights.
-            y: of a packed output, which is overwritten.
+            weights: address of the packed weights.
+            y: address of a packed output, which is overwritten.
 
         Raises:
-            RunFailed: no engine computes it within the limit of workspace.
+            RunFailed: no engine computes the convolution within the limit of workspace.
             LibraryFailed: cuDNN fails.
         """
         with library_errors():
@@ -165,9 +165,9 @@ class ConvolutionGraph:
 
         Args:
             x: address of the packed input.
-            weights: of the packed weights.
-            y: of the packed output.
-            workspace: of the limit's bytes.
+            weights: address of the packed weights.
+            y: address of the packed output.
+            workspace: address of as many bytes as the limit.
 
         Raises:
             LibraryFailed: cuDNN fails.
@@ -177,20 +177,20 @@ class ConvolutionGraph:
             self._graph.execute_plan_at_index(addresses, workspace, self._index, handle=handle())
 
     def _take(self, index: int) -> int:
-        """Make an engine the one that runs, and tell its workspace in bytes."""
+        """Make an engine the one that runs, and return its workspace in bytes."""
         self._graph.build_plan_at_index(index)
         self._index = index
         return int(self._graph.get_workspace_size_plan_at_index(index))
 
     def _propose(self) -> None:
-        """Let cuDNN list its engines, those that it expects to be fast first."""
+        """Let cuDNN list its engines, first those that it expects to be fast."""
         modes, notes = cudnn().heur_mode, cudnn().numerical_note
         self._graph.create_execution_plans([modes.A, modes.FALLBACK])
         if self._barred:
             self._graph.deselect_numeric_notes([getattr(notes, name) for name in self._barred])
 
     def _is_named(self, index: int, name: str) -> bool:
-        """Whether cuDNN lists the engine where it did."""
+        """Return whether cuDNN lists the engine in the same place as before."""
         known: int = self._graph.get_execution_plan_count()
         return index < known and bool(self._graph.get_plan_name_at_index(index) == name)
 
@@ -207,7 +207,7 @@ class ConvolutionGraph:
         return min(times, key=times.__getitem__)
 
     def _engines(self, x: int, weights: int, y: int) -> Iterator[tuple[int, Callable[[], None]]]:
-        """The engines that keep to the limits, by index, ready to run."""
+        """Yield the engines that keep to the limits, by index, ready to run."""
         tried = 0
         for index in range(self._graph.get_execution_plan_count()):
             if tried == MOST_TRIED:
@@ -216,7 +216,7 @@ class ConvolutionGraph:
                 with library_errors():
                     workspace = self._take(index)
             except LibraryFailed:
-                continue  # barred, or not for this shape after all
+                continue  # barred, or not able to compute this shape
             if workspace > self._limit:
                 continue
             tried += 1
@@ -225,10 +225,10 @@ class ConvolutionGraph:
 
 
 def engine_seconds(run: Callable[[], None], best: float) -> float:
-    """Seconds that an engine takes: of its first run where that tells that it is slow.
+    """Return an engine's seconds: those of its first run if that is slow enough to reject it.
 
     Args:
-        run: asks for it on the current stream.
+        run: launches the engine on the current stream.
         best: seconds of the fastest engine so far.
     """
     first = seconds_on_device(run)
@@ -238,7 +238,7 @@ def engine_seconds(run: Callable[[], None], best: float) -> float:
 
 
 def strides(shape: Shape5, number: Format) -> list[int]:
-    """Elements from one to the next along (n, f, z, y, x), of a packed array."""
+    """Return the strides in elements along (n, f, z, y, x) of a packed array."""
     _, f, z, y, x = shape
     if number.channels_last:
         return [f * z * y * x, 1, y * x * f, x * f, f]

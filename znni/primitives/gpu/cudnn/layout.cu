@@ -1,8 +1,8 @@
-// Between the arrays of this library and those of cuDNN: (image, map, z, y, x) of float32 by
-// strides, and NUMBERs with the maps outermost or, where MAPS_LAST, innermost.
+// Copies between our arrays, float32 (image, map, z, y, x) by strides, and those of cuDNN, NUMBERs
+// with the maps outermost or, if MAPS_LAST, innermost.
 //
-// A block moves SIDE voxels of SIDE maps through shared memory, so that both sides are read and
-// written along what lies together there.
+// A block moves SIDE voxels of SIDE maps through shared memory, so that it reads and writes both
+// arrays along the axis that is contiguous there.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,7 +18,7 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 number) {
     return __bfloat162float(number);
 }
 
-// Where a block of threads is: its first voxel, its image, and the voxel of each thread in memory.
+// The place of a block of threads: its image, its first voxel, and each thread's voxel in memory.
 struct Place {
     int image, voxel;
 
@@ -28,7 +28,7 @@ struct Place {
         voxel = blockIdx.x % tiles * SIDE;
     }
 
-    // The offset of the thread's voxel in map 0 of a strided array.
+    // Returns the offset of the thread's voxel in map 0 of a strided array.
     __device__ Index strided(Index stride_n, Index stride_z, Index stride_y, int size_y,
                              int size_x) const {
         const unsigned mine = voxel + threadIdx.x, row = mine / size_x;
@@ -94,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
     }
 }
 
-// Numbers between -1 and 1, no two alike nearby: engines are timed on what is not all zeros.
+// Writes numbers between -1 and 1, different from their neighbours. Engines are timed on these, as
+// zeros could be faster.
 extern "C" __global__ void fill(NUMBER *__restrict__ numbers, Index count) {
     const Index i = blockIdx.x * static_cast<Index>(blockDim.x) + threadIdx.x;
     if (i >= count) return;

@@ -1,4 +1,4 @@
-"""Kernels that bring arrays into cuDNN's layout and its results back."""
+"""Kernels that bring arrays into cuDNN's layout, and its results out of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.network import Activation
 from znni.primitives.gpu.common.activation import activation_source
-from znni.primitives.gpu.common.strides import strides_in_elements
+from znni.primitives.gpu.common.kernels import strides_in_elements
 from znni.primitives.gpu.cudnn.formats import Format
 
 SIDE = 32
@@ -19,7 +19,7 @@ FILL_THREADS = 256
 
 
 def source(number: Format, activation: Activation) -> str:
-    """CUDA of ``pack``, ``unpack`` and ``fill``."""
+    """Return the CUDA source of ``pack``, ``unpack`` and ``fill``."""
     kernels = source_beside(__file__, "layout.cu")
     sizes = f"#define NUMBER {number.cuda_type}\n#define MAPS_LAST {int(number.channels_last)}\n"
     return sizes + activation_source(activation) + kernels
@@ -38,8 +38,8 @@ class Layout:
         """Bring float32 (n, f, z, y, x) into cuDNN's layout.
 
         Args:
-            x: any strides but a contiguous last axis.
-            packed: as many numbers of the format.
+            x: an array whose last axis is contiguous.
+            packed: memory for as many numbers of the format.
         """
         shape = Shape5(*x.shape)
         self._pack(*_grid(shape), (x, *strides_in_elements(x), packed, *_sizes(shape)))
@@ -49,20 +49,20 @@ class Layout:
 
         Args:
             packed: numbers of the format.
-            bias: float32, one a map.
-            y: where to, as ``x`` in ``pack``.
+            bias: float32, one for each map.
+            y: the array to write, as ``x`` in ``pack``.
         """
         shape = Shape5(*y.shape)
         self._unpack(*_grid(shape), (packed, bias, y, *strides_in_elements(y), *_sizes(shape)))
 
     def fill(self, packed: Any, count: int) -> None:
-        """Make ``count`` numbers of the format that are not all alike."""
+        """Write ``count`` numbers of the format that are not all equal."""
         blocks = -(-count // FILL_THREADS)
         self._fill((blocks,), (FILL_THREADS,), (packed, np.int64(count)))
 
 
 def _grid(shape: Shape5) -> tuple[tuple[int], tuple[int, int]]:
-    """Blocks and threads."""
+    """Return blocks and threads."""
     return (shape.n * -(-shape.size.volume // SIDE),), (SIDE, ROWS)
 
 

@@ -1,4 +1,4 @@
-"""A batch in pieces small enough for cuDNN's index arithmetic and for bounded workspace."""
+"""A batch in pieces that are small enough for cuDNN's index arithmetic and for its workspace."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from znni.core.shapes import Shape5
 from znni.network.network import Conv
 
-# Bytes that a piece's input and output take in cuDNN's layout, unless one plane takes more; a
-# GPU is busy with less.
+# Bytes that a piece's input and output may take in cuDNN's layout, unless one plane takes more.
+# Fewer bytes would keep a GPU busy.
 PIECE_BYTES = 512 * 2**20
 
 # cuDNN counts the elements of a tensor in 32 bits.
@@ -18,12 +18,12 @@ MOST_ELEMENTS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Pieces:
-    """Equal pieces of a batch, the last ones shifted back so as to end where it ends.
+    """Equal pieces of a batch. The last ones are shifted back, so that they end where it ends.
 
     Attributes:
-        shape: of a piece's input.
-        out: of its output.
-        whole: of the whole output.
+        shape: the shape of a piece's input.
+        out: the shape of a piece's output.
+        whole: the shape of the whole output.
     """
 
     shape: Shape5
@@ -31,17 +31,17 @@ class Pieces:
     whole: Shape5
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The first image and the first plane of the output, of each piece."""
+        """Yield the first image and the first output plane of each piece."""
         for image in _starts(self.whole.n, self.out.n):
             for plane in _starts(self.whole.z, self.out.z):
                 yield image, plane
 
 
 def pieces(conv: Conv, shape: Shape5, out: Shape5, number_bytes: int) -> Pieces | None:
-    """As few pieces as keep to ``PIECE_BYTES``: of whole images, or of some planes of one.
+    """Return as few pieces as keep to ``PIECE_BYTES``: whole images, or some planes of one.
 
     Returns:
-        None where even one plane of output has more elements than cuDNN counts.
+        None if even one plane of output has more elements than cuDNN can count.
     """
 
     def piece(images: int, planes: int) -> Pieces:
@@ -64,7 +64,7 @@ def pieces(conv: Conv, shape: Shape5, out: Shape5, number_bytes: int) -> Pieces 
 
 
 def _even(count: int, most: int) -> int:
-    """The size of as few equal parts, the last perhaps shifted back, as ``most`` allows."""
+    """Return the size of as few equal parts as hold at most ``most`` each."""
     return -(-count // -(-count // most))
 
 

@@ -1,7 +1,7 @@
-"""Convolutions that cuDNN turned out to have no engine for: plans made later leave them out.
+"""Convolutions for which cuDNN turned out to have no engine: later plans leave them out.
 
-Only cuDNN knows, once it is asked to build one on a GPU, which takes too long to ask of every shape
-that a search looks at. So what it refused is kept in the user's cache.
+cuDNN tells only when it builds a convolution on a GPU. That takes too long for every shape that a
+search looks at. So its refusals are kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 @cache
 def refused() -> frozenset[tuple[str, str]]:
-    """The names of GPUs, each with what a convolution that was refused there is told by."""
+    """Return pairs of a GPU's name and the key of a convolution that was refused there."""
     try:
         return frozenset((device, key) for device, key in json.loads(_file().read_text()))
     except (OSError, ValueError):
@@ -26,11 +26,11 @@ def refused() -> frozenset[tuple[str, str]]:
 
 
 def refuse(device: str, key: str) -> None:
-    """Keep that a convolution was refused.
+    """Record that a convolution was refused.
 
     Args:
         device: the GPU's name.
-        key: what the convolution is told from others by.
+        key: the text that identifies the convolution.
     """
     known = {*refused(), (device, key)}
     refused.cache_clear()

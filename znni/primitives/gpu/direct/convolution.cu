@@ -1,16 +1,17 @@
 // Direct convolution from shared memory, pooled plainly over a window as it is stored.
 //
-// A block computes the outputs of one tile of voxels for one or more groups of MAPS output maps; a
-// warp one plane of them. A thread has ROWS pooled voxels that follow each other along y, of which
-// it sums all WINDOW_Z x WINDOW_Y x WINDOW_X voxels for MAPS maps in registers. Along y it keeps
-// the column of inputs that TAPS_Y taps see, so that each is read from shared memory once for all
-// of them; weights are read by all lanes at the same address.
+// A block computes the outputs of one tile of voxels for one or more groups of MAPS output maps. A
+// warp computes one plane of them. A thread has ROWS pooled voxels that follow each other along y.
+// It sums all WINDOW_Z x WINDOW_Y x WINDOW_X voxels of each for MAPS maps in registers. Along y it
+// keeps the column of inputs that TAPS_Y taps see, so that it reads each from shared memory once
+// for all of them. All lanes read weights at the same address.
 //
-// The work of a block is a sequence of stages: TAPS_Z planes of one input map's weights and the
-// input that they see, which cp.async brings while the stage before is computed. Where all of a
+// The work of a block is a sequence of stages: TAPS_Z planes of one input map's weights, and the
+// input that they see. cp.async brings a stage while the previous one is computed. If all of a
 // block's input is one stage, it is brought once for all groups.
 //
-// Sizes are macros (see geometry.py), `activation` and `larger` come from common/activation.py; indices into device memory have 64 bits.
+// Sizes are macros (see geometry.py). `activation` and `larger` come from common/activation.py.
+// Indices into device memory have 64 bits.
 
 typedef long long Index;
 
@@ -20,14 +21,14 @@ constexpr int THREADS = WARPS_Z * WARPS_Y * WARPS_X * LANES;
 constexpr int THREAD_Y = ROWS * WINDOW_Y;
 constexpr int COLUMN = THREAD_Y + TAPS_Y - 1;
 
-// The input that a stage sees, of which lanes read every WINDOW_X-th voxel: x is kept as
-// (x % WINDOW_X, x / WINDOW_X), so that neighbouring lanes read neighbouring words.
+// The input that a stage sees. Lanes read every WINDOW_X-th voxel, so x is kept as (x % WINDOW_X,
+// x / WINDOW_X): neighbouring lanes read neighbouring words.
 constexpr int TILE_Z = WARPS_Z * WINDOW_Z + TAPS_Z - 1;
 constexpr int TILE_Y = WARPS_Y * LANES_Y * THREAD_Y + KERNEL_Y - 1;
 constexpr int TILE_X = WARPS_X * LANES_X * WINDOW_X + KERNEL_X - 1;
 constexpr int PHASE = (TILE_X + WINDOW_X - 1) / WINDOW_X;
 constexpr int TILE = TILE_Z * TILE_Y * PITCH;
-constexpr int TILE_FLOATS = (TILE + 3) / 4 * 4;  // what follows begins at 16 bytes
+constexpr int TILE_FLOATS = (TILE + 3) / 4 * 4;  // the weights after it begin at 16 bytes
 static_assert(PITCH >= PHASE * WINDOW_X, "rows of the tile overlap");
 
 typedef float Sums[WINDOW_Z][THREAD_Y][WINDOW_X][MAPS];
@@ -49,11 +50,11 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;\n" ::: "memory");
 }
 
-// The part of the input, from `source` on, that a stage sees. What lies beyond the last of `last`
-// planes, rows or columns is read by voxels that are not stored: any value will do.
+// Brings the part of the input, from `source` on, that a stage sees. Beyond the last plane, row or
+// column any value will do, because voxels that see it are not stored.
 __device__ __forceinline__ void bring_tile(float *tile, const float *source, Index stride_z,
                                            Index stride_y, int last_z, int last_y, int last_x) {
-    // Threads side by side bring a row, whose last voxels follow in a pass of their own.
+    // Threads side by side bring a row. The last voxels of all rows follow in a pass of their own.
     constexpr int REST_X = KERNEL_X - 1, MAIN_X = TILE_X - REST_X;
     constexpr int STEP_X = MAIN_X % THREADS == 0 ? THREADS : MAIN_X % 64 == 0 ? 64
                            : MAIN_X % 32 == 0 ? 32 : 16;
@@ -84,8 +85,8 @@ __device__ __forceinline__ void bring_tile(float *tile, const float *source, Ind
         }
 }
 
-// Add a stage's products. `tile` and `weights` are in shared memory; `tile` begins at the
-// thread's first voxel.
+// Adds a stage's products. `tile` and `weights` are in shared memory. `tile` begins at the thread's
+// first voxel.
 __device__ __forceinline__ void add_products(
     Sums &sums, const float *tile, const float *weights) {
 #pragma unroll 1
@@ -147,7 +148,7 @@ __device__ __forceinline__ void begin_sums(Sums &sums, const float *bias) {
     }
 }
 
-// Store where `present`, without a branch.
+// Stores if `present`, without a branch.
 __device__ __forceinline__ void store_word(float *device, float value, bool present) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}\n" ::"l"(
                      device),
@@ -155,13 +156,13 @@ __device__ __forceinline__ void store_word(float *device, float value, bool pres
                  : "memory");
 }
 
-// A pointer whose origin the compiler forgets: it would rather compute it anew than keep it.
+// Hides the origin of a pointer from the compiler, which would compute it anew rather than keep it.
 __device__ __forceinline__ float *kept(float *pointer) {
     asm volatile("" : "+l"(pointer));
     return pointer;
 }
 
-// The maxima of the windows through the activation, which keeps their order.
+// Stores the maxima of the windows, after the activation, which keeps their order.
 __device__ __forceinline__ void store(const Sums &sums, float *out, Index map_size, int out_x,
                                       int rows, int maps) {
 #pragma unroll
@@ -186,10 +187,10 @@ __device__ __forceinline__ void store(const Sums &sums, float *out, Index map_si
     }
 }
 
-// in: (image, in_features, z, y, x) by strides; out: (image, out_features, z, y, x), whole.
+// in: (image, in_features, z, y, x) by strides; out: (image, out_features, z, y, x), contiguous.
 // weights: (group, input map, kernel z, kernel x, kernel y, MAPS_PITCH); bias: (group, MAPS).
-// Blocks: each part of the groups times tile x, y, z of each image; blocks of the next part, and
-// of the next tile, follow after `part_stride` and `tile_stride` of them.
+// Blocks: each part of the groups times tile x, y, z of each image. The block of the next part is
+// `part_stride` blocks further, that of the next tile `tile_stride` blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     convolve(const float *__restrict__ in, Index stride_n, Index stride_f, Index stride_z,
              Index stride_y, int in_features, int in_z, int in_y, int in_x,

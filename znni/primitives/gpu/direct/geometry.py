@@ -1,6 +1,6 @@
 """How a direct convolution is divided among blocks, warps and threads of a GPU.
 
-All of it is arithmetic on sizes: no device is needed to say what a layer takes.
+This is arithmetic on sizes, which needs no device.
 """
 
 from __future__ import annotations
@@ -10,41 +10,42 @@ from functools import cache, lru_cache
 
 from znni.core.shapes import Shape5, Vec3
 from znni.network.network import Conv
+from znni.primitives.gpu.common.hardware import (
+    BANKS,
+    COMMON_BLOCK_SHARED,
+    KIB,
+    LANES,
+    SCHEDULERS,
+)
 
-LANES = 32
-
-# Sixteen warps share a multiprocessor: 128 registers a thread, of which the sums take the most
-# that leaves enough for a column of inputs, the weights of a tap and addresses.
+# Sixteen warps share a multiprocessor, with 128 registers a thread. Sums take as many of these as
+# leave enough for a column of inputs, the weights of a tap and addresses.
 WARPS_TOGETHER = 16
 MOST_SUMS = 64
 MOST_MAPS = 8
 MOST_ROWS = 32
 MOST_COLUMN_TAPS = 9
 
-# How the warps of a block lie: side by side along x, what they store of a map lies together.
+# How the warps of a block may lie. If they lie side by side along x, their voxels of a map are
+# neighbours in memory.
 WARPS = 4
 ARRANGEMENTS = (Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4))
 
-# Shared memory of a block of four warps: what lets four of them share the 228 KiB of a Hopper
-# GPU's multiprocessor, each with one KiB more; and the most that a block may have on any GPU of
-# compute capability 8.0 or more.
-SHARED_TOGETHER = 55 * 1024
-MOST_SHARED = 99 * 1024
+# Shared memory of a block of four warps that lets four of them share a Hopper GPU's multiprocessor.
+SHARED_TOGETHER = 55 * KIB
 
 # Instructions of a thread that are not products: for a word that it brings to shared memory, and
-# for a value that it stores. Stores wait for each other, the longer the shorter the rows are that a
-# block stores of a map: as if for so many instructions times words, measured on an H200. The four
-# schedulers share one unit for shared memory, which needs four cycles for what a warp reads in
-# vectors of four.
+# for a value that it stores. Stores wait for each other, the longer the shorter a block's rows are:
+# the wait is in instructions times words, measured on an H200. The four schedulers share one unit
+# for shared memory, which takes four cycles if a warp reads vectors of four.
 BRING_INSTRUCTIONS = 5
 STORE_INSTRUCTIONS = 5
 STORE_WAIT = 2048
-SCHEDULERS = 4
 VECTOR = 4
 CONTENTION = 0.3  # the part of the shorter of issuing and reading that adds to the longer
 
-# Kernels of so few taps are computed faster than stored. Blocks then store one group of maps,
-# which is to fewer pages at a time.
+# Kernels of so few taps are computed faster than stored. Blocks then store one group of maps, so
+# that they write to fewer pages at a time.
 FEW_TAPS = 8
 
 
@@ -53,15 +54,15 @@ class Tile:
     """What a block computes at a time, all known when its kernel is compiled.
 
     Attributes:
-        kernel: of the convolution.
-        window: over which its output is pooled; ones where it is not.
-        taps_z: planes of the kernel that a stage takes on.
+        kernel: extents of the kernel.
+        window: extents of the pooling's window, (1, 1, 1) without pooling.
+        taps_z: planes of the kernel that a stage computes.
         taps_y: taps of the kernel along y that share a column of inputs in registers.
         maps: output maps that a thread sums.
         rows: pooled voxels along y that a thread sums.
-        lanes_x: lanes of a warp side by side along x; the others are further along y.
-        warps: of a block, side by side along each axis.
-        one_input_stage: whether all the input of a block is one stage, and brought once.
+        lanes_x: lanes of a warp side by side along x; the others lie further along y.
+        warps: warps of a block along each axis.
+        one_input_stage: whether all the input of a block is one stage, and is brought once.
     """
 
     kernel: Vec3
@@ -89,8 +90,8 @@ class Tile:
     def pitch(self) -> int:
         """Words from row to row in shared memory.
 
-        Lanes further along y read rows that lie ``rows`` further down: padding keeps what a warp
-        reads in different banks, as far as there is such padding.
+        Lanes further along y read rows that lie ``rows`` further down. Padding keeps the words that
+        a warp reads in different banks, if any padding does.
         """
         least = -(-self.seen.x // self.window.x) * self.window.x
         if self.lanes_x == LANES:
@@ -99,27 +100,27 @@ class Tile:
 
         def overlap(padding: int) -> int:
             banks = {
-                (lane // self.lanes_x * step * (least + padding) + lane % self.lanes_x) % LANES
+                (lane // self.lanes_x * step * (least + padding) + lane % self.lanes_x) % BANKS
                 for lane in range(LANES)
             }
-            return LANES - len(banks)
+            return BANKS - len(banks)
 
-        return least + min(range(LANES), key=lambda padding: (overlap(padding), padding))
+        return least + min(range(BANKS), key=lambda padding: (overlap(padding), padding))
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block: input and weights of two stages, or one input for all."""
+        """Shared memory of a block: the weights of two stages, and the input of two or of all."""
         tile = _whole_vectors(self.seen.z * self.seen.y * self.pitch)
         inputs = 1 if self.one_input_stage else 2
         return 4 * (inputs * tile + 2 * self.stage_weights)
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return WARPS * LANES
 
     def groups_together(self, out_features: int) -> int:
-        """Groups that a block computes one after the other."""
+        """Return the groups that a block computes one after the other."""
         if not self.one_input_stage:
             return 1
         few = self.window.volume == 1 and self.kernel.volume <= FEW_TAPS
@@ -127,17 +128,17 @@ class Tile:
 
     @property
     def maps_pitch(self) -> int:
-        """Weights of a tap, in whole vectors."""
+        """Weights of a tap for one group, in whole vectors."""
         return _whole_vectors(self.maps)
 
     @property
     def stage_weights(self) -> int:
-        """Weights that a stage takes, for one group of maps."""
+        """Weights of a stage for one group of maps."""
         return self.taps_z * self.kernel.y * self.kernel.x * self.maps_pitch
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of the compiler."""
+        """Options of the compiler, which define the source's macros."""
         sizes = {
             "KERNEL_Z": self.kernel.z,
             "KERNEL_Y": self.kernel.y,
@@ -160,20 +161,20 @@ class Tile:
         return tuple(f"-D{name}={value}" for name, value in sizes.items())
 
     def groups(self, out_features: int) -> int:
-        """Groups of output maps."""
+        """Return how many groups of output maps there are."""
         return -(-out_features // self.maps)
 
     def tiles(self, out: Vec3) -> Vec3:
-        """Tiles that cover an output of so many pooled voxels."""
+        """Return the tiles along each axis that cover an output of so many pooled voxels."""
         return out.ceil_div(self.out)
 
     def instructions(self, conv: Conv, out: Shape5) -> float:
-        """What a scheduler issues or waits for, of all tiles: a prediction, to choose by."""
+        """Predict the instructions that a scheduler issues or waits for, to choose tiles by."""
         blocks = out.n * self.tiles(out.size).volume
         return blocks * self.instructions_of_block(conv) * WARPS / SCHEDULERS
 
     def instructions_of_block(self, conv: Conv) -> float:
-        """Of these, what one warp of a block has."""
+        """Predict the instructions of one warp of a block."""
         voxels = self.rows * self.window.volume
         column = self.window.z * self.window.x * (self.rows * self.window.y + self.taps_y - 1)
         vectors = self.taps_y * self.maps_pitch // VECTOR
@@ -192,12 +193,12 @@ class Tile:
 
 
 def tile_for(conv: Conv, window: Vec3, out: Shape5) -> Tile | None:
-    """The tile that suits a convolution, pooled to ``out``.
+    """Return the fastest tile for a convolution that is pooled to ``out``.
 
     Returns:
-        None where registers cannot hold the window, or shared memory what the kernel sees.
+        None if registers cannot hold the window, or shared memory the voxels that a block sees.
     """
-    return _tile_for(conv, window, out.size)  # whatever the batch: all tiles' times grow with it
+    return _tile_for(conv, window, out.size)  # the batch changes the time of all tiles alike
 
 
 @lru_cache(maxsize=2**16)
@@ -212,14 +213,14 @@ def _tile_for(conv: Conv, window: Vec3, size: Vec3) -> Tile | None:
 
 @cache
 def _blocks(conv: Conv, window: Vec3) -> list[tuple[Tile, Vec3, float]]:
-    """Each tile with the pooled voxels of a block, and a block's instructions."""
+    """Return each tile with the pooled voxels and the instructions of a block."""
     tiles = _tiles(conv.kernel, window, conv.in_features, conv.out_features)
     return [(tile, tile.out, tile.instructions_of_block(conv)) for tile in tiles]
 
 
 @cache
 def _tiles(kernel: Vec3, window: Vec3, in_features: int, out_features: int) -> tuple[Tile, ...]:
-    """Divisions of a block among its warps and lanes, each with all else that suits the layer."""
+    """Return a tile for each division of a block among its warps and lanes."""
     taps_y = _largest_divisor(kernel.y, MOST_COLUMN_TAPS)
     by_registers = _registers(kernel, window, taps_y, out_features)
     if by_registers is None:
@@ -233,9 +234,9 @@ def _tiles(kernel: Vec3, window: Vec3, in_features: int, out_features: int) -> t
                     Tile(kernel, window, 1, taps_y, maps, fewer, lanes_x, warps, False),
                     in_features,
                 )
-                if tile.shared_bytes <= MOST_SHARED:
+                if tile.shared_bytes <= COMMON_BLOCK_SHARED:
                     found.append(tile)
-    # Input that is brought once for all maps is worth more than what the others save.
+    # Bringing the input once for all maps saves more time than any other choice.
     once = [tile for tile in found if tile.one_input_stage]
     return tuple(once or found)
 
@@ -243,7 +244,7 @@ def _tiles(kernel: Vec3, window: Vec3, in_features: int, out_features: int) -> t
 def _registers(
     kernel: Vec3, window: Vec3, taps_y: int, out_features: int
 ) -> tuple[int, int] | None:
-    """Output maps and rows of a thread: of those whose sums fit, what costs the least a sum."""
+    """Return output maps and rows of a thread: of those that fit, the cheapest for a voxel."""
     fitting = {
         (maps, min(MOST_ROWS, MOST_SUMS // (window.volume * maps)))
         for maps in range(1, min(MOST_MAPS, out_features) + 1)
@@ -261,7 +262,7 @@ def _registers(
 
 
 def _staged(tile: Tile, in_features: int) -> Tile:
-    """With as many of the kernel's planes in a stage as shared memory holds, all if it can."""
+    """Return the tile with as many of the kernel's planes in a stage as shared memory holds."""
     for taps_z in _divisors(tile.kernel.z):
         whole = taps_z == tile.kernel.z and in_features == 1
         staged = Tile(**{**vars(tile), "taps_z": taps_z, "one_input_stage": whole})
@@ -271,7 +272,7 @@ def _staged(tile: Tile, in_features: int) -> Tile:
 
 
 def _divisors(number: int) -> list[int]:
-    """Largest first."""
+    """Return all divisors, the largest first."""
     return [d for d in range(number, 0, -1) if number % d == 0]
 
 

@@ -1,39 +1,60 @@
-"""Direct convolution: fastest where input or output has few maps, and wherever kernels are small.
+"""Direct convolution: fastest if input or output has few maps, and for all small kernels.
 
 A thread sums a column of voxels for several output maps in registers, from input and weights in
-shared memory (``direct_tiles``). All sums are in float32.
+shared memory (``geometry``). All sums are in float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
 from znni.network.network import Conv, Operation
-from znni.plans.primitive import convolved
-from znni.primitives.gpu.direct.direct_convolution import DirectConvolution, Tiled
+from znni.network.weights import ConvWeights, conv_weights
+from znni.plans.primitive import Run, convolved
+from znni.primitives.gpu.common.base import ShapedPrimitive
+from znni.primitives.gpu.common.hardware import TF32_CORES, capability_of
+from znni.primitives.gpu.common.number_formats import FLOAT32, NumberFormat
 from znni.primitives.gpu.direct.geometry import tile_for
-from znni.primitives.gpu.direct.launch import runs_on
+from znni.primitives.gpu.direct.launch import launcher
+from znni.primitives.gpu.direct.work import DirectWork
 
 NOT_POOLED = Vec3(1, 1, 1)
+
+
+@dataclass(frozen=True)
+class DirectConvolution(ShapedPrimitive[DirectWork]):
+    """The base of direct convolutions on a GPU, pooled at once or not."""
+
+    numbers: NumberFormat = FLOAT32
+
+    def prepare(self, work: DirectWork, weights: ConvWeights | None) -> Run:
+        """Compile the kernel, and order the weights as it reads them."""
+        return launcher(work, conv_weights(work.conv, weights))
 
 
 @dataclass(frozen=True)
 class GpuDirect(DirectConvolution):
     """Direct convolution on a GPU."""
 
-    name: str = "gpu_direct"
+    family: ClassVar[str] = "gpu_direct"
 
-    def tiled(self, layer: Operation, shape: Shape5) -> Tiled | None:
-        """Any valid convolution."""
+    def work(self, layer: Operation, shape: Shape5) -> DirectWork | None:
+        """Decline kernels that see more than shared memory holds."""
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv):
             return None
         tile = tile_for(layer, NOT_POOLED, out)
-        return None if tile is None else Tiled(layer, tile, out)
+        return None if tile is None else DirectWork(shape, out, layer, tile)
+
+
+def runs_on(device: Device) -> bool:
+    """Return whether a GPU has copies to shared memory that run beside the threads."""
+    return capability_of(device) >= TF32_CORES
 
 
 def primitives(device: Device) -> tuple[GpuDirect, ...]:
-    """The direct convolution, where the GPU has what it needs."""
+    """Return the direct convolution, if the GPU has the instructions."""
     return (GpuDirect(device),) if runs_on(device) else ()

@@ -1,15 +1,15 @@
 // Convolution of few input maps, pooled plainly over a window, by products of tensor cores.
 //
-// A product's left side is 16 output maps x 8 taps, its right side 8 taps x 8 pooled voxels side by
-// side along x, its numbers tf32. Every position in the window has a sum of its own, and the
-// largest of them is kept. A number is one of tf32, or the sum of two, for three products: then
-// sums are as exact as of float32.
+// The left side of a product is 16 output maps x 8 taps. The right side is 8 taps x 8 pooled voxels
+// side by side along x. Numbers are tf32. Each position in the window has a sum of its own, and the
+// largest of them is kept. A number is one tf32, or the sum of two: then three products make one,
+// and sums are as exact as those of float32.
 //
 // A block keeps the input that it sees in shared memory, and each of its warps computes a row of
-// pooled voxels, 16 maps after 16. The maxima go through shared memory too, so that what a warp
-// stores of a map lies together.
+// pooled voxels, 16 maps after 16. The maxima go through shared memory too, so that a warp stores
+// neighbouring voxels of a map together.
 //
-// Sizes are macros (see geometry.py), `activation` and `larger` come from common/activation.py.
+// Sizes are macros (see geometry.py). `activation` and `larger` come from common/activation.py.
 
 typedef long long Index;
 
@@ -27,8 +27,8 @@ __device__ __forceinline__ float rounded(float value) {
   return __uint_as_float(bits);
 }
 
-// The input that a block sees, part after part. What lies beyond its last plane, row or column is
-// seen by voxels that are not stored: any value will do.
+// Brings the input that a block sees, part after part. Beyond the last plane, row or column any
+// value will do, because voxels that see it are not stored.
 __device__ __forceinline__ void bring_image(float* image, const float* source, Index stride_f,
                                             Index stride_z, Index stride_y, int last_z, int last_y,
                                             int last_x) {
@@ -60,8 +60,8 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const uint4& left,
         "r"(__float_as_uint(lower)));
 }
 
-// The sums at all positions in the windows of 8 voxels, for 16 maps. `seen` is where the lane's
-// voxel sees the image; `weights` and `taps` are the lane's, of the first 8 taps.
+// Computes the sums at all positions in the windows of 8 voxels, for 16 maps. `seen` is the place in
+// the image that the lane's voxel sees first; `weights` and `taps` are the lane's, for 8 taps.
 __device__ __forceinline__ void sum_products(float (&sums)[POSITIONS][4], const float* seen,
                                              const uint4* __restrict__ weights,
                                              const int2* __restrict__ taps) {
@@ -88,7 +88,7 @@ __device__ __forceinline__ void sum_products(float (&sums)[POSITIONS][4], const 
   }
 }
 
-// Keeps the largest of the sums of 8 voxels, of which a lane has two side by side, for two maps.
+// Keeps the largest sums of 8 voxels. A lane has two voxels side by side, for two maps.
 __device__ __forceinline__ void keep_largest(float* maxima, const float (&sums)[POSITIONS][4]) {
   float largest[4];
 #pragma unroll
@@ -102,8 +102,8 @@ __device__ __forceinline__ void keep_largest(float* maxima, const float (&sums)[
   *(float2*)(maxima + 8 * MAXIMA_PITCH) = make_float2(largest[2], largest[3]);
 }
 
-// Stores a row's maxima of 16 maps, as far as there are such maps and voxels, with bias and
-// activation, which keep their order.
+// Stores a row's maxima of 16 maps, as far as there are such maps and voxels. Bias and activation
+// keep the order of values, so they are applied to the maxima.
 __device__ __forceinline__ void store(float* out, Index map_size, const float* maxima,
                                       const float* __restrict__ bias, int maps, int voxels) {
   const int lane = threadIdx.x % LANES;
@@ -120,9 +120,9 @@ __device__ __forceinline__ void store(float* out, Index map_size, const float* m
   }
 }
 
-// in: (image, IN_MAPS, z, y, x) by strides; out: (image, maps, z, y, x), whole. weights: (16 maps,
-// 8 taps, part, lane, 4); taps: where each lane's two of 8 lie in the image; bias: of whole 16 maps.
-// Blocks: tile x, y, z of each image.
+// in: (image, IN_MAPS, z, y, x) by strides; out: (image, maps, z, y, x), contiguous. weights: (16
+// maps, 8 taps, part, lane, 4); taps: the places in the image of each lane's two of 8 taps; bias:
+// padded to whole 16 maps. Blocks: tile x, tile y, tile z, image.
 extern "C" __global__ void __launch_bounds__(WARPS * LANES, BLOCKS)
     convolve_and_pool(const float* __restrict__ in, Index stride_n, Index stride_f,
                       Index stride_z, Index stride_y, int in_z, int in_y, int in_x,

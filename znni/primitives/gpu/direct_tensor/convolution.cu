@@ -1,18 +1,19 @@
 // Direct convolution by products of tensor cores, with float32 sums.
 //
-// The image is float16, 8 maps of a voxel together: 16 bytes. In shared memory lies what a block
-// sees of 16 maps, group by group, voxels in their order. So 8 voxels along x are one of the 8 x 8
-// matrices that wgmma is made of, at any voxel: its 64 rows are 8 x 8 voxels along y and x, its 16
-// columns the maps, and the same voxels seen from another tap are the same rows at another address.
-// A tap's weights are the right side, maps x maps. Nothing is unfolded, nothing is copied.
+// The image is float16, 8 maps of a voxel together: 16 bytes. Shared memory holds the voxels that a
+// block sees, for 16 maps, group by group in their order. So from any voxel on, 8 voxels along x
+// are one of the 8 x 8 matrices that a side of a product consists of (wgmma). The left side has 8 x
+// 8 voxels along y and x as its 64 rows, and the maps as its 16 columns. Seen from another tap, the
+// same voxels are the same rows at another address. The right side is a tap's weights, maps x maps.
+// Nothing is unfolded, nothing is copied.
 //
-// A warpgroup brings image and weights, ahead of two others that sum TILES times 64 voxels each in
-// registers.
+// One warpgroup brings image and weights, ahead of two others that each sum TILES times 64 voxels
+// in registers. Products come from common/wgmma.cuh.
 
 constexpr int WARPGROUPS = 2;
 constexpr int IMAGE_WARPS = 3;  // of the warpgroup that brings; the fourth brings weights
-constexpr int ROWS = 8;  // of a matrix; and matrices of a product's left side
-constexpr int TILES = TILES_Z * TILES_Y * TILES_X;  // of a warpgroup
+constexpr int ROWS = 8;  // rows of a matrix, and matrices of a product's left side
+constexpr int TILES = TILES_Z * TILES_Y * TILES_X;  // products that a warpgroup sums
 constexpr int OUT_Z = WARPGROUPS * TILES_Z, OUT_Y = ROWS * TILES_Y, OUT_X = ROWS * TILES_X;
 constexpr int SEEN_Z = OUT_Z + KERNEL_Z - 1;
 constexpr int SEEN_Y = OUT_Y + KERNEL_Y - 1;
@@ -31,7 +32,7 @@ struct Vec3 {
   int z, y, x;
 };
 
-// Of a block: which maps of which output voxels it computes.
+// The maps and the output voxels that a block computes at a time.
 struct Place {
   int pass, item;
   Vec3 first;
@@ -50,11 +51,7 @@ __device__ __forceinline__ Place place_of(long long index, int passes, Vec3 tile
   return place;
 }
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return (unsigned)__cvta_generic_to_shared(pointer);
-}
-
-// A barrier in shared memory that counts arrivals and bytes copied, phase after phase.
+// A barrier in shared memory, which counts arrivals and copied bytes, phase after phase.
 __device__ __forceinline__ void init_barrier(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -90,7 +87,7 @@ __device__ __forceinline__ void copy_voxel(unsigned target, const uint4* source)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
 
-// Places in shared memory that are filled and freed in turns.
+// Places in shared memory that are filled and freed in turn.
 template <int COUNT>
 struct Ring {
   unsigned full;  // the first of COUNT barriers, and as many for free places
@@ -108,13 +105,8 @@ struct Ring {
   }
 };
 
-// A side of a product: distances of its matrices along the 16 maps, and along rows or columns.
-__device__ __forceinline__ unsigned long long descriptor(unsigned address, int maps, int rows) {
-  return address >> 4 | (unsigned long long)(maps >> 4) << 16 |
-         (unsigned long long)(rows >> 4) << 32;
-}
-
-// Brings what blocks see of the image, 16 maps after 16; of what is beyond it nothing is stored.
+// Brings the voxels that blocks see, 16 maps after 16. Voxels beyond the image are left as they
+// are: no output that depends on them is stored.
 __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size, long long first,
                                             long long count, int passes, Vec3 tiles, int first_x,
                                             unsigned target, Ring<2> ring) {
@@ -139,7 +131,7 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size, long 
                      source + (group * size.z + z) * plane + (y * size.x + x));
       }
       asm volatile("cp.async.wait_all;" ::: "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      publish_to_tensor_cores();
       __syncwarp();
       if (threadIdx.x % 32 == 0) arrive(ring.filled());
       ring.next();
@@ -168,7 +160,7 @@ __device__ __forceinline__ void bring_weights(const char* weights, long long fir
   }
 }
 
-// A stage's products: for each tap, of all the warpgroup's voxels.
+// Makes the products of a stage: each tap with all voxels of the warpgroup.
 __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2], unsigned left,
                                                unsigned right, bool first) {
   const auto a_first = descriptor(left, GROUP_BYTES, SEEN_X * VOXEL);
@@ -176,7 +168,8 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
 #pragma unroll
   for (int tap = 0; tap < TAPS_Z * TAPS_Y * TAPS_X; ++tap) {
     const int z = tap / TAPS_X / TAPS_Y, y = tap / TAPS_X % TAPS_Y, x = tap % TAPS_X;
-    // High halves with high ones, then with low ones and low ones with high: the rest is nothing.
+    // High parts with high ones, low ones with high ones, high ones with low ones. Products of low
+    // parts with low ones are below the rounding.
 #pragma unroll
     for (int term = 0; term < (PARTS == 2 ? 3 : 1); ++term) {
       const int b = (tap * TAP_BYTES + (term == 2 ? RIGHT_BYTES : 0)) >> 4;
@@ -192,7 +185,7 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
   }
 }
 
-// Stores without a branch, which would cost more than the store.
+// Stores without a branch, because a branch would cost more than the store.
 __device__ __forceinline__ void store_if(unsigned wanted, float* target, float value) {
   asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.f32 [%1], %2;}" ::"r"(
                    wanted),
@@ -200,8 +193,8 @@ __device__ __forceinline__ void store_if(unsigned wanted, float* target, float v
                : "memory");
 }
 
-// Exchanges a's with what the lane DISTANCE further has as b: then neighbours along x, which were
-// in two registers of a lane, are in two lanes.
+// Exchanges a with the b of the lane DISTANCE further. Neighbours along x, which were in two
+// registers of a lane, are then in two lanes.
 template <int DISTANCE>
 __device__ __forceinline__ void exchange(float& a, float& b) {
   const bool second = threadIdx.x & DISTANCE;
@@ -210,7 +203,7 @@ __device__ __forceinline__ void exchange(float& a, float& b) {
   b = second ? b : other;
 }
 
-// What the products side by side along x have in one of their registers, for all of them.
+// Exchanges one register of all products that lie side by side along x.
 __device__ __forceinline__ void exchange_tiles(float (&sum)[TILES][COLUMNS / 2], int first, int i) {
   if (TILES_X > 1) {
 #pragma unroll
@@ -223,9 +216,9 @@ __device__ __forceinline__ void exchange_tiles(float (&sum)[TILES][COLUMNS / 2],
   }
 }
 
-// Stores a warpgroup's sums. Of each 8 maps, a lane has a voxel of two neighbouring ones in each of
-// TILES_X products along x, and shall have TILES_X times as many maps of a voxel, so that a row's
-// voxels are stored together.
+// Stores a warpgroup's sums. A lane has a voxel for two neighbouring maps of each 8, in each of
+// TILES_X products along x. It exchanges these for one voxel and TILES_X times as many maps, so that
+// the voxels of a row are stored together.
 __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y,
                                       long long item_stride, long long map_stride, int maps,
                                       Vec3 size, const Place& place, int warpgroup,
@@ -263,7 +256,7 @@ __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y
         store_if(stored & 1u << i, y + voxel[i], activation(fmaf(value, factor, offset)));
       }
       y += map + 1 < 2 * TILES_X ? map_stride : (ROWS - 2 * TILES_X + 1) * map_stride;
-      asm("" : "+l"(y));  // so that an address is one addition
+      asm("" : "+l"(y));  // makes each address one addition
     }
   }
 }
@@ -289,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
     const int place = of_images ? threadIdx.x : 2 + threadIdx.x;
     init_barrier(shared_address(barriers + place), of_images ? IMAGE_WARPS : 1);
     init_barrier(shared_address(barriers + place + (of_images ? 2 : STAGES)), 4 * WARPGROUPS);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    publish_to_tensor_cores();
   }
   __syncthreads();
 
@@ -315,11 +308,11 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
         const int z = stage / STAGES_X / STAGES_Y * TAPS_Z;
         const int row = z * SEEN_Y + stage / STAGES_X % STAGES_Y * TAPS_Y;
         const int voxel = row * SEEN_X + stage % STAGES_X * TAPS_X;
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        begin_products();
         multiply_stage(sum, seen + images.place * IMAGE_BYTES + voxel * VOXEL,
                        weights_shared + stages.place * STAGE_BYTES, chunk + stage == 0);
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        commit_products();
+        wait_for_products();
         if (!KEEP_WEIGHTS && elected) arrive(stages.freed());
         stages.next();
       }

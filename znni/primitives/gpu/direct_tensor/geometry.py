@@ -1,6 +1,6 @@
 """How a direct convolution on tensor cores is divided among blocks, and what they keep.
 
-All of it is arithmetic on sizes: no device is needed to say what a layer takes.
+This is arithmetic on sizes, which needs no device.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from typing import NamedTuple
 
 from znni.core.shapes import Vec3
 from znni.network.network import Conv
-from znni.primitives.gpu.direct_tensor.number_formats import NumberFormat
+from znni.primitives.gpu.common.hardware import HOPPER, KIB, SECTOR_FLOATS, WARPGROUP_THREADS
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 
-# Of a product of a warpgroup: input maps, and voxels along y and x.
+# Sizes of a warpgroup's product: input maps, and voxels along y and x.
 IN_MAPS = 16
 ROWS = 8
 PRODUCT_VOXELS = ROWS * ROWS
 
-# Maps of a voxel that lie together, and the bytes of that.
+# Maps of a voxel that lie together, and their bytes.
 GROUP = 8
 VOXEL_BYTES = 16
 
-# A warpgroup sums four products, of so many maps at most, in 160 registers of a thread. As they
-# may lie along z, y and x: where several take as long the first is taken.
+# A warpgroup sums four products, of so many maps at most, in 160 registers of a thread. The
+# products may lie along z, y and x in these ways; of several that take as long, the first is taken.
 SUBTILES = (
     Vec3(4, 1, 1),
     Vec3(2, 2, 1),
@@ -36,23 +37,26 @@ MOST_COLUMNS = 80
 
 # Warpgroups that sum, one upon the other along z, and one that brings image and weights.
 WARPGROUPS = 2
-THREADS = 128 * (WARPGROUPS + 1)
+THREADS = WARPGROUP_THREADS * (WARPGROUPS + 1)
 
-# Shared memory that a block may take, less its barriers; of the image for two chunks of maps; of
-# weights as many stages as there is room for, of bytes that are worth a barrier each.
-SHARED_BYTES = 226 * 1024
+# Products of 16 maps that may be summed. Tensor cores cut off what they add, which amounts to an
+# error of 2.3e-8 for each.
+MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
+
+# Shared memory of a block without its barriers. It holds the image of two chunks of maps, and as
+# many stages of weights as there is room for. A stage has enough bytes to be worth a barrier.
+SHARED_BYTES = HOPPER.block_shared_bytes - KIB
 IMAGE_PLACES = 2
 MOST_STAGE_BYTES = 24 * 1024
 LEAST_STAGES, MOST_STAGES = 2, 8
-MOST_KEPT = 60  # each has two barriers of 8 bytes in shared memory, of which 1 KiB is left
+MOST_KEPT = 60  # each has two barriers of 8 bytes in the KiB that is left
 
-# Of a multiprocessor, measured on an H200: cycles of a product for each of its columns, or for its
-# two sides, which are read from shared memory, and the share of them that it sustains; and for a
-# sector of memory that is written, whole or in part: these are read before they are written.
+# Cycles of an H200's multiprocessor, measured: of a product for each of its columns, or for its two
+# sides, which it reads from shared memory, and the share of these that it sustains; and of a sector
+# of memory that is written whole, or in part, which means that it is read first.
 COLUMN_CYCLES = 0.5
 SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
 SUSTAINED = 0.8
-SECTOR_VOXELS = 8
 SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 
 
@@ -62,15 +66,15 @@ class Block:
 
     Attributes:
         numbers: the format of image and weights.
-        kernel: of the convolution.
-        chunks: of 16 input maps.
-        columns: output maps, a multiple of 8.
-        passes: that take these until there are all.
+        kernel: extents of the kernel.
+        chunks: chunks of 16 input maps.
+        columns: output maps of a pass, a multiple of 8.
+        passes: passes until all output maps are computed.
         subtile: products that a warpgroup sums, along z, y and x.
-        taps: of the kernel, whose weights are brought together: a stage.
+        taps: extents of a stage: the taps whose weights are brought together.
     """
 
-    numbers: NumberFormat
+    numbers: TensorFormat
     kernel: Vec3
     chunks: int
     columns: int
@@ -90,22 +94,22 @@ class Block:
 
     @property
     def image_bytes(self) -> int:
-        """Of what it sees of 16 maps."""
+        """Bytes of the input voxels of 16 maps."""
         return 2 * self.numbers.parts * self.seen.volume * VOXEL_BYTES
 
     @property
     def stage_bytes(self) -> int:
-        """Of the weights of a stage."""
+        """Bytes of the weights of a stage."""
         return self.taps.volume * self.numbers.parts * 2 * self.columns * VOXEL_BYTES
 
     @property
     def all_stages(self) -> int:
-        """Of a pass."""
+        """Stages of a pass."""
         return self.chunks * self.kernel.volume // self.taps.volume
 
     @property
     def stages(self) -> int:
-        """Places for them: for all, if there is room."""
+        """Stages that shared memory has places for: all, if there is room."""
         room = (SHARED_BYTES - IMAGE_PLACES * self.image_bytes) // self.stage_bytes
         if self.all_stages <= min(room, MOST_KEPT):
             return self.all_stages
@@ -123,40 +127,40 @@ class Block:
 
     @property
     def shared_bytes(self) -> int:
-        """Of image and weights."""
+        """Bytes of image and weights in shared memory."""
         return IMAGE_PLACES * self.image_bytes + self.stages * self.stage_bytes
 
     @property
     def products(self) -> int:
-        """Of 64 voxels, 16 input maps and the columns."""
+        """Products of a pass, each of 64 voxels, 16 input maps and all columns."""
         voxels = WARPGROUPS * self.subtile.volume
         return self.chunks * self.kernel.volume * voxels * self.numbers.terms
 
     @property
     def product_cycles(self) -> float:
-        """Of a multiprocessor, for one of them."""
+        """Cycles of a multiprocessor for one product."""
         return COLUMN_CYCLES * self.columns / self.columns_share
 
     @property
     def columns_share(self) -> float:
-        """Of these cycles, the part that tensor cores are busy, and not waiting for their sides."""
+        """Share of these cycles in which tensor cores do not wait for their sides."""
         parts = SIDE_CYCLES + SIDE_COLUMN_CYCLES * self.columns
         return min(1.0, COLUMN_CYCLES * self.columns / parts)
 
     def tiles(self, out: Vec3) -> Vec3:
-        """Blocks along each axis that cover an output."""
+        """Return the blocks along each axis that cover an output."""
         return out.ceil_div(self.out)
 
     def cycles(self, out: Vec3, row: int) -> float:
-        """Of a multiprocessor, for an output: of products or of stores, as these go on beside.
+        """Return a multiprocessor's cycles for an output: products and stores run side by side.
 
         Args:
-            out: its extents.
+            out: extents of the output.
             row: voxels from row to row, which say how rows lie in sectors.
         """
         lines = self.out.volume // self.out_together * self.columns
-        whole = self.out_together // SECTOR_VOXELS
-        partial = 0 if row % SECTOR_VOXELS == 0 else 2
+        whole = self.out_together // SECTOR_FLOATS
+        partial = 0 if row % SECTOR_FLOATS == 0 else 2
         stores = lines * ((whole - partial // 2) * SECTOR_CYCLES + partial * PART_CYCLES)
         block = max(self.products * self.product_cycles / SUSTAINED, stores)
         return self.passes * self.tiles(out).volume * block
@@ -167,10 +171,10 @@ class Block:
         return ROWS * self.subtile.x
 
 
-def blocks_for(conv: Conv, numbers: NumberFormat) -> Iterator[Block]:
-    """All that shared memory has room for, one of each subtile."""
+def blocks_for(conv: Conv, numbers: TensorFormat) -> Iterator[Block]:
+    """Yield a block of each subtile that shared memory has room for."""
     chunks = -(-conv.in_features // IN_MAPS)
-    if chunks * conv.kernel.volume * numbers.terms > numbers.most_sums:
+    if chunks * conv.kernel.volume * numbers.terms > MOST_SUMS[numbers]:
         return
     passes = -(-conv.out_features // MOST_COLUMNS)
     columns = -(-conv.out_features // (GROUP * passes)) * GROUP
@@ -183,26 +187,26 @@ def blocks_for(conv: Conv, numbers: NumberFormat) -> Iterator[Block]:
 
 
 class Strip(NamedTuple):
-    """Part of an output along x, and how it is divided."""
+    """Part of an output along x, and the block that computes it."""
 
     block: Block
     first: int
     last: int
 
     def tiles(self, out: Vec3) -> Vec3:
-        """Blocks along each axis that cover its part of an output."""
+        """Return the blocks along each axis that cover its part of an output."""
         return self.block.tiles(out._replace(x=self.last - self.first))
 
     def cycles(self, out: Vec3) -> float:
-        """Of a multiprocessor, for its part of an output."""
+        """Return a multiprocessor's cycles for its part of an output."""
         return self.block.cycles(out._replace(x=self.last - self.first), out.x)
 
 
-def strips_for(conv: Conv, numbers: NumberFormat, out: Vec3) -> tuple[Strip, ...]:
-    """What takes the fewest cycles: one, or wide blocks and what suits the rest.
+def strips_for(conv: Conv, numbers: TensorFormat, out: Vec3) -> tuple[Strip, ...]:
+    """Return the strips that take the fewest cycles: one, or one of wide blocks and a rest.
 
     Returns:
-        None at all, where shared memory has no room for the kernel, or sums would not keep the
+        No strip if shared memory has no room for the kernel, or if sums would not keep the
         format's accuracy.
     """
     blocks = list(blocks_for(conv, numbers))
@@ -221,7 +225,7 @@ def strips_for(conv: Conv, numbers: NumberFormat, out: Vec3) -> tuple[Strip, ...
 
 
 def _stages(kernel: Vec3) -> Iterator[Vec3]:
-    """Whole planes, rows, or parts of a row of a kernel that divide it, largest first."""
+    """Yield whole planes, rows, or parts of a row that divide a kernel, the largest first."""
     for planes in _divisors(kernel.z):
         yield kernel._replace(z=planes)
     for rows in _divisors(kernel.y):
@@ -231,5 +235,5 @@ def _stages(kernel: Vec3) -> Iterator[Vec3]:
 
 
 def _divisors(number: int) -> list[int]:
-    """Largest first."""
+    """Return all divisors, the largest first."""
     return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]

@@ -1,4 +1,5 @@
-// The image as products of tensor cores want it: float16, 8 maps of a voxel together.
+// The image in the order in which products of tensor cores read it: float16, 8 maps of a voxel
+// together.
 
 #include <cuda_fp16.h>
 
@@ -9,15 +10,15 @@ __device__ __forceinline__ unsigned pair_of(__half low, __half high) {
   return __half_as_ushort(low) | (unsigned)__half_as_ushort(high) << 16;
 }
 
-// Writes (item, 16 maps, part, 8 maps, z, y, x, map). The first time as it is, noting its largest
-// number; again only if that is out of range, scaled by it.
+// Writes (item, 16 maps, part, 8 maps, z, y, x, map). The first call writes the numbers as they are
+// and notes the largest. The second, `again`, writes them scaled if the largest is out of range.
 extern "C" __global__ void __launch_bounds__(THREADS, 6)
     lay_out(const float* x, long long stride_n, long long stride_f, long long stride_z,
             long long stride_y, int items, int maps, int size_z, int size_y, int size_x,
             unsigned* largest, int again, uint4* image) {
   const float scale = again ? scale_for(*largest) : 1.0f;
   if (again && scale == 1.0f) return;
-  const unsigned voxels = (unsigned)size_z * size_y * size_x;  // below 2^31: a step more fits
+  const unsigned voxels = (unsigned)size_z * size_y * size_x;  // below 2^31: one more step fits
   const int groups = (maps + 2 * MAPS - 1) / (2 * MAPS) * 2;
   unsigned most = 0;
   for (int i = blockIdx.y; i < items * groups; i += gridDim.y) {

@@ -1,11 +1,11 @@
 // Powers of two that bring an image into the range of float16, by its largest number.
 
-// Of float32: the bits of a number of that exponent, and of those that are no numbers.
+// The bits of float32's 2^exponent; 128 gives infinity, from which on bits are no numbers.
 __device__ __forceinline__ constexpr unsigned bits_of(int exponent) {
   return (unsigned)(127 + exponent) << 23;
 }
 
-// 1 wherever float16 has bits enough for an image as it is.
+// 1 if float16 has bits enough for an image as it is.
 __device__ __forceinline__ float scale_for(unsigned largest) {
   if (largest == 0 || (largest >= bits_of(LEAST_EXPONENT) && largest < bits_of(MOST_EXPONENT)))
     return 1.0f;

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from znni.network.weights import Float32
 from znni.primitives.gpu.direct_tensor.geometry import GROUP, IN_MAPS, Block
 
-# Weights of an output map are multiplied by a power of two, so that the largest is in float16's
-# upper range: then the others keep their precision, and the low parts of all.
+# The weights of an output map are multiplied by a power of two, so that the largest is in float16's
+# upper range. Then the others keep their precision, and so do the low parts of all.
 BITS = 9
 
-# Exponents of these powers, such that they and their inverses are normal numbers of float32.
+# Largest exponent of these powers: they and their inverses are normal numbers of float32.
 MOST_EXPONENT = 100
 
 
 def scales_of(weight: Float32) -> Float32:
-    """Powers of two that the weights of each output map are multiplied by.
+    """Return powers of two that the weights of each output map are multiplied by.
 
     Args:
         weight: (f', f, z, y, x).
@@ -31,11 +31,11 @@ def scales_of(weight: Float32) -> Float32:
 
 
 def weights_by_stage(weight: Float32, block: Block) -> NDArray[Any]:
-    """Weights in the order in which they are brought, zero where there is no map.
+    """Return weights in the order in which blocks bring them, padded with zeros.
 
     Args:
         weight: (f', f, z, y, x), in float16's range.
-        block: that they are for.
+        block: the block that brings them.
 
     Returns:
         float16 (pass, chunk of 16 input maps, z, y, x, part, half of the chunk, output map of the
@@ -44,11 +44,8 @@ def weights_by_stage(weight: Float32, block: Block) -> NDArray[Any]:
     maps, features, *kernel = weight.shape
     whole = np.zeros((block.passes * block.columns, block.chunks * IN_MAPS, *kernel), np.float32)
     whole[:maps, :features] = weight
-    parts = []
-    for _ in range(block.numbers.parts):
-        parts.append(whole.astype(np.float16))
-        whole -= parts[-1]
-    split = np.stack(parts).reshape(
+    parts = block.numbers.split(whole).astype(np.float16)
+    split = parts.reshape(
         len(parts), block.passes, block.columns, block.chunks, IN_MAPS // GROUP, GROUP, *kernel
     )
     return np.ascontiguousarray(split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5))

@@ -1,11 +1,12 @@
-// What a whole-image Fourier convolution does between cuFFT's transforms of lines.
+// The kernels between cuFFT's transforms of lines, in a whole-image Fourier convolution.
 
 typedef long long Index;
 
 constexpr int SIDE = 32;
 constexpr int ROWS = 8;
 
-// Lines of real numbers, `pitch` apart, from maps (map, z, y, x) by strides; zeros beyond `size_x`.
+// Copies maps (map, z, y, x), by strides, to lines of real numbers, `pitch` apart; zeros follow
+// from `size_x` on.
 extern "C" __global__ void embed(const float *__restrict__ in, Index stride_f, Index stride_z,
                                  Index stride_y, int size_z, int size_y, int size_x,
                                  float *__restrict__ lines, int pitch, Index count) {
@@ -20,8 +21,9 @@ extern "C" __global__ void embed(const float *__restrict__ in, Index stride_f, I
                           : 0.0f;
 }
 
-// out (batch, column, out_pitch) of in (batch, row, in_pitch): of `columns`, the rest of each row is
-// left out; zeros beyond `rows`. Blocks: tiles, those of the same rows side by side; part of the batch.
+// Transposes in (batch, row, in_pitch) to out (batch, column, out_pitch). Only the first `columns` of
+// a row are copied; zeros follow from `rows` on. Blocks: tiles, those of the same rows side by side;
+// parts of the batch.
 extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
     transpose(const float2 *__restrict__ in, Index rows, Index in_pitch, Index columns,
               float2 *__restrict__ out, Index out_pitch, Index batch) {
@@ -44,8 +46,9 @@ extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
     }
 }
 
-// sums (image, number), `sums_pitch` apart, of in (image, map, number) times the conjugates of
-// kernels (map, number): a correlation. Blocks: part of the numbers, IMAGES of the images.
+// Sums products of in (image, map, number) and the conjugates of kernels (map, number) over the
+// maps, to sums (image, number), `sums_pitch` apart: a correlation. Blocks: part of the numbers,
+// IMAGES of the images.
 extern "C" __global__ void multiply(const float2 *__restrict__ in, const float2 *__restrict__ kernels,
                                     float2 *__restrict__ sums, Index sums_pitch, int images,
                                     int maps, Index numbers) {
@@ -69,7 +72,8 @@ extern "C" __global__ void multiply(const float2 *__restrict__ in, const float2 
         if (first + i < images) sums[(first + i) * sums_pitch + number] = sum[i];
 }
 
-// Maps (map, z, y, x) of lines of real numbers, `pitch` apart, scaled, through bias and activation.
+// Copies lines of real numbers, `pitch` apart, to maps (map, z, y, x): scaled, through bias and
+// activation.
 extern "C" __global__ void extract(const float *__restrict__ lines, int pitch, float scale,
                                    const float *__restrict__ bias, float *__restrict__ out,
                                    int size_x, Index map_size, Index count) {

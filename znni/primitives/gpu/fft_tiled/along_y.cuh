@@ -1,4 +1,4 @@
-// Along y, in place: of LINES_X columns of a tile, the first LINES_Y values.
+// Transforms along y, in place: the first LINES_Y values of LINES_X columns of a tile.
 
 __device__ __forceinline__ void transform_along_y(float2* exchange) {
 #pragma unroll 1

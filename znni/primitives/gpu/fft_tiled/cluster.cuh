@@ -1,12 +1,12 @@
-// A group of maps of a tile is transformed by CLUSTER blocks, each with MAPS of them in its shared
-// memory, which the others can reach.
+// CLUSTER blocks transform a group of maps of a tile. Each has MAPS of them in its shared memory,
+// which the other blocks can access.
 
 constexpr int CLUSTER = GROUP / MAPS;
 
 #define KERNEL_OF_CLUSTERS \
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) __cluster_dims__(CLUSTER, 1, 1)
 
-// Where another block of the cluster has what this one has there in its shared memory.
+// Returns the address in another block of the cluster that corresponds to one in this block.
 template <typename T>
 __device__ __forceinline__ T* of_block(T* own, int rank) {
   T* there = own;
@@ -14,13 +14,13 @@ __device__ __forceinline__ T* of_block(T* own, int rank) {
   return there;
 }
 
-// Where a map of the group is.
+// Returns the place of a map of the group.
 __device__ __forceinline__ float2* shared_of(float2* own, int map) {
   return of_block(own, map / MAPS) + map % MAPS * MAP_STRIDE;
 }
 
-// What was written before one is seen after the other by all threads of the cluster. Of a block
-// that is alone it is not: it has its own barrier.
+// Between `arrive` and `wait` threads may do other work. After `wait` they see everything that the
+// threads of the cluster wrote before `arrive`. A block that is alone uses its own barrier instead.
 __device__ __forceinline__ void cluster_arrive() {
   if (CLUSTER > 1) asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 }
@@ -29,23 +29,23 @@ __device__ __forceinline__ void cluster_wait() {
   if (CLUSTER > 1) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// All threads of the cluster have come this far, and see what the others have written.
+// Waits until all threads of the cluster have come this far, and see what the others have written.
 __device__ __forceinline__ void cluster_barrier() {
   if (CLUSTER == 1) __syncthreads();
   cluster_arrive();
   cluster_wait();
 }
 
-// All threads of the cluster have come this far. What they have written may still be on its way,
-// for which the barrier above waits, to global memory as well.
+// Waits until all threads of the cluster have come this far. Unlike the barrier above, it does not
+// wait for what they have written, to global memory either.
 __device__ __forceinline__ void cluster_meet() {
   if (CLUSTER == 1) return;
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
   cluster_wait();
 }
 
-// What a cluster works on. Clusters that follow each other take the same maps of STRIP neighbouring
-// tiles, which have voxels and sectors of memory in common.
+// The work of a cluster. Clusters that follow each other take the same maps of STRIP neighbouring
+// tiles, which share voxels and sectors of memory.
 struct Share {
   int tile, group, rank;
 };
@@ -56,8 +56,8 @@ __device__ __forceinline__ Share share_of(int groups) {
           int(blockIdx.x % CLUSTER)};
 }
 
-// The columns of a spectrum, as they are moved between the shared memory of a cluster and global
-// memory: 16 bytes of a column by each thread, of several columns at once by those of a block.
+// The columns of a spectrum move between the shared memory of a cluster and global memory. Each
+// thread moves 16 bytes of a column, a piece; the threads of a block move several columns at once.
 constexpr int PIECES = 2 * TILE_X;
 constexpr int COLUMNS_AT_ONCE = THREADS / PIECES;
 constexpr int COLUMN_STEP = CLUSTER * COLUMNS_AT_ONCE;

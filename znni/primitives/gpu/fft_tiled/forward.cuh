@@ -2,14 +2,14 @@
 //
 // Between the passes along z, y and x a tile is in shared memory, (map, fz, y, x).
 
-// What a call transforms: its image, and where a cluster's first map of its tile begins in it.
+// The image of a call, from the place on where a cluster's tile begins in its first map.
 struct Image {
   const float* origin;
   long long map_stride, z_stride, y_stride;
-  int maps, depth, height, width;  // from there on
+  int maps, depth, height, width;  // from that place on
 };
 
-// Along z: from the image, in which zeros surround what is there. All voxels are shown to `range`.
+// Transforms along z, from the image, which zeros surround. `range` sees all voxels.
 template <typename Range>
 __device__ __forceinline__ void transform_along_z(float2* exchange, const Image& image,
                                                   Range& range) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void transform_along_z(float2* exchange, const Image&
   }
 }
 
-// Along x: `put(line, values)` leaves the numbers in the place of the line, as the format has them.
+// Transforms along x. `put(line, values)` stores the numbers in the place of the line, in the format.
 template <typename Put>
 __device__ __forceinline__ void transform_along_x(float2* exchange, Put put) {
 #pragma unroll 1

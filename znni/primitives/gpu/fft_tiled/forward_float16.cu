@@ -1,4 +1,4 @@
-// Forward transforms to spectra in float16, and the exponents that the numbers of a group are of.
+// Forward transforms to spectra in float16, and the exponents of groups of maps.
 
 constexpr int WARPS = THREADS / 32;
 
@@ -7,7 +7,7 @@ struct Largest {
   __device__ __forceinline__ void include(float voxel) { value = fmaxf(value, fabsf(voxel)); }
 };
 
-// Two numbers at a time: lines begin at different banks for 8 bytes.
+// Stores two numbers at a time: lines begin at different banks for 8 bytes.
 struct PutFloat16 {
   float scale;
   __device__ __forceinline__ unsigned rounded(const float* number) const {
@@ -21,7 +21,7 @@ struct PutFloat16 {
   }
 };
 
-// The largest of what the warps of all blocks of the cluster have found.
+// Returns the largest of the numbers that all warps of the cluster have found.
 __device__ __forceinline__ unsigned largest_of(const unsigned* of_warps) {
   unsigned largest = 0;
   for (int i = threadIdx.x % 32; i < CLUSTER * WARPS; i += 32)
@@ -29,8 +29,8 @@ __device__ __forceinline__ unsigned largest_of(const unsigned* of_warps) {
   return __reduce_max_sync(~0u, largest);
 }
 
-// From the shared memory of all blocks of the cluster, each of which writes a share: a frequency of
-// half of the maps of the group at a time.
+// Copies spectra from the shared memory of all blocks of the cluster. Each block writes a share: a
+// frequency of half of the maps of the group at a time.
 __device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectra,
                                                   long long line_bytes, int rank) {
   const unsigned* maps[GROUP / 2];
@@ -80,12 +80,12 @@ KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long 
     signed char* of_tile = exponents + (long long)share.tile * exponents_stride;
     of_tile[share.group] = exponent;
     for (int group = used + share.group; group < exponents_stride; group += used)
-      of_tile[group] = LEAST_EXPONENT;  // of groups that there are none of
+      of_tile[group] = LEAST_EXPONENT;  // beyond the last group
   }
   spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
   const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
   transform_along_x(exchange, PutFloat16{power_of_two(LEFT_SHIFT - exponent)});
   cluster_barrier();
   gather_to_spectra(exchange, spectra, line_bytes, share.rank);
-  cluster_meet();  // Shared memory is there until all have read it.
+  cluster_meet();  // keeps this block's shared memory until all have read it
 }

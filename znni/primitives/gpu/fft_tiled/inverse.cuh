@@ -2,9 +2,9 @@
 //
 // Only the VALID_Z x VALID_Y x VALID_X voxels that the convolution's output has are computed.
 
-// From spectra to the shared memory of all blocks of the cluster, each of which reads a share:
-// `put(place, number, piece)` takes a piece of the column that begins at a place. The first pieces
-// are on their way while the other blocks begin and their shared memory comes to be there.
+// Copies spectra to the shared memory of all blocks of the cluster. Each block reads a share.
+// `put(place, number, piece)` stores a piece of the column that begins at a place. The first pieces
+// are on their way while the other blocks start, before which their shared memory is not there.
 template <typename Put>
 __device__ __forceinline__ void scatter_from_spectra(const char* spectra, long long line_bytes,
                                                      int rank, Put put) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ void scatter_from_spectra(const char* spectra, long l
   }
 }
 
-// Along x, in place; of planes that are conjugate to themselves, the row left out too. What
-// `take(line, values)` finds are the numbers, as the format has them.
+// Transforms along x, in place. In planes that are conjugate to themselves it also fills the rows
+// that were left out. `take(line, values)` reads the numbers, in the format.
 template <typename Take>
 __device__ __forceinline__ void transform_along_x(float2* exchange, Take take) {
 #pragma unroll 1
@@ -51,14 +51,15 @@ __device__ __forceinline__ void transform_along_x(float2* exchange, Take take) {
   }
 }
 
-// Where in the output a cluster's first map of its tile begins, and how much of it is there.
+// The output of a call, from the place on where a cluster's tile begins in its first map.
 struct Image {
   float* origin;
   long long map_stride, z_stride;
   int y_stride, maps, depth, height, width;
 };
 
-// Along z: to the image, as far as it goes. `sums(map)` gives what makes a sum with bias of a voxel.
+// Transforms along z, to the image, as far as it goes. `sums(map)` returns a function that scales a
+// voxel and adds the bias.
 template <typename Sums>
 __device__ __forceinline__ void transform_along_z(const float2* exchange, const Image& image,
                                                   Sums sums) {

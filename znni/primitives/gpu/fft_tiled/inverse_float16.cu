@@ -1,6 +1,6 @@
-// Inverse transforms of products in float16, of which each tile's and each map's are scaled.
+// Inverse transforms of products in float16, which are scaled for each tile and each map.
 
-// Two numbers at a time: lines begin at different banks for 8 bytes.
+// Reads two numbers at a time: lines begin at different banks for 8 bytes.
 struct TakeFloat16 {
   __device__ __forceinline__ void operator()(const float2* line, float* values) const {
     const uint2* numbers = (const uint2*)line;
@@ -31,7 +31,7 @@ struct ScalesAndBiases {
   }
 };
 
-// A frequency of half of a group's maps at a time.
+// Stores a frequency of half of a group's maps at a time.
 struct PutFloat16 {
   unsigned* maps[GROUP / 2];
   __device__ __forceinline__ explicit PutFloat16(float2* exchange) {
@@ -48,7 +48,7 @@ struct PutFloat16 {
   }
 };
 
-// What the products of a tile are scaled by, from the exponents of all its groups of input maps.
+// Returns the scale of a tile's products, from the exponents of all its groups of input maps.
 __device__ __forceinline__ float scale_of(const signed char* exponents, int groups) {
   int largest = LEAST_EXPONENT;
   for (int group = threadIdx.x % 32; group < groups; group += 32)

@@ -1,12 +1,12 @@
 // Spectra of a layer's kernels at the frequencies of a tile, in the order of the products.
 //
-// A kernel has few taps along an axis, so that each sum over them is taken as it stands. Spectra
-// are conjugated, because the layer is a cross-correlation, and divided by the tile's voxels,
-// because the tiles' inverse transforms are not.
+// A kernel has few taps along an axis, so each sum over them is computed term by term. Spectra are
+// conjugated, because the layer is a cross-correlation. They are divided by the tile's number of
+// voxels, because inverse transforms do not scale.
 
 constexpr int TAPS = KERNEL_Z * KERNEL_Y * KERNEL_X;
 
-// Rows of exp(2 pi i f tap / extent) for z, y and x one after another: (tap, f).
+// Rows (tap, f) of exp(2 pi i f tap / extent), for z, y and x one after the other.
 constexpr int ROOTS_Y = KERNEL_Z * TILE_Z;
 constexpr int ROOTS_X = ROOTS_Y + KERNEL_Y * TILE_Y;
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ float2 times(float2 a, float2 b) {
   return make_float2(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
 }
 
-// A block: one output map, a chunk of four input maps, a lane for each.
+// A block has one output map and a chunk of four input maps, each with a lane.
 extern "C" __global__ void __launch_bounds__(256)
     transform_kernels(const float* __restrict__ weights, int in_maps, int out_maps,
                       const float2* __restrict__ roots, unsigned* __restrict__ spectra, int chunks,

@@ -1,26 +1,22 @@
-// What products of spectra have in common, whatever the format of their numbers.
+// The common part of products of spectra, for any format of their numbers.
 //
-// With real and imaginary parts side by side a complex product is a real one whose right side has,
-// for each complex number b, the square [[re b, im b], [-im b, re b]]. A block keeps the right side
-// of one frequency after another in shared memory; each of its WARPGROUPS warpgroups loads,
-// multiplies and stores 64 tiles at a time, so that while one computes others move data.
+// If real and imaginary parts lie side by side, a complex product is a real one. Its right side has
+// the square [[re b, im b], [-im b, re b]] for each complex number b. A block keeps the right side
+// of one frequency after another in shared memory. Each of its WARPGROUPS warpgroups loads,
+// multiplies and stores 64 tiles at a time, so that some compute while others move data.
 
-constexpr int CHUNK = 16;  // bytes: 4 complex numbers in 16 bits, or in one of the halves
+constexpr int CHUNK = 16;  // bytes: 4 complex numbers of two 16-bit parts, or of high or low halves
 constexpr int COLUMNS = 2 * OUT_MAPS;
 constexpr int CHUNK_COLUMNS_BYTES = COLUMNS * CHUNK;
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return (unsigned)__cvta_generic_to_shared(pointer);
-}
-
-// As wgmma wants a right side: 8 columns of 16 bytes, contiguous; the next chunk of the same
-// columns lies `next_chunk` bytes on.
+// A right side: 8 columns of 16 bytes are contiguous, and the next chunk of the same columns lies
+// `next_chunk` bytes further.
 __device__ __forceinline__ unsigned long long right_descriptor(unsigned address, int next_chunk) {
-  return address >> 4 | (unsigned long long)(next_chunk >> 4) << 16 |
-         (unsigned long long)(8 * CHUNK >> 4) << 32;
+  return descriptor(address, next_chunk, 8 * CHUNK);
 }
 
-// Expands one frequency's right side, chunk by chunk: column 2m gets (re, -im), 2m + 1 (im, re).
+// Expands the right side of one frequency, chunk by chunk: column 2m gets (re, -im), column 2m + 1
+// gets (im, re).
 __device__ __forceinline__ void load_right(char* shared, const uint4* right, int chunks,
                                            int out_maps, int first_map) {
 #pragma unroll 3
@@ -39,7 +35,7 @@ __device__ __forceinline__ void load_right(char* shared, const uint4* right, int
   }
 }
 
-// Starts a copy of 16 bytes to shared memory; of zeros, where they are not `inside`.
+// Starts a copy of 16 bytes to shared memory; if they are not `inside`, of zeros.
 __device__ __forceinline__ void copy_chunk(unsigned target, const char* source, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
                "r"(inside ? 16 : 0)
@@ -48,8 +44,4 @@ __device__ __forceinline__ void copy_chunk(unsigned target, const char* source, 
 
 __device__ __forceinline__ void warpgroup_barrier(int warpgroup) {
   asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
-}
-
-__device__ __forceinline__ void publish_to_tensor_cores() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

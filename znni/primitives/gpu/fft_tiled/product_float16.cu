@@ -2,10 +2,10 @@
 // sums in float32.
 //
 // A warpgroup copies 64 rows of the left side to shared memory as they are, and from there to
-// registers, as tensor cores take them: of a row each of 4 lanes has every fourth chunk, which is 4
-// numbers, and multiplies it so that all groups of the row are of one exponent. Which input maps
-// that are multiplied at a time, and which output maps the lanes have sums of, does not matter as
-// long as the right side has the same order; so a lane's numbers are those of chunks on both sides.
+// registers, in the order of tensor cores. Each of 4 lanes has every fourth chunk of a row, which is
+// 4 numbers, and multiplies it so that all groups of the row have one exponent. Any order of input
+// maps and of output maps will do, if the right side has the same. So a lane's numbers are whole
+// chunks on both sides.
 
 constexpr int CHUNKS = IN_MAPS / 4;
 constexpr int TURNS = CHUNKS / 4;                // chunks of a row that a lane has
@@ -13,7 +13,7 @@ constexpr int ROW_BYTES = (TURNS | 1) * 64;      // two rows' chunks lie in diff
 constexpr int RIGHT_BYTES = CHUNKS * CHUNK_COLUMNS_BYTES;
 constexpr int LEFT_BYTES = ROWS * (ROW_BYTES + EXPONENTS);
 
-// Starts loading 64 rows and their exponents; what lies beyond the matrix becomes zero.
+// Starts loading 64 rows and their exponents; zeros follow beyond the matrix.
 __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int groups,
                                           int used_groups, const signed char* exponents, int valid,
                                           int thread) {
@@ -32,14 +32,14 @@ __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int g
   }
 }
 
-// Both numbers of a pair multiplied by a power of two.
+// Multiplies both numbers of a pair by a power of two.
 __device__ __forceinline__ unsigned scaled(unsigned pair, unsigned factors) {
   unsigned product;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(factors));
   return product;
 }
 
-// A lane's chunks of a row, of the exponent that is the largest of all groups.
+// Loads a lane's chunks of a row, and brings them to the largest exponent of all groups.
 __device__ __forceinline__ void take_row(uint4* chunks, const char* left, int row, int lane) {
   const signed char* exponents =
       (const signed char*)left + ROWS * ROW_BYTES + row * EXPONENTS + lane / 2;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void take_row(uint4* chunks, const char* left, int ro
   }
 }
 
-// Stores a warpgroup's sums: of a row each of 4 lanes has 4 numbers of every second group.
+// Stores a warpgroup's sums. Each of 4 lanes of a row has 4 numbers of every second group.
 __device__ __forceinline__ void store_rows(char* rows, int groups, const float* sum, int valid,
                                            int used_groups, int thread) {
   const int lane = thread % 4;
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
       if (block + WARPGROUPS < blocks) load_block(block + WARPGROUPS);
 
       float sum[COLUMNS / 2];
-      asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+      begin_products();
 #pragma unroll
       for (int turn = 0; turn < TURNS; ++turn) {
         const unsigned b = right_shared + 4 * turn * CHUNK_COLUMNS_BYTES;
@@ -130,8 +130,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
         multiply_add(sum, first[turn].z, second[turn].z, first[turn].w, second[turn].w,
                      right_descriptor(b + 2 * CHUNK_COLUMNS_BYTES, CHUNK_COLUMNS_BYTES), true);
       }
-      asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+      commit_products();
+      wait_for_products();
       store_rows(product + first_row(block, product_groups) + first_map / GROUP * GROUP_BYTES,
                  product_groups, sum, tiles - block * ROWS, out_groups - first_map / GROUP, thread);
     }

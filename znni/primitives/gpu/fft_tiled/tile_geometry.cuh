@@ -1,8 +1,8 @@
 // Tiles of TILE_Z x TILE_Y x TILE_X voxels and the columns of their spectra.
 //
-// Transforms go along z first, whose upper frequencies are conjugates of the lower ones and left
-// out; then along y and x. A column is a pair (fz, fy) that is no conjugate of another: of the
-// planes fz = 0 and fz = TILE_Z / 2, which are conjugate to themselves, only half of the rows.
+// Transforms go along z first, then along y and x. The upper frequencies along z are conjugates of
+// the lower ones, and are left out. A column is a pair (fz, fy) that is not the conjugate of another:
+// the planes fz = 0 and fz = TILE_Z / 2 are conjugate to themselves, and have only half of the rows.
 
 constexpr int HALF_Z = TILE_Z / 2 + 1;
 constexpr int OWN_PLANES = TILE_Z / 2 - 1;
@@ -13,7 +13,8 @@ struct Column {
   int fz, fy;
 };
 
-// Neighbouring columns are neighbouring rows of a plane, whose distance avoids bank conflicts.
+// Returns a column. Neighbouring columns are neighbouring rows of a plane, and so lie in different
+// banks.
 __device__ __forceinline__ Column column_at(int number) {
   const int rest = number - OWN_PLANES * TILE_Y;
   if (rest < 0) return {1 + number / TILE_Y, number % TILE_Y};

@@ -1,21 +1,22 @@
-// Convolution of few output maps, by products of tensor cores first and sums of taps after them.
+// Convolution of few output maps: products of tensor cores first, sums of taps after them.
 //
-// A product's left side is 64 voxels of the input x 16 maps, from registers; its right side the
-// weights of these maps x all taps and output maps, which stay in shared memory. So each number of
-// the input is read once, and multiplied once for all taps: what comes out of a voxel belongs to
+// The left side of a product is 64 voxels of the input x 16 maps, from registers. The right side is
+// the weights of these maps x all taps and output maps, which stay in shared memory. So each number
+// of the input is read once, and multiplied once for all taps. The products of a voxel belong to
 // the outputs around it.
 //
-// A block takes a tile of voxels along y and x through the planes. A thread keeps, in registers,
-// its voxels' sums for all KERNEL_Z output planes that an input plane adds to. With each plane one
-// of these sets is complete, and begins anew: it is the weights that turn, as their sets follow
-// each other in a cycle of which a product takes KERNEL_Z. In a complete set the taps of a plane
-// are still to be added, each from the voxel that it saw: that goes through shared memory.
+// A block takes a tile of voxels along y and x through the planes. A thread keeps in registers its
+// voxels' sums for all KERNEL_Z output planes that an input plane adds to: one set for each. With
+// each plane one set is complete, and begins anew. The sets stay in their registers, and the
+// weights turn instead: they lie in a cycle, of which each product takes KERNEL_Z sets. In a
+// complete set the taps of a plane remain to be added, each from the voxel that it saw. This goes
+// through shared memory.
 //
-// A warp copies what it will read itself, voxels of a row side by side, RING - 1 units of 16 maps
-// ahead: so it waits for no other, and each sector of memory is asked for once.
+// A warp copies the voxels that it will read itself, RING - 1 units of 16 maps ahead, those of a
+// row side by side. So it waits for no other warp, and asks for each sector of memory once.
 //
-// Sizes are macros (see geometry.py); `activation` comes from common/activation.py, `Left` from the
-// file of the number format.
+// Sizes are macros (see geometry.py). `activation` comes from common/activation.py, products come
+// from common/wgmma.cuh, and `Left` comes from the file of the number format.
 
 typedef long long Index;
 
@@ -36,16 +37,7 @@ constexpr int WEIGHTS_BYTES = UNITS * 2 * RIGHT * 16;
 static_assert(PRODUCTS <= 2, "a thread copies from one voxel, and stores one at most");
 static_assert(RING - 1 <= UNITS, "units are brought a plane ahead at most");
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-  return (unsigned)__cvta_generic_to_shared(pointer);
-}
-
-// A right side: its matrices of 8 columns x 16 bytes lie one after the other.
-__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
-  return address >> 4 | (unsigned long long)(RIGHT / 2) << 16 | 8ull << 32;
-}
-
-// A word, or zero.
+// Starts to copy a word, or zero.
 __device__ __forceinline__ void copy_word(unsigned target, const float* source, bool present) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),
                "r"(present ? 4 : 0)
@@ -58,7 +50,7 @@ __device__ __forceinline__ float word(unsigned shared) {
   return value;
 }
 
-// A voxel's sums through the activation, or all of them through softmax.
+// Applies the activation to a voxel's sums, or softmax to all of them.
 __device__ __forceinline__ void finish(float (&total)[OUT_MAPS]) {
 #if SOFTMAX
   float top = total[0], all = 0.0f;
@@ -74,7 +66,7 @@ __device__ __forceinline__ void finish(float (&total)[OUT_MAPS]) {
 #endif
 }
 
-// The sums of an output voxel: of the taps of a plane, each from the voxel that it saw.
+// Adds up the taps of a plane for an output voxel, each from the voxel that it saw.
 __device__ __forceinline__ void add_taps(float (&total)[OUT_MAPS], const float* seen, int tile_x,
                                          const float* __restrict__ bias) {
 #pragma unroll
@@ -88,9 +80,8 @@ __device__ __forceinline__ void add_taps(float (&total)[OUT_MAPS], const float* 
         total[map] += seen[((y * KERNEL_X + x) * OUT_MAPS + map) * PITCH + y * tile_x + x];
 }
 
-// in: (image, IN_MAPS, z, y, x) by strides; out: (image, OUT_MAPS, z, y, x), whole. weights: as
-// weights.py lays them out; bias: (OUT_MAPS). Blocks: tile x, y, `planes` output planes of each
-// image.
+// in: (image, IN_MAPS, z, y, x) by strides; out: (image, OUT_MAPS, z, y, x), contiguous. weights: as
+// weights.py lays them out; bias: (OUT_MAPS). Blocks: tile x, tile y, `planes` output planes, image.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     convolve(const float* __restrict__ in, Index stride_n, Index stride_f, Index stride_z,
              Index stride_y, int in_y, int in_x, float* __restrict__ out, int out_z, int out_y,
@@ -102,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const int warp_voxel = thread / 32 * WARP_VOXELS;
 
   for (int i = thread; i < WEIGHTS_BYTES / 16; i += THREADS) ((uint4*)shared)[i] = weights[i];
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  publish_to_tensor_cores();
 
   unsigned block = blockIdx.x;
   const int first_x = block % tiles_x * (tile_x - KERNEL_X + 1);
@@ -113,13 +104,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const Index item = block / segments;
   planes = min(planes, out_z - first_z) + KERNEL_Z - 1;  // of the input
 
-  // Where the voxel that the thread copies from lies in a plane. What is beyond it is summed into
-  // nothing that is stored: any voxel will do.
+  // The place in a plane of the voxel that the thread copies from. Voxels beyond the plane add to
+  // no output that is stored, so any voxel will do for them.
   const int from = warp_voxel + lane % WARP_VOXELS;
   in += item * stride_n + first_z * stride_z + lane / WARP_VOXELS * stride_f +
         min(first_y + from / tile_x, in_y - 1) * stride_y + min(first_x + from % tile_x, in_x - 1);
 
-  // The thread's voxel of the output, in its plane; -1 where it has none.
+  // The thread's voxel of the output, in its plane; -1 if it has none.
   const int of_tile_y = thread / tile_x, of_tile_x = thread % tile_x;
   const int y = first_y + of_tile_y, x = first_x + of_tile_x;
   const bool stores = thread < VOXELS && of_tile_y <= tile_y - KERNEL_Y &&
@@ -128,13 +119,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const Index out_plane = Index(out_y) * out_x, map_size = out_z * out_plane;
   out += item * OUT_MAPS * map_size + first_z * out_plane;
 
-  // In shared memory a unit is (map, voxel), with bits of the map in those of the voxel by which
-  // lanes that read four maps of a voxel read from all banks.
+  // In shared memory a unit is (map, voxel). Bits of the map are mixed into those of the voxel, so
+  // that lanes that read four maps of a voxel read from all banks.
   const unsigned ring = shared_address(shared + WEIGHTS_BYTES) + thread / 32 * RING * UNIT_BYTES;
   const int quad = lane % 4, turned = COPIED_MAPS == 2 ? quad / 2 * 8 : quad * 8;
   const unsigned reading = ring + (quad * WARP_VOXELS + (lane / 4 | turned)) * 4;
   const unsigned writing = ring + lane * 4;
-  int brought = 0, read = 0;  // places in the ring, of the next unit to be
+  int brought = 0, read = 0;  // places in the ring of the next unit to bring and to read
   const auto bring = [&](int plane, int unit) {
     if (plane < planes) {
       const float* source = in + plane * stride_z;
@@ -168,7 +159,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       const int plane = turn + phase;
       if (plane >= planes) break;
       const int begins = phase * OF_SET, completes = (phase + 1) % KERNEL_Z * OF_SET;
-      const auto right = descriptor(shared_address(shared) + (KERNEL_Z - 1 - phase) * SET * 16);
+      const auto right = descriptor(shared_address(shared) + (KERNEL_Z - 1 - phase) * SET * 16,
+                                    RIGHT * 8, 8 * 16);  // matrices lie one after the other
 #pragma unroll
       for (int product = 0; product < PRODUCTS; ++product)
 #pragma unroll
@@ -188,18 +180,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             value[i] = word((values ^ voxel * 4) + i / 2 * 4 * WARP_VOXELS * 4);
           }
           Left left;
-          asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+          wait_for_products();
           left.set(value);
-          asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+          begin_products();
           left.multiply_add_to(sum[product], right + unit * 2 * RIGHT);
-          asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+          commit_products();
         }
         const int ahead = unit + RING - 1;
         bring(plane + ahead / UNITS, ahead % UNITS);
       }
-      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+      wait_for_products();
       if (plane < KERNEL_Z - 1) continue;
-      __syncthreads();  // all have read the sums of the plane before
+      __syncthreads();  // all threads have read the sums of the previous plane
 #pragma unroll
       for (int product = 0; product < PRODUCTS; ++product) {
         float* sums = stage + quad * 2 * PITCH + warp_voxel + product * WARP_ROWS + lane / 4;

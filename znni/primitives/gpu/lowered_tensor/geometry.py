@@ -1,6 +1,6 @@
 """How a convolution whose taps are summed last is divided among blocks, and what they keep.
 
-All of it is arithmetic on sizes: no device is needed to say what a layer takes.
+This is arithmetic on sizes, which needs no device.
 """
 
 from __future__ import annotations
@@ -12,40 +12,45 @@ from typing import NamedTuple
 
 from znni.core.shapes import Shape5, Vec3
 from znni.network.network import Conv
-from znni.primitives.gpu.lowered_tensor.number_formats import NumberFormat
+from znni.primitives.gpu.common.hardware import (
+    HOPPER,
+    SECTOR_FLOATS,
+    WARPGROUP_THREADS,
+    thread_registers,
+)
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 
-# Of a product: voxels; and input maps that a thread brings and multiplies at a time.
+# Voxels of a product; and input maps that a thread brings and multiplies at a time, a unit.
 PRODUCT_VOXELS = 64
 UNIT_MAPS = 16
 
-# Columns of its right side, of which a set is a multiple of so many; at most.
+# Columns of a product's right side: a set has a multiple of the first, a product at most the last.
 COLUMNS_TOGETHER = 8
 MOST_COLUMNS = 256
 
-# Warpgroups of a block, which has a multiprocessor to itself, and the registers of its threads;
-# what a thread takes beside its sums; and products of which it keeps sums.
-REGISTERS = {4: 128, 3: 168, 2: 255}
+# Warpgroups of a block, which has a multiprocessor to itself; registers that a thread takes beside
+# its sums; and products whose sums it keeps.
+WARPGROUPS = 4, 3, 2
 OTHER_REGISTERS = 60
 PRODUCTS = 1, 2
 
-# Shared memory of a block; 16 maps of a product's voxels; bytes of a row of the right side's
-# matrices; and words that keep voxels and pairs of sums in different banks.
-SHARED_BYTES = 227 * 1024
-UNIT_BYTES = UNIT_MAPS * PRODUCT_VOXELS * 4
+# Bytes of 16 maps of a product's voxels, and of a row of the right side's matrices; and words that
+# keep voxels and pairs of sums in different banks.
+UNIT_BYTES = UNIT_MAPS * PRODUCT_VOXELS * FLOAT_BYTES
 ROW_BYTES = 16
 PADDING = 4
 
-# Units of a warpgroup that are on their way or read. More take longer: what shared memory has, the
-# cache has not, which keeps the rest of a sector until the next voxels of its row are copied.
+# Units of a warpgroup that are on their way or being read. More take longer: shared memory and the
+# cache are one memory, and the cache keeps the rest of a sector until the next voxels of its row
+# are copied.
 LEAST_RING, MOST_RING = 2, 3
 
-# Output voxels of a tile along x, below which rows are not divided: loads are of so many.
+# Output voxels of a tile along x that are not divided further, because loads take so many.
 NARROWEST = 8
 
-# Of a multiprocessor, measured on an H200: cycles to bring a sector of 16 maps, of 8 voxels of a
-# row or fewer; the share of products' that other work does not hide, and these for a column; and
-# to add one of its voxels' sums to an output. Two warpgroups are too few to hide as much.
-SECTOR_VOXELS = 8
+# Cycles of an H200's multiprocessor, measured: to bring a sector of 16 maps, whether all its voxels
+# are of one row or not; of a product for a column, and the share of these that other work does not
+# hide; and to add one of a voxel's sums to an output. Two warpgroups hide less.
 SECTOR_CYCLES = 25
 NOT_HIDDEN = 0.3
 COLUMN_CYCLES = 0.5
@@ -59,15 +64,15 @@ class Block:
 
     Attributes:
         numbers: the format of image and weights.
-        kernel: of the convolution.
+        kernel: extents of the kernel.
         in_maps: input maps.
         out_maps: output maps.
-        warpgroups: that multiply.
-        products: of 64 voxels that each of them has of a plane.
-        ring: units of 16 maps of these that are brought ahead, with the one that is read.
+        warpgroups: warpgroups, all of which multiply.
+        products: products of 64 voxels that each warpgroup has of a plane.
+        ring: units of 16 maps in shared memory: the one that is read, and those brought ahead.
     """
 
-    numbers: NumberFormat
+    numbers: TensorFormat
     kernel: Vec3
     in_maps: int
     out_maps: int
@@ -77,37 +82,37 @@ class Block:
 
     @property
     def voxels(self) -> int:
-        """Of the input, of a plane."""
+        """Input voxels of a plane."""
         return self.warpgroups * self.products * PRODUCT_VOXELS
 
     @property
     def threads(self) -> int:
-        """Of a block."""
-        return 128 * self.warpgroups
+        """Threads of a block."""
+        return WARPGROUP_THREADS * self.warpgroups
 
     @property
     def sums(self) -> int:
-        """Of a voxel of the input, for an output plane."""
+        """Sums of an input voxel for an output plane."""
         return self.kernel.y * self.kernel.x * self.out_maps
 
     @property
     def set_columns(self) -> int:
-        """Columns of these."""
+        """Columns of a set: the sums of an output plane, padded."""
         return -(-self.sums // COLUMNS_TOGETHER) * COLUMNS_TOGETHER
 
     @property
     def columns(self) -> int:
-        """Of a product: for all output planes that an input plane adds to."""
+        """Columns of a product: the sets of all output planes that an input plane adds to."""
         return self.kernel.z * self.set_columns
 
     @property
     def cycle(self) -> int:
-        """Columns of the weights: as many sets may begin with any."""
+        """Columns of the weights: from any of the first sets on, all sets follow in turn."""
         return (2 * self.kernel.z - 1) * self.set_columns
 
     @property
     def units(self) -> int:
-        """Of 16 input maps."""
+        """Units of 16 input maps."""
         return -(-self.in_maps // UNIT_MAPS)
 
     @property
@@ -117,23 +122,28 @@ class Block:
 
     @property
     def weights_bytes(self) -> int:
-        """Of all, in shared memory."""
+        """Bytes of all weights in shared memory."""
         return self.units * 4 * self.cycle * ROW_BYTES
 
     @property
     def shared_bytes(self) -> int:
-        """Of weights, of a plane's complete sums, and of the units of all warpgroups."""
-        sums = self.sums * self.pitch * 4
+        """Bytes of weights, of a plane's complete sums, and of the units of all warpgroups."""
+        sums = self.sums * self.pitch * FLOAT_BYTES
         return self.weights_bytes + sums + self.warpgroups * self.products * self.ring * UNIT_BYTES
 
     @property
     def plane_products(self) -> int:
-        """Of 64 voxels and 16 maps, for an input plane."""
+        """Products of an input plane, each of 64 voxels and 16 maps."""
         return self.warpgroups * self.products * self.units
 
     @property
+    def instructions(self) -> int:
+        """Instructions of tensor cores for one of these products."""
+        return self.numbers.terms * UNIT_MAPS // self.numbers.depth
+
+    @property
     def registers(self) -> int:
-        """Of a thread."""
+        """Registers of a thread."""
         return self.products * self.columns // 2 + OTHER_REGISTERS
 
     @property
@@ -142,13 +152,13 @@ class Block:
         return (
             self.columns <= MOST_COLUMNS
             and self.kernel.y * self.kernel.x <= self.voxels
-            and self.registers <= REGISTERS[self.warpgroups]
-            and self.shared_bytes <= SHARED_BYTES
+            and self.registers <= thread_registers(self.threads)
+            and self.shared_bytes <= HOPPER.block_shared_bytes
         )
 
     @property
     def macros(self) -> Mapping[str, int]:
-        """Of the CUDA source."""
+        """Macros of the CUDA source."""
         return {
             "KERNEL_Z": self.kernel.z,
             "KERNEL_Y": self.kernel.y,
@@ -162,11 +172,11 @@ class Block:
 
 
 class Tiling(NamedTuple):
-    """How blocks lie: each has rows of a plane side by side, voxel after voxel.
+    """A division of planes into tiles: a block takes the rows of a tile, voxel after voxel.
 
     Attributes:
-        block: of the tiles.
-        y: rows of a tile, of the input.
+        block: the block that computes a tile.
+        y: input rows of a tile.
         x: voxels of a row.
     """
 
@@ -175,45 +185,45 @@ class Tiling(NamedTuple):
     x: int
 
     def tiles(self, out: Vec3) -> tuple[int, int]:
-        """Along y and x, that cover an output."""
+        """Return the tiles along y and x that cover an output."""
         kernel = self.block.kernel
         return -(-out.y // (self.y - kernel.y + 1)), -(-out.x // (self.x - kernel.x + 1))
 
     @property
     def product_cycles(self) -> float:
-        """Of a multiprocessor, for 64 voxels and 16 maps, with their share of all that is done."""
+        """Cycles of a multiprocessor for a product, with its share of all other work."""
         block = self.block
-        sectors = PRODUCT_VOXELS * (1 / SECTOR_VOXELS + (1 - 1 / SECTOR_VOXELS) / self.x)
-        products = NOT_HIDDEN * COLUMN_CYCLES * block.numbers.terms * block.columns
+        sectors = PRODUCT_VOXELS * (1 / SECTOR_FLOATS + (1 - 1 / SECTOR_FLOATS) / self.x)
+        products = NOT_HIDDEN * COLUMN_CYCLES * block.instructions * block.columns
         sums = SUM_CYCLES * block.sums / block.units
         return SLOWER[block.warpgroups] * (SECTOR_CYCLES * sectors + products + sums)
 
 
 @cache
-def blocks_for(conv: Conv, numbers: NumberFormat) -> tuple[Block, ...]:
-    """All that registers and shared memory have room for, of each division among warpgroups."""
+def blocks_for(conv: Conv, numbers: TensorFormat) -> tuple[Block, ...]:
+    """Return a block for each division among warpgroups, if there is room for it."""
     maps = conv.in_features, conv.out_features
     blocks = (
         _with_ring(Block(numbers, conv.kernel, *maps, warpgroups, products, 1))
-        for warpgroups in REGISTERS
+        for warpgroups in WARPGROUPS
         for products in PRODUCTS
     )
     return tuple(block for block in blocks if block is not None)
 
 
 def _with_ring(block: Block) -> Block | None:
-    """With units ahead for a plane at most, as many as there is room for, if there is for a few."""
+    """Return the block with as many units ahead as there is room for, those of a plane at most."""
     rings = range(min(MOST_RING, block.units + 1), LEAST_RING - 1, -1)
     blocks = (replace(block, ring=ring) for ring in rings)
     return next((block for block in blocks if block.fits), None)
 
 
 @lru_cache(4096)
-def tiling_for(conv: Conv, numbers: NumberFormat, out: Vec3) -> Tiling:
-    """The one whose tiles take the fewest cycles, the widest of these.
+def tiling_for(conv: Conv, numbers: TensorFormat, out: Vec3) -> Tiling:
+    """Return the tiling that takes the fewest cycles, the widest of several.
 
     Args:
-        conv: a layer that there are blocks for.
+        conv: a layer that has blocks.
         numbers: the format of image and weights.
         out: extents of its output.
     """
@@ -226,7 +236,7 @@ def tiling_for(conv: Conv, numbers: NumberFormat, out: Vec3) -> Tiling:
 
 
 def _tilings(block: Block, out: Vec3) -> Iterator[Tiling]:
-    """For each number of tiles along x, as narrow as they may be, with rows for all voxels."""
+    """Yield the narrowest tiling for each number of tiles along x, with rows for all voxels."""
     beside = block.kernel - 1
     widest = block.voxels // block.kernel.y - beside.x
     for tiles in range(-(-out.x // widest), out.x + 1):
@@ -237,11 +247,11 @@ def _tilings(block: Block, out: Vec3) -> Iterator[Tiling]:
 
 
 def planes_for(tiling: Tiling, out: Shape5, processors: int) -> int:
-    """Output planes that a block computes: all, or fewer where that keeps multiprocessors busy.
+    """Return the output planes of a block: all, or fewer to keep multiprocessors busy.
 
     Args:
-        tiling: of a plane.
-        out: shape of the output.
+        tiling: the division of a plane.
+        out: the shape of the output.
         processors: multiprocessors, each of which has a block at a time.
     """
     y, x = tiling.tiles(out.size)

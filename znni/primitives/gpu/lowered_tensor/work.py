@@ -1,11 +1,13 @@
-"""What a convolution whose taps are summed last asks of a GPU."""
+"""The work of a convolution on tensor cores whose taps are summed last, and its cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.core.shapes import Shape5
 from znni.network.network import Conv
+from znni.primitives.gpu.common.base import Work
+from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.lowered_tensor.geometry import (
     PRODUCT_VOXELS,
     UNIT_MAPS,
@@ -13,67 +15,50 @@ from znni.primitives.gpu.lowered_tensor.geometry import (
     blocks_for,
     tiling_for,
 )
-from znni.primitives.gpu.lowered_tensor.number_formats import NumberFormat
 
-# Of a multiprocessor of an H200: operations at its nominal float32 rate in a cycle; and of a
-# product's cycles those that the model of costs adds as traffic.
-CYCLE_FLOPS = 298
+# Cycles of a product that the cost model counts as traffic.
 TRAFFIC_CYCLES = 75
-
-FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Work:
-    """A layer's.
+class LoweredWork(Work):
+    """A convolution that has blocks. Its kernel applies all activations, softmax too.
 
     Attributes:
-        conv: the layer, which there are blocks for.
+        conv: the convolution.
         numbers: the format of image and weights.
-        shape: of the input.
-        out: shape of the output.
     """
 
     conv: Conv
-    numbers: NumberFormat
-    shape: Shape5
-    out: Shape5
+    numbers: TensorFormat
 
     @property
     def tiling(self) -> Tiling:
-        """Of its planes."""
+        """The division of its planes."""
         return tiling_for(self.conv, self.numbers, self.out.size)
 
     @property
     def products(self) -> float:
-        """Of 64 voxels and 16 maps, of whole tiles."""
+        """Products of whole tiles, each of 64 voxels and 16 maps."""
         block = self.tiling.block
         y, x = self.tiling.tiles(self.out.size)
         return float(self.shape.n * self.shape.z * y * x * block.plane_products)
 
     @property
     def flops(self) -> float:
-        """Of these."""
+        """Operations of all products, as if each instruction summed over 16 maps."""
         block = self.tiling.block
-        return (
-            2.0 * PRODUCT_VOXELS * UNIT_MAPS * block.columns * block.numbers.terms * self.products
-        )
+        of_product = 2.0 * PRODUCT_VOXELS * UNIT_MAPS * block.columns * block.instructions
+        return of_product * self.products
 
     @property
     def efficiency(self) -> float:
-        """Share of the GPU's nominal float32 rate that they sustain, on tensor cores."""
+        """Share of the GPU's nominal float32 rate that these sustain, on tensor cores."""
         cycles = self.tiling.product_cycles - TRAFFIC_CYCLES
-        return self.flops / (CYCLE_FLOPS * self.products * cycles)
-
-    @property
-    def bytes_moved(self) -> int:
-        """Input and output."""
-        return self.shape.nbytes + self.out.nbytes
+        return self.flops / (HOPPER.cycle_flops * self.products * cycles)
 
     @property
     def resident_bytes(self) -> int:
-        """Of weights and biases."""
-        return (
-            blocks_for(self.conv, self.numbers)[0].weights_bytes
-            + FLOAT_BYTES * self.conv.out_features
-        )
+        """Bytes of weights and biases."""
+        weights = blocks_for(self.conv, self.numbers)[0].weights_bytes
+        return weights + FLOAT_BYTES * self.conv.out_features

@@ -1,18 +1,18 @@
 // Max-pooling with any window, at the first of its offsets or at all of them.
 //
-// Constants: MOST_THREADS of a block; WINDOW_Z, _Y, _X; OFFSETS_Z, _Y, _X: how many offsets are pooled at
-// along each axis, 1 or the window.
+// Macros: MOST_THREADS of a block; WINDOW_Z, _Y, _X; OFFSETS_Z, _Y, _X: how many offsets are pooled
+// at along each axis, 1 or the window.
 //
-// A thread has one cell of an output plane (j, k), for all offsets in y and x, and goes along z. So
-// what neighbouring threads read lies in the same few rows, which stay in the first-level cache, and
-// what they write is contiguous: the cells of a plane are numbered as they lie in memory. Of the
-// planes behind it a thread keeps the maxima, so that each plane is read once.
+// A thread has one cell of an output plane, for all offsets in y and x, and goes along z. Cells of a
+// plane are numbered as they lie in memory. So neighbouring threads read from the same few rows,
+// which stay in the first-level cache, and write next to each other. A thread keeps the maxima of
+// the planes behind it, so that it reads each plane once.
 
-constexpr int ROWS = WINDOW_Y + OFFSETS_Y - 1;     // of input, that a cell looks at in each plane
-constexpr int COLUMNS = WINDOW_X + OFFSETS_X - 1;  // and columns
+constexpr int ROWS = WINDOW_Y + OFFSETS_Y - 1;     // input rows that a cell sees in each plane
+constexpr int COLUMNS = WINDOW_X + OFFSETS_X - 1;  // and input columns
 constexpr bool ALL_OFFSETS = OFFSETS_Z > 1;        // along z
 
-// The maxima of one plane's windows, at each offset in y and x.
+// Computes the maxima of one plane's windows, at each offset in y and x.
 __device__ __forceinline__ void pool_plane(const float* __restrict__ corner, long long stride_y,
                                            float (&maxima)[OFFSETS_Y][OFFSETS_X]) {
 #pragma unroll
@@ -43,8 +43,8 @@ __device__ __forceinline__ void pool_plane(const float* __restrict__ corner, lon
 
 // input: (n, maps, planes, rows, columns), the last axis contiguous; strides are in elements.
 // output: (n * offsets, maps, out_z, out_y, out_x), contiguous.
-// A block has a cell for each thread of the output planes [first, first + chunk) of one map of one
-// image; the grid is blocks of cells, fastest, times chunks times maps times images.
+// Each thread of a block has a cell, in the output planes [first, first + chunk) of one map of one
+// image. The grid is blocks of cells, which vary fastest, times chunks times maps times images.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
 max_pooling(const float* __restrict__ input, float* __restrict__ output, long long stride_n,
             long long stride_f, long long stride_z, long long stride_y, int maps, int out_z,
@@ -60,7 +60,7 @@ max_pooling(const float* __restrict__ input, float* __restrict__ output, long lo
     const int map = index % maps;
     const long long image = index / maps;
     if (cell >= plane) return;
-    const int groups = min(chunk, out_z - first);  // of as many planes as the window has
+    const int groups = min(chunk, out_z - first);  // each has as many planes as the window
 
     input += image * stride_n + map * stride_f + (long long)first * WINDOW_Z * stride_z +
              (long long)(cell / out_x) * WINDOW_Y * stride_y + (long long)(cell % out_x) * WINDOW_X;
@@ -69,7 +69,7 @@ max_pooling(const float* __restrict__ input, float* __restrict__ output, long lo
     output += image * (OFFSETS_Z * OFFSETS_Y * OFFSETS_X) * next_offset + map * volume +
               (long long)first * plane + cell;
 
-    float maxima[WINDOW_Z][OFFSETS_Y][OFFSETS_X];  // of the last planes, in turns
+    float maxima[WINDOW_Z][OFFSETS_Y][OFFSETS_X];  // the maxima of the last planes, in turn
     for (int group = 0; group < groups + ALL_OFFSETS; ++group) {
 #pragma unroll
         for (int turn = 0; turn < WINDOW_Z; ++turn) {

@@ -1,10 +1,9 @@
-"""What the poolings of a GPU have in common: all but the offsets that they pool at."""
+"""Max-pooling on a GPU: plain, or all fragments. They differ in the offsets that they pool at."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,56 +13,56 @@ from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.network import Operation, Pool
 from znni.network.weights import ConvWeights
-from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applied_to, fragmented, pooled
-from znni.primitives.gpu.common.larger import larger_source
-from znni.primitives.gpu.common.strides import strides_in_elements
+from znni.plans.primitive import Run, fragmented, pooled
+from znni.primitives.gpu.common.base import ShapedPrimitive, Work
+from znni.primitives.gpu.common.hardware import LANES
+from znni.primitives.gpu.common.kernels import larger_source, strides_in_elements
+from znni.primitives.gpu.common.number_formats import NumberFormat
 
-# Threads of a block, by the maxima that each of them keeps, for which there must be registers.
+# Threads of a block, by the maxima that each of them keeps in registers.
 MOST_THREADS = {32: 512, 64: 256}
 FEWEST_THREADS = 128
-WARP = 32
 
-# Share of the nominal operations per second: the bytes take longer.
-EFFICIENCY = 0.2
+# The maximum of float32 numbers is one of them: there is no error.
+EXACT = NumberFormat("float32", accuracy=0.0)
+
+FIRST = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
-class GpuPooling(ABC):
-    """Max-pooling on a GPU, at one or at all offsets of its window."""
+class PoolingWork(Work):
+    """A max-pooling.
 
-    device: Device
-    name: str
-    accuracy: float = 0.0
-    version = 1
+    Attributes:
+        window: extents of the window.
+        offsets: offsets of the window that are pooled at, along each axis.
+    """
 
-    @abstractmethod
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Shape of the output, or None where this pooling does not apply."""
+    window: Vec3
+    offsets: Vec3
 
-    @abstractmethod
-    def offsets(self, window: Vec3) -> Vec3:
-        """How many offsets of the window are pooled at, per axis."""
+    # The bytes take longer than the comparisons at this share.
+    efficiency: ClassVar[float] = 0.2
 
-    def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Comparisons for every window; a pass over the input and one over the output."""
-        layer, out = applied_to(Pool, self, layer, shape)
-        return Cost(
-            flops=float(out.elements * layer.window.volume),
-            bytes_moved=shape.nbytes + out.nbytes,
-            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=0),
-            efficiency=EFFICIENCY,
-        )
+    @property
+    def flops(self) -> float:
+        """Comparisons of all windows."""
+        return float(self.out.elements * self.window.volume)
 
-    def build(
+
+@dataclass(frozen=True)
+class GpuPooling(ShapedPrimitive[PoolingWork]):
+    """The base of max-pooling on a GPU, at one or at all offsets of the window."""
+
+    numbers: NumberFormat = EXACT
+
+    def prepare(
         self,
-        layer: Operation,
-        shape: Shape5,
+        work: PoolingWork,
         weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
     ) -> Run:
         """Compile the kernel for the window."""
-        layer, out = applied_to(Pool, self, layer, shape)
-        window, offsets = layer.window, self.offsets(layer.window)
+        shape, out, window, offsets = work.shape, work.out, work.window, work.offsets
         kernel = compiled(source(), constants(window, offsets)).get_function("max_pooling")
         threads, blocks, planes = division(shape, out, window, most_threads(window, offsets))
 
@@ -77,12 +76,12 @@ class GpuPooling(ABC):
 
 
 def source() -> str:
-    """The kernel, in CUDA C++."""
+    """Return the CUDA source of ``max_pooling``."""
     return larger_source() + source_beside(__file__, "max_pooling.cu")
 
 
 def constants(window: Vec3, offsets: Vec3) -> tuple[str, ...]:
-    """The kernel's constants, as options of the compiler."""
+    """Return options of the compiler, which define the source's macros."""
     return (
         f"-DMOST_THREADS={most_threads(window, offsets)}",
         *(f"-DWINDOW_{axis}={extent}" for axis, extent in zip("ZYX", window, strict=True)),
@@ -91,28 +90,28 @@ def constants(window: Vec3, offsets: Vec3) -> tuple[str, ...]:
 
 
 def most_threads(window: Vec3, offsets: Vec3) -> int:
-    """Threads that a block may have, for the maxima that each keeps."""
+    """Return the threads that a block may have, given the maxima that each keeps."""
     kept = window.z * offsets.y * offsets.x
     return next((threads for most, threads in MOST_THREADS.items() if kept <= most), FEWEST_THREADS)
 
 
 def division(shape: Shape5, out: Shape5, window: Vec3, most: int) -> tuple[int, int, int]:
-    """How a pooling is divided among blocks: their threads, their number, and planes of each.
+    """Return how a pooling is divided: threads of a block, blocks, and output planes of a block.
 
-    The more output planes a block computes, the fewer planes of input are read by two blocks; the
-    fewer, the closer together in memory is what all blocks are at. A plane that was just read
-    comes from the second-level cache, so that few are best.
+    If a block computes many output planes, two blocks read few planes of the input both. If it
+    computes few, all blocks read close together in memory. Few are best, because a plane that was
+    just read comes from the second-level cache.
 
     Args:
-        shape: of the input.
-        out: of the output.
-        window: of the pooling.
+        shape: the shape of the input.
+        out: the shape of the output.
+        window: extents of the window.
         most: threads that a block may have.
     """
     planes = 2 * (window.z - 1) or 4
     cells = out.y * out.x
     columns = -(-cells // most)
-    threads = -(-cells // (columns * WARP)) * WARP
+    threads = -(-cells // (columns * LANES)) * LANES
     return threads, columns * -(-out.z // planes) * shape.f * shape.n, planes
 
 
@@ -120,30 +119,28 @@ def division(shape: Shape5, out: Shape5, window: Vec3, most: int) -> tuple[int, 
 class GpuMaxPooling(GpuPooling):
     """Max-pooling on a GPU. Voxels beyond the last whole window are dropped."""
 
-    name: str = "gpu_max_pooling"
+    family: ClassVar[str] = "gpu_max_pooling"
 
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Any pooling whose window fits."""
-        return pooled(layer, shape)
-
-    def offsets(self, window: Vec3) -> Vec3:  # noqa: ARG002 - the same for any
-        """The first one alone."""
-        return Vec3(1, 1, 1)
+    def work(self, layer: Operation, shape: Shape5) -> PoolingWork | None:
+        """Pool at the first offset; decline windows that do not fit."""
+        out = pooled(layer, shape)
+        if out is None or not isinstance(layer, Pool):
+            return None
+        return PoolingWork(shape, out, layer.window, FIRST)
 
 
 @dataclass(frozen=True)
 class GpuMaxPoolingFragments(GpuPooling):
     """All fragments of a max-pooling on a GPU."""
 
-    name: str = "gpu_max_pooling_fragments"
+    family: ClassVar[str] = "gpu_max_pooling_fragments"
 
-    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Only sizes that give fragments of one size."""
-        return fragmented(layer, shape)
-
-    def offsets(self, window: Vec3) -> Vec3:
-        """All of them."""
-        return window
+    def work(self, layer: Operation, shape: Shape5) -> PoolingWork | None:
+        """Pool at all offsets; decline sizes whose fragments would differ in size."""
+        out = fragmented(layer, shape)
+        if out is None or not isinstance(layer, Pool):
+            return None
+        return PoolingWork(shape, out, layer.window, layer.window)
 
 
 def primitives(device: Device) -> tuple[GpuMaxPooling, GpuMaxPoolingFragments]:

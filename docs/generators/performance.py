@@ -1,0 +1,371 @@
+"""Tables and pages of performance, from the records in ``bench/results``.
+
+This module alone uses ``bench``, and three of its functions: ``load`` reads a record, ``table``
+makes its table, and ``report`` makes its section of a page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from bench.record import Record, Row, load
+from bench.report import report
+from bench.table import table
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+RECORDS = {path.name: load(path) for path in sorted(RESULTS.glob("*.json"))}
+NETWORKS = ("n337", "n537", "n726", "n926")
+
+# Pages of records: their titles, and the kinds of records that they hold.
+PAGES = {
+    "networks": ("Whole networks", ("network", "scaling", "gpu-networks")),
+    "layers": ("Single layers on CPUs", ("layer",)),
+    "gpu-layers": ("Single layers on GPUs", ("gpu-layers",)),
+    "profiles": ("Layer by layer", ("profile",)),
+    "top-plans": ("Best plans, predicted and measured", ("top-plans",)),
+    "planner": ("Planner and memory", ("search", "micro-batches", "shares", "machine-plans")),
+    "strategies": ("Host and GPU together", ("strategies", "gpu-memory")),
+    "runs": (
+        "Whole runs, input and output",
+        ("end-to-end", "volumes", "ledger", "kills", "handing-out"),
+    ),
+}
+PAGE_HEADER = """# {title}
+
+These records come from `python -m bench`, with the machine, the date and the exact command.
+Times are wall-clock medians, or times by the GPU's clock for layers of a GPU. `floor` is the
+least time that the declared operations and bytes take at the measured ceilings. `achieved` is its
+share of the measured time. Errors are relative to float64.
+"""
+
+PLACE = re.compile(r"\{\{ (table|record): ([\w.-]+) \}\}")
+
+Records = Mapping[str, Record]
+
+
+def with_tables(text: str, records: Records) -> str:
+    """Return a page with ``{{ table: NAME }}`` and ``{{ record: FILE }}`` replaced by tables."""
+
+    def made(place: re.Match[str]) -> str:
+        kind, name = place.groups()
+        if kind == "table":
+            return TABLES[name](records)
+        return f"{table(records[name].kind, records[name].rows)}\n\n{caption(records, [name])}"
+
+    return PLACE.sub(made, text)
+
+
+def record_pages(records: Records) -> dict[str, str]:
+    """Return pages that hold all records, by their place on the site.
+
+    Raises:
+        RuntimeError: no page holds records of some kind.
+    """
+    known = {kind for _, kinds in PAGES.values() for kind in kinds}
+    for name, record in records.items():
+        if record.kind not in known:
+            raise RuntimeError(f"{name} holds {record.kind!r}; give PAGES a page for it")
+    pages = {}
+    for page, (title, kinds) in PAGES.items():
+        held = {name: record for name, record in records.items() if record.kind in kinds}
+        sections = report(held).removeprefix(report({}))
+        pages[f"performance/records/{page}.md"] = PAGE_HEADER.format(title=title) + sections
+    return pages
+
+
+def caption(records: Records, names: Iterable[str]) -> str:
+    """Return the machines, dates and files of some records, in a line."""
+    found: dict[str, None] = {}
+    dates, files = [], []
+    for name in names:
+        about = records[name].about
+        machine = about["machine"]
+        gpus = [ceiling["device"] for ceiling in about["ceilings"] if "device" in ceiling]
+        place = f"{machine['processor'].strip()}, {machine['threads']} threads"
+        found[", ".join([*gpus[:1], place])] = None
+        dates.append(str(about["date"])[:10])
+        files.append(f"`{name}`")
+    days = " to ".join(dict.fromkeys((min(dates), max(dates))))
+    return f"*Measured on {'; '.join(found)}, {days} ({', '.join(files)}).*"
+
+
+def readme_table(records: Records) -> str:
+    """Return the four networks against PyTorch, on two cores and on one GPU."""
+    lines = []
+    for network in NETWORKS:
+        cpu = _by_name(records["networks-2-cores.json"].rows, network)
+        gpu = _by_name(records[f"gpu-networks-{network}.json"].rows, network)
+        lines.append(
+            [
+                network,
+                f"{_millions(cpu['znni'])}",
+                _beside(cpu["torch_fp32"], cpu["znni"], _millions),
+                f"{_millions(gpu['znni'])}",
+                _beside(gpu["torch_tf32_fused"], gpu["znni"], _millions),
+            ]
+        )
+    titles = [
+        "network",
+        "2 CPU cores: znni",
+        "PyTorch float32",
+        "NVIDIA H200: znni",
+        "PyTorch tf32",
+    ]
+    return _markdown(titles, lines)
+
+
+def cpu_networks(records: Records) -> str:
+    """Return whole networks on a CPU beside PyTorch and MONAI."""
+    name = "networks-2-cores.json"
+    lines = []
+    for network in NETWORKS:
+        rows = _by_name(records[name].rows, network)
+        ours = rows["znni"]
+        lines.append(
+            [
+                network,
+                str(ours["patch"]),
+                _rate(ours),
+                f"{ours['predicted_voxels_per_s']:,.0f}",
+                f"{ours['error']:.0e}",
+                f"{ours['peak_gib']:.1f} GiB",
+                *(
+                    _beside(rows[peer], ours, _rate)
+                    for peer in ("torch_fp32", "torch_bf16", "dilated_fp32", "monai_fp32")
+                ),
+            ]
+        )
+    titles = ["network", "patch", "znni", "predicted", "error", "memory"]
+    titles += ["PyTorch float32", "PyTorch bfloat16", "dilated float32", "MONAI float32"]
+    return f"{_markdown(titles, lines)}\n\n{caption(records, [name])}"
+
+
+def gpu_networks(records: Records) -> str:
+    """Return whole networks on a GPU beside PyTorch."""
+    half = {
+        "n337": "gpu-networks-n337.json",
+        "n537": "gpu-networks-n537-60gib.json",
+        "n726": "gpu-networks-bf16-n726.json",
+        "n926": "gpu-networks-bf16-n926.json",
+    }
+    lines = []
+    for network in NETWORKS:
+        rows = _by_name(records[f"gpu-networks-{network}.json"].rows, network)
+        bf16 = _by_name(records[half[network]].rows, network)["torch_bf16_fused"]
+        ours = rows["znni"]
+        lines.append(
+            [
+                network,
+                str(ours["patch"]),
+                _rate(ours),
+                f"{ours['predicted_voxels_per_s']:,.0f}",
+                f"{ours['error']:.0e}",
+                f"{ours['declared_gib']:.1f} GiB",
+                _beside(rows["torch_tf32_fused"], ours, _rate),
+                _beside(bf16, ours, _rate),
+            ]
+        )
+    titles = ["network", "patch", "znni", "predicted", "error", "memory declared"]
+    titles += ["PyTorch tf32", "PyTorch bfloat16"]
+    names = [f"gpu-networks-{network}.json" for network in NETWORKS]
+    names += [name for name in half.values() if name not in names]
+    return f"{_markdown(titles, lines)}\n\n{caption(records, names)}"
+
+
+def cpu_layers(records: Records) -> str:
+    """Return the fastest primitive on a CPU for layers of 80 maps, beside PyTorch."""
+    names = [f"layers-batch-{batch}.json" for batch in (1, 8, 64)]
+    lines = []
+    for kernel in (2, 3, 5, 7, 9):
+        cells = [f"{kernel}^3"]
+        for name in names:
+            rows = _of_kernel(records[name].rows, kernel)
+            ours = _fastest(rows, 2e-5)
+            cells.append(f"{_thousands(ours)} ({_same(ours)}, {_gain(ours, _torch(rows, 'bf16'))})")
+        rows = _of_kernel(records[names[-1]].rows, kernel)
+        ours = _fastest(rows, 1e-2)
+        cells.append(f"{_thousands(ours)} ({_same(ours)})")
+        lines.append(cells)
+    titles = ["kernel", "1 input of 64^3", "8 of 48^3", "64 of 32^3"]
+    titles += ["64 of 32^3, `--accuracy bfloat16`"]
+    return f"{_markdown(titles, lines)}\n\n{caption(records, names)}"
+
+
+def cpu_scaling(records: Records) -> str:
+    """Return voxels per second by the number of threads."""
+    names = ["scaling-n337-16-cores.json", "scaling-n537-16-cores.json"]
+    counts = (1, 2, 4, 8, 16)
+    lines = []
+    for name in names:
+        rows = {row["threads"]: row for row in records[name].rows}
+        cells = [str(records[name].rows[0]["work"]), str(records[name].rows[0]["patch"])]
+        for count in counts:
+            row = rows.get(count)
+            speedup = f" ({_times(row['speedup'])})" if row and count > 1 else ""
+            cells.append(f"{_rate(row)}{speedup}" if row else "")
+        lines.append(cells)
+    titles = ["network", "patch", "1 thread", *(f"{count} threads" for count in counts[1:])]
+    return f"{_markdown(titles, lines)}\n\n{caption(records, names)}"
+
+
+def gpu_layers(records: Records) -> str:
+    """Return layers of 80 maps on a GPU beside PyTorch."""
+    names = [f"gpu-layers-hidden-{kernel}.json" for kernel in (2, 3, 5, 7, 9)]
+    lines = []
+    for name in names:
+        rows = records[name].rows
+        ours = min(
+            (row for row in rows if not str(row["name"]).startswith("torch")),
+            key=lambda row: float(row["ns_per_voxel"]),
+        )
+        peers = []
+        for kind in ("tf32", "bf16"):
+            peer = min(
+                float(row["ns_per_voxel"])
+                for row in rows
+                if str(row["name"]).startswith(f"torch_{kind}")
+            )
+            peers.append(f"{peer:.3g} ({peer / ours['ns_per_voxel']:.2g}x)")
+        numbers = [f"{ours['ns_per_voxel']:.2f}", f"{ours['error']:.0e}"]
+        cells = [str(ours["kernel"]), str(ours["name"]), *numbers, f"{ours['traffic_ns']:.2f}"]
+        lines.append([*cells, *peers])
+    titles = ["kernel", "primitive", "ns a voxel", "error", "bytes alone, ns"]
+    titles += ["PyTorch tf32", "PyTorch bfloat16"]
+    return f"{_markdown(titles, lines)}\n\n{caption(records, names)}"
+
+
+def gpu_runs(records: Records) -> str:
+    """Return whole runs over volumes on one and several GPUs."""
+    name = "end-to-end-h200-x4.json"
+    lines = [
+        [
+            str(row["network"]),
+            str(row["volume"]),
+            str(row["gpus"]),
+            f"{row['seconds']:.1f} s",
+            _rate(row),
+            f"{row['later_voxels_per_s']:,.0f}",
+        ]
+        for row in records[name].rows
+    ]
+    titles = ["network", "volume", "GPUs", "whole run", "voxels/s of the whole run"]
+    titles += ["voxels/s after the first patch"]
+    return f"{_markdown(titles, lines)}\n\n{caption(records, [name])}"
+
+
+def gpu_predictions(records: Records) -> str:
+    """Return whole patches on a GPU, measured and predicted by two models."""
+    name = "predicted-h200.json"
+    lines = []
+    for network in NETWORKS:
+        (row,) = (r for r in records[name].rows if (r["network"], r["layer"]) == (network, "all"))
+        voxels = prod(int(extent) for extent in str(row["patch"]).split("x"))
+        quantities = ("seconds", "predicted_seconds", "built_in_seconds")
+        lines.append([network, *(f"{voxels / row[name] / 1e6:.1f}" for name in quantities)])
+    titles = ["network", "measured", "calibrated", "built-in"]
+    return f"{_markdown(titles, lines)}\n\n{caption(records, [name])}"
+
+
+def strategies(records: Records) -> str:
+    """Return the paper's strategies on a GPU, by what they may take of its memory."""
+    names = [f"strategies-h200{part}.json" for part in ("", "-alone", "-together")]
+    rows = [row for name in names for row in records[name].rows]
+    kinds = ("CPU-only", "GPU-only", "GPU + host RAM", "CPU-GPU")
+    limits = sorted({row["gpu_limit_gib"] for row in rows if row.get("gpu_limit_gib")})
+    lines = []
+    for network in NETWORKS:
+        found = {
+            (row["strategy"], row.get("gpu_limit_gib")): row
+            for row in rows
+            if row["network"] == network
+        }
+        for limit in limits:
+            alone = _taken(found[kinds[0], None]) if limit == limits[0] else ""
+            taken = [_taken(found[kind, limit]) for kind in kinds[1:]]
+            lines.append([network, f"{limit:.0f} GiB", alone, *taken])
+        first = {kind: row for (kind, _), row in found.items()}
+        paper = (f"{first[kind]['published_voxels_per_s'] / 1e6:.2f}" for kind in kinds)
+        lines.append([f"{network}, ZNNi", "12 GB", *paper])
+    return f"{_markdown(['network', 'GPU memory', *kinds], lines)}\n\n{caption(records, names)}"
+
+
+def _taken(row: Row) -> str:
+    """Return a strategy's rate in millions, with the GiB that it took of GPU and host."""
+    gpu = f"{row['gpu_peak_gib']:.1f} + " if row.get("gpu_peak_gib") else ""
+    millions = row["voxels_per_s"] / 1e6
+    return (
+        f"{millions:.1f} ({gpu}{row['peak_gib']:.0f})"
+        if gpu
+        else (f"{millions:.2f} ({row['peak_gib']:.0f})")
+    )
+
+
+TABLES: dict[str, Callable[[Records], str]] = {
+    "readme": readme_table,
+    "cpu-networks": cpu_networks,
+    "cpu-layers": cpu_layers,
+    "cpu-scaling": cpu_scaling,
+    "gpu-networks": gpu_networks,
+    "gpu-layers": gpu_layers,
+    "gpu-runs": gpu_runs,
+    "gpu-predictions": gpu_predictions,
+    "strategies": strategies,
+}
+
+
+def _by_name(rows: Iterable[Row], network: str) -> dict[str, Row]:
+    return {str(row["name"]): row for row in rows if row["network"] == network}
+
+
+def _of_kernel(rows: Iterable[Row], kernel: int) -> list[Row]:
+    wanted = f"{kernel}x{kernel}x{kernel}"
+    return [row for row in rows if row["kernel"] == wanted and row.get("voxels_per_s")]
+
+
+def _fastest(rows: Iterable[Row], error: float) -> Row:
+    ours = [row for row in rows if not str(row["name"]).startswith("torch")]
+    allowed = (row for row in ours if float(row["accuracy"]) <= error)
+    return max(allowed, key=lambda row: float(row["voxels_per_s"]))
+
+
+def _torch(rows: Iterable[Row], kind: str) -> Row:
+    peers = (row for row in rows if str(row["name"]).startswith(f"torch_{kind}"))
+    return max(peers, key=lambda row: float(row["voxels_per_s"]))
+
+
+def _rate(row: Row) -> str:
+    return f"{row['voxels_per_s']:,.0f}"
+
+
+def _millions(row: Row) -> str:
+    millions = row["voxels_per_s"] / 1e6
+    return f"{millions:.1f} M" if millions >= 10 else f"{millions:.2g} M"
+
+
+def _thousands(row: Row) -> str:
+    return f"{row['voxels_per_s'] / 1e3:,.0f}"
+
+
+def _gain(ours: Row, peer: Row) -> str:
+    return _times(ours["voxels_per_s"] / peer["voxels_per_s"])
+
+
+def _same(ours: Row) -> str:
+    """Return the gain over PyTorch in the same class of accuracy, by the rounds of both."""
+    return _times(float(ours["ratio_to_torch"]))
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.0f}x" if gain >= 10 else f"{gain:.1f}x"
+
+
+def _beside(peer: Row, ours: Row, form: Callable[[Row], str]) -> str:
+    return f"{form(peer)} ({_gain(ours, peer)})"
+
+
+def _markdown(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rule = ["---"] * len(titles)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [titles, rule, *lines])

@@ -1,0 +1,294 @@
+"""README and site say what works: their commands and Python examples run on small data.
+
+A block that cannot run here has a comment before it, ``<!-- not run: REASON -->``. One that needs a
+library that may be absent has ``<!-- needs: LIBRARY -->``. The program must still understand its
+commands. Examples are given ``volume``, an array.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import typer
+from command_line import znni
+from numpy.typing import NDArray
+from paths import ROOT
+
+from znni.cli import app
+
+SITE = ROOT / "docs"
+DOCUMENTS = [ROOT / "README.md", *sorted(SITE.rglob("*.md"))]
+
+BLOCK = re.compile(
+    r"^(?:<!-- (?:not run: (?P<reason>[^\n]+)|needs: (?P<library>\w+)) -->\n)?"
+    r"```(?P<language>bash|python)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code in a document, and why it is not run if it is not."""
+
+    document: Path
+    line: int
+    language: str
+    code: str
+    reason: str | None = None
+    library: str | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.reason is None and (self.library is None or has(self.library))
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+
+def has(library: str) -> bool:
+    return find_spec(library) is not None
+
+
+def blocks_of(document: Path) -> list[Block]:
+    text = document.read_text(encoding="utf-8")
+    return [
+        Block(
+            document,
+            text.count("\n", 0, found.start("code")),
+            found["language"],
+            found["code"],
+            found["reason"],
+            found["library"],
+        )
+        for found in BLOCK.finditer(text)
+    ]
+
+
+BLOCKS = [block for document in DOCUMENTS for block in blocks_of(document)]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The commands of a block of the shell, without comments and variables before them."""
+    for line in block.code.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_0-9]+=.*", words[0]):
+            words = words[1:]
+        if words:
+            yield words
+
+
+@cache
+def parsers() -> dict[str, Any]:
+    return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def check_understood(words: list[str], block: Block) -> None:
+    """Fail unless the program has the command, its options and their choices."""
+    program, *arguments = words
+    if program == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(arguments) <= set(targets), f"{block}: make {arguments}"
+    elif program == "pip":
+        settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = re.findall(r"\[([\w,]+)\]", " ".join(arguments))
+        known = set(settings["optional-dependencies"])
+        assert {name for group in extras for name in group.split(",")} <= known, str(block)
+    elif program == "znni":
+        command = parsers()[arguments[0]]
+        try:
+            with command.make_context(arguments[0], arguments[1:]):
+                pass
+        except typer.TyperException as error:
+            pytest.fail(f"{block}: {' '.join(words)}: {error.format_message()}")
+    else:
+        assert program in {"python", "git"}, f"{block}: {program} is no program of the documents"
+
+
+@pytest.fixture
+def folder(own_folder: Path) -> Path:
+    """A folder with what the documents name: networks, machines and small volumes."""
+    (own_folder / "machines").symlink_to(ROOT / "machines")
+    (own_folder / "networks").mkdir()
+    for path in (ROOT / "networks").iterdir():
+        if path.name != "cells.h5":
+            (own_folder / "networks" / path.name).symlink_to(path)
+    for name in ("networks/cells.h5", "volume.h5"):
+        with h5py.File(own_folder / name, "w") as file:
+            file.create_dataset("raw", data=small_volume())
+    return own_folder
+
+
+def small_volume() -> NDArray[np.uint8]:
+    with h5py.File(ROOT / "networks" / "cells.h5") as file:
+        values: NDArray[np.uint8] = file["raw"][:48, :64, :64]
+        return values
+
+
+def run(block: Block, names: dict[str, Any]) -> None:
+    """Run a block in this process; ``names`` are the variables of its document's examples."""
+    if block.language == "python":
+        exec(compile(block.code, str(block), "exec"), names)
+        return
+    for words in commands(block):
+        check_understood(words, block)
+        assert words[0] == "znni", f"{block}: {words[0]} is not run; say why in a comment before"
+        outcome = znni(*words[1:])
+        assert outcome.code == 0, f"{block}: {' '.join(words)}: {outcome.err}"
+
+
+RUN = sorted({block.document for block in BLOCKS if block.runs})
+
+
+@pytest.mark.parametrize("document", RUN, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.usefixtures("folder")
+def test_what_a_document_says_works(document: Path) -> None:
+    names: dict[str, Any] = {"volume": small_volume()}
+    for block in blocks_of(document):
+        if block.runs:
+            run(block, names)
+
+
+NOT_RUN = [block for block in BLOCKS if not block.runs]
+
+
+@pytest.mark.parametrize("block", NOT_RUN, ids=str)
+@pytest.mark.usefixtures("folder")
+def test_what_is_not_run_is_still_understood(block: Block) -> None:
+    if block.language == "python":
+        compile(block.code, str(block), "exec")
+        for name in re.findall(r"\bznni\.(\w+)\(", block.code):
+            assert name in dir(sys.modules["znni"]), f"{block}: znni.{name}"
+    else:
+        for words in commands(block):
+            check_understood(words, block)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_wrong_command_of_a_document_is_found() -> None:
+    def said(code: str) -> Block:
+        return Block(ROOT / "README.md", 1, "bash", code)
+
+    for wrong in ("znni plan --nett a", "znni plan --net a --volume 1,1,1 --device tpu"):
+        with pytest.raises(pytest.fail.Exception, match=r"README\.md:1: "):
+            check_understood(wrong.split(), said(wrong))
+    with pytest.raises(KeyError):
+        check_understood(["znni", "train"], said("znni train"))
+    for wrong in ("make nonsense", "pip install '.[nonsense]'", "curl a"):
+        with pytest.raises(AssertionError, match=r"README\.md:1"):
+            check_understood(shlex.split(wrong), said(wrong))
+    with pytest.raises(AssertionError, match=r"README\.md:1"):
+        run(said("znni info absent.yaml\n"), {})
+
+
+def test_documents_have_blocks_of_both_kinds() -> None:
+    assert {block.language for block in BLOCKS if block.runs} == {"bash", "python"}
+    fences = sum(
+        len(re.findall(r"^ *```(?:bash|python|console|sh)\n", path.read_text(), re.MULTILINE))
+        for path in DOCUMENTS
+    )
+    assert fences == len(BLOCKS)  # none escapes by an indent or another name
+
+
+def test_documents_name_benchmarks_that_there_are() -> None:
+    from bench.__main__ import app as bench_app
+
+    known = set(typer.main.get_command(bench_app).commands)  # type: ignore[attr-defined]
+    copied = [ROOT / name for name in ("CONTRIBUTING.md", "ARCHITECTURE.md", "machines/README.md")]
+    for document in [*DOCUMENTS, *copied]:
+        named = set(re.findall(r"python -m bench ([a-z][\w-]*)", document.read_text()))
+        assert named <= known, document
+
+
+def test_documents_name_files_that_there_are() -> None:
+    places = [f"/{path.relative_to(ROOT)}" for path in ROOT.rglob("*") if ".venv" not in path.parts]
+    for document in [ROOT / "ARCHITECTURE.md", *sorted((SITE / "developers").rglob("*.md"))]:
+        named = re.findall(r"`([\w/]+\.(?:py|cuh?))`", document.read_text())
+        for name in named:
+            assert any(place.endswith(f"/{name}") for place in places), f"{document}: {name}"
+
+
+def test_the_readme_names_the_commands_that_others_call() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert {"make demo", "make test"} <= set(re.findall(r"`(make \w+)`", text))
+
+
+def test_links_of_the_repository_lead_to_files() -> None:
+    named = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "*/README.md")
+    links = 0
+    for document in (path for name in named for path in ROOT.glob(name)):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document}: {target}"
+            links += 1
+    assert links
+
+
+@pytest.fixture
+def generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SITE / "generators")
+
+
+@pytest.mark.usefixtures("generators")
+def test_the_table_of_the_readme_is_made_of_records() -> None:
+    from performance import RECORDS, readme_table
+
+    assert readme_table(RECORDS) in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.usefixtures("generators")
+def test_the_site_has_every_record_and_every_table() -> None:
+    from performance import PLACE, RECORDS, record_pages, with_tables
+
+    pages = record_pages(RECORDS)
+    text = "\n".join(pages.values())
+    assert set(re.findall(r"^## (\S+\.json)$", text, re.MULTILINE)) == set(RECORDS)
+    for document in DOCUMENTS:
+        assert not PLACE.search(with_tables(document.read_text(), RECORDS)), document
+
+
+@pytest.mark.usefixtures("generators")
+def test_the_page_of_the_command_line_has_every_command() -> None:
+    from command_line_help import command_line_page, commands
+
+    page = command_line_page()
+    assert set(commands()) == set(parsers())
+    for command, parser in parsers().items():
+        assert f"\n## znni {command}\n" in page
+        for parameter in parser.params:
+            assert all(option in page for option in parameter.opts if option.startswith("--"))
+
+
+@pytest.mark.usefixtures("generators")
+def test_the_page_of_modules_has_every_folder() -> None:
+    from module_map import module_map
+
+    page = module_map(ROOT)
+    folders = {path.name for path in (ROOT / "znni").iterdir() if (path / "__init__.py").exists()}
+    assert folders
+    assert all(f"\n## znni/{folder}\n" in page for folder in folders)
+    assert "\n## planner\n" in page
+
+
+@pytest.mark.usefixtures("generators")
+def test_links_of_files_lead_to_pages_of_the_site() -> None:
+    from repository import COPIED, LINK, page_of
+
+    made = {page: page_of(ROOT, source) for page, source in COPIED.items()}
+    known = {str(path.relative_to(SITE)) for path in SITE.rglob("*.md")} | set(made)
+    for page, text in made.items():
+        for link in LINK.finditer(text):
+            if "://" not in link[2]:
+                target = os.path.normpath(Path(page).parent / link[2])
+                assert target in known, f"{page}: {link[2]}"

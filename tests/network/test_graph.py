@@ -1,0 +1,125 @@
+"""Networks as graphs: what is alive when, where values must be known, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from random_networks import networks
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.network.network import INPUT, Conv, Network, Node, Pool
+
+ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A join, which networks of files do not have yet."""
+
+    name: str
+    stride: Vec3 = ONE
+
+    def maps_from(self, first: int, second: int) -> int:
+        assert first == second
+        return first
+
+    def needs(self, region: Box, stride: Vec3) -> Box:  # noqa: ARG002 - the same for any
+        return region
+
+
+def conv(name: str, maps: int, kernel: int) -> Conv:
+    return Conv(name, maps, 2, Vec3.of(kernel), "relu")
+
+
+def with_a_skip() -> Network:
+    """A convolution whose output is cropped and added to what two others make of it."""
+    join: Any = Sum("join")
+    nodes = (
+        Node(conv("first", 1, 2), (INPUT,)),
+        Node(conv("deep", 2, 3), ("first",)),
+        Node(conv("deeper", 2, 4), ("deep",)),
+        Node(join, ("deeper", "first")),
+        Node(conv("last", 2, 1), ("join",)),
+    )
+    return Network("skip", 1, nodes, "last")
+
+
+def test_a_value_is_alive_until_its_last_use() -> None:
+    assert with_a_skip().alive == (
+        (INPUT,),
+        ("first",),
+        ("first", "deep"),
+        ("first", "deeper"),
+        ("join",),
+        ("last",),
+    )
+
+
+def test_a_value_is_known_where_any_of_its_uses_needs_it() -> None:
+    regions = with_a_skip().regions(Vec3(5, 6, 7))
+    block = Box(ZERO, Vec3(5, 6, 7))
+    assert regions["last"] == regions["join"] == regions["deeper"] == block
+    assert regions["deep"] == Box(ZERO, Vec3(8, 9, 10))
+    assert regions["first"] == Box(ZERO, Vec3(10, 11, 12)), "the skip needs less"
+    assert with_a_skip().field_of_view == Vec3(7, 7, 7)
+
+
+def test_pooled_values_lie_strides_apart() -> None:
+    layers = conv("a", 1, 3), Pool("p", Vec3(2, 2, 1)), conv("b", 2, 3), Pool("q", Vec3(3, 2, 2))
+    network = Network.chain("net", 1, layers)
+    assert network.strides["b"] == Vec3(2, 2, 1)
+    assert network.total_pooling == Vec3(6, 4, 2)
+    assert network.field_of_view == Vec3(3 + 1 + 2 * 2 + 2 * 2, 3 + 1 + 2 * 2 + 2, 3 + 2 + 1)
+    shapes = network.shapes(network.total_pooling * 2)
+    assert shapes["q"] == (48, 2, 2, 2, 2)
+    assert shapes["p"].n == 4
+
+
+@given(networks())
+def test_the_shapes_of_a_chain_are_those_of_layer_after_layer(network: Network) -> None:
+    patch = network.total_pooling * 2
+    size, batch = patch + network.field_of_view - 1, 1
+    shapes = network.shapes(patch)
+    assert shapes[INPUT].size == size
+    for layer in network.layers:
+        if isinstance(layer, Conv):
+            size -= layer.kernel - 1
+        else:
+            size, batch = size // layer.window, batch * layer.window.volume
+        assert shapes[layer.name].size == size
+        assert shapes[layer.name].n == batch
+
+
+def test_joined_values_have_one_stride() -> None:
+    network = with_a_skip()
+    pooled = Node(Pool("pool", Vec3(2, 2, 2)), ("deep",))
+    deeper = Node(conv("deeper", 2, 4), ("pool",))
+    nodes = (*network.nodes[:2], pooled, deeper, *network.nodes[3:])
+    with pytest.raises(InvalidInput, match=r"join joins 'deeper' \(2x2x2\) and 'first' \(1x1x1\)"):
+        replace(network, nodes=nodes).strides  # noqa: B018 - it raises
+
+
+@pytest.mark.parametrize(
+    ("nodes", "output", "said"),
+    [
+        ((Node(conv("a", 1, 1), ("b",)),), "a", "takes 'b', which no layer before it gives"),
+        ((Node(conv("a", 1, 1), (INPUT,)),), "b", "has no layer 'b' for its output"),
+        (
+            (Node(conv("a", 1, 1), (INPUT,)), Node(conv("b", 1, 1), (INPUT,))),
+            "b",
+            "nothing takes the output of layer 'a'; remove it",
+        ),
+        (
+            (Node(conv("a", 1, 1), (INPUT,)), Node(conv("a", 2, 1), ("a",))),
+            "a",
+            "two layers named 'a'",
+        ),
+    ],
+)
+def test_what_is_no_network_is_refused(nodes: tuple[Node, ...], output: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Network("net", 1, nodes, output)

@@ -1,0 +1,129 @@
+"""The wheel runs the demo in an empty environment, and holds the two packages: ``make wheel``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("planner", "znni")
+DEMO = ("cells.h5", "boundaries.yaml", "boundaries.safetensors")
+DEMO_OUTPUT = ROOT / "demo-output" / "boundaries.h5"
+
+pytestmark = pytest.mark.skipif(
+    "ZNNI_TEST_WHEEL" not in os.environ, reason="builds and installs a wheel: make wheel runs it"
+)
+
+
+def run(*command: object, folder: Path) -> str:
+    """Run a command without anything of this environment's Python, and return what it printed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=kept,
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an sdist, and a wheel that was built from that sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--outdir", folder, folder=ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def sdist(built: Path) -> Path:
+    (found,) = built.glob("*.tar.gz")
+    return found
+
+
+def in_packages(names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.split("/")[0] in PACKAGES}
+
+
+def files_of_tree() -> set[str]:
+    return {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def main_of(path: Path) -> NDArray[np.float32]:
+    with h5py.File(path) as file:
+        return np.asarray(file["main"], np.float32)
+
+
+def test_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert in_packages(names) == files_of_tree()
+    assert {"znni/py.typed", "planner/py.typed"} <= set(names)
+    assert {Path(name).suffix for name in names} >= {".cu", ".cuh", ".html"}
+    others = {name.split("/")[0] for name in names} - set(PACKAGES)
+    assert [name.endswith(".dist-info") for name in others] == [True]
+
+
+def test_sdist_holds_what_the_wheel_is_built_from(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
+    assert in_packages(names) == files_of_tree()
+    assert names - in_packages(names) == {
+        ".gitignore",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "LICENSE",
+        "PKG-INFO",
+        "README.md",
+        "pyproject.toml",
+    }
+
+
+def test_runs_the_demo_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    assert DEMO_OUTPUT.exists(), "run make demo first: its output is what this compares with"
+    environment, folder = tmp_path / "environment", tmp_path / "run"
+    venv.create(environment, with_pip=True)
+    commands = environment / "bin"
+    run(commands / "pip", "install", "--quiet", "--no-compile", wheel, folder=tmp_path)
+    folder.mkdir()
+    for name in DEMO:
+        shutil.copy(ROOT / "networks" / name, folder)
+
+    where = run(commands / "python", "-c", "import znni; print(znni.__file__)", folder=folder)
+    assert Path(where.strip()).is_relative_to(environment)
+    run(
+        *(commands / "znni", "infer", "cells.h5", "--net", "boundaries.yaml"),
+        *("--border", "same", "--pad", "reflect", "--out", "boundaries.h5"),
+        folder=folder,
+    )
+
+    got, expected = main_of(folder / "boundaries.h5"), main_of(DEMO_OUTPUT)
+    assert expected.std() > 0.1  # not blank
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)

@@ -1,0 +1,115 @@
+"""Every value has its place, which nothing else takes while it is alive, in the least memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+from random_networks import networks
+from random_plans import any_plan
+
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv, Network, Pool
+from znni.plans.cost import Cost, Memory
+from znni.plans.device_partition import DevicePart
+from znni.plans.placement import placement
+from znni.plans.segments import Segment, Step
+
+
+class Block(NamedTuple):
+    """Bytes that are taken from one step to another, both counted."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+    def overlaps(self, other: Block) -> bool:
+        at_once = self.first <= other.last and other.first <= self.last
+        return at_once and self.start < other.stop and other.start < self.stop
+
+
+def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
+    """What is taken and when, told from the steps alone: each value to its last use."""
+    placed = placement(part, alignment)
+    steps = list(zip(part.steps, (it for places in placed.places for it in places), strict=True))
+    ends = {segment.steps[-1].gives for segment in part.segments[:-1]}
+    for index, (step, place) in enumerate(steps):
+        assert 0 <= place.free[0] <= place.free[1] <= placed.size
+        assert place.free[1] - place.free[0] >= step.cost.memory.workspace
+        if step.cost.memory.workspace:
+            yield Block(*place.free, index, index)
+        if place.output is None:
+            continue
+        uses = [at for at, (later, _) in enumerate(steps) if step.gives in later.takes]
+        last = len(steps) - 1 if step.gives in ends else max(uses, default=index)
+        stop = place.output + step.shape_out.nbytes
+        assert place.output % alignment == 0
+        assert 0 <= place.output <= stop <= placed.size
+        yield Block(place.output, stop, index, last)
+
+
+def no_two_overlap(found: list[Block]) -> bool:
+    return not any(one.overlaps(other) for at, one in enumerate(found) for other in found[at + 1 :])
+
+
+@given(st.data(), networks())
+def test_nested_segments_take_what_is_alive_and_no_more(
+    data: st.DataObject, network: Network
+) -> None:
+    pooling = network.total_pooling
+    plan = any_plan(data.draw, network, pooling, pooling, "auto")
+    for part in plan.parts:
+        assert no_two_overlap(list(blocks(part, 1)))
+        peak, _ = part.working_peak()
+        beside = part.first_input.nbytes + (part.output_shape.nbytes if part.hands_on else 0)
+        assert placement(part).size == peak - beside
+
+
+@given(st.data(), networks(), st.sampled_from([2, 64, 512]))
+def test_alignment_takes_no_more_than_the_arrays_it_pads(
+    data: st.DataObject, network: Network, alignment: int
+) -> None:
+    pooling = network.total_pooling
+    plan = any_plan(data.draw, network, pooling, pooling, "auto")
+    for part in plan.parts:
+        assert no_two_overlap(list(blocks(part, alignment)))
+        arrays = 2 * len(part.steps)
+        assert placement(part, alignment).size < placement(part).size + arrays * alignment
+
+
+def step(name: str, takes: tuple[str, ...], out: int, workspace: int) -> Step:
+    """A step whose output takes ``4 * out`` bytes."""
+    shape, made = Shape5(1, 1, 1, 1, 1), Shape5(1, 1, 1, 1, out)
+    cost = Cost(1, 1, Memory.beside(shape.nbytes + made.nbytes, workspace), 1)
+    conv = Conv(name, 1, 1, Vec3(1, 1, 1), "relu")
+    return Step(conv, "any", shape, made, cost, 1.0, 0.0, takes)
+
+
+def test_skips_lie_below_what_ends_before_them() -> None:
+    """A U: each skip is taken by the step that mirrors the one that gave it."""
+    down = [step(f"down{n}", (f"down{n - 1}" if n else "",), 100 - 20 * n, 5) for n in range(4)]
+    up = [
+        step(f"up{n}", (f"down{n}", f"up{n + 1}" if n < 2 else "down3"), 100 - 20 * n, 5)
+        for n in (2, 1, 0)
+    ]
+    part = DevicePart((Segment("cpu", 1, (*down, *up)),), Shape5(1, 1, 1, 1, 1))
+    found = list(blocks(part, 1))
+    assert no_two_overlap(found)
+    alive = max(
+        sum(it.stop - it.start for it in found if it.first <= at <= it.last and it.last > it.first)
+        for at in range(len(part.steps))
+    )
+    assert placement(part).size <= alive + 4 * 100 + 5
+
+
+def test_a_step_that_writes_in_place_takes_nothing_of_the_arena() -> None:
+    pool = Pool("pool", Vec3(1, 1, 1))
+    shape = Shape5(1, 1, 4, 4, 4)
+    cost = Cost(1, 1, Memory.beside(2 * shape.nbytes, 0), 1)
+    only = Step(pool, "any", shape, shape, cost, 1.0, 0.0, ("",))
+    part = DevicePart((Segment("cpu", 1, (only,)),), shape, hands_on=True)
+    assert placement(part).size == 0
+    assert placement(part).places[0][0].output is None

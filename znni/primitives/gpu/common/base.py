@@ -1,0 +1,131 @@
+"""The base of GPU primitives: a subclass describes the work of a layer, the base does the rest.
+
+A new primitive is a subclass of ``ShapedPrimitive`` with two methods. ``work`` returns the work of
+a layer on inputs of one shape, as a value that knows its cost. ``prepare`` makes it ready to run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from znni.core.shapes import Shape5
+from znni.machine.machine import Device
+from znni.network.network import Conv, Operation
+from znni.network.weights import ConvWeights
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import Run, applying
+from znni.primitives.gpu.common.activation import with_softmax
+from znni.primitives.gpu.common.number_formats import NumberFormat
+
+
+@dataclass(frozen=True)
+class Work(ABC):
+    """The work of one layer on inputs of one shape.
+
+    Attributes:
+        shape: the shape of the input.
+        out: the shape of the output.
+    """
+
+    shape: Shape5
+    out: Shape5
+
+    @property
+    @abstractmethod
+    def flops(self) -> float:
+        """Operations of a call."""
+
+    @property
+    @abstractmethod
+    def efficiency(self) -> float:
+        """Share of the GPU's nominal float32 rate that these sustain."""
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes to and from memory: input and output, unless a subclass moves more."""
+        return self.shape.nbytes + self.out.nbytes
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that a call takes beside input and output."""
+        return 0
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that are kept between calls."""
+        return 0
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of a call."""
+        arrays = self.shape.nbytes + self.out.nbytes
+        memory = Memory.beside(arrays, self.workspace_bytes, self.resident_bytes)
+        return Cost(self.flops, self.bytes_moved, memory, self.efficiency)
+
+
+@dataclass(frozen=True)
+class ConvolutionWork(Work):
+    """The work of a convolution, pooled at once or not.
+
+    Attributes:
+        conv: the convolution.
+    """
+
+    conv: Conv
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of a call, with the pass over the output that softmax needs."""
+        return with_softmax(super().cost, self.conv.activation, self.out)
+
+
+AnyWork = TypeVar("AnyWork", bound=Work)
+
+
+@dataclass(frozen=True)
+class ShapedPrimitive(ABC, Generic[AnyWork]):
+    """A primitive of a GPU.
+
+    Attributes:
+        device: the GPU.
+        numbers: the format of the numbers that it multiplies.
+        family: the name of the primitive, without that of the format.
+    """
+
+    device: Device
+    numbers: NumberFormat
+    family: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:
+        """The name in the catalogue."""
+        return f"{self.family}{self.numbers.suffix}"
+
+    @property
+    def accuracy(self) -> float:
+        """The relative error that it promises."""
+        return self.numbers.accuracy
+
+    @abstractmethod
+    def work(self, layer: Operation, shape: Shape5) -> AnyWork | None:
+        """Return the work of a layer on inputs of a shape, or None if the primitive declines."""
+
+    @abstractmethod
+    def prepare(self, work: AnyWork, weights: ConvWeights | None) -> Run:
+        """Compile the kernels, lay out the weights, and return what runs the layer."""
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the shape of the output, or None if the primitive declines."""
+        work = self.work(layer, shape)
+        return None if work is None else work.out
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost of a call."""
+        return applying(self.work(layer, shape), self, layer, shape).cost
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Prepare all that can be done once, and return what runs the layer."""
+        return self.prepare(applying(self.work(layer, shape), self, layer, shape), weights)

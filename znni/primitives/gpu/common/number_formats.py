@@ -1,0 +1,106 @@
+"""The number formats of GPU primitives: what images and weights are rounded to.
+
+Sums are always in float32. A pair is the sum of two smaller numbers, the second of which is what
+rounding to the first leaves: products of pairs are about as exact as products of float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.options import ACCURACIES
+from znni.network.weights import Float32
+
+FLOAT_BYTES = 4
+
+# Relative error of the largest output if numbers have 11 significant bits, as tf32 and float16
+# have. Errors measured were 2e-4 to 5e-4.
+ERROR_OF_11_BITS = 1e-3
+
+# The last bits of float32, which bfloat16 and tf32 lack.
+BFLOAT16_LACKS, TF32_LACKS = 16, 13
+
+Part: TypeAlias = Literal["f16", "bf16", "tf32"]
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """A number format.
+
+    Attributes:
+        name: such as ``float32``.
+        accuracy: the relative error that a primitive promises with it.
+    """
+
+    name: str
+    accuracy: float
+
+    @property
+    def suffix(self) -> str:
+        """The end of a primitive's name: nothing if the format is as exact as float32."""
+        return "" if self.accuracy <= ACCURACIES["float32"] else f"_{self.name}"
+
+
+@dataclass(frozen=True)
+class TensorFormat(NumberFormat):
+    """A number format that tensor cores multiply.
+
+    Attributes:
+        part: the type of the numbers that they multiply, as PTX names it.
+        parts: how many of these sum to one number, one or two.
+    """
+
+    part: Part
+    parts: int = 1
+
+    @property
+    def terms(self) -> int:
+        """Products for one: all but that of the two low parts, which is below the rounding."""
+        return 2 * self.parts - 1
+
+    @property
+    def depth(self) -> int:
+        """Input maps, or taps, that one product of a warpgroup sums over."""
+        return 8 if self.part == "tf32" else 16
+
+    def split(self, values: Float32) -> Float32:
+        """Return the parts of numbers as float32 (part, ...), each rounded to its type."""
+        parts = []
+        for _ in range(self.parts):
+            parts.append(_rounded_to(self.part, values))
+            values = values - parts[-1]
+        return np.stack(parts)
+
+
+FLOAT32 = NumberFormat("float32", ACCURACIES["float32"])
+FLOAT16 = TensorFormat("float16", ERROR_OF_11_BITS, "f16")
+TF32 = TensorFormat("tf32", ERROR_OF_11_BITS, "tf32")
+FLOAT16_PAIR = TensorFormat("float16_pair", ACCURACIES["float32"], "f16", parts=2)
+BFLOAT16_PAIR = TensorFormat("bfloat16_pair", ACCURACIES["float32"], "bf16", parts=2)
+TF32_PAIR = TensorFormat("tf32_pair", ACCURACIES["float32"], "tf32", parts=2)
+
+
+def rounded(values: Float32, bits: int) -> Float32:
+    """Clear the last bits of float32, rounding to the nearest; ties go away from zero.
+
+    Args:
+        values: finite numbers.
+        bits: how many to clear, such as ``TF32_LACKS``.
+    """
+    raised = values.view(np.uint32) + np.uint32(1 << bits - 1)
+    return (raised & ~np.uint32((1 << bits) - 1)).view(np.float32)
+
+
+def bits_of_bfloat16(values: Float32) -> NDArray[np.uint16]:
+    """Return the bits of numbers that were rounded to bfloat16."""
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _rounded_to(part: Part, values: Float32) -> Float32:
+    if part == "f16":
+        return values.astype(np.float16).astype(np.float32)
+    return rounded(values, BFLOAT16_LACKS if part == "bf16" else TF32_LACKS)

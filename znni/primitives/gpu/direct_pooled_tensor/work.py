@@ -1,0 +1,54 @@
+"""The work of a pooled convolution on tensor cores, and its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from znni.primitives.gpu.common.base import ConvolutionWork
+from znni.primitives.gpu.common.hardware import HOPPER, LANES, SECTOR_FLOATS
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
+from znni.primitives.gpu.direct_pooled_tensor.geometry import LANE_TAPS, MAPS, TAPS, VOXELS, Tile
+
+# Cycles of an H200's multiprocessor for a product, and to store a sector of memory.
+PRODUCT_CYCLES = 2.4
+SECTOR_CYCLES = 2.6
+
+
+@dataclass(frozen=True)
+class PooledWork(ConvolutionWork):
+    """A convolution that is pooled as it is computed.
+
+    Attributes:
+        tile: what a block computes at a time.
+    """
+
+    tile: Tile
+
+    @property
+    def groups(self) -> int:
+        """Groups of 16 output maps."""
+        return -(-self.conv.out_features // MAPS)
+
+    @property
+    def products(self) -> float:
+        """Products for all positions, taps and terms, in rows of whole products."""
+        rows = self.out.n * self.out.z * self.out.y
+        of_voxels = self.tile.window.volume * self.tile.steps * self.tile.numbers.terms
+        return float(rows * -(-self.out.x // VOXELS) * self.groups * of_voxels)
+
+    @property
+    def flops(self) -> float:
+        """Operations of all products."""
+        return 2.0 * MAPS * TAPS * VOXELS * self.products
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the GPU's nominal float32 rate that tensor cores and stores sustain."""
+        stores = self.out.elements / SECTOR_FLOATS * SECTOR_CYCLES
+        return self.flops / (HOPPER.cycle_flops * (self.products * PRODUCT_CYCLES + stores))
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of weights, biases and the places of taps."""
+        weights = self.groups * self.tile.steps * self.tile.numbers.parts * LANES * LANE_TAPS
+        return FLOAT_BYTES * (weights + self.groups * MAPS + self.tile.steps * TAPS)

@@ -1,0 +1,157 @@
+"""Launching a direct convolution on tensor cores: sources, and what runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from znni.core.shapes import Vec3
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
+from znni.machine.device_arena import device_workspace, new_device_output
+from znni.network.network import Activation
+from znni.network.weights import ConvWeights
+from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
+from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
+from znni.primitives.gpu.common.kernels import definitions, strides_in_elements, wgmma_source
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.direct_tensor.geometry import THREADS, Block
+from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
+from znni.primitives.gpu.direct_tensor.work import Pieces
+
+# Threads of a block that lays out the image, and how many such blocks a multiprocessor holds.
+IMAGE_THREADS = 256
+IMAGE_BLOCKS = 6
+
+# Exponents of the largest number of images that keep their precision in float16 as they are; other
+# images are scaled. float16 holds numbers below 2**16, and one bit is for rounding up.
+LEAST_EXPONENT = {FLOAT16: -8, FLOAT16_PAIR: -2}
+MOST_EXPONENT = 15
+
+
+class Launcher:
+    """Runs a layer: of one piece after another it makes the float16 image, then convolves it.
+
+    Args:
+        pieces: the layer's work.
+        weights: the layer's weights, which are laid out now and kept.
+    """
+
+    def __init__(self, pieces: Pieces, weights: ConvWeights) -> None:
+        block = pieces.block
+        self._pieces = pieces
+        self._lay_out = compiled(image_source(block.numbers)).get_function("lay_out")
+        self._kernels = [
+            kernel_with_shared(
+                convolution_source(strip.block, pieces.conv.activation),
+                "convolve",
+                strip.block.shared_bytes,
+            )
+            for strip in pieces.strips
+        ]
+        scales = scales_of(weights.weight)
+        scaled = weights.weight * scales[:, None, None, None, None]
+        self._weights = cupy().asarray(weights_by_stage(scaled, block))
+        rows = np.zeros((2, block.passes * block.columns), np.float32)
+        rows[:, : len(scales)] = 1 / scales, weights.bias
+        self._factors_and_bias = cupy().asarray(rows)
+        self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
+
+    def __call__(self, x: Any) -> Any:
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        pieces = self._pieces
+        y = new_device_output(pieces.out)
+        image = device_workspace((pieces.image_bytes,), np.uint8)
+        largest = device_workspace((1,), np.uint32)
+        for piece in pieces:
+            items = slice(piece.first, piece.first + piece.items)
+            first, last = piece.first_plane, piece.first_plane + piece.planes
+            seen = x[items, :, first : last + pieces.conv.kernel.z - 1]
+            self.lay_out(seen, image, largest)
+            self.convolve(image, largest, y[items, :, first:last])
+        activate_over_maps(y, pieces.conv.activation)
+        return y
+
+    def lay_out(self, x: Any, image: Any, largest: Any) -> None:
+        """Write a piece's image as it is; if it is out of float16's range, write it again."""
+        largest.fill(0)
+        items, maps, *size = map(np.int32, x.shape)
+        groups = items * self._pieces.block.chunks * 2
+        for again in range(2):
+            self._lay_out(
+                (max(1, self._processors * IMAGE_BLOCKS // groups), min(groups, MOST_GRID_ROWS)),
+                (IMAGE_THREADS,),
+                (x, *strides_in_elements(x), items, maps, *size, largest, np.int32(again), image),
+            )
+
+    def convolve(self, image: Any, largest: Any, y: Any) -> None:
+        """Convolve a piece's image, strip by strip."""
+        items, maps, *extents = y.shape
+        out = Vec3(*extents)
+        for strip, kernel in zip(self._pieces.strips, self._kernels, strict=True):
+            block, tiles = strip.block, strip.tiles(out)
+            count = items * tiles.volume * block.passes
+            kernel(
+                (min(count, self._processors),),
+                (THREADS,),
+                (
+                    image,
+                    *map(np.int32, out + block.kernel - 1),
+                    self._weights,
+                    *self._factors_and_bias,
+                    largest,
+                    y,
+                    *strides_in_elements(y)[:2],
+                    np.int32(maps),
+                    *map(np.int32, out),
+                    np.int32(block.passes),
+                    *map(np.int32, tiles),
+                    np.int32(strip.first),
+                    np.int64(count),
+                ),
+                shared_mem=block.shared_bytes,
+            )
+
+
+def image_source(numbers: TensorFormat) -> str:
+    """Return the CUDA source of ``lay_out``."""
+    parts = (
+        definitions({"PARTS": numbers.parts}),
+        _ranges(numbers),
+        source_beside(__file__, "image.cu"),
+    )
+    return "\n".join(parts)
+
+
+def convolution_source(block: Block, activation: Activation) -> str:
+    """Return the CUDA source of ``convolve``."""
+    values = {
+        "KERNEL_Z": block.kernel.z,
+        "KERNEL_Y": block.kernel.y,
+        "KERNEL_X": block.kernel.x,
+        "CHUNKS": block.chunks,
+        "COLUMNS": block.columns,
+        "PARTS": block.numbers.parts,
+        "TILES_Z": block.subtile.z,
+        "TILES_Y": block.subtile.y,
+        "TILES_X": block.subtile.x,
+        "TAPS_Z": block.taps.z,
+        "TAPS_Y": block.taps.y,
+        "TAPS_X": block.taps.x,
+        "STAGES": block.stages,
+        "KEEP_WEIGHTS": int(block.keeps_weights),
+    }
+    parts = (
+        definitions(values),
+        _ranges(block.numbers),
+        activation_source(activation),
+        wgmma_source(block.columns, block.numbers, left_in_registers=False),
+        source_beside(__file__, "convolution.cu"),
+    )
+    return "\n".join(parts)
+
+
+def _ranges(numbers: TensorFormat) -> str:
+    values = {"LEAST_EXPONENT": LEAST_EXPONENT[numbers], "MOST_EXPONENT": MOST_EXPONENT}
+    return definitions(values) + source_beside(__file__, "ranges.cuh")

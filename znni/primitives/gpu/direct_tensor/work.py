@@ -1,0 +1,158 @@
+"""The work of a direct convolution on tensor cores, in pieces, and its cost.
+
+A batch is computed in pieces, so that its float16 image takes little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from znni.core.shapes import Vec3
+from znni.primitives.gpu.common.base import ConvolutionWork
+from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
+from znni.primitives.gpu.direct_tensor.geometry import (
+    GROUP,
+    IN_MAPS,
+    PRODUCT_VOXELS,
+    VOXEL_BYTES,
+    Block,
+    Strip,
+)
+
+# Output voxels of a piece. They are many times what a GPU computes at once, because some of its
+# multiprocessors wait at the end of a piece, but few beside what memory holds. Large outputs have
+# pieces of this share: a GPU's queue holds a thousand launches, and should not be empty while the
+# host copies.
+PIECE_VOXELS = 2**21
+PIECE_SHARE = 1 / 4
+
+# Cycles of an H200's multiprocessor to read 8 maps of a voxel of the input, and to write them in
+# float16, measured.
+READ_CYCLES, WRITE_CYCLES = 2.5, 0.9
+
+# Bytes of the largest number of a piece.
+LARGEST_BYTES = 4
+
+
+class Piece(NamedTuple):
+    """Items of a batch, and planes of their output."""
+
+    first: int
+    items: int
+    first_plane: int
+    planes: int
+
+
+@dataclass(frozen=True)
+class Pieces(ConvolutionWork):
+    """The work of a layer: some items at a time, or some planes of one item.
+
+    Attributes:
+        strips: the strips that an output is divided into, at least one.
+    """
+
+    strips: tuple[Strip, ...]
+
+    @property
+    def block(self) -> Block:
+        """One of the strips' blocks, for what they have in common."""
+        return self.strips[0].block
+
+    @property
+    def _most_voxels(self) -> int:
+        return max(PIECE_VOXELS, int(PIECE_SHARE * self.out.n * self.out.size.volume))
+
+    @property
+    def items(self) -> int:
+        """Items of a piece, at most."""
+        return _even_share(self.out.n, max(1, self._most_voxels // self.out.size.volume))
+
+    @property
+    def planes(self) -> int:
+        """Planes of a piece's output, at most: those of whole blocks, or all."""
+        whole = max(strip.block.out.z for strip in self.strips)
+        layers = -(-self.out.z // whole)
+        most = self._most_voxels // (whole * self.out.y * self.out.x)
+        return min(_even_share(layers, max(1, most)) * whole, self.out.z)
+
+    def __iter__(self) -> Iterator[Piece]:
+        for first in range(0, self.out.n, self.items):
+            items = min(self.items, self.out.n - first)
+            for plane in range(0, self.out.z, self.planes):
+                yield Piece(first, items, plane, min(self.planes, self.out.z - plane))
+
+    def seen(self, piece: Piece) -> Vec3:
+        """Return the input voxels of each of a piece's items."""
+        return self.shape.size._replace(z=piece.planes + self.conv.kernel.z - 1)
+
+    @property
+    def voxel_bytes(self) -> int:
+        """Bytes of all maps of a voxel of the float16 image."""
+        return self.block.chunks * (IN_MAPS // GROUP) * self.block.numbers.parts * VOXEL_BYTES
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of the largest piece's image."""
+        return (
+            self.items * self.seen(Piece(0, self.items, 0, self.planes)).volume * self.voxel_bytes
+        )
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of the largest piece's image and of its largest number."""
+        return self.image_bytes + LARGEST_BYTES
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of weights, scales and biases."""
+        block = self.block
+        columns = block.passes * block.columns
+        return block.passes * block.all_stages * block.stage_bytes + 2 * FLOAT_BYTES * columns
+
+    @property
+    def flops(self) -> float:
+        """Operations of all products of whole blocks."""
+        return sum(
+            2.0
+            * self._tiles(strip)
+            * strip.block.products
+            * PRODUCT_VOXELS
+            * IN_MAPS
+            * strip.block.columns
+            for strip in self.strips
+        )
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the GPU's nominal float32 rate that these sustain, on tensor cores."""
+        planes = ((piece.items, self.out.size._replace(z=piece.planes)) for piece in self)
+        cycles = sum(items * strip.cycles(out) for items, out in planes for strip in self.strips)
+        groups = self.block.chunks * (IN_MAPS // GROUP)
+        of_group = READ_CYCLES + WRITE_CYCLES * self.block.numbers.parts
+        laid_out = self._seen_voxels * groups * of_group
+        return self.flops / (HOPPER.cycle_flops * (cycles + laid_out))
+
+    @property
+    def bytes_moved(self) -> float:
+        """Bytes of input and output, and of the image, which is written and read."""
+        return self.shape.nbytes + 2 * self._seen_voxels * self.voxel_bytes + self.out.nbytes
+
+    @property
+    def _seen_voxels(self) -> int:
+        """Voxels of the images of all pieces."""
+        return sum(piece.items * self.seen(piece).volume for piece in self)
+
+    def _tiles(self, strip: Strip) -> int:
+        """Return the blocks of a strip, for all pieces and passes."""
+        return strip.block.passes * sum(
+            piece.items * strip.tiles(self.out.size._replace(z=piece.planes)).volume
+            for piece in self
+        )
+
+
+def _even_share(count: int, most: int) -> int:
+    """Return the size of as few equal shares as hold at most ``most`` each."""
+    return -(-count // -(-count // most))

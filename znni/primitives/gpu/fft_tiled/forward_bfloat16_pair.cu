@@ -1,0 +1,61 @@
+// Forward transforms to spectra in pairs of bfloat16: first the high halves of a group's 4 maps.
+
+struct AnyRange {
+  __device__ __forceinline__ void include(float) {}
+};
+
+struct PutHalves {
+  __device__ __forceinline__ void operator()(float2* line, const float* values) const {
+#pragma unroll
+    for (int x = 0; x < TILE_X; ++x) {
+      const Halves halves = halves_of(values[2 * x], values[2 * x + 1]);
+      line[x] = make_float2(__uint_as_float(halves.high), __uint_as_float(halves.low));
+    }
+  }
+};
+
+// Copies spectra from the shared memory of all blocks of the cluster. Each block writes a share: the
+// high or the low halves of a frequency, of all maps of the group at a time.
+__device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectra,
+                                                  long long line_bytes, int rank) {
+  const unsigned* maps[GROUP];
+#pragma unroll
+  for (int map = 0; map < GROUP; ++map) maps[map] = (const unsigned*)shared_of(exchange, map);
+  const Piece piece = first_piece(rank);
+  spectra += offset_of(piece, line_bytes);
+#pragma unroll 4
+  for (int column = piece.column; column < COLUMNS; column += COLUMN_STEP) {
+    const int place = 2 * place_of(column_at(column)) + piece.number;
+    *(uint4*)spectra =
+        make_uint4(maps[0][place], maps[1][place], maps[2][place], maps[3][place]);
+    spectra += COLUMN_STEP * (TILE_X / LINE) * line_bytes;
+  }
+}
+
+KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long image_stride,
+                                     long long map_stride, long long z_stride, long long y_stride,
+                                     int maps, int size_z, int size_y, int size_x, int tiles_z,
+                                     int tiles_y, int tiles_x, long long first_tile, int tiles,
+                                     char* __restrict__ spectra, int groups) {
+  extern __shared__ float2 exchange[];
+  const Share share = share_of((maps + GROUP - 1) / GROUP);
+  if (share.tile >= tiles) return;
+  const int first_map = share.group * GROUP + share.rank * MAPS;
+  const Place place = place_of(first_tile + share.tile, tiles_z, tiles_y, tiles_x);
+  const float* origin = image + place.image * image_stride + first_map * map_stride +
+                        place.z * z_stride + place.y * y_stride + place.x;
+  AnyRange range;
+  transform_along_z(exchange,
+                    {origin, map_stride, z_stride, y_stride, maps - first_map, size_z - place.z,
+                     size_y - place.y, size_x - place.x},
+                    range);
+  __syncthreads();
+  transform_along_y(exchange);
+  __syncthreads();
+  spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
+  const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
+  transform_along_x(exchange, PutHalves());
+  cluster_barrier();
+  gather_to_spectra(exchange, spectra, line_bytes, share.rank);
+  cluster_meet();  // keeps this block's shared memory until all have read it
+}
