@@ -90,6 +90,10 @@ def test_the_ledger_of_an_output(out: str, caplog: pytest.LogCaptureFixture) -> 
         read_ledger("volume.h5")
 
 
+def test_a_chain_has_the_identity_that_it_had_before_networks_were_graphs() -> None:
+    assert read_ledger(str(interrupt("out.h5"))).identity["the network"] == "bdd2da552ae35b6d"
+
+
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_verifying_what_is_not_finished(out: str) -> None:
     partial = interrupt(out)
