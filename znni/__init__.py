@@ -37,7 +37,7 @@ __all__ = [
     "view",
 ]
 
-# Where what is not of the library's central module lives.
+# Modules of the public names that are not in the central module, ``znni.inference.api``.
 HOMES = {
     "SlidingWindowInferer": "znni.inference.monai",
     "import_network": "znni.inference.network_import",

@@ -1,4 +1,4 @@
-"""The library: what it has, plans, and inference into files and arrays."""
+"""Tests of the public library: its names, plans, and inference into files and arrays."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_an_error_says_what_is_left(network: Network) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (np.zeros((7, 20, 23)), r"of this array give the shape, \(7, 20, 23\)"),
+        (np.zeros((7, 20, 23)), r"give this array\'s, \(7, 20, 23\)"),
         ("volume.h5", r"'volume.h5' is no shape of a volume; give z, y and x as integers"),
         (512, r"'512' is no shape of a volume"),
     ],

@@ -1,4 +1,4 @@
-"""Outputs are held to what input and network alone give."""
+"""Tests that verification compares outputs with values from input and network alone."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_blocks_are_held_to_their_checksums() -> None:
 
 
 def nobody(_done: int, _total: int) -> None:
-    """Is told nothing."""
+    """Ignore the progress."""
 
 
 def test_ledgers_of_other_outputs() -> None:
@@ -234,7 +234,7 @@ def test_what_no_run_has_made_is_refused() -> None:
     assert read.any() == 0
     message = refused("verify", "other.h5")
     assert message == (
-        "other.h5:/main: has no attribute 'source', so that nothing tells how it was computed; "
+        "other.h5:/main: has no attribute 'source', so it is unknown how it was computed; "
         "give an output of znni infer"
     )
     assert "no such file" in refused("verify", "absent.h5")

@@ -81,18 +81,18 @@ def run_overhead(
     if measured:
         handling = _as_measured(handling, measured, stored, machine.host.threads)
     return Overhead(
-        PROCESS_BYTES + stored.output_array,
-        bytes_per_input_voxel(stored.input_itemsize),
-        bytes_per_output_voxel(stored.dtype),
-        CUDA_BYTES,
-        DEVICE_BYTES,
-        device_bytes_per_input_value(),
-        device_bytes_per_output_voxel(stored.dtype),
-        handling,
-        PROCESS_BYTES,
-        machine.used_gpus,
-        slots_bytes_per_input_value(),
-        slots_bytes_per_output_value(stored.dtype),
+        process=PROCESS_BYTES + stored.output_array,
+        voxel_in=bytes_per_input_voxel(stored.input_itemsize),
+        voxel_out=bytes_per_output_voxel(stored.dtype),
+        cuda=CUDA_BYTES,
+        gpu=DEVICE_BYTES,
+        gpu_value_in=device_bytes_per_input_value(),
+        gpu_voxel_out=device_bytes_per_output_voxel(stored.dtype),
+        handling=handling,
+        worker=PROCESS_BYTES,
+        workers=machine.used_gpus,
+        slot_value_in=slots_bytes_per_input_value(),
+        slot_value_out=slots_bytes_per_output_value(stored.dtype),
     )
 
 

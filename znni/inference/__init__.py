@@ -1,1 +1,1 @@
-"""The public calls: plan, infer, verify and view."""
+"""Public calls: plan, infer, verify and view."""

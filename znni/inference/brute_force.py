@@ -1,7 +1,8 @@
-"""A network at one voxel, in float64, by its definition alone: outputs are verified against it.
+"""One output voxel of a network, computed in float64 straight from the definition.
 
-Independent of the primitives and of the engine. Planes pass through the layers one by one, so that
-a layer holds as many as its kernel or window is deep, however large the field of view.
+Verification compares outputs with these values. The module shares no code with the primitives and
+the engine. Planes pass through the layers one by one. Each layer therefore holds only as many
+planes as its kernel or window is deep, however large the field of view is.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from znni.primitives.reference import activation
 
 Float64: TypeAlias = NDArray[np.float64]
 
-Planes: TypeAlias = Iterator[Float64]  # (f, y, x) each, along z
+Planes: TypeAlias = Iterator[Float64]  # planes (f, y, x) in the order of z
 
 
 class AtVoxel(NamedTuple):
-    """A network's output at one voxel.
+    """Output of a network at one voxel.
 
     Attributes:
-        values: of its maps.
-        largest_sum: the largest magnitude in the last convolution before its activation, which
-            rounding errors are relative to.
+        values: one value for each output map.
+        largest_sum: the largest magnitude in the last convolution before its activation. Rounding
+            errors are relative to it.
     """
 
     values: Float64
@@ -38,12 +39,12 @@ class AtVoxel(NamedTuple):
 
 
 def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -> AtVoxel:
-    """The output of the one voxel whose field of view is given.
+    """Compute the output of the one voxel whose field of view is given.
 
     Args:
-        network: what is computed.
-        weights: of it.
-        window: what it sees there (f, z, y, x), scaled, with the extents of its field of view.
+        network: the network to compute.
+        weights: parameters of the network.
+        window: scaled input (f, z, y, x), exactly as large as the field of view.
     """
     planes = (window[:, z].astype(np.float64) for z in range(window.shape[1]))
     uses = Counter(name for node in network.nodes for name in node.inputs)
@@ -87,7 +88,7 @@ def _activated(planes: Planes, layer: Conv) -> Planes:
 
 
 def _pooled(planes: Planes, window: Vec3) -> Planes:
-    """Maxima of whole windows."""
+    """Yield the maxima of whole windows."""
     held: list[Float64] = []
     for plane in planes:
         held.append(plane)

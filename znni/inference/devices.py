@@ -1,4 +1,4 @@
-"""Where layers run: the choice between host and GPU, and of GPUs."""
+"""Devices that run a plan's layers: the host, the GPU or both, and which GPUs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.shape_samples import sample_steps
-from znni.core.errors import PLAN_AGAIN, InvalidInput, option
+from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
 from znni.machine.gpus import why_no_gpu
 from znni.machine.machine import Device, Machine
 from znni.network.network import Layer, Network
-from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
+
+ALL = "all"
+
+# Memory that CUDA takes for a process on a GPU, measured on an H200, with a margin. The process
+# that looked at the GPUs already has its own share; every worker process takes another.
+CONTEXT_BYTES = 640 * 2**20
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 USE_CPU = f"give {option('device', 'cpu')}"
 
@@ -22,24 +29,24 @@ USE_CPU = f"give {option('device', 'cpu')}"
 def primitives_for(
     network: Network, primitives: Catalogue, machine: Machine, device: DeviceChoice
 ) -> dict[str, Primitive]:
-    """The primitives of the devices that may run layers.
+    """Return the primitives of the devices that may run layers.
 
     Args:
-        network: what is to be run.
-        primitives: those of the machine, of the accuracy that was asked for.
-        machine: where.
-        device: the ``gpu`` is the first one.
+        network: the network to run.
+        primitives: primitives of the machine that have the requested accuracy.
+        machine: the machine to run on.
+        device: the user's choice of device; ``gpu`` is the machine's first one.
 
     Raises:
-        InvalidInput: there is to be a GPU, and there is none; or it is to do all layers, and no
-            primitive of it does one of them.
+        InvalidInput: a GPU is requested and the machine has none. Or the GPU must run all layers,
+            and no GPU primitive can run one of them.
     """
     if device == "auto":
         return dict(primitives)
     if device == "cpu":
         return without_gpu(primitives)
     if not machine.gpus:
-        raise InvalidInput(f"{option('device', device)}: {_why_none(machine)}; {USE_CPU}")
+        raise InvalidInput(f"{option('device', device)}: {why_none(machine)}; {USE_CPU}")
     if device == "cpu+gpu":
         return dict(primitives)
     on_gpu = on_device(primitives, "gpu")
@@ -50,64 +57,19 @@ def primitives_for(
     return on_gpu
 
 
-def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
-    """Check that a plan made earlier is for devices that are here, and that are wanted.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    planned = plan.device
-    if device not in ("auto", planned):
-        raise InvalidInput(
-            f"the plan runs the layers on the {planned.upper()}, not the {device.upper()}; give "
-            f"{option('device', planned)}, or {PLAN_AGAIN}"
-        )
-    if plan.gpu_memory and not here.gpus:
-        raise InvalidInput(
-            f"the plan runs layers on {plan.gpu.name}: {_why_none(here)}; or {PLAN_AGAIN}"
-        )
-
-
-def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
-    """The first layer that no primitive does, alone, in any of a sample of shapes."""
-    for node in network.nodes:
-        layer = node.layer
-        steps = list(sample_steps(layer, network.maps[node.inputs[0]]))
-        if not any(
-            primitive.out_shape(layer, step.shape_in) == step.shape_out
-            for primitive in primitives.values()
-            for step in steps
-        ):
-            return layer
-    return None
-
-
-def _why_none(machine: Machine) -> str:
-    return "the machine described has no GPU" if machine.absent else why_no_gpu()
-
-
-ALL = "all"
-
-# What CUDA takes of a GPU for a process that begins with it, measured on an H200, with room. The
-# process that looked at the GPUs has its own by then, and each that computes takes another.
-CONTEXT_BYTES = 640 * 2**20
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-
 def choose_gpus(machine: Machine, choices: Choices) -> Machine:
-    """A machine whose first GPUs are those that were chosen.
+    """Return the machine with the chosen GPUs first.
 
-    Where there are several, each has as much memory as the one that has the least.
+    If several GPUs are chosen, each gets as much memory as the smallest of them has.
 
     Raises:
-        InvalidInput: there are not so many, layers are to run on the host, too, or a GPU that is
-            not to be used has a limit.
+        InvalidInput: the machine has fewer GPUs. Or several GPUs are chosen and layers must run on
+            the host too. Or a memory limit is given for a GPU that is not used.
     """
     if choices.device == "cpu" and choices.gpu_memory is not None:
         raise InvalidInput(
-            f"{option('gpu_memory', choices.gpu_memory)} limits a GPU, and no layer is to run on "
-            f"one: {option('device', 'cpu')}; leave one of them out"
+            f"{option('gpu_memory', choices.gpu_memory)} limits a GPU, and no layer runs on one "
+            f"with {option('device', 'cpu')}; leave one of them out"
         )
     there = len(machine.gpus)
     numbers = _numbers(choices.gpus, there)
@@ -138,8 +100,33 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     return replace(machine, gpus=(*chosen, *others), used_gpus=len(chosen))
 
 
+def seeing_only(gpu: Device) -> Mapping[str, str]:
+    """Return the environment variables that let a process see one GPU only."""
+    visible = os.environ.get(VISIBLE)
+    return {VISIBLE: visible.split(",")[gpu.number] if visible else str(gpu.number)}
+
+
+def why_none(machine: Machine) -> str:
+    """Return the reason why a machine has no GPU."""
+    return "the machine described has no GPU" if machine.absent else why_no_gpu()
+
+
+def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
+    """Return the first layer that no primitive can run alone in any of the sampled shapes."""
+    for node in network.nodes:
+        layer = node.layer
+        steps = list(sample_steps(layer, network.maps[node.inputs[0]]))
+        if not any(
+            primitive.out_shape(layer, step.shape_in) == step.shape_out
+            for primitive in primitives.values()
+            for step in steps
+        ):
+            return layer
+    return None
+
+
 def _numbers(gpus: int | str, there: int) -> list[int]:
-    """The places of the GPUs chosen among those that there are."""
+    """Return the positions of the chosen GPUs among all GPUs of the machine."""
     given = str(gpus).strip()
     if given == ALL:
         return list(range(max(1, there)))
@@ -154,9 +141,3 @@ def _numbers(gpus: int | str, there: int) -> list[int]:
     if not numbers or len(set(numbers)) < len(numbers):
         raise InvalidInput(f"{option('gpus', gpus)}: give one GPU or more, and each of them once")
     return numbers
-
-
-def seeing_only(gpu: Device) -> Mapping[str, str]:
-    """The environment of a process that sees no other GPU."""
-    visible = os.environ.get(VISIBLE)
-    return {VISIBLE: visible.split(",")[gpu.number] if visible else str(gpu.number)}

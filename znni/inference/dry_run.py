@@ -1,4 +1,4 @@
-"""What a run would do and what would keep it from beginning, found without touching its output."""
+"""Dry run: predict what a run would do, and what would stop it, without touching its output."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from znni.volumes.locate import begun_output
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a run would do.
+    """Prediction for a run.
 
     Attributes:
-        plan: that it would go by.
-        voxels: of the whole output.
-        finished: how many of them an earlier run has finished.
-        seconds: predicted of the rest.
-        obstacles: what would keep it from beginning.
+        plan: the plan that the run would follow.
+        voxels: number of voxels in the whole output.
+        finished: number of voxels that an earlier run has finished.
+        seconds: predicted time for the unfinished voxels.
+        obstacles: errors that would stop the run before it begins.
     """
 
     plan: Plan
@@ -38,11 +38,11 @@ class DryRun:
 
     @property
     def lines(self) -> list[str]:
-        """For people, beside the plan."""
+        """Lines to print beside the plan."""
         share = 100 * self.finished / self.voxels
         goes_on = (
             f"finished      {counted(self.finished, 'voxel')} ({share:.0f}%) by an earlier run, "
-            f"with which this one goes on: the rest takes {duration(self.seconds)}, as predicted"
+            f"which this one continues: the rest takes {duration(self.seconds)}, as predicted"
         )
         refused = [f"refused now   {obstacle}" for obstacle in self.obstacles]
         return [goes_on] * bool(self.finished) + refused
@@ -58,7 +58,7 @@ def rehearse(
     plan: Plan | None = None,
     **options: Unpack[RunOptions],
 ) -> DryRun:
-    """Find what ``znni.infer`` would do, given the same.
+    """Predict what ``znni.infer`` would do with the same arguments.
 
     Raises:
         InvalidInput: input, mask, plan or options cannot be used.
@@ -70,7 +70,7 @@ def rehearse(
         wanted = identified(asked, weights_for(network, weights, random_seed))
     except ZnniError as error:
         obstacles.append(error)
-        wanted = replace(asked.wanted, resume=False)  # of what there is, nothing tells whose it is
+        wanted = replace(asked.wanted, resume=False)  # an output cannot be matched to this run
     try:
         begun = begun_output(out, source, wanted, asked.mask_source)
     except ZnniError as error:

@@ -1,4 +1,4 @@
-"""A call in the place of MONAI's sliding windows: batches of tensors or arrays."""
+"""Drop-in replacement for MONAI's sliding-window inferer, for batches of tensors or arrays."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from znni.inference.network_import import network_of
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 
-PLANNED = "windows and batches are chosen by the plan, within ram='8GiB' or so"
+PLANNED = "the plan chooses windows and batches, within ram='8GiB' or so"
 BLENDED = "each voxel is computed once, from its whole field of view: nothing is blended"
-BEYOND = "border and pad say what is seen beyond the edges"
+BEYOND = "border and pad choose what the network sees beyond the edges"
 PLACED = "device='cpu' or 'gpu' says where the layers run, and outputs are where the inputs are"
-NEEDLESS = "there is nothing to do for it here"
+NEEDLESS = "znni has no use for it"
 
-# What MONAI's inferer is told, and why ours is not.
+# Arguments of MONAI's inferer, and the reason why znni's does not take them.
 OF_MONAI = {
     "roi_size": PLANNED,
     "sw_batch_size": PLANNED,
@@ -44,33 +44,38 @@ OF_MONAI = {
 
 
 class SlidingWindowInferer:
-    """Runs a network over batches (n, f, z, y, x), as MONAI's inferers of that name are called.
+    """Runs a network over batches (n, f, z, y, x), with the calls of MONAI's inferer of this name.
 
-    ``inferer(inputs, network)`` gives the dense output (n, f', z', y', x'), of the extents of
-    the inputs, as a float32 tensor on their device, or as an array where they are one: as float32
-    where inputs and network are of half precision, too. What MONAI
-    is told of windows, overlap and batches is left to the plan, and refused: dense output is that
-    of no windows, to which MONAI's comes near away from their seams. The network is given once,
-    here, or with each call, by what has its layers: a ``torch.nn.Sequential`` is imported (see
-    ``znni.import_network``) at the first call, and again where its parameters or its mode have
-    changed. It must be in evaluation mode where that makes a difference: ``model.eval()``.
-    An inferer with a network is a predictor, too: it is called with inputs alone. Threads may share
-    one, whose calls take turns where they are of the same network.
+    ``inferer(inputs, network)`` returns the dense output (n, f', z', y', x'), as large as the
+    inputs. The output is a float32 tensor on the device of the inputs, or an array if the inputs
+    are an array. It is float32 even if inputs and network have half precision.
+
+    MONAI's arguments for windows, overlap and batches are refused, because the plan chooses these.
+    Dense output has no windows. MONAI's output is close to it, except near the seams of its
+    windows.
+
+    Give the network once, to the inferer, or give it with each call. An object with layers, such as
+    a ``torch.nn.Sequential``, is imported at the first call (see ``znni.import_network``). It is
+    imported again when its parameters or its mode have changed. If the mode matters, the network
+    must be in evaluation mode: ``model.eval()``.
+
+    An inferer with a network also works as a predictor: call it with inputs alone. Threads may
+    share an inferer. Calls from several threads take turns if they use the same network.
 
     Args:
-        network: a network of znni or its file, or whatever ``znni.import_network`` takes but a
-            state dict; by default what calls give.
-        weights: of a network of znni; by default the file that it names.
-        border: ``same`` for the extents of the inputs, or ``valid``.
-        pad: what is seen beyond the edges with ``same``: by default zeros.
-        options: what plans may use, as of ``znni.Inferer``.
+        network: a znni network or its file, or anything that ``znni.import_network`` takes except a
+            state dict. By default, each call gives the network.
+        weights: parameters of a znni network; by default the file that the network names.
+        border: ``same`` for an output as large as the input, or ``valid``.
+        pad: values beyond the edges with ``same``; by default zeros.
+        options: limits and choices for plans, as in ``znni.Inferer``.
 
     Example:
         >>> inferer = znni.SlidingWindowInferer()
         >>> probability = inferer(images, model)
 
     Raises:
-        InvalidInput: the network cannot be used as given, or imported, or an argument is MONAI's.
+        InvalidInput: the network cannot be used or imported, or an argument is one of MONAI's.
     """
 
     def __init__(
@@ -105,15 +110,15 @@ class SlidingWindowInferer:
         self._making = Lock()
 
     def __call__(self, inputs: Any, network: Any = None) -> Any:
-        """The dense output of a batch.
+        """Return the dense output of a batch.
 
         Args:
             inputs: a tensor or an array (n, f, z, y, x).
-            network: as given to the inferer, if it was.
+            network: the network to run; if the inferer has one, the same object or nothing.
 
         Raises:
-            InvalidInput: no batch, a tensor that gradients are wanted for, no network or another
-                than the inferer's, or one that cannot be imported.
+            InvalidInput: the inputs are not a batch or require gradients. Or there is no network,
+                it is not the inferer's, or it cannot be imported.
             DoesNotFit: no plan stays within the memory allowed.
             RunFailed: an imported network differs from the original, or the GPU failed.
         """
@@ -130,11 +135,11 @@ class SlidingWindowInferer:
         return _like(inputs, outputs)
 
     def _made_for(self, network: Any) -> Inferer:
-        """The inferer of a network, made again where that has changed."""
+        """Return the inferer of a network; make a new one if the network has changed."""
         with self._making:
             state, inferer = _state(network), self._inferer
             if inferer is None or state != self._made_of:
-                self._inferer = inferer = None  # what it keeps is freed first
+                self._inferer = inferer = None  # frees the old inferer's memory first
                 known, weights = network, self._weights
                 if not _is_of_znni(network):
                     known, weights = network_of(network)
@@ -146,8 +151,8 @@ class SlidingWindowInferer:
 
 
 def _check_ours(network: object, options: Mapping[str, object]) -> None:
-    """Refuse what MONAI's inferer takes, of which some would change the output there."""
-    windows = isinstance(network, int | tuple | list)  # extents, which come first there
+    """Refuse arguments of MONAI's inferer; some of them would change MONAI's output."""
+    windows = isinstance(network, int | tuple | list)  # extents: MONAI's first argument
     given = ["roi_size"] * windows + [name for name in options if name in OF_MONAI]
     if given:
         reasons = dict.fromkeys(OF_MONAI[name] for name in given)
@@ -163,10 +168,10 @@ def _is_of_znni(network: object) -> bool:
 
 
 def _state(network: Any) -> tuple[object, ...]:
-    """What changes where a network does: itself, its parameters and buffers, and its mode."""
+    """Return values that change when a network does: itself, its parameters, buffers and mode."""
     if not hasattr(network, "state_dict"):
         return (network,)
-    held = network.state_dict  # a method of a module, the values of an exported program
+    held = network.state_dict  # a method of a module, a dict of an exported program
     tensors = (held(keep_vars=True) if callable(held) else held).values()
     parts = network.modules() if hasattr(network, "modules") else ()
     values = ((tensor.data_ptr(), tensor._version) for tensor in tensors)
@@ -174,11 +179,13 @@ def _state(network: Any) -> tuple[object, ...]:
 
 
 def _as_array(inputs: Any) -> NDArray[Any]:
-    """A batch in the memory of the host."""
+    """Return a batch as an array in host memory."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(inputs, torch.Tensor):
         if inputs.requires_grad and torch.is_grad_enabled():
-            raise InvalidInput("the inputs require gradients, of which there are none; detach them")
+            raise InvalidInput(
+                "the inputs require gradients, which znni does not compute; detach them"
+            )
         inputs = inputs.detach().cpu().numpy()
     batch = np.asarray(inputs)
     if batch.ndim != 5 or not len(batch):
@@ -189,7 +196,7 @@ def _as_array(inputs: Any) -> NDArray[Any]:
 
 
 def _like(inputs: Any, outputs: Float32) -> Any:
-    """Outputs as the inputs are: an array, or a tensor on the same device."""
+    """Return outputs in the form of the inputs: an array, or a tensor on the same device."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(inputs, torch.Tensor):
         return torch.from_numpy(outputs).to(inputs.device)

@@ -1,4 +1,4 @@
-"""Import of other libraries' networks, compared with their originals by running both."""
+"""Import of networks from other libraries, checked by running both versions."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ def import_network(
     like: Network | str | Path | None = None,
     overwrite: bool = False,
 ) -> Imported:
-    """Turn a network of another library into a network file with its weights beside it.
+    """Convert a network of another library to a network file with its weights beside it.
 
-    Batch normalizations are folded into convolutions, as they are in evaluation mode, and
-    dropouts are left out. Where the original can be run here, both are run on random input.
-    Nothing of a file is run: pickles are read for their tensors only.
+    Batch normalizations are folded into convolutions, as in evaluation mode. Dropout layers are
+    left out. If the original can run here, both versions run on random input and are compared.
+    Importing never executes code from a file; from pickles it reads only tensors.
 
     Args:
-        source: a ``torch.nn.Sequential`` (in evaluation mode where it has batch normalization or
-            dropout), a ``torch.export.ExportedProgram``, a state dict, or a file: ``.pt2``
-            (``torch.export.save``), ``.onnx``, ``.pt`` or ``.safetensors`` (state dicts), ``.h5``
-            (networks that ZNN trained).
+        source: a ``torch.nn.Sequential`` (in evaluation mode if it has batch normalization or
+            dropout), a ``torch.export.ExportedProgram``, a state dict, or a file. Files are
+            ``.pt2`` (``torch.export.save``), ``.onnx``, ``.pt`` or ``.safetensors`` (state dicts),
+            or ``.h5`` (networks trained with ZNN).
         out: the network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
-        like: for a state dict, which has tensors only: a network (or its file) with its layers.
-            Convolutions are matched by name where all names are the same, and else in order.
-        overwrite: replace a network that is there.
+        like: a network, or its file, that has the layers of a state dict. A state dict itself holds
+            only tensors. Convolutions are matched by name if all names agree, otherwise in order.
+        overwrite: replace an existing network.
 
     Returns:
-        What was written, and how it compares with the original.
+        A summary of the files written and of the comparison with the original.
 
     Raises:
-        InvalidInput: the source cannot be read, or has a layer that networks here do not have
-            (names it), a library is missing, or the network cannot be written.
+        InvalidInput: the source cannot be read, or a library is missing. Or the source has a layer
+            that znni does not have; the error names it. Or the network cannot be written.
         RunFailed: the network differs from the original; nothing is written.
 
     Example:

@@ -1,4 +1,4 @@
-"""What the attributes of an output tell: how it came to be, and where it lies."""
+"""Attributes of an output: how it was computed, and where it lies in space."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from znni.plans.plan import Plan
 
 
 def provenance(plan: Plan, weights: Weights, asked: Request, command: str) -> dict[str, Any]:
-    """How an output came to be, for its attributes.
+    """Return the attributes that say how an output is computed.
 
     Args:
-        plan: of the run.
-        weights: of its network.
-        asked: what the run is asked for.
+        plan: the plan of the run.
+        weights: parameters of the plan's network.
+        asked: the request for the run.
         command: the command line; empty if there was none.
     """
     return {
@@ -36,7 +36,7 @@ def provenance(plan: Plan, weights: Weights, asked: Request, command: str) -> di
         "predicted_memory_bytes": plan.memory.total,
         "predicted_gpu_memory_bytes": plan.gpu_memory.total if plan.gpu_memory else 0,
         **plan.time.of_job(plan.patches).named("predicted_"),
-        **as_run([plan], JobSeconds(), 0, Skipped(), 0),  # known at the end
+        **as_run([plan], JobSeconds(), 0, Skipped(), 0),  # replaced at the end of the run
     }
 
 
@@ -49,11 +49,12 @@ def as_run(
     before: Sequence[Plan] = (),
     noted: str = "",
 ) -> dict[str, Any]:
-    """What attributes of an output tell of the run, from the plans that it went through.
+    """Return the attributes that describe a run, given the plans that it used in turn.
 
-    Its accuracy is the lowest of all plans that computed some of it, those of runs before included.
-    The plan is the last one as the output has it ``noted``, where it does: the run that it was made
-    for may have had another machine's memory, or limits.
+    The accuracy is the lowest of all plans that computed a part of the output. This includes the
+    plans of earlier runs, ``before``. The plan is ``noted``, the one that the output holds, if
+    there is one. Otherwise it is the last plan of the run, which may assume another machine's
+    memory, or limits.
     """
     classes = {accuracy_of(plan) for plan in (*before, *plans)}
     return {
@@ -65,7 +66,7 @@ def as_run(
 
 
 def measured(spent: JobSeconds, peak: int, skipped: Skipped, gpu_peak: int = 0) -> dict[str, Any]:
-    """What the last of the runs that an output took measured: the same run again gives others."""
+    """Return what the last run of an output measured; these values differ between equal runs."""
     return {
         "seconds": spent.total,
         **spent.named(),
@@ -78,6 +79,6 @@ def measured(spent: JobSeconds, peak: int, skipped: Skipped, gpu_peak: int = 0) 
 
 
 def placed(grid: Grid) -> dict[str, Any]:
-    """Where an output's voxels lie, for its attributes, if anything is known of that."""
+    """Return the attributes that place an output in space, if its place is known."""
     known = {"voxel_size": grid.scale, "voxel_origin": grid.translation}
     return known if grid.scale != (1.0, 1.0, 1.0) or any(grid.units) else {}

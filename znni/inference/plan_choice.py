@@ -1,4 +1,4 @@
-"""The plan that a run takes, and the smaller plan to go on with if memory runs out."""
+"""Choice of a run's plan, and of a smaller plan when memory runs out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from znni.core.options import Choices
 from znni.core.text import counted, in_units
 from znni.inference import planning
 from znni.inference.devices import choose_gpus
-from znni.inference.planning import fastest, search_for
 from znni.inference.request import Requirements
 from znni.machine.detect import AVAILABLE_SHARE, detect_for, detect_host
 from znni.machine.device_arena import device_peak
@@ -21,16 +20,32 @@ from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
 
+# Share of a failed plan's memory, without that of the process, that the next plan may take.
+NEXT_SHARE = 3 / 4
+
+# Where memory ran out, and the remedy, if no smaller plan exists.
+REMEDIES: dict[DeviceKind, tuple[str, str]] = {
+    "cpu": (
+        "",
+        f"end other programs, or give {option('threads', 1)}, a smaller type of output or a "
+        "smaller network",
+    ),
+    "gpu": (
+        " of the GPU",
+        f"end other programs that use it, or give {option('device', 'cpu')}",
+    ),
+}
+
 
 def given_or_found(given: Plan | None, required: Requirements) -> Plan:
-    """The plan given for a job, as ``checked_plan`` finds it, or else the fastest there is.
+    """Return the given plan after ``checked_plan``, or the fastest plan if none is given.
 
     Args:
-        given: a plan made earlier, if there is one.
-        required: of the plan.
+        given: a plan made earlier, or None.
+        required: requirements that the plan must meet.
 
     Raises:
-        InvalidInput: the plan given cannot be run.
+        InvalidInput: the given plan cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
     """
     choices, stored = required.choices, required.stored
@@ -52,8 +67,44 @@ def given_or_found(given: Plan | None, required: Requirements) -> Plan:
     return replace(checked, output=required.job.output)
 
 
+def smaller_plan(failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
+    """Return the fastest plan that takes markedly less memory than a failed one.
+
+    If no plan is markedly smaller, this is the plan that takes the least memory.
+
+    Args:
+        failed: the plan that ran out of memory; the new plan has its devices and threads.
+        short: the device whose memory ran out.
+        required: requirements that the new plan must meet too.
+
+    Raises:
+        RunFailed: no plan takes less memory.
+    """
+    taken = failed.memory_on(short)
+
+    def fastest_within(limit: int) -> Plan:
+        here = _machine(failed, short, limit, required.choices)
+        stated = here.gpus[0].memory if here.gpus and failed.device != "cpu" else None
+        among = replace(required.choices, device=failed.device, gpu_memory=stated)
+        again = replace(required, choices=among)
+        return planning.fastest(planning.search_for(again, choose_gpus(here, among)))[0]
+
+    limit = taken.process + int(NEXT_SHARE * (taken.total - taken.process))
+    for _ in range(2):  # first this limit, then the least that any plan takes
+        try:
+            return fastest_within(limit)
+        except DoesNotFit as error:
+            if error.device != short or not limit < error.needed < taken.total:
+                break
+            limit = error.needed
+    of, remedy = REMEDIES[short]
+    raise RunFailed(
+        f"memory{of} ran out under a plan of {in_units(taken.total)}, and none takes less; {remedy}"
+    )
+
+
 def _warn_beyond_available(plan: Plan) -> None:
-    """Say where a plan takes more than there is, whatever it was allowed."""
+    """Warn if a plan takes more memory than is available, whatever limit the user gave."""
     available = detect_host().host.memory
     if plan.memory.total > available:
         log.warning(
@@ -67,7 +118,7 @@ def _warn_beyond_available(plan: Plan) -> None:
 
 
 def _warn_beyond_free(taken: int, gpus: Sequence[Device]) -> None:
-    """Say where a plan takes more of a GPU than is free, or this process holds already."""
+    """Warn if a plan takes more GPU memory than is free or already held by this process."""
     found = detect_gpus()
     free = min(found[gpu.number].free for gpu in gpus) + device_peak()
     if taken > free:
@@ -91,59 +142,11 @@ def _warn_of_idle_threads(plan: Plan) -> None:
         )
 
 
-# Of what a plan takes beside the process, the share that the next one may take.
-SHARE = 3 / 4
-
-# Where none takes less: whose memory it was, and the remedy.
-SHORT: dict[DeviceKind, tuple[str, str]] = {
-    "cpu": (
-        "",
-        f"end other programs, or give {option('threads', 1)}, a smaller type of output or a "
-        "smaller network",
-    ),
-    "gpu": (
-        " of the GPU",
-        f"end other programs that use it, or give {option('device', 'cpu')}",
-    ),
-}
-
-
-def smaller_plan(failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
-    """The fastest plan that takes markedly less of a device's memory than another, or the least.
-
-    Args:
-        failed: the other, whose devices and threads a plan has.
-        short: the device whose memory ran out.
-        required: of it, too.
-
-    Raises:
-        RunFailed: there is none.
-    """
-    taken = failed.memory_on(short)
-
-    def fastest_within(limit: int) -> Plan:
-        here = _machine(failed, short, limit, required.choices)
-        stated = here.gpus[0].memory if here.gpus and failed.device != "cpu" else None
-        among = replace(required.choices, device=failed.device, gpu_memory=stated)
-        again = replace(required, choices=among)
-        return fastest(search_for(again, choose_gpus(here, among)))[0]
-
-    limit = taken.process + int(SHARE * (taken.total - taken.process))
-    for _ in range(2):  # that, and then the least that a plan takes
-        try:
-            return fastest_within(limit)
-        except DoesNotFit as error:
-            if error.device != short or not limit < error.needed < taken.total:
-                break
-            limit = error.needed
-    of, remedy = SHORT[short]
-    raise RunFailed(
-        f"memory{of} ran out under a plan of {in_units(taken.total)}, and none takes less; {remedy}"
-    )
-
-
 def _machine(failed: Plan, short: DeviceKind, limit: int, choices: Choices) -> Machine:
-    """This machine, with a limit to the memory of one device, and of the other what it was."""
+    """Return this machine with a memory limit for the device that ran out.
+
+    The other device keeps the memory that it had in the failed plan.
+    """
     device, threads = failed.device, failed.machine.host.threads
     if short == "cpu":
         return detect_for(device, limit, threads, failed.last_device.memory)

@@ -1,4 +1,4 @@
-"""A plan among its neighbours as a figure; needs the optional extra ``plot`` for matplotlib."""
+"""Figure of a plan and its alternatives; needs matplotlib, the optional extra ``plot``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from znni.core.text import counted, in_units
 from znni.machine.machine import Device
 from znni.plans.segments import Step
 
-# What is written beside the picture itself, by the type of the file: no date, so that the same
-# plan gives the same file.
+# Metadata of a figure by file type. Dates are left out, so that the same plan gives the same file.
 METADATA: dict[str, dict[str, None]] = {
     ".png": {},
     ".svg": {"Date": None},
@@ -32,24 +31,26 @@ GIB = 2**30
 
 
 def check_drawable(out: Path) -> None:
-    """Check that a figure can be drawn to a file, before time goes into what it is to show.
+    """Check that a figure can be drawn to a file, before computing its content takes time.
 
     Raises:
-        InvalidInput: matplotlib is missing, or the file's type is none that is drawn.
+        InvalidInput: matplotlib is missing, or the file type is not supported.
     """
     if out.suffix not in METADATA:
         known = ", ".join(METADATA)
         raise InvalidInput(f"{out}: cannot be drawn; give a name that ends in one of {known}")
     if find_spec("matplotlib") is None:
-        raise InvalidInput("matplotlib, which draws, is not installed: pip install 'znni[plot]'")
+        raise InvalidInput(
+            "matplotlib, which draws the figure, is not installed: pip install 'znni[plot]'"
+        )
 
 
 def plot_plan(views: Views, out: Path) -> None:
-    """Draw throughput by memory and by size of patch, and what each layer takes, to a file.
+    """Draw a figure of throughput by memory and patch size, and of the cost of each layer.
 
     Args:
-        views: the plan's.
-        out: its type is that of the name; ``check_drawable`` has passed it.
+        views: the plan's alternatives to draw.
+        out: the file to write, which ``check_drawable`` has accepted; its ending is the file type.
 
     Raises:
         InvalidInput: the file cannot be written.
@@ -67,7 +68,7 @@ def plot_plan(views: Views, out: Path) -> None:
 
 
 def figure(views: Views) -> Any:
-    """Four axes: throughput by memory and by patch, and time and memory by layer."""
+    """Return a figure of four axes: throughput by memory and patch, time and memory by layer."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=INCHES, layout="constrained")
@@ -94,7 +95,7 @@ def _limit(device: Device) -> str:
 
 
 def _throughput_by_memory(axes: Any, views: Views) -> None:
-    """Under each limit; with the patch, wherever it is another."""
+    """Draw throughput over the memory limit, and label each new patch size."""
     plans = views.by_memory
     limits = [plan.last_device.memory / GIB for plan in plans]
     axes.plot(limits, [plan.voxels_per_second for plan in plans], marker="o", clip_on=False)
@@ -122,10 +123,10 @@ def _throughput_by_memory(axes: Any, views: Views) -> None:
 
 
 def _throughput_by_patch(axes: Any, views: Views) -> None:
-    """Each strategy's, over the edges of cubes of as many voxels; a ring for the plan."""
+    """Draw throughput over the cube's edge for each family; a ring marks the plan."""
     for name, plans in views.by_patch.items():
         edges = [edge(plan.patch) for plan in plans]
-        # behind that of the family that it is the same as, and wider
+        # This wider line lies behind the line of the family that it equals.
         wide = {"linewidth": 6, "alpha": 0.4, "color": "0.5"} if name == ANY else {"marker": "."}
         axes.plot(edges, [plan.voxels_per_second for plan in plans], label=name, **wide)
     plan = views.plan
@@ -133,7 +134,7 @@ def _throughput_by_patch(axes: Any, views: Views) -> None:
     axes.plot(edge(plan.patch), plan.voxels_per_second, color="black", label="the plan", **ring)
     axes.set(
         title="Throughput by the size of cubic patches",
-        xlabel="edge (output voxels; the plan's is that of a cube as large)",
+        xlabel="edge of a cube as large as the patch (output voxels)",
         ylabel="output voxels per second",
         yscale="log",
     )
@@ -142,7 +143,7 @@ def _throughput_by_patch(axes: Any, views: Views) -> None:
 
 
 def _layers(times: Any, memory: Any, views: Views) -> None:
-    """Bars for every step, the first one on top."""
+    """Draw bars for every step, with the first one on top."""
     shown = list(steps(views.plan))
     places = range(len(shown))
     seconds = [view.seconds for view in shown]

@@ -1,4 +1,4 @@
-"""Plans: found for a machine, or made earlier and checked, and made ready to run on this one."""
+"""Plans for a job: find the fastest, check an earlier one, and prepare either to run here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil
 from pathlib import Path
 from time import perf_counter
 from typing import Unpack
@@ -18,7 +17,7 @@ from planner.sweeps import Views, views
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.io_rates import handling_times
 from znni.calibration.run_overhead import run_overhead
-from znni.core.errors import PLAN_AGAIN, InvalidInput, option
+from znni.core.errors import InvalidInput
 from znni.core.options import (
     ANYTHING,
     AS_COMPUTED,
@@ -38,8 +37,8 @@ from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Region, make_job
 from znni.engine.workers.fleet import Fleet, Member
-from znni.inference.devices import check_device, choose_gpus, primitives_for, seeing_only
-from znni.inference.plan_checks import check_class, check_made_for
+from znni.inference.devices import choose_gpus, primitives_for, seeing_only
+from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
@@ -50,14 +49,13 @@ from znni.network.weights import Weights
 from znni.plans.accuracy import class_of_plan, note_on, of_class
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
-from znni.plans.totals import PlanMemory
 from znni.primitives.catalogue import catalogue, families
 
 log = logging.getLogger("znni")
 
 
 class SearchOptions(PlanOptions, total=False):
-    """What ``search`` takes as keyword arguments."""
+    """Keyword arguments of ``search``."""
 
     border: Border
     roi: Region | None
@@ -74,11 +72,11 @@ def plan(
     Args:
         network: a network, or its YAML file.
         volume_shape: extents (z, y, x) of the input, in voxels.
-        options: as of ``search``, each of which may be left out: ``border``, ``roi``, ``machine``,
-            ``dtype``, ``input_itemsize``, and what the plan may use.
+        options: options of ``search``, all optional: ``border``, ``roi``, ``machine``, ``dtype``,
+            ``input_itemsize``, and the limits and choices for the plan.
 
     Raises:
-        InvalidInput: as ``search``.
+        InvalidInput: an argument cannot be used, as in ``search``.
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
     check_keywords(plan, SearchOptions, options)
@@ -96,17 +94,19 @@ def search(
     input_itemsize: int = 4,
     **options: Unpack[PlanOptions],
 ) -> Search:
-    """All plans to run a network over a volume: ``fastest`` of it gives as many as are asked for.
+    """Return a search over all plans that run a network over a volume.
+
+    Its method ``fastest`` gives as many of the fastest plans as you ask for.
 
     Args:
         network: a network, or its YAML file.
         volume_shape: extents (z, y, x) of the input, in voxels.
         border: ``valid`` or ``same``.
-        roi: voxels of the volume for which output is wanted, as ``numpy.s_[10:20, :, 5:]``.
+        roi: voxels of the volume that need output, such as ``numpy.s_[10:20, :, 5:]``.
         machine: the machine to plan for, or its YAML file; by default this one.
-        dtype: of the output.
+        dtype: type of the output values.
         input_itemsize: bytes of one stored input value.
-        options: what the plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
+        options: limits and choices for the plan: ``ram``, ``threads``, ``device``, ``gpu_memory``,
             ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
             ``znni.core.options.Choices``.
 
@@ -125,14 +125,14 @@ def search(
 
 
 def _extents(given: object) -> Vec3:
-    """Those of a volume.
+    """Return the extents of a volume.
 
     Raises:
-        InvalidInput: something else is given, which may be the volume itself.
+        InvalidInput: the value is not a shape; it may be the volume itself.
     """
     shape = getattr(given, "shape", ())
     if len(shape) > 1:
-        raise InvalidInput(f"plans are for extents; of this array give the shape, {shape[-3:]}")
+        raise InvalidInput(f"a plan needs only the shape; give this array's, {shape[-3:]}")
     if isinstance(given, str | Path) or not isinstance(given, Iterable):
         raise InvalidInput(f"{str(given)!r} is no shape of a volume; give z, y and x as integers")
     extents = tuple(given)
@@ -145,27 +145,28 @@ def _extents(given: object) -> Vec3:
 
 
 def explain(search: Search, plan: Plan) -> str:
-    """Why each layer of a plan has its primitive: the fastest others, and what they would take."""
+    """Explain why each layer has its primitive: list the next fastest ones and their costs."""
     return explanation(alternatives(plan, search.catalogue, search.model))
 
 
 def look_around(search: Search, plan: Plan) -> Views:
-    """What surrounds the fastest plan: other limits, sizes of patches, families of primitives."""
+    """Return alternatives to the fastest plan: other limits, patch sizes and primitive families."""
     return views(search, plan, families(search.catalogue))
 
 
 def search_for(required: Requirements, machine: Machine) -> Search:
-    """All plans for a job on a machine, by its primitives of a class.
+    """Return a search over all plans for a job on a machine, with primitives of one accuracy class.
 
     Args:
-        required: of the plans.
-        machine: where, its memory the limit, whatever ``required.choices`` have of it.
+        required: requirements that the plans must meet.
+        machine: the machine to plan for. Its memory is the limit, whatever limits
+            ``required.choices`` has.
     """
     network, choices = required.network, required.choices
     able = of_class(catalogue(machine), choices.accuracy)
     device, costs = choices.device, choices.costs
     if device == "auto" and machine.used_gpus > 1:
-        device = "gpu"  # which the host's layers would keep waiting
+        device = "gpu"  # layers on the host would keep several GPUs waiting
     primitives = primitives_for(network, able, machine, device)
     if device == "auto" and costs == "measured":
         primitives = of_measured_devices(primitives) or primitives
@@ -176,7 +177,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
 
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:
-    """The fastest plans of a search, and a line in the log on how long it took."""
+    """Return the fastest plans of a search, and log how long it took."""
     start = perf_counter()
     found = search.fastest(count)
     seconds = perf_counter() - start
@@ -187,21 +188,23 @@ def fastest(search: Search, count: int = 1) -> list[Plan]:
 def checked_plan(
     given: Plan, network: Network, choices: Choices = ANYTHING, stored: Stored = AS_COMPUTED
 ) -> Plan:
-    """A plan made earlier, for the network and within the limits of now.
+    """Return an earlier plan after checking that it suits this network and these limits.
 
     Args:
         given: the plan.
-        network: what is to be run.
-        choices: what it may use: threads and device count if they are chosen.
-        stored: how the values at both ends are stored.
+        network: the network to run.
+        choices: limits and choices for the run. Threads and device are checked only if the user
+            chose them.
+        stored: how input and output values are stored.
 
     Returns:
-        The plan with the memory and the time that this run takes: its types may not be those it
-        was made for.
+        The plan with the memory and the time of this run. These change if input or output have
+        other types than the plan was made for.
 
     Raises:
-        InvalidInput: it is for another network or device, takes more memory or other threads, uses
-            what this machine does not have, or a primitive of a lower class than was chosen.
+        InvalidInput: the plan is for another network or device, takes more memory or other threads,
+            or uses something that this machine lacks. Or it has a primitive of a lower accuracy
+            class than was chosen.
     """
     check_made_for(given, network, choices.threads)
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
@@ -220,28 +223,20 @@ def checked_plan(
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)
-    _check_allowed("ram", checked.memory, here.host.memory, output)
+    check_allowed("ram", checked.memory, here.host.memory, output)
     if checked.gpu_memory:
-        _check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
+        check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
         return replace(checked, machine=there)
     return checked
 
 
-def _check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
-    if memory.total > allowed:
-        raise InvalidInput(
-            f"the plan takes {in_units(memory.total)}{what} and {in_units(allowed)} are allowed; "
-            f"give {option(limit, f'{ceil(memory.total / 2**20)}MiB')} or more, or {PLAN_AGAIN}"
-        )
-
-
 def accuracy_of(plan: Plan) -> Accuracy:
-    """The class of the least accurate primitive of a plan that this machine can run."""
+    """Return the class of a plan's least accurate primitive on this machine."""
     return class_of_plan(plan, catalogue(plan.machine))
 
 
 def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
-    """What is to be said of a plan's accuracy: nothing where float32 was asked for and is used."""
+    """Return a remark on a plan's accuracy; empty if float32 is allowed and used."""
     return note_on(plan, catalogue(plan.machine), allowed)
 
 
@@ -251,17 +246,17 @@ def prepare(
     measured: Measured = not_measured,
     dtype: OutputType = "float32",
 ) -> Processes:
-    """A plan made ready to run on this machine: in this process, or in one for each of its GPUs.
+    """Prepare a plan to run on this machine, in this process or in one process for each GPU.
 
     Args:
-        plan: what to run.
-        weights: of its network.
-        measured: told of each call of a step in this process.
-        dtype: of the output.
+        plan: the plan to run.
+        weights: parameters of the plan's network.
+        measured: function called after each call of a step in this process.
+        dtype: type of the output values.
 
     Raises:
-        RunFailed: a GPU fails, or its memory does not suffice; with several GPUs
-            ``run_volume`` raises that, because their processes get ready beside this one.
+        RunFailed: a GPU fails or lacks memory. With several GPUs ``run_volume`` raises this error
+            instead, because the worker processes start while this process continues.
     """
     if plan.workers == 1:
         return ThisProcess(prepare_alone(plan, weights, measured, dtype))
@@ -279,13 +274,13 @@ def prepare_alone(
     measured: Measured = not_measured,
     dtype: OutputType = "float32",
 ) -> PatchRunner:
-    """A plan made ready to run in this process; takes and raises what ``prepare`` does."""
+    """Prepare a plan to run in this process, with the arguments and errors of ``prepare``."""
     return PatchRunner(plan, catalogue(plan.machine), weights, measured, dtype)
 
 
 def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
-    """A plan all of whose layers are on a GPU, made ready in a process that does nothing else.
+    """Prepare a plan that runs only on a GPU, in a worker process of its own.
 
-    Takes and raises what ``prepare`` does.
+    Arguments and errors are those of ``prepare``.
     """
     return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Where an output comes from: its input, network, weights and mask, noted and opened again."""
+"""Provenance of an output: its input, network, weights and mask, recorded and opened again."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from znni.volumes.stored import StoredVolume
 
 
 class Attributes(BaseModel):
-    """The attributes by their names.
+    """Attributes that an output stores about its provenance, by their names.
 
     Attributes:
-        source: of the input: its file or URL, or the type of the array that it was.
-        dataset: of a file with several; empty if none was named.
-        mask: as ``source``; empty if there was none.
-        source_extents: of the input, in voxels (z, y, x).
+        source: file or URL of the input, or the type of the array that was given.
+        dataset: dataset in an input file that has several; empty if none was named.
+        mask: file, URL or array type of the mask, as in ``source``; empty if there was none.
+        source_extents: extents of the input, in voxels (z, y, x).
         network_file: the network as the text of a network file.
-        weights: their file, or how they were drawn.
-        weights_sha256: hash of their values.
+        weights: file of the weights, or how they were drawn at random.
+        weights_sha256: hash of the weights' values.
         border: ``valid`` or ``same``.
-        pad: what is seen beyond the edges with ``same``.
+        pad: values beyond the edges with ``same``.
         roi: the input voxels that have output.
         voxel_offset: the input voxel that the first output voxel stands for.
-        scale: times a stored value is what the network gave.
+        scale: factor from a stored value to the network's value.
         accuracy: the class of the least accurate primitive that was used.
     """
 
@@ -65,11 +65,11 @@ class Attributes(BaseModel):
 
 @dataclass(frozen=True)
 class Origin:
-    """The same, read back.
+    """Provenance read back from an output.
 
     Attributes:
-        attributes: as stored.
-        network: what was computed.
+        attributes: the stored attributes.
+        network: the network that was computed.
     """
 
     attributes: Attributes
@@ -79,13 +79,13 @@ class Origin:
 def origin_attributes(
     asked: Request, network: Network, weights: Weights, accuracy: Accuracy
 ) -> dict[str, Any]:
-    """What an output is computed from, for its attributes.
+    """Return the attributes that record how an output is computed.
 
     Args:
-        asked: what the run is asked for.
-        network: as its plan has it.
-        weights: its parameters.
-        accuracy: the class of the plan.
+        asked: the request for the run.
+        network: the network of the plan.
+        weights: parameters of the network.
+        accuracy: the accuracy class of the plan.
     """
     job, mask = asked.job, asked.mask_source
     return Attributes(
@@ -105,15 +105,12 @@ def origin_attributes(
     ).model_dump()
 
 
-def _named(volume: object) -> str:
-    return str(volume) if isinstance(volume, str | Path) else type(volume).__name__
-
-
 def origin_of(output: StoredVolume) -> Origin:
-    """Read back what an output was computed from.
+    """Read back how an output was computed.
 
     Raises:
-        InvalidInput: an attribute is missing or cannot be read, as of what no run has written.
+        InvalidInput: an attribute is missing or cannot be read, so that no run of znni wrote the
+            output.
     """
     found: dict[str, Any] = {}
     for key in Attributes.model_fields:
@@ -127,7 +124,7 @@ def origin_of(output: StoredVolume) -> Origin:
         if key in found:
             wrong = f"its attribute {key!r} is {shortened(found[key])}, which no run has written"
         else:
-            wrong = f"has no attribute {key!r}, so that nothing tells how it was computed"
+            wrong = f"has no attribute {key!r}, so it is unknown how it was computed"
         raise InvalidInput(f"{output.name}: {wrong}; give an output of znni infer") from None
     where = f"{output.name}, attribute network_file"
     return Origin(attributes, network_from_text(attributes.network_file, where))
@@ -139,7 +136,7 @@ def input_of(
     ledger: Ledger,
     given: str | Path | ArrayLike | None,
 ) -> Volume:
-    """The volume that an output was computed from."""
+    """Open the volume that an output was computed from."""
     recorded = origin.attributes
     source = recorded.source if given is None else given
     if given is None and _was_array(source, ledger, "the input"):
@@ -172,39 +169,6 @@ def input_of(
     return volume
 
 
-def _check_marks(
-    origin: Origin,
-    output: StoredVolume,
-    ledger: Ledger,
-    source: str | Path | ArrayLike,
-    volume: Volume,
-) -> None:
-    """Refuse an input whose marks are not those that the ledger has, whenever it was written."""
-    view = origin.network.field_of_view
-    start = Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
-    seen = Box(start, start + output.size + view - 1)
-    whole = Box(Vec3(0, 0, 0), volume.size)
-    marks = fingerprint(source, volume, seen.intersection(whole) or whole)
-    if marks.keys() != {name for name in ledger.identity if name.startswith("the input's ")}:
-        return  # a file then and an array now, say, which have other marks
-    for name, mark in marks.items():
-        if ledger.identity[name] != mark and not name.endswith("time of change"):
-            raise InvalidInput(
-                f"{output.name} was computed from another input, or this one has changed since: "
-                f"{name} ({ledger.identity[name]} then, {mark} now); give that one, as "
-                f"{option('source', 'FILE')}"
-            )
-
-
-def _was_array(recorded: str | Path | ArrayLike, ledger: Ledger, name: str) -> bool:
-    """Whether what was recorded of a volume is the type of an array, and no path.
-
-    Files have marks that arrays do not, and folders are Zarrs, whose names have an ending.
-    """
-    marked = f"{name}'s length in bytes" in ledger.identity
-    return not marked and str(recorded).isidentifier()
-
-
 def mask_of(
     origin: Origin,
     output: StoredVolume,
@@ -212,7 +176,7 @@ def mask_of(
     volume: Volume,
     given: str | Path | ArrayLike | None,
 ) -> Volume | None:
-    """The mask that an output was computed with."""
+    """Open the mask that an output was computed with; return None if there was none."""
     recorded = origin.attributes.mask
     if not recorded:
         if given is not None:
@@ -235,7 +199,7 @@ def mask_of(
 
 
 def weights_of(origin: Origin, output: StoredVolume, given: Weights | str | Path | None) -> Weights:
-    """The weights that an output was computed with."""
+    """Load the weights that an output was computed with."""
     recorded, network = origin.attributes, origin.network
     elsewhere = f"if they lie elsewhere, give {option('weights', 'FILE')}"
     try:
@@ -252,3 +216,41 @@ def weights_of(origin: Origin, output: StoredVolume, given: Weights | str | Path
             f"{found.sha256[:12]}...; {elsewhere}"
         )
     return found
+
+
+def _named(volume: object) -> str:
+    return str(volume) if isinstance(volume, str | Path) else type(volume).__name__
+
+
+def _was_array(recorded: str | Path | ArrayLike, ledger: Ledger, name: str) -> bool:
+    """Return whether the recorded name of a volume is the type of an array, not a path.
+
+    The ledger has marks for files that arrays do not have. A folder is a Zarr, whose name has an
+    ending.
+    """
+    marked = f"{name}'s length in bytes" in ledger.identity
+    return not marked and str(recorded).isidentifier()
+
+
+def _check_marks(
+    origin: Origin,
+    output: StoredVolume,
+    ledger: Ledger,
+    source: str | Path | ArrayLike,
+    volume: Volume,
+) -> None:
+    """Refuse an input whose marks differ from the ledger's; its time of change may differ."""
+    view = origin.network.field_of_view
+    start = Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
+    seen = Box(start, start + output.size + view - 1)
+    whole = Box(Vec3(0, 0, 0), volume.size)
+    marks = fingerprint(source, volume, seen.intersection(whole) or whole)
+    if marks.keys() != {name for name in ledger.identity if name.startswith("the input's ")}:
+        return  # for example, a file before and an array now: their marks cannot be compared
+    for name, mark in marks.items():
+        if ledger.identity[name] != mark and not name.endswith("time of change"):
+            raise InvalidInput(
+                f"{output.name} was computed from another input, or this one has changed since: "
+                f"{name} ({ledger.identity[name]} then, {mark} now); give that one, as "
+                f"{option('source', 'FILE')}"
+            )

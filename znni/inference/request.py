@@ -1,4 +1,4 @@
-"""A request: what a run must do, opened and checked before there is an output."""
+"""Request for a run: input, mask and options, opened and checked before an output exists."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from znni.volumes.locate import open_volume
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a plan is to meet.
+    """Requirements that a plan must meet.
 
     Attributes:
-        network: what is computed.
-        job: which output is wanted.
-        choices: what the plan may use.
-        stored: how the values at both ends are stored.
+        network: the network to compute.
+        job: the output that is wanted.
+        choices: limits and choices for the plan.
+        stored: how input and output values are stored.
     """
 
     network: Network
@@ -33,8 +33,31 @@ class Requirements:
     stored: Stored
 
 
+@dataclass(frozen=True)
+class Request(Requirements):
+    """Everything that a run is asked for, including the requirements of its plan.
+
+    Attributes:
+        source: file, URL or array that the volume was opened from.
+        dataset: dataset in that file; None if none was named.
+        volume: the input.
+        border: ``valid`` or ``same``.
+        mask_source: file, URL or array that the mask was opened from.
+        mask: mask over the input; None if there is none.
+        wanted: the output to make, without the marks of its inputs (``NewOutput.identity``).
+    """
+
+    source: str | Path | ArrayLike
+    dataset: str | None
+    volume: Volume
+    border: Border
+    mask_source: str | Path | ArrayLike | None
+    mask: Volume | None
+    wanted: NewOutput
+
+
 class RunOptions(PlanOptions, total=False):
-    """What a run is asked for as keyword arguments, as ``znni.infer`` takes them."""
+    """Keyword arguments of a run, as ``znni.infer`` takes them."""
 
     dataset: str | None
     border: Border
@@ -46,29 +69,6 @@ class RunOptions(PlanOptions, total=False):
     resume: bool
     compression: Compression | None
     sharded: bool
-
-
-@dataclass(frozen=True)
-class Request(Requirements):
-    """What a run is asked for, its plan's requirements among it.
-
-    Attributes:
-        source: what the volume was opened from.
-        dataset: which of its datasets that is, if one was named.
-        volume: the input.
-        border: ``valid`` or ``same``.
-        mask_source: what the mask was opened from.
-        mask: over the input; None where there is none.
-        wanted: the output, but for what its values depend on (``NewOutput.identity``).
-    """
-
-    source: str | Path | ArrayLike
-    dataset: str | None
-    volume: Volume
-    border: Border
-    mask_source: str | Path | ArrayLike | None
-    mask: Volume | None
-    wanted: NewOutput
 
 
 def request(
@@ -87,7 +87,9 @@ def request(
     sharded: bool = False,
     **options: Unpack[PlanOptions],
 ) -> Request:
-    """Open what a run reads, and find which output it is to make, given what ``znni.infer`` is.
+    """Open everything that a run reads, and return the request for it.
+
+    The arguments are those of ``znni.infer``.
 
     Raises:
         InvalidInput: input, mask or options cannot be used.

@@ -1,4 +1,4 @@
-"""Outputs held to what input and network alone give, at voxels chosen at random."""
+"""Verification: compute random voxels of an output again, from its input and network alone."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ from znni.volumes.partial_file import check_finished
 from znni.volumes.stored import StoredVolume
 
 VOXELS = 32
-BOUNDED = ("sigmoid", "tanh", "softmax")  # activations that give 1 at most
+BOUNDED = ("sigmoid", "tanh", "softmax")  # activations with values of 1 at most
 
 
 @dataclass(frozen=True)
 class Verification:
-    """How an output compares with what input and network give.
+    """Comparison of an output with values computed from input and network.
 
     Attributes:
         out: the output.
-        voxels: how many were looked at.
-        unreadable: how many of them could not be, as they lie in damaged blocks.
-        unneeded: how many are outside the mask and hold 0; all others were computed again.
-        seed: that they were chosen by.
-        wrong: how many differ by more than is allowed.
-        largest_error: the largest difference, in the units of what the network gives.
-        allowed: at that voxel: the rounding of the primitives' accuracy class and of the type
-            that values are stored as.
-        at: that voxel, in voxels of the output; None where none could be looked at.
-        blocks: how its blocks compare with their checksums.
+        voxels: number of voxels chosen.
+        unreadable: number of chosen voxels that lie in damaged blocks and cannot be read.
+        unneeded: number of chosen voxels that lie outside the mask and hold 0. All other readable
+            voxels were computed again.
+        seed: seed that the voxels were chosen with.
+        wrong: number of voxels that differ by more than is allowed.
+        largest_error: the largest difference, in the units of the network's output.
+        allowed: error allowed at the voxel with the largest one. It is the rounding of the
+            primitives' accuracy class and of the stored type.
+        at: the voxel with the largest error, in output voxels; None if no voxel could be read.
+        blocks: comparison of the output's blocks with their checksums.
     """
 
     out: str
@@ -60,11 +61,11 @@ class Verification:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether nothing is wrong."""
         return not (self.wrong or self.unreadable or self.blocks.damaged)
 
     def __str__(self) -> str:
-        """What was found, in a line."""
+        """Return the result in one line."""
         if self.wrong:
             found = f"{counted(self.wrong, 'voxel')} {'differs' if self.wrong == 1 else 'differ'}"
         else:
@@ -100,28 +101,30 @@ def verify(
 ) -> Verification:
     """Compute voxels of an output again, each by itself in float64, from input and network alone.
 
-    Its blocks are read, too, and held to the checksums that they were written with.
+    The blocks of the output are read too, and compared with the checksums stored when they were
+    written.
 
-    A voxel takes the multiplications of one field of view, on the host: seconds for a field of view
-    of 85^3 and 80 maps, minutes for 163^3.
+    A voxel takes the multiplications of one field of view, on the host. This takes seconds for a
+    field of view of 85^3 and 80 maps, and minutes for 163^3.
 
     Args:
-        out: an output of ``znni.infer``: a file, or the URL of a Zarr. Its attributes say what it
-            was computed from.
-        source: the input, where it is not where it was, or was an array.
-        mask: in the same way, the mask of the run, if it had one.
-        weights: they or their file, where they are not where they were.
-        voxels: how many are computed, each with all its maps.
-        blocks: how many of the blocks are read; by default all.
-        seed: to choose both by; by default another each time.
-        progress: called after each block, then after each voxel, with how many are done and
-            wanted.
+        out: an output of ``znni.infer``: a file, or the URL of a Zarr. Its attributes say how it
+            was computed.
+        source: the input; needed only if it has moved or was an array.
+        mask: the mask of the run; needed only if it has moved or was an array.
+        weights: the weights or their file; needed only if the file has moved.
+        voxels: number of voxels to compute, each with all its maps.
+        blocks: number of blocks to read; by default all.
+        seed: seed for choosing voxels and blocks; by default another one each time.
+        progress: function called after each block, and then after each voxel. Its arguments are the
+            number done and the number wanted.
 
     Raises:
-        InvalidInput: the output has no such attributes, or input or weights are not there, or not
-            those that it was computed from.
-        Unreadable: the input cannot be read; of the output, what cannot is counted.
-        Unreachable: input or output cannot be got at, as on a server that does not answer.
+        InvalidInput: the output lacks these attributes. Or input or weights are missing, or are not
+            those that the output was computed from.
+        Unreadable: the input cannot be read. Unreadable voxels of the output are counted instead.
+        Unreachable: input or output cannot be reached, for example because a server does not
+            answer.
 
     Example:
         >>> znni.verify("boundaries.h5", voxels=100).agrees
@@ -136,7 +139,7 @@ def verify(
     check_finished(Path(place))
     output = open_volume(out)
     if not isinstance(output, StoredVolume) or str(out).rstrip("/").endswith(".partial"):
-        raise InvalidInput(f"{out}: is no finished output; give a file that znni infer has made")
+        raise InvalidInput(f"{out}: is not a finished output; give a file that znni infer has made")
     origin = origin_of(output)
     ledger = read_ledger(place)
     volume = input_of(origin, output, ledger, source)
@@ -164,7 +167,7 @@ def verify(
         origin.attributes.scale,
         tolerance(origin.network, origin.attributes.accuracy, largest_sum),
     )
-    differ = ~(errors <= allowed)  # NaN is one that does
+    differ = ~(errors <= allowed)  # true for NaN too
     ranked = np.nan_to_num(errors, nan=np.inf)
     worst = np.unravel_index(ranked.argmax(), ranked.shape) if places else None
     return Verification(
@@ -182,25 +185,25 @@ def verify(
 
 
 def _readable(output: StoredVolume, places: list[Vec3]) -> tuple[list[Vec3], NDArray[Any]]:
-    """Those of the voxels that are not damaged, and what they hold (voxels, f')."""
+    """Return the voxels that can be read, and their values (voxels, f')."""
     readable, values = [], []
     for at in places:
         try:
             values.append(output.read(Box(at, at + 1))[:, 0, 0, 0])
         except Unreachable:
             raise
-        except Unreadable:  # which the voxels that are left out tell
+        except Unreadable:  # the result counts the voxels that are left out
             continue
         readable.append(at)
     return readable, np.array(values, output.dtype).reshape(-1, output.features)
 
 
 def tolerance(network: Network, accuracy: Accuracy, largest_sum: float) -> float:
-    """The largest error to be expected of a network's primitives.
+    """Return the largest error to expect from a network's primitives.
 
     Args:
-        network: each of its convolutions may add the error of the class.
-        accuracy: the class of its primitives, relative to the largest value.
+        network: the network; each of its convolutions may add the error of the class.
+        accuracy: the class of the network's primitives, relative to the largest value.
         largest_sum: the largest magnitude that was seen in the last convolution before its
             activation.
     """
@@ -211,14 +214,13 @@ def tolerance(network: Network, accuracy: Accuracy, largest_sum: float) -> float
 def compared(
     stored: NDArray[Any], computed: NDArray[np.float64], scale: float, rounding: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors of stored values, and the errors that are allowed.
+    """Return the errors of stored values, and the errors that are allowed.
 
     Args:
-        stored: float32, float16 (infinite beyond its range) or uint8 (0 to 1, what lies outside
-            clipped).
-        computed: what they should be.
-        scale: times a stored value is what the network gave.
-        rounding: of the primitives.
+        stored: float32, float16 (infinite beyond its range) or uint8 (0 to 1, clipped outside).
+        computed: values computed in float64.
+        scale: factor from a stored value to the network's value.
+        rounding: error allowed for the primitives' rounding.
     """
     values = stored.astype(np.float64) * scale
     if stored.dtype.kind != "f":
@@ -231,7 +233,7 @@ def compared(
 
 
 def seen_at(volume: Volume, origin: Origin, at: Vec3) -> NDArray[np.float32]:
-    """What the network sees for an output voxel (f, z, y, x), padded beyond the volume's edges."""
+    """Return what the network sees for an output voxel (f, z, y, x), padded beyond the edges."""
     view, scaling = origin.network.field_of_view, origin.network.scaling
     start = at + Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
     axes = [range(a, b) for a, b in zip(start, start + view, strict=True)]
@@ -253,7 +255,7 @@ def seen_at(volume: Volume, origin: Origin, at: Vec3) -> NDArray[np.float32]:
 
 
 def _seen_from(position: int, extent: int, pad: Pad) -> int:
-    """The voxel of an axis that is seen at a position, within it or beyond."""
+    """Return the voxel of an axis that is seen at a position, which may lie beyond the edges."""
     if pad != "reflect" or extent == 1:
         return min(max(position, 0), extent - 1)
     while not 0 <= position < extent:

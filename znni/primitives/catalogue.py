@@ -1,8 +1,9 @@
-"""The catalogue: all primitives there are, found by being files, and their families.
+"""Catalogue of all primitives and their families.
 
-A module in ``cpu``, ``gpu`` or ``host_and_gpu``, or the module ``primitive`` of a package there,
-adds what its function ``primitives(device)`` returns. Those of ``host_and_gpu`` are given both
-devices and the GPU's own primitives: ``primitives(host, gpu, on_gpu)``.
+Every file of a primitive is found by itself. A module in ``cpu``, ``gpu`` or ``host_and_gpu``, or
+the module ``primitive`` of a package there, adds the primitives that its function
+``primitives(device)`` returns. In ``host_and_gpu`` this function takes both devices and the GPU's
+own primitives: ``primitives(host, gpu, on_gpu)``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from znni.core.members import members
 from znni.machine.machine import Device, Machine, Processors
 from znni.plans.primitive import Catalogue, Primitive
 
-# How the names of each family's primitives begin, after the gpu_ of those that compute on GPUs.
+# Beginnings of the primitives' names in each family, without the prefix gpu_ of GPU primitives.
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiled FFT": ("fft_tiled",),
     "FFT of whole images": ("fft_data_parallel", "fft_task_parallel", "fft_pruned"),
@@ -25,13 +26,13 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def catalogue(machine: Machine, processors: Processors = "cpu+gpu") -> dict[str, Primitive]:
-    """All primitives that the machine's devices can run, by name; of its GPUs, the first.
+    """Return all primitives that the machine's devices can run, by name.
 
-    Those of the host that use a GPU do so by the GPU's own.
+    Only the first GPU counts. Host primitives that use a GPU are built on the GPU's own primitives.
 
     Args:
-        machine: whose.
-        processors: what computes; others' primitives are not loaded.
+        machine: the machine.
+        processors: the processors that compute; other primitives are not loaded.
     """
     found: dict[str, Primitive] = {}
     if processors != "gpu":
@@ -45,7 +46,7 @@ def catalogue(machine: Machine, processors: Processors = "cpu+gpu") -> dict[str,
 
 
 def families(primitives: Catalogue) -> dict[str, set[str]]:
-    """Of each family that has any, the names of its primitives, and of all for pooling."""
+    """Return each family's primitive names, with all pooling primitives; skip empty families."""
     own = {
         family: {name for name in primitives if name.rpartition("gpu_")[2].startswith(beginnings)}
         for family, beginnings in FAMILIES.items()

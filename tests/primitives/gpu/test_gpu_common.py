@@ -1,10 +1,10 @@
-"""What the kernels of GPUs share, as far as it can be told without one."""
+"""The code that GPU primitives share, as far as it can be tested without a GPU."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from znni.primitives.gpu.common.strides import strides_in_elements
+from znni.primitives.gpu.common.kernels import strides_in_elements
 
 
 def test_strides_count_elements_of_views_too() -> None:

@@ -1,4 +1,4 @@
-"""How a batch goes through cuDNN in pieces, what that takes, and that its kernels compile."""
+"""cuDNN without a GPU: the pieces of a batch, their memory, and kernels that compile."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_each_format_is_there_with_and_without_workspace() -> None:
 )
 def test_a_gpu_has_the_formats_that_it_multiplies(capability: int, expected: set[str]) -> None:
     device = replace(DEVICE, capability=capability, cudnn=True)
-    assert {primitive.number.name for primitive in cudnn.primitives(device)} == expected
+    assert {primitive.numbers.name for primitive in cudnn.primitives(device)} == expected
 
 
 def test_what_cudnn_refused_is_left_out_from_then_on(

@@ -14,14 +14,8 @@ from znni.core.shapes import Shape5, Vec3, max_pooling, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
 from znni.network.network import Conv, Pool, PooledConv
 from znni.plans.primitive import Primitive
-from znni.primitives.gpu.direct.geometry import (
-    LANES,
-    MOST_SHARED,
-    MOST_SUMS,
-    WARPS,
-    Tile,
-    tile_for,
-)
+from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, LANES
+from znni.primitives.gpu.direct.geometry import MOST_SUMS, WARPS, Tile, tile_for
 from znni.primitives.gpu.direct.launch import bias_by_group, source, weights_by_group
 from znni.primitives.gpu.direct.primitive import GpuDirect
 from znni.primitives.gpu.direct_pooled.primitive import GpuDirectPooled
@@ -64,7 +58,7 @@ def test_tiles_fit_a_multiprocessor_and_cover_the_output(
     conv: Conv, window: Vec3, size: Vec3
 ) -> None:
     tile, out = tile_of(conv, window, size)
-    assert tile.shared_bytes <= MOST_SHARED
+    assert tile.shared_bytes <= COMMON_BLOCK_SHARED
     assert tile.rows * tile.maps * window.volume <= MOST_SUMS
     assert conv.kernel.z % tile.taps_z == 0
     assert conv.kernel.y % tile.taps_y == 0

@@ -16,29 +16,29 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda_kernels import resource_usage
 from znni.network.network import Activation, Conv, Pool, PooledConv
 from znni.plans.accuracy import class_of
-from znni.primitives.gpu.common.rounding import TF32_LACKS, rounded
-from znni.primitives.gpu.direct_pooled_tensor.geometry import (
+from znni.primitives.gpu.common.hardware import (
+    COMMON_BLOCK_SHARED,
+    HOPPER,
     LANES,
-    MAPS,
-    MOST_SHARED,
-    SHARED_TOGETHER,
-    TAPS,
-    Tile,
-    tile_for,
+    REGISTERS,
+    RESERVED_SHARED,
 )
-from znni.primitives.gpu.direct_pooled_tensor.pooled_convolution import (
-    source,
-    taps_by_lane,
-    weights_by_lane,
+from znni.primitives.gpu.common.number_formats import (
+    TF32,
+    TF32_LACKS,
+    TF32_PAIR,
+    TensorFormat,
+    rounded,
 )
+from znni.primitives.gpu.direct_pooled_tensor.geometry import MAPS, TAPS, Tile, tile_for
+from znni.primitives.gpu.direct_pooled_tensor.launch import source, taps_by_lane, weights_by_lane
 from znni.primitives.gpu.direct_pooled_tensor.primitive import GpuDirectPooledTensor, primitives
 
-REGISTERS = 64 * 1024  # of a multiprocessor
 TWO = Vec3(2, 2, 2)
 EXACT, ROUNDED = primitives(DEVICE)
 
 both = pytest.mark.parametrize("primitive", [EXACT, ROUNDED], ids=lambda p: p.name)
-parts = pytest.mark.parametrize("parts", [1, 2])
+formats = pytest.mark.parametrize("numbers", [TF32, TF32_PAIR], ids=lambda numbers: numbers.name)
 kernels = pytest.mark.parametrize(
     ("maps", "kernel", "window"),
     [(1, TWO, TWO), (1, Vec3(3, 3, 3), TWO), (1, Vec3(4, 4, 4), TWO), (3, TWO, Vec3(1, 3, 2))],
@@ -52,41 +52,43 @@ def pooled(
     return PooledConv(Conv("conv", *maps, kernel, activation), Pool("pool", window))
 
 
-def tile_of(maps: int, kernel: Vec3, window: Vec3, parts: int) -> Tile:
-    tile = tile_for(Conv("conv", maps, 80, kernel, "relu"), window, parts)
+def tile_of(maps: int, kernel: Vec3, window: Vec3, numbers: TensorFormat) -> Tile:
+    tile = tile_for(Conv("conv", maps, 80, kernel, "relu"), window, numbers)
     assert tile is not None
     return tile
 
 
-@parts
+@formats
 @kernels
-def test_blocks_fit_a_multiprocessor(maps: int, kernel: Vec3, window: Vec3, parts: int) -> None:
-    tile = tile_of(maps, kernel, window, parts)
-    assert tile.shared_bytes <= MOST_SHARED
-    assert 1 <= tile.blocks <= SHARED_TOGETHER // (tile.shared_bytes + 1024)
+def test_blocks_fit_a_multiprocessor(
+    maps: int, kernel: Vec3, window: Vec3, numbers: TensorFormat
+) -> None:
+    tile = tile_of(maps, kernel, window, numbers)
+    assert tile.shared_bytes <= COMMON_BLOCK_SHARED
+    assert 1 <= tile.blocks <= HOPPER.shared_bytes // (tile.shared_bytes + RESERVED_SHARED)
     assert tile.threads == LANES * tile.out.z * tile.out.y
     assert tile.seen == tile.out * window + kernel - 1
     assert tile.image_bytes % 8 == 0
     assert tile.seen.x <= tile.pitch < tile.seen.x + LANES
 
 
-@parts
-def test_right_sides_of_even_kernels_are_read_without_waiting(parts: int) -> None:
+@formats
+def test_right_sides_of_even_kernels_are_read_without_waiting(numbers: TensorFormat) -> None:
     for kernel in (TWO, Vec3(4, 4, 4)):
-        tile = tile_of(1, kernel, TWO, parts)
+        tile = tile_of(1, kernel, TWO, numbers)
         taps = taps_by_lane(tile)
         for step, i in np.ndindex(tile.steps, 2):
             words = {int(tap) + 2 * voxel for tap in taps[step, :, i] for voxel in range(8)}
             assert len({word % LANES for word in words}) == len(words)
 
 
-@parts
+@formats
 @kernels
 def test_products_of_lanes_are_the_convolution(
-    maps: int, kernel: Vec3, window: Vec3, parts: int
+    maps: int, kernel: Vec3, window: Vec3, numbers: TensorFormat
 ) -> None:
-    """What the kernel does to its layouts, with the lanes of the instruction, in float64."""
-    tile = tile_of(maps, kernel, window, parts)
+    """Repeat the kernel's work on its layouts, with the lanes of the instruction, in float64."""
+    tile = tile_of(maps, kernel, window, numbers)
     conv = Conv("conv", maps, 21, kernel, "identity")
     weight = random_weights(conv).weight
     lanes, taps = weights_by_lane(weight, tile), taps_by_lane(tile)
@@ -102,7 +104,7 @@ def test_products_of_lanes_are_the_convolution(
                 row, column = lane // 4, lane % 4
                 of_lane = lanes[group, step, :, lane].astype(float)
                 for i in range(4):
-                    left[:parts, row + i % 2 * 8, column + i // 2 * 4] = of_lane[:, i]
+                    left[: numbers.parts, row + i % 2 * 8, column + i // 2 * 4] = of_lane[:, i]
                 right[column] = seen[taps[step, column, 0] + voxels]
                 right[column + 4] = seen[taps[step, column, 1] + voxels]
             sums += left.sum(0) @ right
@@ -113,7 +115,7 @@ def test_products_of_lanes_are_the_convolution(
         ]
         of_group = weight[group * MAPS : (group + 1) * MAPS].reshape(-1, maps, kernel.volume)
         expected = np.einsum("gmt,tmv->gv", of_group.astype(float), np.array(of_taps))
-        tolerance = (1e-6 if parts == 2 else 1e-3) * np.abs(expected).max()
+        tolerance = (1e-6 if numbers is TF32_PAIR else 1e-3) * np.abs(expected).max()
         np.testing.assert_allclose(sums[: len(expected)], expected, rtol=0, atol=tolerance)
         assert not sums[len(expected) :].any()
 
@@ -136,7 +138,7 @@ def test_memory_is_input_output_and_weights(
     memory = primitive.cost(layer, shape).memory
     assert memory.workspace == 0
     assert memory.working == 4 * (prod(shape) + prod(out))
-    tile = tile_of(maps, kernel, window, primitive.parts)
+    tile = tile_of(maps, kernel, window, primitive.numbers)
     ordered = weights_by_lane(random_weights(layer.conv).weight, tile)
     assert memory.resident == ordered.nbytes + taps_by_lane(tile).nbytes + 4 * 2 * MAPS
 
@@ -161,10 +163,12 @@ def test_older_gpus_multiply_no_tf32_and_rounded_numbers_are_in_its_class() -> N
 
 
 @needs_compiler
-@parts
+@formats
 @kernels
-def test_sums_stay_in_registers(maps: int, kernel: Vec3, window: Vec3, parts: int) -> None:
-    tile = tile_of(maps, kernel, window, parts)
+def test_sums_stay_in_registers(
+    maps: int, kernel: Vec3, window: Vec3, numbers: TensorFormat
+) -> None:
+    tile = tile_of(maps, kernel, window, numbers)
     usage = resource_usage(source(tile, "relu"))["convolve_and_pool"]
     assert usage.spills == 0
     assert usage.registers * tile.threads * tile.blocks <= REGISTERS

@@ -17,6 +17,8 @@ from znni.machine.machine import Device
 from znni.network.network import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.primitives import reference
+from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
 from znni.primitives.gpu.direct_tensor.geometry import (
     GROUP,
@@ -29,15 +31,16 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     blocks_for,
     strips_for,
 )
-from znni.primitives.gpu.direct_tensor.number_formats import FLOAT16, HALVES, NumberFormat
-from znni.primitives.gpu.direct_tensor.pieces import Pieces
+from znni.primitives.gpu.direct_tensor.launch import convolution_source, image_source
 from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
-from znni.primitives.gpu.direct_tensor.sources import convolution_source, image_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
+from znni.primitives.gpu.direct_tensor.work import Pieces
 
 GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
 
-formats = pytest.mark.parametrize("numbers", [HALVES, FLOAT16], ids=["halves", "float16"])
+formats = pytest.mark.parametrize(
+    "numbers", [FLOAT16_PAIR, FLOAT16], ids=lambda numbers: numbers.name
+)
 kernels = pytest.mark.parametrize(
     "kernel", [Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(2, 1, 5)], ids=str
 )
@@ -50,19 +53,19 @@ def layer_of(maps: tuple[int, int], kernel: Vec3, activation: Activation = "relu
     return Conv("layer", *maps, kernel, activation)
 
 
-def pieces_of(conv: Conv, numbers: NumberFormat, shape: Shape5) -> Pieces:
+def pieces_of(conv: Conv, numbers: TensorFormat, shape: Shape5) -> Pieces:
     size = valid_convolution(shape.size, conv.kernel)
     assert size is not None
     strips = strips_for(conv, numbers, size)
     assert strips
-    return Pieces(conv, shape, Shape5.of(shape.n, conv.out_features, size), strips)
+    return Pieces(shape, Shape5.of(shape.n, conv.out_features, size), conv, strips)
 
 
 @formats
 @kernels
 @maps
 def test_blocks_fit_shared_memory_and_the_registers(
-    numbers: NumberFormat, kernel: Vec3, maps: tuple[int, int]
+    numbers: TensorFormat, kernel: Vec3, maps: tuple[int, int]
 ) -> None:
     conv = layer_of(maps, kernel)
     blocks = list(blocks_for(conv, numbers))
@@ -84,17 +87,17 @@ def test_there_is_room_for_the_barriers_of_many_stages() -> None:
     for strip in strips_for(layer, FLOAT16, Vec3(32, 32, 32)):
         block = strip.block
         assert block.all_stages > 100
-        assert block.shared_bytes + 8 * (4 + 2 * block.stages) <= 227 * 1024
+        assert block.shared_bytes + 8 * (4 + 2 * block.stages) <= HOPPER.block_shared_bytes
 
 
 def test_kernels_without_room_are_left_to_others() -> None:
     primitive = GpuDirectTensor(GPU, FLOAT16)
     assert primitive.out_shape(layer_of((8, 8), Vec3(9, 9, 9)), Shape5(1, 8, 20, 20, 20)) is None
     many = layer_of((400, 8), Vec3(3, 3, 3))
-    assert GpuDirectTensor(GPU, HALVES).out_shape(many, Shape5(1, 400, 9, 9, 9)) is None
+    assert GpuDirectTensor(GPU, FLOAT16_PAIR).out_shape(many, Shape5(1, 400, 9, 9, 9)) is None
     assert primitive.out_shape(many, Shape5(1, 400, 9, 9, 9)) == Shape5(1, 8, 7, 7, 7)
     with pytest.raises(ValueError, match="gpu_direct_tensor does not apply"):
-        GpuDirectTensor(GPU, HALVES).cost(many, Shape5(1, 400, 9, 9, 9))
+        GpuDirectTensor(GPU, FLOAT16_PAIR).cost(many, Shape5(1, 400, 9, 9, 9))
 
 
 def test_older_gpus_have_no_such_instructions() -> None:
@@ -102,9 +105,9 @@ def test_older_gpus_have_no_such_instructions() -> None:
     assert direct_tensor.primitives(replace(GPU, capability=80)) == ()
 
 
-@given(st.integers(1, 40), extents(1, 300), st.sampled_from([FLOAT16, HALVES]))
+@given(st.integers(1, 40), extents(1, 300), st.sampled_from([FLOAT16, FLOAT16_PAIR]))
 def test_pieces_are_the_whole_output_and_fit_the_workspace(
-    n: int, size: Vec3, numbers: NumberFormat
+    n: int, size: Vec3, numbers: TensorFormat
 ) -> None:
     conv = layer_of((21, 80), Vec3(3, 2, 1))
     pieces = pieces_of(conv, numbers, Shape5.of(n, 21, size + conv.kernel - 1))
@@ -132,7 +135,7 @@ def test_strips_are_the_whole_output(size: Vec3) -> None:
 
 @formats
 @maps
-def test_memory_is_the_image_and_the_weights(numbers: NumberFormat, maps: tuple[int, int]) -> None:
+def test_memory_is_the_image_and_the_weights(numbers: TensorFormat, maps: tuple[int, int]) -> None:
     conv, shape = layer_of(maps, Vec3(2, 3, 1)), Shape5(3, maps[0], 20, 31, 40)
     pieces = pieces_of(conv, numbers, shape)
     memory = GpuDirectTensor(GPU, numbers).cost(conv, shape).memory
@@ -158,8 +161,8 @@ def test_weights_are_scaled_to_the_upper_range_of_float16(exponent: int) -> None
 
 
 @formats
-def test_sums_of_a_block_are_the_convolution(numbers: NumberFormat) -> None:
-    """What the kernel does to the layouts, with its addresses, in float64."""
+def test_sums_of_a_block_are_the_convolution(numbers: TensorFormat) -> None:
+    """Repeat the kernel's work on the layouts, with its addresses, in float64."""
     conv = layer_of((21, 13), Vec3(2, 3, 2))
     for block in blocks_for(conv, numbers):
         weights = random_weights(conv)
@@ -170,12 +173,12 @@ def test_sums_of_a_block_are_the_convolution(numbers: NumberFormat) -> None:
             ConvWeights(weights.weight, np.zeros(13, np.float32)),
         )[0]
         found = sums_of(block, image_of(x[0], block), weights_by_stage(weights.weight, block))
-        tolerance = 2e-6 if numbers is HALVES else 2e-3
+        tolerance = 2e-6 if numbers is FLOAT16_PAIR else 2e-3
         np.testing.assert_allclose(found[:13], expected, atol=tolerance * np.abs(expected).max())
 
 
 def image_of(x: np.ndarray, block: Block) -> np.ndarray:
-    """As ``image.cu`` writes it: (chunk, part, group of 8 maps, voxel, map)."""
+    """Return the image as ``image.cu`` writes it: (chunk, part, group of 8 maps, voxel, map)."""
     whole = np.zeros((block.chunks * IN_MAPS, *x.shape[1:]), np.float32)
     whole[: len(x)] = x
     parts = []
@@ -187,10 +190,10 @@ def image_of(x: np.ndarray, block: Block) -> np.ndarray:
 
 
 def sums_of(block: Block, image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The output (map, z, y, x) of a block's products, as ``multiply_stage`` addresses them."""
+    """Return the output (map, z, y, x) of a block, with the addresses of ``multiply_stage``."""
     k, seen, tiles = block.kernel, block.seen, block.subtile
     out = np.zeros((block.columns, *block.out))
-    terms = [(0, 0), (1, 0), (0, 1)] if block.numbers is HALVES else [(0, 0)]
+    terms = [(0, 0), (1, 0), (0, 1)] if block.numbers is FLOAT16_PAIR else [(0, 0)]
     matrices = np.arange(ROWS)[:, None] * seen.x + np.arange(ROWS)
     for chunk, (a, b) in ((chunk, term) for chunk in range(block.chunks) for term in terms):
         flat = weights[0, chunk].reshape(k.volume, block.numbers.parts, 2, block.columns, GROUP)
@@ -211,7 +214,7 @@ def sums_of(block: Block, image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 @needs_compiler
 @formats
-def test_sums_stay_in_registers(numbers: NumberFormat) -> None:
+def test_sums_stay_in_registers(numbers: TensorFormat) -> None:
     blocks = {b.subtile.x: b for b in blocks_for(layer_of((80, 80), Vec3(3, 3, 3)), numbers)}
     for block in blocks.values():  # what differs is how they store
         assert resource_usage(convolution_source(block, "relu"))["convolve"].spills == 0
@@ -220,7 +223,7 @@ def test_sums_stay_in_registers(numbers: NumberFormat) -> None:
 
 @needs_compiler
 @formats
-def test_any_layer_compiles(numbers: NumberFormat) -> None:
+def test_any_layer_compiles(numbers: TensorFormat) -> None:
     pieces = pieces_of(layer_of((5, 170), Vec3(3, 2, 1), "tanh"), numbers, Shape5(1, 5, 9, 9, 9))
     assert "convolve" in resource_usage(convolution_source(pieces.block, "tanh"))
 
@@ -243,7 +246,7 @@ def layers_of_all_kinds() -> list[tuple[Conv, Shape5]]:
 @formats
 @pytest.mark.parametrize(("layer", "shape"), layers_of_all_kinds())
 def test_layers_of_all_kinds_are_the_reference(
-    numbers: NumberFormat, layer: Conv, shape: Shape5
+    numbers: TensorFormat, layer: Conv, shape: Shape5
 ) -> None:
     primitive = GpuDirectTensor(GPU, numbers)
     case = random_case(layer, shape)
@@ -253,7 +256,7 @@ def test_layers_of_all_kinds_are_the_reference(
 @pytest.mark.gpu
 @formats
 @pytest.mark.parametrize("factor", [1e-30, 1e-4, 3e4, 1e30])
-def test_images_of_any_range_are_the_reference(numbers: NumberFormat, factor: float) -> None:
+def test_images_of_any_range_are_the_reference(numbers: TensorFormat, factor: float) -> None:
     primitive = GpuDirectTensor(GPU, numbers)
     layer = layer_of((20, 16), Vec3(3, 3, 3), "identity")
     case = random_case(layer, Shape5(2, 20, 9, 19, 23))

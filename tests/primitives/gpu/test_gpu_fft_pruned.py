@@ -11,16 +11,9 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda_kernels import resource_usage
 from znni.network.network import Conv
 from znni.primitives import reference
-from znni.primitives.gpu.fft_pruned.geometry import (
-    WORK_BYTES,
-    Spectrum,
-    amounts,
-    bytes_moved,
-    flops,
-    good_size,
-)
+from znni.primitives.gpu.fft_pruned.launch import SIDE, source, transpose_grid
 from znni.primitives.gpu.fft_pruned.primitive import GpuFftPruned
-from znni.primitives.gpu.fft_pruned.transforms import SIDE, source, transpose_grid
+from znni.primitives.gpu.fft_pruned.work import WORK_BYTES, PrunedWork, Spectrum, good_size
 
 
 @pytest.mark.parametrize(
@@ -46,7 +39,7 @@ def test_memory_is_what_was_published_less_what_is_pruned() -> None:
     out = Shape5(3, 11, 58, 59, 63)
     spectra = 2 * Spectrum.of(shape.size).numbers
     assert spectra == 2 * (64 // 2 + 1) * 63 * 60
-    needed = amounts(conv, shape, out)
+    needed = PrunedWork(shape, out, conv).amounts
     multiplying = needed.outputs + needed.inputs + needed.kernels + needed.kernel_columns
     published = shape.n * (shape.f + out.f) * spectra + 2 * shape.f * spectra
     assert 2 * multiplying <= published
@@ -75,14 +68,17 @@ def test_pruned_transforms_take_less_than_whole_ones() -> None:
 
 def test_work_grows_with_the_batch_less_than_in_proportion() -> None:
     conv = Conv("conv", 8, 8, Vec3(5, 5, 5), "relu")
-    one, four = Shape5(1, 8, 32, 32, 32), Shape5(4, 8, 32, 32, 32)
-    outs = [Shape5(n, 8, 28, 28, 28) for n in (1, 4)]
-    for cost in (flops, bytes_moved):
-        assert cost(conv, one, outs[0]) < cost(conv, four, outs[1]) < 4 * cost(conv, one, outs[0])
+    one, four = (
+        PrunedWork(Shape5(n, 8, 32, 32, 32), Shape5(n, 8, 28, 28, 28), conv) for n in (1, 4)
+    )
+    assert one.flops < four.flops < 4 * one.flops
+    arrays = four.shape.nbytes + four.out.nbytes
+    passes = [work.bytes_moved - arrays * work.shape.n // 4 for work in (one, four)]
+    assert passes[0] < passes[1] < 4 * passes[0]
 
 
 def test_the_order_of_transforms_is_a_convolution() -> None:
-    """What ``Forward``, the product and ``Inverse`` do, in NumPy, line by line."""
+    """Repeat ``Forward``, the product and ``Inverse`` in NumPy, line by line."""
     conv, shape = Conv("conv", 2, 3, Vec3(2, 3, 4), "identity"), Shape5(1, 2, 7, 9, 11)
     weights, x = random_weights(conv), random_input(shape)
     size = Spectrum.of(shape.size).size

@@ -16,29 +16,29 @@ from znni.network.network import Activation, Conv
 from znni.plans.accuracy import class_of
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.gpu.fft_tiled import primitive as fft_tiled
-from znni.primitives.gpu.fft_tiled import primitive as fft_tiled_float16
-from znni.primitives.gpu.fft_tiled.codelet_source import device_function
-from znni.primitives.gpu.fft_tiled.number_formats import FLOAT16, HALVES, NumberFormat
-from znni.primitives.gpu.fft_tiled.primitive import FASTEST, TILES, GpuFftTiled
-from znni.primitives.gpu.fft_tiled.product_source import SHARED_BYTES, product_shape
-from znni.primitives.gpu.fft_tiled.tile_batches import TileBatches
-from znni.primitives.gpu.fft_tiled.tile_extents import LENGTHS, tile_extents
-from znni.primitives.gpu.fft_tiled.tile_spectrum import frequencies
+from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
+from znni.primitives.gpu.fft_tiled.geometry import LENGTHS, frequencies, tile_extents
+from znni.primitives.gpu.fft_tiled.primitive import FASTEST, TILES, GpuFftTiled, primitives
+from znni.primitives.gpu.fft_tiled.product import product_shape
+from znni.primitives.gpu.fft_tiled.spectrum_formats import SPECTRA
+from znni.primitives.gpu.fft_tiled.transform import device_function
+from znni.primitives.gpu.fft_tiled.work import TileBatches
 
 GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
 
-formats = pytest.mark.parametrize("numbers", [HALVES, FLOAT16], ids=lambda numbers: numbers.name)
+formats = pytest.mark.parametrize(
+    "numbers", [BFLOAT16_PAIR, FLOAT16], ids=lambda numbers: numbers.name
+)
 
 
-def with_numbers(tile: int, numbers: NumberFormat) -> GpuFftTiled:
-    """The primitive of the catalogue."""
-    module = fft_tiled_float16 if numbers is FLOAT16 else fft_tiled
-    return next(p for p in module.primitives(GPU) if p.tile == tile)
+def with_numbers(tile: int, numbers: TensorFormat) -> GpuFftTiled:
+    """Return the primitive of the catalogue."""
+    return next(p for p in primitives(GPU) if (p.tile, p.numbers) == (tile, numbers))
 
 
 def executed(codelet: Codelet, values: list[float]) -> list[float]:
-    """What the CUDA C++ of a codelet gives, read as Python."""
+    """Return the results of a codelet's CUDA C++, run as Python."""
     source = device_function("f", codelet)
     body = source[source.index("{") + 1 : source.rindex("}")]
     statements = re.sub(r"const float |;", "", body).strip()
@@ -82,11 +82,11 @@ def test_tiles_hold_the_kernel_and_waste_little() -> None:
 @formats
 @pytest.mark.parametrize(("maps_in", "maps_out"), [(1, 80), (80, 80), (80, 200), (200, 3), (7, 5)])
 def test_products_fit_shared_memory_and_cover_the_maps(
-    maps_in: int, maps_out: int, numbers: NumberFormat
+    maps_in: int, maps_out: int, numbers: TensorFormat
 ) -> None:
-    product = product_shape(maps_in, maps_out, numbers)
+    product = product_shape(maps_in, maps_out, SPECTRA[numbers])
     assert product is not None
-    assert product.shared_bytes <= SHARED_BYTES
+    assert product.shared_bytes <= HOPPER.block_shared_bytes
     assert product.in_maps >= maps_in
     assert -(-maps_out // product.out_maps) * product.out_maps < maps_out + product.out_maps
     assert product.out_maps * 2 <= 256
@@ -94,13 +94,13 @@ def test_products_fit_shared_memory_and_cover_the_maps(
 
 def test_layers_of_too_many_maps_are_left_to_others() -> None:
     layer = Conv("wide", 2000, 8, Vec3(3, 3, 3), "relu")
-    assert GpuFftTiled(GPU, 16).out_shape(layer, Shape5(1, 2000, 16, 16, 16)) is None
+    assert GpuFftTiled(GPU, BFLOAT16_PAIR, 16).out_shape(layer, Shape5(1, 2000, 16, 16, 16)) is None
 
 
 @formats
 @pytest.mark.parametrize("maps", [(80, 80), (3, 17), (80, 200)])
 def test_workspace_holds_the_spectra_of_a_batch(
-    maps: tuple[int, int], numbers: NumberFormat
+    maps: tuple[int, int], numbers: TensorFormat
 ) -> None:
     layer = Conv("layer", *maps, Vec3(3, 4, 5), "relu")
     shape = Shape5(5, maps[0], 58, 55, 88)
@@ -108,10 +108,10 @@ def test_workspace_holds_the_spectra_of_a_batch(
     out = primitive.out_shape(layer, shape)
     assert out == Shape5(5, maps[1], 56, 52, 84)
     memory = primitive.cost(layer, shape).memory
-    product = product_shape(*maps, numbers)
+    product = product_shape(*maps, SPECTRA[numbers])
     assert product is not None
     tile = Vec3(16, 16, 16)
-    batches = TileBatches(layer, shape, out, tile, product)
+    batches = TileBatches(shape, out, layer, tile, product)
     assert batches.count == 5 * 4 * 4 * 7
     assert batches.batch % 64 == 0
     assert batches.batch * batches.batches >= batches.count
@@ -126,14 +126,15 @@ def test_workspace_holds_the_spectra_of_a_batch(
 
 
 def test_other_gpus_are_offered_nothing() -> None:
-    for module, others in ((fft_tiled, []), (fft_tiled_float16, [FASTEST])):
-        tiles = [primitive.tile for primitive in module.primitives(GPU)]
+    for numbers, others in ((BFLOAT16_PAIR, []), (FLOAT16, [FASTEST])):
+        tiles = [primitive.tile for primitive in primitives(GPU) if primitive.numbers is numbers]
         assert tiles == [*TILES, *others]
-        assert not module.primitives(replace(GPU, capability=80))
+    for capability in (80, 100):
+        assert not primitives(replace(GPU, capability=capability))
 
 
 def test_only_tf32_and_less_has_spectra_in_float16() -> None:
-    catalogue = {p.name: p for m in (fft_tiled, fft_tiled_float16) for p in m.primitives(GPU)}
+    catalogue = {p.name: p for p in primitives(GPU)}
     assert len(catalogue) == 2 * len(TILES) + 1
     assert class_of(catalogue["gpu_fft_tiled_24"]) == "float32"
     assert class_of(catalogue["gpu_fft_tiled_24_float16"]) == "tf32"
@@ -162,7 +163,7 @@ def layers_of_all_kinds() -> list[tuple[int, Conv, Shape5]]:
 @formats
 @pytest.mark.parametrize(("tile", "layer", "shape"), layers_of_all_kinds())
 def test_layers_of_all_kinds_are_the_reference(
-    tile: int, layer: Conv, shape: Shape5, numbers: NumberFormat
+    tile: int, layer: Conv, shape: Shape5, numbers: TensorFormat
 ) -> None:
     primitive = with_numbers(tile, numbers)
     case = random_case(layer, shape)
@@ -170,7 +171,7 @@ def test_layers_of_all_kinds_are_the_reference(
 
 
 def test_tiles_of_given_extents_are_cut_whatever_the_size() -> None:
-    primitive = GpuFftTiled(GPU, FASTEST, FLOAT16)
+    primitive = GpuFftTiled(GPU, FLOAT16, FASTEST)
     assert primitive.name == "gpu_fft_tiled_16x20x32_float16"
     layer = Conv("layer", 80, 80, Vec3(3, 3, 3), "relu")
     small, large = (
@@ -185,6 +186,6 @@ def test_tiles_of_given_extents_are_cut_whatever_the_size() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("maps", [(80, 80), (3, 17)])
 def test_tiles_of_given_extents_are_the_reference(maps: tuple[int, int]) -> None:
-    primitive = GpuFftTiled(GPU, FASTEST, FLOAT16)
+    primitive = GpuFftTiled(GPU, FLOAT16, FASTEST)
     case = random_case(Conv("layer", *maps, Vec3(3, 4, 2), "relu"), Shape5(2, maps[0], 31, 40, 67))
     assert_accurate(primitive, case, case.run(primitive))

@@ -15,8 +15,9 @@ from znni.machine.machine import Device
 from znni.network.network import Conv
 from znni.network.weights import ConvWeights, Float32
 from znni.primitives import reference
-from znni.primitives.gpu import tiled
-from znni.primitives.gpu.fft_tiled.primitive import primitives
+from znni.primitives.gpu import fft_tiled
+from znni.primitives.gpu.common.number_formats import FLOAT16
+from znni.primitives.gpu.fft_tiled.primitive import GpuFftTiled
 from znni.primitives.gpu.fft_tiled.ranges import (
     LEAST_EXPONENT,
     LEFT_BITS,
@@ -28,13 +29,14 @@ from znni.primitives.gpu.fft_tiled.ranges import (
 
 GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
 TILE = Vec3(24, 24, 24)
+PRIMITIVE = GpuFftTiled(GPU, FLOAT16, 24)
 LARGEST = 65504.0  # of float16
 SMALLEST = 2.0**-126  # of float32's normal numbers
 
 
 def from_cuda(function: str) -> Callable[..., int]:
-    """An expression of integers in ``float16.cuh``, as a function of Python's."""
-    source = Path(tiled.__file__).with_name("float16.cuh").read_text()
+    """Return an expression of integers in ``spectrum_float16.cuh`` as a function of Python's."""
+    source = Path(fft_tiled.__file__).with_name("spectrum_float16.cuh").read_text()
     found = re.search(rf"int {function}\(([^)]*)\) {{\s*return ([^;]*);", source)
     assert found is not None
     names = ", ".join(declared.split()[-1] for declared in found[1].split(","))
@@ -117,37 +119,35 @@ def hard_cases() -> dict[str, Case]:
 
 
 def test_the_hard_cases_are_ones_for_tiles_of_24() -> None:
-    primitive, case = primitives(GPU)[4], hard_cases()["zero"]
-    assert primitive.tile == 24
-    assert primitive.out_shape(case.layer, Shape5(*case.x.shape)) is not None
+    case = hard_cases()["zero"]
+    assert PRIMITIVE.out_shape(case.layer, Shape5(*case.x.shape)) is not None
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", hard_cases())
 def test_ranges_suit_whatever_comes(name: str) -> None:
-    primitive = primitives(GPU)[4]
     case = hard_cases()[name]
-    y = case.run(primitive)
+    y = case.run(PRIMITIVE)
     if name == "zero":
         np.testing.assert_array_equal(y, 0)
     else:
-        assert_accurate(primitive, case, y)
+        assert_accurate(PRIMITIVE, case, y)
 
 
 @pytest.mark.gpu
 def test_each_tile_and_each_output_map_is_as_exact_as_any() -> None:
-    primitive, cases = primitives(GPU)[4], hard_cases()
+    cases = hard_cases()
     dark = without_bias(cases["a dark half"])  # beside which float32 would round the products
-    error, products = error_and_products(dark, dark.run(primitive))
+    error, products = error_and_products(dark, dark.run(PRIMITIVE))
     assert np.abs(error[..., :22]).max() <= 1e-3 * np.abs(products[..., :22]).max()
     faint = without_bias(cases["faint kernels"])
-    error, products = error_and_products(faint, faint.run(primitive))
+    error, products = error_and_products(faint, faint.run(PRIMITIVE))
     by_map = (0, 2, 3, 4)
     assert (np.abs(error).max(by_map) <= 1e-3 * np.abs(products).max(by_map)).all()
 
 
 def error_and_products(case: Case, y: Float32) -> tuple[np.ndarray, np.ndarray]:
-    """Of an output, and what it is a sum of, without the bias."""
+    """Return the error of an output, and the sums of products, without the bias."""
     linear = reference.convolution(case.x, identity(case.layer), case.weights)
     assert case.weights is not None
     return y - linear, linear - case.weights.bias[:, None, None, None]

@@ -18,10 +18,15 @@ from znni.network.network import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.plans.accuracy import class_of
 from znni.primitives import reference
-from znni.primitives.gpu.common.rounding import rounded
+from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.number_formats import (
+    BFLOAT16_PAIR,
+    TF32,
+    TensorFormat,
+    rounded,
+)
 from znni.primitives.gpu.lowered_tensor.geometry import (
     MOST_COLUMNS,
-    SHARED_BYTES,
     UNIT_MAPS,
     Block,
     Tiling,
@@ -29,8 +34,7 @@ from znni.primitives.gpu.lowered_tensor.geometry import (
     planes_for,
     tiling_for,
 )
-from znni.primitives.gpu.lowered_tensor.lowered_convolution import source
-from znni.primitives.gpu.lowered_tensor.number_formats import HALVES, TF32, NumberFormat
+from znni.primitives.gpu.lowered_tensor.launch import source
 from znni.primitives.gpu.lowered_tensor.primitive import GpuLoweredTensor, primitives
 from znni.primitives.gpu.lowered_tensor.weights import weights_by_unit
 
@@ -38,7 +42,9 @@ GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
 PROCESSORS = 132
 CUBE = Vec3(3, 3, 3)
 
-formats = pytest.mark.parametrize("numbers", [HALVES, TF32], ids=lambda numbers: numbers.name)
+formats = pytest.mark.parametrize(
+    "numbers", [BFLOAT16_PAIR, TF32], ids=lambda numbers: numbers.name
+)
 kernels = pytest.mark.parametrize(
     "kernel", [Vec3(1, 1, 1), Vec3(2, 2, 2), CUBE, Vec3(4, 4, 4), Vec3(2, 1, 5)], ids=str
 )
@@ -53,12 +59,12 @@ def layer_of(maps: tuple[int, int], kernel: Vec3, activation: Activation = "relu
 @kernels
 @maps
 def test_blocks_fit_shared_memory_and_products(
-    numbers: NumberFormat, kernel: Vec3, maps: tuple[int, int]
+    numbers: TensorFormat, kernel: Vec3, maps: tuple[int, int]
 ) -> None:
     blocks = blocks_for(layer_of(maps, kernel), numbers)
     assert blocks
     for block in blocks:
-        assert block.shared_bytes <= SHARED_BYTES
+        assert block.shared_bytes <= HOPPER.block_shared_bytes
         assert block.columns <= MOST_COLUMNS
         assert block.set_columns % 8 == 0
         assert 0 <= block.set_columns - block.sums < 8
@@ -70,7 +76,7 @@ def test_blocks_fit_shared_memory_and_products(
 
 @given(extents(1, 300), st.integers(1, 70), st.sampled_from([CUBE, Vec3(1, 4, 2)]))
 def test_tiles_and_planes_are_the_whole_output(out: Vec3, n: int, kernel: Vec3) -> None:
-    tiling = tiling_for(layer_of((80, 3), kernel), HALVES, out)
+    tiling = tiling_for(layer_of((80, 3), kernel), BFLOAT16_PAIR, out)
     assert tiling.y * tiling.x <= tiling.block.voxels
     y, x = tiling.tiles(out)
     assert y * (tiling.y - kernel.y + 1) >= out.y > (y - 1) * (tiling.y - kernel.y + 1)
@@ -80,7 +86,7 @@ def test_tiles_and_planes_are_the_whole_output(out: Vec3, n: int, kernel: Vec3) 
 
 def test_few_images_are_divided_along_z() -> None:
     few, many = Shape5(1, 3, 98, 30, 30), Shape5(512, 3, 98, 30, 30)
-    tiling = tiling_for(layer_of((80, 3), CUBE), HALVES, few.size)
+    tiling = tiling_for(layer_of((80, 3), CUBE), BFLOAT16_PAIR, few.size)
     assert planes_for(tiling, few, PROCESSORS) < 10
     assert planes_for(tiling, many, PROCESSORS) > 40
 
@@ -92,9 +98,9 @@ def test_few_images_are_divided_along_z() -> None:
     ids=str,
 )
 def test_sums_of_a_block_are_the_convolution(
-    numbers: NumberFormat, maps: tuple[int, int], kernel: Vec3
+    numbers: TensorFormat, maps: tuple[int, int], kernel: Vec3
 ) -> None:
-    """What the kernel does to its layouts, with the lanes of the instruction, in float64."""
+    """Repeat the kernel's work on its layouts, with the lanes of the instruction, in float64."""
     conv = layer_of(maps, kernel, "identity")
     weight = random_weights(conv).weight
     block = blocks_for(conv, numbers)[0]
@@ -102,12 +108,12 @@ def test_sums_of_a_block_are_the_convolution(
     x = random_input(Shape5(1, maps[0], kernel.z + 4, tiling.y, tiling.x))
     expected = reference.convolution(x, conv, ConvWeights(weight, np.zeros(maps[1], np.float32)))[0]
     found = sums_of(tiling, x[0], weights_by_unit(weight, block))
-    tolerance = 1e-5 if numbers is HALVES else 1e-3
+    tolerance = 1e-5 if numbers is BFLOAT16_PAIR else 1e-3
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
 def sums_of(tiling: Tiling, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The output (map, z, y, x) of one tile, as ``convolve`` marches through its planes."""
+    """Return the output (map, z, y, x) of one tile, plane by plane, as ``convolve`` does."""
     block, kernel = tiling.block, tiling.block.kernel
     voxels = tiling.y * tiling.x
     sets = np.zeros((kernel.z, block.set_columns, voxels))
@@ -132,7 +138,7 @@ def sums_of(tiling: Tiling, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def products_of(block: Block, plane: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Columns x voxels: each thread of four has every fourth map, four of a unit."""
+    """Return columns x voxels: each thread of four has every fourth map, four of a unit."""
     whole = np.zeros((block.units * UNIT_MAPS, plane.shape[1]), np.float32)
     whole[: len(plane)] = plane
     of_threads = whole.reshape(block.units, 4, 4, -1)  # unit, which of its own, thread, voxel
@@ -156,7 +162,7 @@ def products_of(block: Block, plane: np.ndarray, right: np.ndarray) -> np.ndarra
 
 @pytest.mark.parametrize("products", [1, 2])
 def test_lanes_read_what_lanes_copied_from_all_banks(products: int) -> None:
-    """The addresses of ``bring`` and of the reads, in words, of a warp's unit."""
+    """Repeat the addresses of ``bring`` and of the reads, in words, for a warp's unit."""
     voxels = 16 * products
     copied = 32 // voxels
     there = {}
@@ -187,7 +193,7 @@ def test_numbers_are_rounded_to_the_nearest(value: float, bits: int) -> None:
 
 @formats
 @maps
-def test_memory_is_input_output_and_weights(numbers: NumberFormat, maps: tuple[int, int]) -> None:
+def test_memory_is_input_output_and_weights(numbers: TensorFormat, maps: tuple[int, int]) -> None:
     conv, shape = layer_of(maps, CUBE), Shape5(2, maps[0], 11, 22, 75)
     primitive = GpuLoweredTensor(GPU, numbers)
     out = primitive.out_shape(conv, shape)
@@ -202,7 +208,7 @@ def test_memory_is_input_output_and_weights(numbers: NumberFormat, maps: tuple[i
 
 
 def test_what_there_is_no_room_for_is_left_to_others() -> None:
-    primitive = GpuLoweredTensor(GPU, HALVES)
+    primitive = GpuLoweredTensor(GPU, BFLOAT16_PAIR)
     for maps, kernel in (((80, 80), CUBE), ((80, 3), Vec3(5, 5, 5)), ((4096, 3), CUBE)):
         shape = Shape5(1, maps[0], 20, 20, 20)
         assert primitive.out_shape(layer_of(maps, kernel), shape) is None
@@ -220,7 +226,7 @@ def test_other_gpus_have_no_such_instructions() -> None:
 @needs_compiler
 @formats
 @pytest.mark.parametrize("kernel", [Vec3(2, 2, 2), CUBE, Vec3(4, 4, 4)], ids=str)
-def test_sums_stay_in_registers(numbers: NumberFormat, kernel: Vec3) -> None:
+def test_sums_stay_in_registers(numbers: TensorFormat, kernel: Vec3) -> None:
     tiling = tiling_for(layer_of((80, 3), kernel), numbers, Vec3(48, 48, 48))
     assert resource_usage(source(tiling.block, "relu"))["convolve"].spills == 0
 
@@ -243,7 +249,7 @@ def layers_of_all_kinds() -> list[tuple[Conv, Shape5]]:
 @formats
 @pytest.mark.parametrize(("layer", "shape"), layers_of_all_kinds())
 def test_layers_of_all_kinds_are_the_reference(
-    numbers: NumberFormat, layer: Conv, shape: Shape5
+    numbers: TensorFormat, layer: Conv, shape: Shape5
 ) -> None:
     primitive = GpuLoweredTensor(GPU, numbers)
     case = random_case(layer, shape)
@@ -253,7 +259,7 @@ def test_layers_of_all_kinds_are_the_reference(
 @pytest.mark.gpu
 @formats
 @pytest.mark.parametrize("factor", [1e-25, 1e25])
-def test_images_of_any_range_are_the_reference(numbers: NumberFormat, factor: float) -> None:
+def test_images_of_any_range_are_the_reference(numbers: TensorFormat, factor: float) -> None:
     primitive = GpuLoweredTensor(GPU, numbers)
     case = random_case(layer_of((20, 3), CUBE, "identity"), Shape5(2, 20, 9, 19, 23))
     case = scaled(case, factor)

@@ -14,21 +14,24 @@ from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.engine import device_recombine
 from znni.machine.cuda_kernels import compile_offline, resource_usage
-from znni.primitives.gpu.fft_tiled.number_formats import FLOAT16, HALVES, NumberFormat
+from znni.primitives.gpu.common.hardware import REGISTERS
+from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
+from znni.primitives.gpu.fft_tiled.geometry import LENGTHS
 from znni.primitives.gpu.fft_tiled.primitive import FASTEST
-from znni.primitives.gpu.fft_tiled.product_source import product_shape
-from znni.primitives.gpu.fft_tiled.tile_extents import LENGTHS
-from znni.primitives.gpu.fft_tiled.transform_source import transform_shape
+from znni.primitives.gpu.fft_tiled.product import product_shape
+from znni.primitives.gpu.fft_tiled.spectrum_formats import SPECTRA
+from znni.primitives.gpu.fft_tiled.transform import transform_shape
 from znni.primitives.gpu.max_pooling import primitive as pooling
 
 pytestmark = pytest.mark.skipif(
     find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
 )
 
-REGISTERS = 64 * 1024  # of a multiprocessor
 FEW_BYTES = 32  # that a thread may spill of its line: it costs less than a block of fewer threads
 
-formats = pytest.mark.parametrize("numbers", [HALVES, FLOAT16], ids=lambda numbers: numbers.name)
+formats = pytest.mark.parametrize(
+    "numbers", [BFLOAT16_PAIR, FLOAT16], ids=lambda numbers: numbers.name
+)
 
 
 @pytest.mark.parametrize("window", [Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(4, 4, 4), Vec3(1, 2, 2)])
@@ -66,11 +69,11 @@ def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
 @formats
 @pytest.mark.parametrize("tile", [*map(Vec3.of, LENGTHS), FASTEST], ids=str)
 def test_transforms_of_tiles_keep_their_lines_in_registers(
-    tile: Vec3, numbers: NumberFormat
+    tile: Vec3, numbers: TensorFormat
 ) -> None:
     kernel = Vec3(3, 3, 3)
     for inverse in (False, True):
-        shape = transform_shape(tile, kernel, numbers, inverse=inverse)
+        shape = transform_shape(tile, kernel, SPECTRA[numbers], inverse=inverse)
         (usage,) = resource_usage(shape.source("relu")).values()
         assert usage.spills <= FEW_BYTES
         assert usage.registers * shape.threads * shape.blocks <= REGISTERS
@@ -80,9 +83,9 @@ def test_transforms_of_tiles_keep_their_lines_in_registers(
 @formats
 @pytest.mark.parametrize("maps", [(1, 80), (80, 80), (80, 3), (200, 80)])
 def test_products_of_spectra_keep_their_sums_in_registers(
-    maps: tuple[int, int], numbers: NumberFormat
+    maps: tuple[int, int], numbers: TensorFormat
 ) -> None:
-    shape = product_shape(*maps, numbers)
+    shape = product_shape(*maps, SPECTRA[numbers])
     assert shape is not None
     usage = resource_usage(shape.source())["multiply_spectra"]
     assert usage.spills == 0

@@ -24,6 +24,7 @@ from znni.plans.primitive import UsesGpu, convolved, without_gpu
 from znni.plans.side_by_side import Share, SideBySide
 from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
+from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR
 from znni.primitives.gpu.fft_tiled.primitive import GpuFftTiled
 from znni.primitives.host_and_gpu.cuda_lanes import CudaLanes, adding_source
 from znni.primitives.host_and_gpu.host_ram import BUDGETS, HostRam, build_parts
@@ -39,7 +40,7 @@ GIB = 2**30
 
 
 def host_ram(gib: int = 4) -> HostRam:
-    return HostRam(HOST, GPU, GpuFftTiled(GPU, 16), gib)
+    return HostRam(HOST, GPU, GpuFftTiled(GPU, BFLOAT16_PAIR, 16), gib)
 
 
 @pytest.mark.parametrize("gib", BUDGETS)
@@ -48,7 +49,7 @@ def test_pieces_stay_within_the_budget(gib: int) -> None:
     assert memory.gpu_working <= gib * GIB
     assert memory.working == SHAPE.nbytes + 4 * 8 * 80 * 100**3
     assert (memory.resident, memory.workspace) == (0, 0)
-    base = GpuFftTiled(GPU, 16).cost(HIDDEN, SHAPE._replace(n=1)).memory
+    base = GpuFftTiled(GPU, BFLOAT16_PAIR, 16).cost(HIDDEN, SHAPE._replace(n=1)).memory
     assert memory.gpu_resident >= base.resident / 2  # tiles of other extents in thinner slabs
 
 
@@ -57,7 +58,9 @@ def test_a_layer_takes_no_less_than_its_transfers() -> None:
     floor = max(SHAPE.nbytes, 4 * 8 * 80 * 100**3) / GPU.link
     assert cost.seconds is not None
     assert floor < cost.seconds < 1.25 * floor
-    slow = HostRam(HOST, replace(GPU, link=5e9), GpuFftTiled(GPU, 16), 4).cost(HIDDEN, SHAPE)
+    slow = HostRam(HOST, replace(GPU, link=5e9), GpuFftTiled(GPU, BFLOAT16_PAIR, 16), 4).cost(
+        HIDDEN, SHAPE
+    )
     assert slow.seconds == pytest.approx(10 * cost.seconds, rel=0.1)
     assert slow.memory == cost.memory  # which a plan promises wherever it was made
 
@@ -103,7 +106,7 @@ def test_side_by_side_takes_the_memory_of_both_and_the_time_of_the_slower() -> N
 
 
 def test_side_by_side_is_found_by_what_a_plan_notes() -> None:
-    known = fake_catalogue(host_ram(), GpuFftTiled(GPU, 16))
+    known = fake_catalogue(host_ram(), GpuFftTiled(GPU, BFLOAT16_PAIR, 16))
     using = "host_ram_4GiB_gpu_fft_tiled_16"
     both = found(known, AtOnce(ShareBy(3, "conv"), ShareBy(5, using)))
     assert both is not None

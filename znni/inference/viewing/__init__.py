@@ -1,4 +1,4 @@
-"""A page to look at an output over its input: sections of both, in one HTML file."""
+"""HTML page that shows sections of an output over its input."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from znni.volumes.stored import StoredVolume
 
 __all__ = ["LazyArray", "Page", "view"]
 
-MOST_MAPS = 4  # of an output that a page holds
+MOST_MAPS = 4  # maps of an output on a page
 UNKNOWN_INPUT = (
-    "does not say what it was computed from, as outputs of znni infer do; whether it belongs to "
-    "this input cannot be told"
+    "does not say what it was computed from, as outputs of znni infer do; it may belong to another "
+    "input"
 )
 
 
 @dataclass(frozen=True)
 class Page:
-    """What was made for looking at an output.
+    """Page made for an output.
 
     Attributes:
-        path: of the page.
-        region: the input voxels that it shows.
-        stride: every so many of them along each axis.
-        napari: a line for a shell that opens both in napari.
-        neuroglancer: the same for Neuroglancer.
-        notes: what was assumed of the two.
+        path: the HTML file.
+        region: the input voxels that the page shows.
+        stride: step between the voxels shown, along each axis.
+        napari: shell command that opens input and output in napari.
+        neuroglancer: shell command that opens them in Neuroglancer.
+        notes: assumptions about input and output.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class Page:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Where the page is, what was assumed, and the lines."""
+        """Return the page's place, the notes and the commands."""
         notes = "".join(f"note: {note}\n" for note in self.notes)
         return (
             f"{self.path}: {_of_input(self.region, self.stride)}\n{notes}"
@@ -68,21 +68,22 @@ def view(
     stride: int | None = None,
     overwrite: bool = False,
 ) -> Page:
-    """Write a page that shows an output over its input, with all that it needs in one file.
+    """Write a page that shows an output over its input, complete in one HTML file.
 
     Args:
-        source: the input, a file or a URL as of ``znni.infer``.
-        out: its output; one of another program, of the input's extents, is shown with a note.
+        source: the input, a file or a URL as in ``znni.infer``.
+        out: the output of that input. The output of another program is shown with a note, if its
+            extents are the input's.
         page: the HTML file to write; by default the output's name with ``.html``, in this folder.
-        dataset: of an input with several.
-        region: input voxels to show, as ``numpy.s_[10:20, :, 5:]``; by default all that have
-            output where that is quickly read, and else as many as a page holds, from their middle.
-        stride: show every so many voxels; by default the least with which a page holds them.
-        overwrite: replace a page that is there.
+        dataset: dataset of the input, if its file has several.
+        region: input voxels to show, such as ``numpy.s_[10:20, :, 5:]``. By default all that have
+            output if they can be read quickly, otherwise as many from their middle as a page holds.
+        stride: step between voxels shown; by default the smallest that fits a page.
+        overwrite: replace an existing page.
 
     Raises:
-        InvalidInput: a volume cannot be opened, the two do not belong together, the region has no
-            output, or the page is there already or cannot be written.
+        InvalidInput: a volume cannot be opened, input and output do not belong together, or the
+            region has no output. Or the page exists already or cannot be written.
         RunFailed: a volume cannot be read.
     """
     path = Path(page) if page else Path(f"{stem(str(out))}.html")
@@ -119,7 +120,7 @@ def _input(volume: Volume, box: Box, stride: int) -> Picture:
 def _maps(output: Volume, box: Box, stride: int) -> list[Picture]:
     stored = output.attribute("scale") if isinstance(output, StoredVolume) else None
     try:
-        scale = 1.0 if stored is None else float(stored)  # times a value is what the network gave
+        scale = 1.0 if stored is None else float(stored)  # factor to the network's values
     except (TypeError, ValueError):
         raise InvalidInput(
             f"the output's attribute 'scale' is {stored!r}; give an output of znni infer"
@@ -139,7 +140,7 @@ def _of_input(region: Box, stride: int) -> str:
 
 def _write(path: Path, content: Mapping[str, Any], pictures: Sequence[Picture]) -> None:
     template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    text = json.dumps(content).replace("<", "\\u003c")  # no tag ends in it
+    text = json.dumps(content).replace("<", "\\u003c")  # no HTML tag can end inside the data
     tags = "\n".join(f'<img hidden alt="" src="{picture.address}">' for picture in pictures)
     page = template.replace("/*DATA*/null", text).replace("<!--PICTURES-->", tags)
     try:

@@ -1,4 +1,4 @@
-"""Volumes as arrays that other viewers slice."""
+"""Volumes as arrays that other viewers can slice."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from znni.volumes.locate import open_volume
 
 
 class LazyArray:
-    """A volume in any format, read as it is indexed.
+    """Volume in any format, read when it is indexed.
 
     Args:
-        source: as of ``znni.infer``.
-        dataset: of a file with several.
+        source: a file, URL or array, as in ``znni.infer``.
+        dataset: dataset of a file that has several.
 
     Attributes:
         shape: extents (f, z, y, x).
         ndim: 4.
-        dtype: of the values.
+        dtype: type of the values.
 
     Example:
         >>> napari.Viewer().add_image(LazyArray("boundaries.zarr"))
 
     Raises:
-        InvalidInput: nothing there that is a volume.
+        InvalidInput: the source is not a volume.
     """
 
     ndim = 4
@@ -39,7 +39,7 @@ class LazyArray:
         self.dtype = self._volume.read(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).dtype
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
-        """The values of integers and slices, one for each axis or fewer."""
+        """Return the values at integers and slices, at most one for each axis."""
         given = key if isinstance(key, tuple) else (key,)
         if Ellipsis in given:
             at = given.index(Ellipsis)
@@ -58,7 +58,7 @@ class LazyArray:
         return np.asarray(values[dropped])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """All of it, in memory."""
+        """Return all values, in memory."""
         return np.array(self[:], dtype, copy=copy)
 
 

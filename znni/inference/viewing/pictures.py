@@ -1,4 +1,4 @@
-"""Volumes as pictures: all planes of a sample, in a grid."""
+"""Volumes as pictures: all planes of a sample in a grid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLAB = 2**24  # values read at a time
 
 
 def sampled(volume: Volume, feature: int, box: Box, stride: int) -> NDArray[np.float32]:
-    """One map (z, y, x) of a box, every so many voxels along each axis."""
+    """Return one map (z, y, x) of a box, sampled with a stride along each axis."""
     plane = volume.features * box.size.y * box.size.x
     depth = max(1, SLAB // plane // stride) * stride
     slabs = []
@@ -30,7 +30,10 @@ def sampled(volume: Volume, feature: int, box: Box, stride: int) -> NDArray[np.f
 
 
 def range_of(values: NDArray[np.float32], *, output: bool) -> tuple[float, float]:
-    """What black and white stand for: 0 to 1 of probabilities, else all but the extremes."""
+    """Return the values of black and white.
+
+    These are 0 and 1 for an output of probabilities, otherwise percentiles that leave out extremes.
+    """
     finite = values[np.isfinite(values)]
     if not finite.size or (output and finite.min() >= 0 and finite.max() <= 1):
         return 0.0, 1.0
@@ -40,13 +43,13 @@ def range_of(values: NDArray[np.float32], *, output: bool) -> tuple[float, float
 
 @dataclass(frozen=True)
 class Picture:
-    """A sample as the page takes it.
+    """Picture of a sample on the page.
 
     Attributes:
-        name: for people.
-        low: what black stands for.
-        high: what white stands for.
-        address: of its planes as a PNG, which is in the address.
+        name: name shown to people.
+        low: value shown as black.
+        high: value shown as white.
+        address: data URL that holds the planes as a PNG.
     """
 
     name: str
@@ -56,12 +59,12 @@ class Picture:
 
     @property
     def shades(self) -> dict[str, Any]:
-        """All but the picture itself."""
+        """Everything except the picture itself."""
         return {"name": self.name, "low": self.low, "high": self.high}
 
 
 def picture_of(name: str, values: NDArray[np.float32], low: float, high: float) -> Picture:
-    """Values (z, y, x) in shades between two of them."""
+    """Return a picture of values (z, y, x), in shades of grey from ``low`` to ``high``."""
     shades = (np.nan_to_num(values, nan=low) - low) / (high - low) * 255
     grid = planes_in_grid(np.rint(shades.clip(0, 255)).astype(np.uint8))
     encoded = b64encode(grey_png(grid)).decode()
@@ -69,12 +72,12 @@ def picture_of(name: str, values: NDArray[np.float32], low: float, high: float) 
 
 
 def grid_columns(size: Vec3) -> int:
-    """How many planes lie side by side, for a grid about as high as it is wide."""
+    """Return the number of planes in a row, for a grid about as high as it is wide."""
     return max(1, isqrt(ceil(size.z * size.y / size.x)))
 
 
 def planes_in_grid(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Planes of (z, y, x) row by row; what is left of the last row is black."""
+    """Arrange planes (z, y, x) in rows; unused places of the last row are black."""
     depth, height, width = values.shape
     columns = grid_columns(Vec3(depth, height, width))
     rows = ceil(depth / columns)

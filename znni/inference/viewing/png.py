@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-UP = 2  # the filter that stores each byte less the one above it
+UP = 2  # the filter that stores each byte minus the one above it
 
 
 def grey_png(picture: NDArray[np.uint8]) -> bytes:
-    """A picture (rows, columns) as the bytes of a file."""
+    """Return a picture (rows, columns) as the bytes of a PNG file."""
     rows, columns = picture.shape
     above = np.vstack([np.zeros((1, columns), np.uint8), picture[:-1]])
     lines = np.empty((rows, columns + 1), np.uint8)

@@ -1,4 +1,4 @@
-"""Which voxels a page shows."""
+"""Choice of the voxels that a page shows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
 from znni.volumes.stored import StoredVolume
 
-EXTENT = 192  # most voxels along an axis of a page
-WHOLE = 2**28  # voxels of an output that is read whole for its page
+EXTENT = 192  # most voxels of a page along an axis
+WHOLE = 2**28  # largest output, in voxels, that is read whole for a page
 ZERO = Vec3(0, 0, 0)
 
 
 def offset_of(output: Volume, volume: Volume) -> Vec3:
-    """The input voxel that an output's first one stands for.
+    """Return the input voxel that the output's first voxel stands for.
 
     Raises:
-        InvalidInput: the output does not say, lies outside of the input, or was computed from one
+        InvalidInput: the output does not say, lies outside the input, or was computed from an input
             of other extents.
     """
     extents = _stored(output, "source_extents")
@@ -44,12 +44,12 @@ def offset_of(output: Volume, volume: Volume) -> Vec3:
 
 
 def names_input(output: Volume) -> bool:
-    """Whether an output says of which extents its input was; those of other programs do not."""
+    """Return whether an output records its input's extents; outputs of other programs do not."""
     return _stored(output, "source_extents") is not None
 
 
 def _stored(output: Volume, name: str) -> Vec3 | None:
-    """An attribute of three integers, where there is one."""
+    """Return an attribute of three integers; None if there is none."""
     stored = output.attribute(name) if isinstance(output, StoredVolume) else None
     if stored is None:
         return None
@@ -65,16 +65,16 @@ def _stored(output: Volume, name: str) -> Vec3 | None:
 def shown(
     possible: Box, region: tuple[slice, slice, slice] | None, stride: int | None
 ) -> tuple[Box, int]:
-    """What is shown of the voxels that have output, and every how many of them.
+    """Return the box of voxels to show, and the step between them.
 
     Args:
         possible: the voxels that have output.
-        region: those asked for. By default all of them where that is quickly read, and else as
-            many as a page holds from their middle.
-        stride: as asked for.
+        region: the voxels that the user wants. By default all of them if they can be read quickly,
+            otherwise as many from their middle as a page holds.
+        stride: the step that the user wants; None for the smallest that fits.
 
     Raises:
-        InvalidInput: the region has no output, or is more than a page holds at this stride.
+        InvalidInput: the region has no output, or does not fit a page at this stride.
     """
     if stride is not None and stride < 1:
         raise InvalidInput(f"stride is {stride}; give 1 or more")

@@ -1,4 +1,4 @@
-"""Lines for a shell that open an input and its output in other viewers."""
+"""Shell commands that open an input and its output in other viewers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import shlex
 from znni.core.shapes import Vec3
 from znni.core.volume import Grid
 
-# What Neuroglancer calls units; others it is not told.
+# Neuroglancer's symbols for units; other units are left out.
 SI = {"meter": "m", "millimeter": "mm", "micrometer": "um", "nanometer": "nm", "angstrom": "A"}
 
 
 def napari_line(source: str, dataset: str | None, out: str, grid: Grid, offset: Vec3) -> str:
-    """A line that opens both in napari, the output over the input.
+    """Return a shell command that opens both in napari, the output over the input.
 
     Args:
         source: the input.
-        dataset: of it.
+        dataset: dataset of the input.
         out: the output.
-        grid: of the input.
-        offset: the input voxel that the output's first one stands for.
+        grid: place of the input in space.
+        offset: the input voxel that the output's first voxel stands for.
     """
     origin = tuple(at * step for at, step in zip(offset, grid.scale, strict=True))
     return _python(
@@ -35,7 +35,10 @@ def napari_line(source: str, dataset: str | None, out: str, grid: Grid, offset: 
 
 
 def neuroglancer_line(source: str, dataset: str | None, out: str, grid: Grid, offset: Vec3) -> str:
-    """A line that serves both to Neuroglancer, and prints where; as ``napari_line``."""
+    """Return a shell command that serves both to Neuroglancer and prints the address.
+
+    The arguments are those of ``napari_line``.
+    """
     units = json.dumps(["", *(SI.get(unit or "", "") for unit in grid.units)])
     return _python(
         "import neuroglancer as ng",

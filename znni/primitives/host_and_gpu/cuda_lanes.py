@@ -19,21 +19,21 @@ from znni.primitives.gpu.common.activation import activate_over_maps, activation
 
 THREADS = 256
 
-# Bytes from row to row that CUDA's copies of rows take.
+# The largest distance of rows, in bytes, that CUDA copies.
 MOST_PITCH = 2**31 - 1
 
 
 class CudaLanes:
     """Streams of the current GPU, for the pieces of one layer.
 
-    Copies run beside the host and each other where its memory is page-locked; the driver makes
-    others through memory of its own.
+    Copies run beside the host and beside each other if the host's memory is page-locked. Otherwise
+    the driver copies through memory of its own.
 
     Args:
-        activation: of the layer.
+        activation: the layer's activation.
 
     Attributes:
-        device: the GPU, as what a ``with`` block runs on.
+        device: the GPU. A ``with`` block of it makes it the current one.
     """
 
     def __init__(self, activation: Activation) -> None:
@@ -43,24 +43,24 @@ class CudaLanes:
         self._add, self._add_last = (_adding(found) for found in ("identity", activation))
 
     def buffer(self, shape: Shape5) -> Any:
-        """Memory of the arena in use, if there is one."""
+        """Return an array, in the memory of the arena in use, if there is one."""
         return device_workspace(shape, np.float32)
 
     def upload(self, x: Float32, into: Any) -> None:
-        """Start copying."""
+        """Start to copy an array to the GPU."""
         _copy(x, into, cupy().cuda.runtime.memcpyHostToDevice, self.uploading)
 
     def download(self, y: Any, into: Float32) -> None:
-        """Start copying."""
+        """Start to copy an array to the host."""
         _copy(into, y, cupy().cuda.runtime.memcpyDeviceToHost, self.downloading)
 
     def call(self, run: Run, x: Any, into: Any) -> None:
-        """Start its kernels."""
+        """Start the kernels of a primitive."""
         with self.computing, output_into(into):
             run(x)
 
     def add(self, partial: Any, into: Any, *, last: bool) -> None:
-        """One pass over both."""
+        """Add a partial sum, in one pass over both arrays; softmax follows the last."""
         kernel = self._add_last if last else self._add
         blocks = -(-into.size // THREADS)
         with self.computing:
@@ -69,7 +69,7 @@ class CudaLanes:
                 activate_over_maps(into, self._activation)
 
     def wait(self) -> None:
-        """Until all is done that was asked for."""
+        """Wait until all work is done."""
         for stream in (self.uploading, self.computing, self.downloading):
             stream.synchronize()
 
@@ -78,11 +78,11 @@ def _copy(here: Float32, there: Any, kind: int, stream: Any) -> None:
     """Copy between an array of the host and a C-contiguous one of the GPU, in few calls.
 
     Args:
-        here: the host's; its last axis is contiguous. Where all but its first are, too, as of a
-            slab of all maps, one call copies all of it.
-        there: the GPU's.
-        kind: which way, as CUDA has it.
-        stream: that does it.
+        here: the host's array, whose last axis is contiguous. If all axes but the first are, as in
+            a slab of all maps, one call copies all of it.
+        there: the GPU's array.
+        kind: the direction, as CUDA names it.
+        stream: the stream that copies.
     """
     runtime = cupy().cuda.runtime
     host, gpu, row = here.ctypes.data, there.data.ptr, here[0].nbytes
@@ -99,7 +99,7 @@ def _copy(here: Float32, there: Any, kind: int, stream: Any) -> None:
 
 
 def adding_source(activation: Activation) -> str:
-    """CUDA of the kernel ``add_partial``."""
+    """Return the CUDA source of ``add_partial``."""
     return activation_source(activation) + source_beside(__file__, "add_partial.cu")
 
 

@@ -1,9 +1,10 @@
 """Convolution on a GPU of tensors that stay in the host's memory.
 
-ZNNi's "GPU + host RAM" layer (Zlateski, Lee and Seung, 2016, section VII-A): a layer is divided
-into pieces small enough for the GPU, each of which is brought there, computed by one of the GPU's
-own primitives, and brought back, all three at a time (``sub_layer_loop``). So a layer takes as long
-as the slowest of them, which is the link for all but the largest kernels.
+This is ZNNi's "GPU + host RAM" layer (Zlateski, Lee and Seung, 2016, section VII-A). A layer is
+divided into pieces that are small enough for the GPU. Each piece is brought there, computed by one
+of the GPU's own primitives, and brought back; the three steps run side by side for different pieces
+(``sub_layer_loop``). So a layer takes as long as the slowest step, which is the link for all but
+the largest kernels.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers
 
 GIB = 2**30
 
-# GiB of the GPU that the pieces of a call may take, the primitive's workspace included. More are of
-# use only where images are huge: a dozen pieces on their way keep the link busy.
+# GiB of the GPU that the pieces of a call may take, with the primitive's workspace. More help only
+# if images are huge, because a dozen pieces keep the link busy.
 BUDGETS = (1, 4, 16)
 
 
 class Chosen(NamedTuple):
-    """How a layer is divided.
+    """The way in which a layer is divided.
 
     Attributes:
         sub_layers: the pieces.
-        costs: of computing one piece by a part of the weights, and how many parts cost as much.
+        costs: pairs of a cost of one piece by a part of the weights, and how many parts have it.
     """
 
     sub_layers: SubLayers
@@ -48,13 +49,13 @@ class Chosen(NamedTuple):
 
     @property
     def working(self) -> int:
-        """Bytes of the GPU within a call."""
+        """Bytes on the GPU within a call."""
         workspace = max(cost.memory.workspace for _, cost in self.costs)
         return self.sub_layers.amounts.buffer_bytes + workspace
 
     @property
     def resident(self) -> int:
-        """Bytes of the GPU between calls."""
+        """Bytes on the GPU between calls."""
         return sum(times * cost.memory.resident for times, cost in self.costs)
 
 
@@ -63,10 +64,10 @@ class HostRam:
     """One of a GPU's primitives, for tensors of the host.
 
     Attributes:
-        device: the host, where input and output are.
-        gpu: where pieces are computed.
-        base: what computes them.
-        gib: GiB of the GPU for them.
+        device: the host, which has input and output.
+        gpu: the GPU that computes pieces.
+        base: the GPU's primitive that computes them.
+        gib: GiB of the GPU that pieces may take.
     """
 
     device: Device
@@ -76,26 +77,26 @@ class HostRam:
 
     @property
     def name(self) -> str:
-        """Such as ``host_ram_4GiB_gpu_fft_tiled_16``."""
+        """The name in the catalogue, such as ``host_ram_4GiB_gpu_fft_tiled_16``."""
         return f"host_ram_{self.gib}GiB_{self.base.name}"
 
     @property
     def accuracy(self) -> float:
-        """Of the GPU's primitive."""
+        """The relative error that the GPU's primitive promises."""
         return self.base.accuracy
 
     @property
     def version(self) -> int:
-        """Of the GPU's primitive."""
+        """The version of the GPU's primitive."""
         return self.base.version
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Of a convolution that the GPU's primitive does in pieces within the budget."""
+        """Return the shape of the output; None if no pieces fit the primitive and the budget."""
         found = _chosen(self, layer, shape)
         return found and found.sub_layers.out
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Input and output on the host; on the GPU pieces of both and what computes one."""
+        """Return the cost: input and output on the host, pieces and their primitive on the GPU."""
         chosen = self._applicable(layer, shape)
         parts, amounts = chosen.sub_layers, chosen.sub_layers.amounts
         computing = sum(times * nominal_time(self.base, cost) for times, cost in chosen.costs)
@@ -117,7 +118,7 @@ class HostRam:
         """Build the GPU's primitive for each part of the weights.
 
         Raises:
-            RunFailed: the GPU's memory does not suffice, or it fails in another way.
+            RunFailed: the GPU has too little memory, or fails in another way.
         """
         from znni.primitives.host_and_gpu.cuda_lanes import CudaLanes
 
@@ -133,7 +134,7 @@ class HostRam:
             with device_errors(self.gpu.name), lanes.device:
                 try:
                     compute_sub_layers(lanes, parts, runs, x, y)
-                finally:  # of arrays that they still work on none may be freed
+                finally:  # no array may be freed while streams still use it
                     lanes.wait()
             return y
 
@@ -146,7 +147,7 @@ class HostRam:
 def build_parts(
     base: Primitive, parts: SubLayers, weights: ConvWeights
 ) -> dict[tuple[Part, Part], Run]:
-    """What computes a piece by each part of the weights; the last input maps' has the bias."""
+    """Build what computes pieces by each part of the weights; the last input maps add the bias."""
     runs = {}
     for (outs, ins), conv in parts.blocks.items():
         weight = np.ascontiguousarray(weights.weight[outs.slice, ins.slice])
@@ -160,7 +161,7 @@ def build_parts(
 
 @lru_cache(maxsize=2**16)
 def _chosen(primitive: HostRam, layer: Operation, shape: Shape5) -> Chosen | None:
-    """The split with the least traffic that the GPU's primitive does within the budget."""
+    """Return the split with the least traffic that fits the GPU's primitive and the budget."""
     base, budget = primitive.base, primitive.gib * GIB
     out = convolved(layer, shape)
     if out is None or not isinstance(layer, Conv):
@@ -176,7 +177,7 @@ def _chosen(primitive: HostRam, layer: Operation, shape: Shape5) -> Chosen | Non
 
 
 def _costs(base: Primitive, parts: SubLayers) -> tuple[tuple[int, Cost], ...] | None:
-    """Of a piece by each part of the weights; None where one does not apply."""
+    """Return the cost of a piece by each part of the weights, or None if the base declines one."""
     costs = []
     for conv, times in parts.block_counts.items():
         shape = parts.input_shape(conv.in_features)
@@ -187,5 +188,5 @@ def _costs(base: Primitive, parts: SubLayers) -> tuple[tuple[int, Cost], ...] | 
 
 
 def primitives(host: Device, gpu: Device, on_gpu: Mapping[str, Primitive]) -> tuple[HostRam, ...]:
-    """Each of the GPU's primitives, within each budget."""
+    """Return each of the GPU's primitives, within each budget."""
     return tuple(HostRam(host, gpu, base, gib) for base in on_gpu.values() for gib in BUDGETS)

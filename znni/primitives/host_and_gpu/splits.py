@@ -1,8 +1,8 @@
-"""How a layer may be divided into pieces for a GPU, and which way moves the fewest bytes.
+"""The ways to divide a layer into pieces for a GPU, in the order of the bytes that they move.
 
-ZNNi (Zlateski, Lee and Seung, 2016), section VII-A, divides a layer by its batch, and where that
-is not enough by output and input maps. Slabs of planes are between these here: their inputs
-overlap by a kernel's extent less one, while each piece of the output maps needs all of the input.
+ZNNi (Zlateski, Lee and Seung, 2016), section VII-A, divides a layer by its batch, and if that is
+not enough, by output and input maps. We try slabs of planes before maps: the inputs of slabs
+overlap by a kernel's extent less one, but each piece of the output maps needs all of the input.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import NamedTuple
 from znni.core.shapes import Shape5
 from znni.network.network import Conv
 
-# Maps that the primitives of a GPU work on together: pieces of more are multiples of it.
+# Maps that a GPU's primitives work on together: larger pieces have a multiple of these.
 MAPS_TOGETHER = 16
 
-# What a piece costs whatever its size, as bytes on their way: its kernels are started, and read
-# the layer's transformed weights anew. And the share of a transfer's time that a GPU takes to go
-# over the same numbers again.
+# The cost of a piece of any size, in bytes of transfer: its kernels start, and read the layer's
+# transformed weights anew. And the share of a transfer's time in which a GPU passes over the same
+# numbers again.
 PIECE_BYTES = 4 * 2**20
 AGAIN = 1 / 8
 
 
 class Split(NamedTuple):
-    """The extents of a piece: all pieces but the last of the maps have them.
+    """The extents of pieces. Only the last pieces along the maps may have fewer maps.
 
     Attributes:
-        items: of the batch; divides it.
-        planes: of the output along z; the last slab is shifted back to have as many.
+        items: items of the batch, a divisor of all.
+        planes: output planes along z. The last slab is shifted back to have as many.
         outs: output maps.
-        ins: input maps, whose sums are added up.
+        ins: input maps. The sums of their parts are added up.
     """
 
     items: int
@@ -43,20 +43,20 @@ class Split(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """What a layer in pieces comes to.
+    """The numbers of pieces and bytes of a layer in pieces.
 
     Attributes:
-        places: pieces of the batch and of the planes.
+        places: pieces of the batch times slabs of planes.
         outputs: pieces of the output, each of which is brought to the host once.
-        inputs: how often a piece of the input is brought to the GPU. One that has all maps stays
-            there for all output maps.
+        inputs: how often a piece of the input is brought to the GPU. A piece of all input maps
+            stays there for all output maps.
         uploaded: bytes brought to the GPU.
         downloaded: bytes brought to the host.
-        input_buffers: places on the GPU for pieces of the input: one is filled while the other is
+        input_buffers: buffers on the GPU for pieces of the input: one is filled while the other is
             read.
-        output_buffers: those for pieces of the output: one is written while the other is brought
-            away.
-        buffer_bytes: of all these, and of one more for sums to be added.
+        output_buffers: buffers on the GPU for pieces of the output: one is written while the other
+            is brought to the host.
+        buffer_bytes: bytes of all buffers, with one more if sums are to be added.
     """
 
     places: int
@@ -70,13 +70,13 @@ class Amounts(NamedTuple):
 
 
 def amounts(layer: Conv, shape: Shape5, out: Shape5, split: Split) -> Amounts:
-    """What a layer comes to in pieces of these extents.
+    """Return the pieces and bytes of a layer in pieces of these extents.
 
     Args:
         layer: the convolution.
-        shape: of its input.
-        out: of its output.
-        split: the extents of a piece.
+        shape: the shape of its input.
+        out: the shape of its output.
+        split: the extents of pieces.
     """
     items, planes, outs, ins = split
     adds = ins < shape.f
@@ -99,10 +99,10 @@ def amounts(layer: Conv, shape: Shape5, out: Shape5, split: Split) -> Amounts:
 
 
 def _traffic(shape: Shape5, out: Shape5, amount: Amounts) -> float:
-    """Bytes that would take as long on their way as a layer in pieces, as a measure of them.
+    """Return the time of a layer in pieces, in bytes of transfer, to compare ways by.
 
-    The input is transformed for each part of the output maps, and the output for each of the
-    input maps.
+    The input is transformed anew for each part of the output maps, and the output for each part of
+    the input maps.
     """
     places, outputs, inputs, uploaded, downloaded, *_ = amount
     again = (outputs // places - 1) * shape.nbytes
@@ -112,23 +112,27 @@ def _traffic(shape: Shape5, out: Shape5, amount: Amounts) -> float:
 
 
 def overlapped(count: int, *stages: float) -> float:
-    """The time of equal pieces that go through stages one after another, from that of each stage.
+    """Return the time of equal pieces that go through stages one after another.
 
-    The first piece goes through all of them, and then the slowest sets the pace.
+    The first piece goes through all stages; then the slowest stage sets the pace.
+
+    Args:
+        count: how many pieces there are.
+        stages: the time of all pieces in each stage.
     """
     return (sum(stages) + (count - 1) * max(stages)) / count
 
 
 def splits(layer: Conv, shape: Shape5, out: Shape5, budget: float = inf) -> Iterator[Split]:
-    """Ways to divide a layer whose pieces have a place on the GPU, the least traffic first.
+    """Yield the ways to divide a layer whose pieces fit the GPU, the least traffic first.
 
-    Input maps are divided last, where nothing else is small enough. Softmax needs all output maps
-    at a time.
+    Input maps are divided last, if nothing else is small enough. With softmax, output maps are not
+    divided, because it needs all of them.
 
     Args:
         layer: the convolution.
-        shape: of its input.
-        out: of its output.
+        shape: the shape of its input.
+        out: the shape of its output.
         budget: bytes for the pieces of input and output.
     """
     for summed in (False, True):
@@ -137,12 +141,12 @@ def splits(layer: Conv, shape: Shape5, out: Shape5, budget: float = inf) -> Iter
                 yield split
 
 
-# The budgets and primitives of one call ask one after another.
+# The budgets and primitives of one call ask for the same ways one after another.
 @lru_cache(maxsize=16)
 def _by_traffic(
     layer: Conv, shape: Shape5, out: Shape5, *, summed: bool
 ) -> list[tuple[float, int, Split]]:
-    """Traffic, bytes and way, with or without sums over parts of the input maps, in order."""
+    """Return traffic, bytes and way in order, with or without sums over parts of input maps."""
     outs = _map_sizes(out.f) if layer.activation != "softmax" else [out.f]
     single = product((1,), _halves(out.z), outs)
     if summed:
@@ -156,7 +160,7 @@ def _by_traffic(
 
 
 def _pieces(total: int, size: int) -> int:
-    """How many there are of so many, with the last one that is smaller."""
+    """Return how many pieces a total has; the last one may be smaller."""
     return -(-total // size)
 
 
@@ -165,7 +169,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _halves(number: int) -> list[int]:
-    """The number, and half of each until there is one, rounded up."""
+    """Return a number and its halves down to 1, rounded up."""
     found = [number]
     while found[-1] > 1:
         found.append(-(-found[-1] // 2))
@@ -173,7 +177,7 @@ def _halves(number: int) -> list[int]:
 
 
 def _map_sizes(maps: int) -> list[int]:
-    """Maps of a piece: halves of all, in whole groups where there are more than one."""
+    """Return possible maps of a piece: halves of all, in whole groups if there are several."""
     rounded = {
         min(maps, -(-n // MAPS_TOGETHER) * MAPS_TOGETHER) if n > MAPS_TOGETHER else n
         for n in _halves(maps)

@@ -1,9 +1,8 @@
 """The loop over a layer's pieces: bring a piece's input, compute it, bring its output back.
 
-The three go on at the same time, each in order, for different pieces. What one may begin with is
-said by events alone, so that the loop asks for all work at once and waits at its end. What it runs
-on is behind ``Lanes``: a GPU, or, in tests, anything that does the same in any order that the
-events allow.
+The three steps run at the same time, each in order, for different pieces. Events alone say when a
+step may begin, so the loop asks for all work at once, and its caller waits. ``Lanes`` do the work:
+those of a GPU, or, in tests, any that work in an order that the events allow.
 """
 
 from __future__ import annotations
@@ -17,40 +16,40 @@ from znni.network.weights import Float32
 from znni.plans.primitive import Run
 from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers
 
-# Of a GPU.
+# An array of a GPU.
 DeviceArray: TypeAlias = Any
 
-# Of a stream: that all asked of it so far is done.
+# An event of a stream: it comes when all earlier work of the stream is done.
 Event: TypeAlias = Any
 
 
 class Stream(Protocol):
-    """Does what it is asked for in order, while other streams do theirs."""
+    """A queue of work that is done in order, while other streams do theirs."""
 
     def record(self) -> Event:
-        """An event: when all that was asked for so far is done."""
+        """Return an event that comes when all work so far is done."""
 
     def wait_event(self, event: Event) -> None:
-        """Begin with what is asked for from now on when an event has come."""
+        """Begin later work only when an event has come."""
 
 
 class Lanes(Protocol):
-    """Where a layer's pieces are worked on."""
+    """The streams that work on a layer's pieces."""
 
     @property
     def uploading(self) -> Stream:
-        """Does what ``upload`` asks for."""
+        """The stream of ``upload``."""
 
     @property
     def computing(self) -> Stream:
-        """Does what ``call`` and ``add`` ask for."""
+        """The stream of ``call`` and ``add``."""
 
     @property
     def downloading(self) -> Stream:
-        """Does what ``download`` asks for."""
+        """The stream of ``download``."""
 
     def buffer(self, shape: Shape5) -> DeviceArray:
-        """An array, whatever is in it."""
+        """Return an uninitialised array."""
 
     def upload(self, x: Float32, into: DeviceArray) -> None:
         """Bring an array of the host to the GPU."""
@@ -59,7 +58,7 @@ class Lanes(Protocol):
         """Let a primitive compute ``into`` from ``x``."""
 
     def add(self, partial: DeviceArray, into: DeviceArray, *, last: bool) -> None:
-        """Add a partial sum; to the ``last`` one, apply the layer's activation."""
+        """Add a partial sum; after the ``last`` one, apply the layer's activation."""
 
     def download(self, y: DeviceArray, into: Float32) -> None:
         """Bring an array to the host."""
@@ -75,12 +74,12 @@ def compute_sub_layers(
     """Ask for all pieces of a layer. The caller waits for the lanes.
 
     Args:
-        lanes: where.
+        lanes: the streams that do the work.
         sub_layers: the pieces.
-        runs: what computes each part of the weights, without activation where input maps are
-            divided, and with the bias in the last part of these alone.
+        runs: functions that compute pieces by each part of the weights. If input maps are divided,
+            they do not apply the activation, and only those of the last input maps add the bias.
         x: the layer's input.
-        y: its output.
+        y: the layer's output.
     """
     amounts, split = sub_layers.amounts, sub_layers.split
     inputs = _places(lanes, amounts.input_buffers, sub_layers.input_shape(split.ins))
@@ -117,12 +116,12 @@ def compute_sub_layers(
 
 
 class _Place:
-    """Where one piece at a time is on the GPU.
+    """A buffer on the GPU that has one piece at a time.
 
     Attributes:
-        array: for the largest piece.
-        full: when what is to be read is there.
-        free: when it was read, and the next may come.
+        array: memory for the largest piece.
+        full: the event after which the piece may be read.
+        free: the event after which the next piece may be written.
     """
 
     def __init__(self, lanes: Lanes, shape: Shape5) -> None:
@@ -130,10 +129,10 @@ class _Place:
         self.full = self.free = lanes.computing.record()
 
     def of_maps(self, maps: Part) -> DeviceArray:
-        """The part for a piece with so many maps. Where these are divided the batch is, too."""
+        """Return the part for a piece of so many maps; if maps are divided, so is the batch."""
         return self.array[:, : maps.length]
 
 
 def _places(lanes: Lanes, count: int, shape: Shape5) -> Iterator[_Place]:
-    """Places that take turns."""
+    """Return places that take turns, forever."""
     return cycle([_Place(lanes, shape) for _ in range(count)])

@@ -21,12 +21,12 @@ class Part(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many."""
+        """The number of indices."""
         return self.stop - self.start
 
     @property
     def slice(self) -> slice:
-        """Of an array's axis."""
+        """The slice of an array's axis."""
         return slice(self.start, self.stop)
 
 
@@ -34,8 +34,8 @@ class SubLayer(NamedTuple):
     """One piece: a part of the input maps of a part of the output.
 
     Attributes:
-        items: of the batch.
-        planes: of the output along z.
+        items: items of the batch.
+        planes: output planes along z.
         outs: output maps.
         ins: input maps.
     """
@@ -47,7 +47,7 @@ class SubLayer(NamedTuple):
 
     @property
     def weights(self) -> tuple[Part, Part]:
-        """The part of the layer's weights that it is computed with."""
+        """The part of the layer's weights that the piece needs."""
         return self.outs, self.ins
 
 
@@ -57,9 +57,9 @@ class SubLayers:
 
     Attributes:
         layer: the convolution.
-        shape: of its input.
-        out: shape of its output.
-        split: the extents of a piece.
+        shape: the shape of its input.
+        out: the shape of its output.
+        split: the extents of pieces.
     """
 
     layer: Conv
@@ -68,7 +68,7 @@ class SubLayers:
     split: Split
 
     def __iter__(self) -> Iterator[SubLayer]:
-        """The pieces in order: those of one part of the output follow each other."""
+        """Yield the pieces in order: those of one part of the output follow each other."""
         return (
             SubLayer(items, planes, outs, ins)
             for items in _parts(self.shape.n, self.split.items)
@@ -79,17 +79,17 @@ class SubLayers:
 
     @property
     def out_parts(self) -> list[Part]:
-        """Of the output maps."""
+        """The parts of the output maps."""
         return _parts(self.out.f, self.split.outs)
 
     @property
     def in_parts(self) -> list[Part]:
-        """Of the input maps."""
+        """The parts of the input maps."""
         return _parts(self.shape.f, self.split.ins)
 
     @property
     def blocks(self) -> dict[tuple[Part, Part], Conv]:
-        """The convolution that each part of the weights makes."""
+        """The convolution of each part of the weights."""
         return {
             (outs, ins): self.block(outs.length, ins.length)
             for outs, ins in product(self.out_parts, self.in_parts)
@@ -97,53 +97,53 @@ class SubLayers:
 
     @property
     def block_counts(self) -> dict[Conv, int]:
-        """These convolutions, four at most, and how many parts of the weights make each."""
+        """The convolutions of all parts, four at most, and how many parts have each."""
         outs, ins = _lengths(self.out.f, self.split.outs), _lengths(self.shape.f, self.split.ins)
         return {self.block(o, i): outs[o] * ins[i] for o, i in product(outs, ins)}
 
     def block(self, outs: int, ins: int) -> Conv:
-        """The convolution of so many output and input maps.
+        """Return the convolution of so many output and input maps.
 
-        Where input maps are divided it is without activation, which follows when all are added.
+        If input maps are divided it has no activation, because that follows the last sum.
         """
         layer = self.layer
         activation = layer.activation if self.split.ins == self.shape.f else "identity"
         return Conv(layer.name, ins, outs, layer.kernel, activation)
 
     def input_of(self, piece: SubLayer) -> tuple[slice, slice, slice]:
-        """Where a piece's input lies in the layer's: items, maps and planes."""
+        """Return where a piece's input lies in the layer's: items, maps and planes."""
         planes = slice(piece.planes.start, piece.planes.stop + self.layer.kernel.z - 1)
         return piece.items.slice, piece.ins.slice, planes
 
     def output_of(self, piece: SubLayer) -> tuple[slice, slice, slice]:
-        """Where a piece's output lies in the layer's: items, maps and planes."""
+        """Return where a piece's output lies in the layer's: items, maps and planes."""
         return piece.items.slice, piece.outs.slice, piece.planes.slice
 
     def input_shape(self, ins: int) -> Shape5:
-        """Of a piece's input of so many maps."""
+        """Return the shape of a piece's input of so many maps."""
         planes = self.split.planes + self.layer.kernel.z - 1
         return Shape5(self.split.items, ins, planes, self.shape.y, self.shape.x)
 
     def output_shape(self, outs: int) -> Shape5:
-        """Of a piece's output of so many maps."""
+        """Return the shape of a piece's output of so many maps."""
         return Shape5(self.split.items, outs, self.split.planes, self.out.y, self.out.x)
 
     @cached_property
     def amounts(self) -> Amounts:
-        """How many pieces there are, and their bytes."""
+        """The numbers of pieces and bytes."""
         return amounts(self.layer, self.shape, self.out, self.split)
 
     @property
     def adds(self) -> bool:
-        """Whether sums over parts of the input maps are added up."""
+        """True if the input maps are divided, so that partial sums are added up."""
         return self.split.ins < self.shape.f
 
     def seconds(self, link: float, computing: float) -> float:
-        """Of all pieces, with uploads, computing and downloads at a time.
+        """Return the time of all pieces, with uploads, computing and downloads side by side.
 
         Args:
             link: bytes per second, each way.
-            computing: seconds of all pieces' computing.
+            computing: seconds in which the GPU computes all pieces.
         """
         found = self.amounts
         up, down = found.uploaded / link, found.downloaded / link
@@ -155,13 +155,13 @@ def _parts(total: int, size: int) -> list[Part]:
 
 
 def _lengths(total: int, size: int) -> dict[int, int]:
-    """Of these parts, and how many have each."""
+    """Return the lengths of these parts, and how many parts have each."""
     whole, left = divmod(total, size)
     return {size: whole} | ({left: 1} if left else {})
 
 
 def _slabs(total: int, size: int) -> Iterator[Part]:
-    """As ``_parts``, but all of them as large."""
+    """Yield parts of equal size: the last one is shifted back."""
     for first in range(0, total, size):
         start = min(first, total - size)
         yield Part(start, start + size)

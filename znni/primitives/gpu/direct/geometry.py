@@ -1,4 +1,4 @@
-"""How a direct convolution is divided among blocks, warps and threads of a GPU.
+"""The division of a direct convolution among blocks, warps and threads of a GPU.
 
 This is arithmetic on sizes, which needs no device.
 """
@@ -51,7 +51,7 @@ FEW_TAPS = 8
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes at a time, all known when its kernel is compiled.
+    """The work of a block at a time, all known when its kernel is compiled.
 
     Attributes:
         kernel: extents of the kernel.

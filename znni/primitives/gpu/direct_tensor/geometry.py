@@ -1,4 +1,4 @@
-"""How a direct convolution on tensor cores is divided among blocks, and what they keep.
+"""The division of a direct convolution on tensor cores among blocks, and their memory.
 
 This is arithmetic on sizes, which needs no device.
 """
@@ -51,9 +51,9 @@ MOST_STAGE_BYTES = 24 * 1024
 LEAST_STAGES, MOST_STAGES = 2, 8
 MOST_KEPT = 60  # each has two barriers of 8 bytes in the KiB that is left
 
-# Cycles of an H200's multiprocessor, measured: of a product for each of its columns, or for its two
-# sides, which it reads from shared memory, and the share of these that it sustains; and of a sector
-# of memory that is written whole, or in part, which means that it is read first.
+# Cycles of an H200's multiprocessor, measured. A product takes cycles for each of its columns, or
+# for its two sides, which it reads from shared memory; it sustains a share of that rate. A sector
+# of memory takes cycles if it is written whole, and more if in part, because it is read first.
 COLUMN_CYCLES = 0.5
 SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
 SUSTAINED = 0.8
@@ -62,7 +62,7 @@ SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 
 @dataclass(frozen=True)
 class Block:
-    """What a block computes at a time, all known when its kernel is compiled.
+    """The work of a block at a time, all known when its kernel is compiled.
 
     Attributes:
         numbers: the format of image and weights.
@@ -117,12 +117,12 @@ class Block:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether weights are brought once for all blocks that follow each other."""
+        """True if weights are brought once for all blocks that follow each other."""
         return self.passes == 1 and self.stages == self.all_stages
 
     @property
     def fits(self) -> bool:
-        """Whether shared memory has room for it."""
+        """True if shared memory has room for the block."""
         return self.stages >= min(LEAST_STAGES, self.all_stages)
 
     @property

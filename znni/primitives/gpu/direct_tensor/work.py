@@ -22,10 +22,10 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     Strip,
 )
 
-# Output voxels of a piece. They are many times what a GPU computes at once, because some of its
-# multiprocessors wait at the end of a piece, but few beside what memory holds. Large outputs have
-# pieces of this share: a GPU's queue holds a thousand launches, and should not be empty while the
-# host copies.
+# Output voxels of a piece. They are many more than a GPU computes at once, because some of its
+# multiprocessors wait at the end of a piece. They are few beside those that memory holds. Large
+# outputs have pieces of this share: a GPU's queue holds a thousand launches, and should not be
+# empty while the host copies.
 PIECE_VOXELS = 2**21
 PIECE_SHARE = 1 / 4
 
