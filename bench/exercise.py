@@ -22,7 +22,7 @@ import typer
 from numpy.typing import NDArray
 
 from bench import session
-from bench.patches import free_gpu_bytes, release_gpu_memory
+from bench.patches import release_gpu_memory
 from bench.record import Row
 from znni.core.errors import RunFailed
 from znni.core.options import OutputType
@@ -204,19 +204,13 @@ def kept_beside(primitives: Iterable[Primitive]) -> Iterator[Row]:
         primitives: for GPUs.
     """
     recombined()  # and with it what CUDA takes to begin
-    begun = _free()
+    begun = release_gpu_memory()
     for primitive in primitives:
-        before = _free()
+        before = release_gpu_memory()
         exercise([primitive], poison=False)
-        after = _free()
+        after = release_gpu_memory()
         yield {
             "name": primitive.name,
             "kept_mib": (before - after) / 2**20,
             "so_far_mib": (begun - after) / 2**20,
         }
-
-
-def _free() -> int:
-    """Return the free bytes, once all that is no longer in use is given back."""
-    release_gpu_memory()
-    return free_gpu_bytes()

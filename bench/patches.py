@@ -153,7 +153,8 @@ def free_gpu_bytes() -> int:
     return int(cupy().cuda.Device().mem_info[0])
 
 
-def release_gpu_memory() -> None:
-    """Return what CuPy keeps of the GPU, once nothing refers to it."""
+def release_gpu_memory() -> int:
+    """Give back what CuPy keeps of the GPU and nothing refers to; return the free bytes then."""
     gc.collect()
     cupy().get_default_memory_pool().free_all_blocks()
+    return free_gpu_bytes()

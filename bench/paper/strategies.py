@@ -14,7 +14,7 @@ import typer
 from bench import session
 from bench.accuracy import patch_input
 from bench.paper.published import published
-from bench.patches import free_gpu_bytes, release_gpu_memory
+from bench.patches import release_gpu_memory
 from bench.record import Row, load
 from planner.exhaustive import Search
 from planner.partition import CutPoint
@@ -251,7 +251,7 @@ def _predicted(plan: Plan) -> Row:
 def _run(plan: Plan, enough: float) -> Row:
     """Time a patch while all stages are at work, with the peak memory of host and GPU."""
     gc.collect()  # what the last plan's runner held
-    free = _free() if plan.gpu_memory else 0
+    free = release_gpu_memory() if plan.gpu_memory else 0
     with peak_memory() as peak:
         building = perf_counter()
         runner = PatchRunner(plan, catalogue(plan.machine), random_weights(plan.network, 0))
@@ -274,14 +274,8 @@ def _run(plan: Plan, enough: float) -> Row:
         "peak_gib": peak.highest / 2**30,
     }
     if plan.gpu_memory:
-        row["gpu_peak_gib"] = (free - _free()) / 2**30
+        row["gpu_peak_gib"] = (free - release_gpu_memory()) / 2**30
     return row
-
-
-def _free() -> int:
-    """Return the free bytes of the GPU, once all that is no longer in use is given back."""
-    release_gpu_memory()
-    return free_gpu_bytes()
 
 
 def plan_on(

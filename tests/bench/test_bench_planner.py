@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import inf
 from pathlib import Path
 from typing import Unpack
@@ -15,6 +16,8 @@ from test_workspace_division import slots
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.layers import layer
+from bench.paper.micro_batches import compare_divisions
 from bench.paper.published import published
 from bench.paper.shares import SHARES, compare_shares
 from bench.paper.strategies import STRATEGIES, compare_strategies, plan_on, run_planned
@@ -23,10 +26,13 @@ from bench.record import Row, load, save
 from bench.search import time_search
 from bench.table import table
 from planner.choices import Slot, fastest_within
+from planner.cost_model import BUILT_IN
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Shape5, Vec3
 from znni.inference.planning import SearchOptions, search
-from znni.machine.machine import DeviceKind
+from znni.machine.machine import DeviceKind, Machine
 from znni.network.network_file import load_network
+from znni.primitives.catalogue import catalogue
 
 NETWORKS = MACHINES.parent / "networks"
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
@@ -133,6 +139,21 @@ def test_shares_are_predicted_and_measured() -> None:
     assert rows[0]["gain"] == 1
     without = compare_shares(NETWORK, 32, 1 << 30, [], "built-in", None, lambda _: None)
     assert not any("seconds" in row for row in without)
+
+
+def test_a_batch_is_cut_to_stay_within_a_workspace(machine: Machine) -> None:
+    conv, shape = layer(Vec3.of(3), 4, 4), Shape5.of(4, 4, Vec3.of(10))
+    name = "fft_data_parallel"
+    primitive = catalogue(machine)[name]
+    limit = primitive.cost(conv, shape._replace(n=1)).memory.workspace
+    assert limit < primitive.cost(conv, shape).memory.workspace
+    rows = compare_divisions(machine, conv, shape, [limit], [name], BUILT_IN, QUICK)
+    whole, *cut = json.loads(json.dumps(rows))
+    assert whole["skipped"] == "nothing stays within the limit"
+    for row in cut:
+        assert row["chosen"] == f"4x1 {name}"
+        assert row["seconds"] > 0
+    assert len(table("micro-batches", rows).splitlines()) == 5
 
 
 def test_an_unknown_family_is_refused() -> None:
