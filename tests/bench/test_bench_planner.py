@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import MACHINES
 from quick_benchmarks import NETWORK, QUICK
-from test_workspace_division import slots
+from slots import slots
 from typer.testing import CliRunner
 
 from bench.__main__ import app

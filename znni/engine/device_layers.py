@@ -31,7 +31,7 @@ from znni.plans.primitive import Catalogue
 from znni.plans.segments import Step
 
 # What the driver rounds allocations up to, and what it keeps for code of kernels and for libraries
-# once they are called: all primitives together 30 MiB (`python -m bench gpu-memory`).
+# once they are called: all primitives together 30 MiB (`python -m bench exercise --memory`).
 DRIVER_BYTES = 48 * 2**20
 
 DEVICE_BYTES = capacity_with_alignment(0) + DRIVER_BYTES
