@@ -1,1 +1,1 @@
-"""Side-by-side measurements of znni's primitives and plans, and of its peers."""
+"""Benchmarks: one command for each question, see ``README.md`` in this folder."""

@@ -1,4 +1,4 @@
-"""``python -m bench COMMAND``: measure, print a table, save the JSON; print and draw saved ones."""
+"""Measure, print a table and save it as JSON; print and draw saved results."""
 
 from __future__ import annotations
 
@@ -7,82 +7,73 @@ from collections.abc import Callable
 
 import typer
 
-from bench.gpu_commands import (
-    gpu_exercise_command,
-    gpu_layers_command,
-    gpu_memory_command,
-    gpu_networks_command,
-    gpu_profile_command,
-)
-from bench.layer_commands import (
-    handing_out_command,
-    layer_command,
-    micro_batches_command,
-    scaling_command,
-)
-from bench.ledger_commands import kills_command, ledger_command
-from bench.network_commands import network_command, profile_command
-from bench.planner_commands import (
-    machine_command,
+from bench.end_to_end import end_to_end_command
+from bench.exercise import exercise_command
+from bench.handing_out import handing_out_command
+from bench.layers import layers_command
+from bench.ledger import ledger_command
+from bench.network import network_command
+from bench.paper.micro_batches import micro_batches_command
+from bench.paper.shares import shares_command
+from bench.paper.strategies import (
+    machine_plans_command,
     run_strategies_command,
-    search_command,
-    shares_command,
     strategies_command,
-    top_plans_command,
 )
+from bench.profile import profile_command
 from bench.record import revision
-from bench.result_commands import (
-    choices_command,
-    join_command,
-    plot_command,
-    report_command,
-    table_command,
-)
-from bench.volume_commands import end_to_end_command, volumes_command
+from bench.report import plot_command, report_command, table_command
+from bench.scaling import scaling_command
+from bench.search import search_command
+from bench.top_plans import top_plans_command
+from bench.volumes import volumes_command
 from znni.cli.values import usage_error
 from znni.core.errors import ZnniError
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "layer": layer_command,
-    "micro-batches": micro_batches_command,
+    "layers": layers_command,
+    "network": network_command,
+    "profile": profile_command,
+    "top-plans": top_plans_command,
+    "search": search_command,
     "scaling": scaling_command,
     "handing-out": handing_out_command,
-    "network": network_command,
-    "top-plans": top_plans_command,
-    "profile": profile_command,
-    "machine-plans": machine_command,
-    "strategies": strategies_command,
-    "run-strategies": run_strategies_command,
-    "search": search_command,
-    "shares": shares_command,
-    "gpu-exercise": gpu_exercise_command,
-    "gpu-layers": gpu_layers_command,
-    "gpu-memory": gpu_memory_command,
-    "gpu-networks": gpu_networks_command,
-    "gpu-profile": gpu_profile_command,
+    "exercise": exercise_command,
     "volumes": volumes_command,
     "end-to-end": end_to_end_command,
-    "kills": kills_command,
     "ledger": ledger_command,
-    "join": join_command,
-    "choices": choices_command,
     "table": table_command,
     "report": report_command,
     "plot": plot_command,
 }
+PAPER_COMMANDS: dict[str, Callable[..., None]] = {
+    "machine-plans": machine_plans_command,
+    "strategies": strategies_command,
+    "run-strategies": run_strategies_command,
+    "micro-batches": micro_batches_command,
+    "shares": shares_command,
+}
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich help gives flags a type, as if they took a value
-    help=__doc__,
-)
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+
+def group(commands: dict[str, Callable[..., None]], text: str | None) -> typer.Typer:
+    """Return an app with these commands."""
+    made = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich help gives flags a type, as if they took a value
+        help=text,
+    )
+    for name, command in commands.items():
+        made.command(name)(command)
+    return made
+
+
+app = group(COMMANDS, __doc__)
+app.add_typer(group(PAPER_COMMANDS, "Reproduce tables of papers."), name="paper")
 
 
 def main() -> None:
-    """Run a command; an error that a user can mend is one line."""
+    """Run a command; an error that a user can fix is one line."""
     arguments = sys.argv[1:] or ["--help"]
     revision()
     try:

@@ -1,34 +1,83 @@
-"""Relative error against float64, at a sample of output voxels."""
+"""Inputs that every process makes alike, and errors against float64 of what comes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from bench.noise import ORIGIN, patch_input
-from bench.on_device import Elsewhere
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.network import Conv, Network, Pool, PooledConv
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.primitives.reference import activation, convolution, pooling
 
-SAMPLES = 64
+ORIGIN = Vec3(0, 0, 0)
+SAMPLES = 64  # voxels of a layer's output that are judged
 UNPOOLED = Pool("none", Vec3(1, 1, 1))
 CORNER = 2  # voxels per axis of a network's output that are judged in a corner
 
-
-# What gives the output (f', z, y, x) of an image (f, z, y, x) by plain pooling, in float64.
+# A function from an image (f, z, y, x) to the output (f', z, y, x), by plain pooling in float64.
 Pooled: TypeAlias = Callable[[Float32], NDArray[np.floating]]
+
+
+def normal(shape: Shape5) -> Float32:
+    """Return standard normal numbers; a smaller batch is the start of a larger one."""
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def patch_input(network: Network, patch: Vec3, start: Vec3 = ORIGIN) -> Float32:
+    """Return noise in 0..1 for one patch, (f, z, y, x), of one endless volume.
+
+    Where patches overlap, their output voxels are the same numbers.
+
+    Args:
+        network: its field of view is added to the patch.
+        patch: output voxels per axis.
+        start: its first output voxel.
+    """
+    size = patch + network.field_of_view - 1
+    x = np.zeros((network.in_features, *size), np.float32)
+    for axis, (first, extent) in enumerate(zip((0, *start), x.shape, strict=True)):
+        along = np.random.default_rng(axis).random(first + extent, dtype=np.float32)[first:]
+        x += along.reshape([extent if other == axis else 1 for other in range(4)])
+    return np.asarray(np.mod(x, 1, out=x))
+
+
+class Elsewhere(Protocol):
+    """An array, wherever it is, whose parts are NumPy arrays."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+
+    def __getitem__(self, index: Any, /) -> Any:
+        """Return a part."""
+
+
+class OnDevice:
+    """An array of CuPy or PyTorch, of which only the parts asked for come to the host.
+
+    Args:
+        array: wherever it is.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.shape = tuple(array.shape)
+
+    def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
+        part = self._array[index]
+        found = part.get() if hasattr(part, "get") else part.float().cpu().numpy()
+        return np.asarray(found)
 
 
 def sampled_error(
     x: Elsewhere, y: Elsewhere, layer: Conv | PooledConv, weights: ConvWeights
 ) -> float:
-    """The largest error at random voxels, all maps, relative to the largest value there.
+    """Return the largest error at random voxels, relative to the largest value there.
 
     Args:
         x: input (n, f, z, y, x).
@@ -56,12 +105,12 @@ class Corners(NamedTuple):
     """The voxels of a patch's output that ``CornerReference`` judges.
 
     They are total pooling apart, so that plain pooling gives them too. The first and the last
-    are of different fragments and, where a patch is computed in tiles, of different tiles.
+    belong to different fragments and, if a patch is computed in tiles, to different tiles.
 
     Attributes:
         patch: output voxels per axis.
         first: (f', z, y, x) from the first voxel on.
-        last: the same up to the last voxel; None where that is not computed.
+        last: the same up to the last voxel; None if that is not computed.
     """
 
     patch: Vec3
@@ -70,7 +119,7 @@ class Corners(NamedTuple):
 
 
 def corners(network: Network, y: Elsewhere) -> Corners:
-    """Both corners of a patch's output (f', Z, Y, X)."""
+    """Return both corners of a patch's output (f', Z, Y, X)."""
     patch, p = Vec3(*y.shape[1:]), network.total_pooling
     count = patch.ceil_div(p).minimum(Vec3.of(CORNER))
     first, last = (
@@ -80,7 +129,7 @@ def corners(network: Network, y: Elsewhere) -> Corners:
 
 
 def samples(network: Network, y: Elsewhere, start: Vec3, count: Vec3) -> Float32:
-    """So many voxels (f', z, y, x) of a patch's output, from one on, total pooling apart."""
+    """Return ``count`` voxels (f', z, y, x) of a patch's output, total pooling apart."""
     p = network.total_pooling
     stop = start + p * (count - 1) + 1
     part = y[:, start.z : stop.z : p.z, start.y : stop.y : p.y, start.x : stop.x : p.x]
@@ -102,7 +151,7 @@ class CornerReference:
         self._known: dict[tuple[Vec3, Vec3], NDArray[np.floating]] = {}
 
     def error(self, found: Corners) -> float:
-        """The largest error in the corners, relative to the largest value in them."""
+        """Return the largest error in the corners, relative to the largest value in them."""
         judged = [(ORIGIN, found.first)]
         if found.last is not None:
             count = Vec3(*found.last.shape[1:])
@@ -110,13 +159,13 @@ class CornerReference:
         return self.error_of(judged)
 
     def error_of(self, judged: Iterable[tuple[Vec3, Float32]]) -> float:
-        """The same of ``samples`` from any voxels on."""
+        """Return the same for ``samples`` that start anywhere."""
         pairs = [(y, self._output(start, Vec3(*y.shape[1:]))) for start, y in judged]
         worst = max(float(np.abs(y - expected).max()) for y, expected in pairs)
         return worst / max(float(np.abs(expected).max()) for _, expected in pairs)
 
     def _output(self, start: Vec3, count: Vec3) -> NDArray[np.floating]:
-        """So many voxels from one on, total pooling apart; computed once."""
+        """Compute ``count`` voxels, total pooling apart; each only once."""
         if (start, count) not in self._known:
             span = self._network.total_pooling * (count - 1) + 1
             self._known[start, count] = self._pooled(patch_input(self._network, span, start))
@@ -124,7 +173,9 @@ class CornerReference:
 
 
 def pooled_by_fft(network: Network, weights: Weights, threads: int) -> Pooled:
-    """By FFT over whole images: the largest networks take a minute for a corner.
+    """Return a network by FFT over whole images.
+
+    The largest networks take a minute for a corner.
 
     Args:
         network: what to compute.
@@ -147,7 +198,7 @@ def pooled_by_fft(network: Network, weights: Weights, threads: int) -> Pooled:
 def _convolution(
     x: NDArray[np.float64], layer: Conv, weights: ConvWeights, threads: int
 ) -> NDArray[np.float64]:
-    """As ``reference.convolution``, of one item, by circular correlation in float64."""
+    """Convolve one item as ``reference.convolution`` does, by circular correlation in float64."""
     axes = (-3, -2, -1)
     valid = Vec3(*x.shape[2:]) - layer.kernel + 1
     size = [fft.next_fast_len(extent, real=True) for extent in x.shape[2:]]

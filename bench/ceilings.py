@@ -1,11 +1,11 @@
-"""What this machine can do at most, measured, and the least time of given work at that rate.
+"""Measured limits of a CPU or a GPU, and the least time that given work takes at these rates.
 
 Two ceilings, as in the roofline model (Williams, Waterman and Patterson, "Roofline: an insightful
-visual performance model for multicore architectures", 2009): float32 arithmetic and memory
-traffic, with a number of threads. Both are measured in the session whose results they judge.
+visual performance model for multicore architectures", 2009): arithmetic and memory traffic. Both
+are measured in the session whose results they judge.
 
-A floor is that of the operations and bytes that one algorithm declares. Another algorithm may need
-fewer of them, and what fits the caches may move its bytes faster than a large copy does.
+A floor holds for the operations and bytes that one algorithm declares. Another algorithm may need
+fewer. Data that fits the caches may move faster than a large copy does.
 """
 
 from __future__ import annotations
@@ -15,24 +15,73 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
+from math import inf
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import compiled
+from znni.machine.timing import seconds_on_device
+from znni.plans.cost import Cost
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter
 from znni.primitives.cpu.common.workers import even_slices
 from znni.primitives.cpu.direct.register_tile import registers
 
+REPEATS = 9
+
 LOOP_STEPS = 2_000_000  # some tens of milliseconds
 MATRIX_SIZE = 2048
 COPY_BYTES = 512 << 20  # far beyond any cache
-REPEATS = 9
+
+GPU_COPY_BYTES = 4 << 30
+GPU_MATRIX_SIZE = 8192  # enough to keep matrix units busy
+
+# Independent sums of a thread, each a multiply-add a step; threads that fill every scheduler.
+SUMS, STEPS, THREADS, BLOCKS_PER_PROCESSOR = 16, 4096, 256, 8
+
+MULTIPLY_ADDS = f"""
+extern "C" __global__ void multiply_adds(float *out, float factor) {{
+    float sums[{SUMS}];
+    for (int i = 0; i < {SUMS}; ++i) sums[i] = i * factor;
+#pragma unroll 4
+    for (int step = 0; step < {STEPS}; ++step)
+#pragma unroll
+        for (int i = 0; i < {SUMS}; ++i) sums[i] = fmaf(sums[i], factor, factor);
+    float total = 0.0f;
+    for (int i = 0; i < {SUMS}; ++i) total += sums[i];
+    out[blockIdx.x * blockDim.x + threadIdx.x] = total;
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of declared work at the ceilings.
+
+    Attributes:
+        seconds: the time.
+        bound: which ceiling binds, ``flops`` or ``bytes``.
+    """
+
+    seconds: float
+    bound: str
+
+    def share(self, measured: float) -> float:
+        """Return the share of the ceiling that was reached, from 0 to 1."""
+        return self.seconds / measured
+
+
+def _floor(cost: Cost, flops: float, bandwidth: float) -> Floor:
+    arithmetic, traffic = cost.flops / flops, cost.bytes_moved / bandwidth
+    return Floor(max(arithmetic, traffic), "flops" if arithmetic >= traffic else "bytes")
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Measured limits of a machine, each the best of a few runs.
+    """Measured limits of a CPU, each the best of a few runs.
 
     Attributes:
         threads: used for all of them.
@@ -51,13 +100,17 @@ class Ceilings:
         """The arithmetic ceiling: the higher of the two that were measured."""
         return max(self.register_flops, self.sgemm_flops)
 
-    def floor(self, flops: float, bytes_moved: float) -> Floor:
-        """The least time for so many float32 operations and bytes to and from memory."""
-        arithmetic, traffic = flops / self.flops, bytes_moved / self.copy_bandwidth
-        return Floor(max(arithmetic, traffic), "flops" if arithmetic >= traffic else "bytes")
+    @property
+    def about(self) -> dict[str, Any]:
+        """The entry of a row that names these ceilings."""
+        return {"threads": self.threads}
 
-    def record(self) -> dict[str, float]:
-        """The figures, for a saved result."""
+    def floor(self, cost: Cost) -> Floor:
+        """Return the least time of a call's operations and of its bytes to and from memory."""
+        return _floor(cost, self.flops, self.copy_bandwidth)
+
+    def record(self) -> dict[str, Any]:
+        """Return the figures, for a saved result."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -69,21 +122,64 @@ class Ceilings:
 
 
 @dataclass(frozen=True)
-class Floor:
-    """The least time of declared work at the ceilings, in seconds, and which of the two binds."""
+class GpuCeilings:
+    """Measured limits of a GPU, each the best of a few runs.
 
-    seconds: float
-    bound: str
+    Attributes:
+        device: its name.
+        flops: float32 operations per second of fused multiply-adds on registers alone.
+        copy_bandwidth: bytes per second read plus bytes per second written of a large copy.
+        matrix_flops: operations per second of a large product in float16 by the GPU's library.
+    """
 
-    def share(self, measured: float) -> float:
-        """How much of the ceiling was reached, from 0 to 1."""
-        return self.seconds / measured
+    device: str
+    flops: float
+    copy_bandwidth: float
+    matrix_flops: float = inf
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The entry of a row that names these ceilings."""
+        return {"device": self.device}
+
+    def floor(self, cost: Cost) -> Floor:
+        """Return the least time of a call's operations and of its bytes to and from memory.
+
+        Operations are float32's, on registers. Only if the cost counts on more of them per second
+        are they those of matrix units. A tiled FFT has both kinds, and may take less time than
+        all of them would on registers.
+        """
+        rate = self.flops if cost.efficiency <= 1 else self.matrix_flops
+        return _floor(cost, rate, self.copy_bandwidth)
+
+    def record(self) -> dict[str, Any]:
+        """Return the figures, for a saved result."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        measured = self.matrix_flops < inf
+        matrix = f"{self.matrix_flops / 1e12:,.0f} of float16 matrices, " if measured else ""
+        return (
+            f"ceilings of {self.device}: {self.flops / 1e12:,.1f} Tflop/s on registers, "
+            f"{matrix}{self.copy_bandwidth / 1e12:,.2f} TB/s copied (read plus written)"
+        )
 
 
 def measure_ceilings(threads: int) -> Ceilings:
-    """The ceilings of this machine with so many threads; takes a few seconds."""
+    """Measure this machine's CPU with so many threads; takes a few seconds."""
     return Ceilings(
         threads, _register_flops(threads), _sgemm_flops(threads), _copy_bandwidth(threads)
+    )
+
+
+def measure_gpu_ceilings() -> GpuCeilings:
+    """Measure the current GPU; takes some seconds."""
+    properties = cupy().cuda.runtime.getDeviceProperties(cupy().cuda.Device().id)
+    return GpuCeilings(
+        properties["name"].decode(),
+        _gpu_register_flops(properties["multiProcessorCount"]),
+        _gpu_copy_bandwidth(),
+        _gpu_matrix_flops(),
     )
 
 
@@ -99,13 +195,13 @@ def _register_flops(threads: int) -> float:
 
 
 def _sums() -> int:
-    """How many vectors of sums fill the registers that hold them."""
+    """Return how many vectors of sums fill the registers that hold them."""
     return registers().sums * registers().lanes // LANES
 
 
 @cache
 def _multiply_adds() -> Kernel:
-    """A loop of independent multiply-adds, whose numbers never leave the registers."""
+    """Compile a loop of independent multiply-adds whose numbers never leave the registers."""
     code = Emitter("multiply_adds", floats=Argument.FLOATS, steps=Argument.INDEX)
     factor = code.load(code["floats"])
     sums = [code.variable(code.constant(float(i))) for i in range(_sums())]
@@ -122,7 +218,7 @@ def _multiply_adds() -> Kernel:
 def _sgemm_flops(threads: int) -> float:
     a, b, c = (np.ones((MATRIX_SIZE, MATRIX_SIZE), np.float32) for _ in range(3))
     with threadpool_limits(threads, user_api="blas"):
-        seconds = min(_seconds(lambda: np.matmul(a, b, out=c)) for _ in range(1 + REPEATS))
+        seconds = _best(lambda: np.matmul(a, b, out=c), _seconds)
     return 2 * MATRIX_SIZE**3 / seconds
 
 
@@ -134,11 +230,37 @@ def _copy_bandwidth(threads: int) -> float:
 
 
 def _best_in_parallel(work: Callable[[int], object], threads: int) -> float:
-    """Seconds of the fastest of some rounds, in which each thread works once."""
+    """Return the seconds of the fastest round, in which each thread works once."""
     with ThreadPoolExecutor(threads) as pool:
-        return min(
-            _seconds(lambda: list(pool.map(work, range(threads)))) for _ in range(1 + REPEATS)
-        )
+        return _best(lambda: list(pool.map(work, range(threads))), _seconds)
+
+
+def _gpu_register_flops(processors: int) -> float:
+    blocks = processors * BLOCKS_PER_PROCESSOR
+    kernel = compiled(MULTIPLY_ADDS).get_function("multiply_adds")
+    out = cupy().empty(blocks * THREADS, np.float32)
+    seconds = _best(
+        lambda: kernel((blocks,), (THREADS,), (out, np.float32(0.5))), seconds_on_device
+    )
+    return 2 * SUMS * STEPS * blocks * THREADS / seconds
+
+
+def _gpu_copy_bandwidth() -> float:
+    source, target = (cupy().ones(GPU_COPY_BYTES // 4, np.float32) for _ in range(2))
+    return 2 * GPU_COPY_BYTES / _best(lambda: cupy().copyto(target, source), seconds_on_device)
+
+
+def _gpu_matrix_flops() -> float:
+    size = (GPU_MATRIX_SIZE, GPU_MATRIX_SIZE)
+    values = np.random.default_rng(0).standard_normal(size, np.float32)
+    matrix, out = cupy().asarray(values.astype(np.float16)), cupy().empty(size, np.float16)
+    seconds = _best(lambda: cupy().matmul(matrix, matrix, out=out), seconds_on_device)
+    return 2 * GPU_MATRIX_SIZE**3 / seconds
+
+
+def _best(work: Callable[[], object], seconds_of: Callable[[Callable[[], object]], float]) -> float:
+    """Return the seconds of the fastest run, after one that warms up."""
+    return min(seconds_of(work) for _ in range(1 + REPEATS))
 
 
 def _seconds(function: Callable[[], object]) -> float:

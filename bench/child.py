@@ -1,4 +1,4 @@
-"""An object in a process of its own, so that its memory is its own and it may be killed alone."""
+"""Objects in processes of their own, which have their own memory and may be killed alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChildFailed(Exception):
 class Child:
     """Calls methods of an object that lives in another process.
 
-    The process is started afresh (not forked), so that it holds nothing of its parent's.
+    The process is started afresh (not forked), so that it has nothing of its parent's.
 
     Args:
         make: a module's function or class; called in the child to make the object.
@@ -47,10 +47,10 @@ class Child:
         self._receive()  # made, or failed at it
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """The method's result.
+        """Call a method, and return its result.
 
         Raises:
-            ChildFailed: it raised an error, or its process is gone.
+            ChildFailed: the method raised an error, or its process is gone.
         """
         try:
             self._connection.send((method, arguments))
@@ -61,7 +61,7 @@ class Child:
     def stopwatch(
         self, failed: dict[str, str], name: str, method: str, *arguments: Any
     ) -> Stopwatch:
-        """A contestant whose time the method tells; if it fails, ``failed`` says why."""
+        """Return a contestant whose time the method returns; if it fails, ``failed`` says why."""
 
         def run() -> float | None:
             if name in failed:
@@ -75,7 +75,7 @@ class Child:
         return run
 
     def peak_memory(self) -> int:
-        """The highest resident bytes of the process since it started."""
+        """Return the highest resident bytes of the process since it started."""
         return int(self.call("peak_memory"))
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ def _serve(connection: Connection, make: Callable[..., Any], arguments: tuple[An
 
 
 def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
-    """Whether it succeeded, and its result or one line on its error."""
+    """Return True and a function's result, or False and one line on its error."""
     try:
         return True, function(*arguments)
     except Exception as error:
@@ -139,7 +139,7 @@ def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process while a child takes them over."""
+    """Set variables of this process while a child inherits them."""
     before = dict(os.environ)
     os.environ.update(changes)
     try:

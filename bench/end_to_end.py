@@ -1,50 +1,52 @@
-"""Whole runs of ``znni infer`` over large volumes: how busy what computes was, and what it gave.
+"""Whole runs of ``znni infer`` over large volumes, and how busy each stage was.
 
-A run is a process of its own, as a user starts it. When its blocks are written is read off the
-ledger of its output while it grows, and what its stages worked off the attributes of the output.
-What is told of the time after the first blocks is of the patches that came after them: with each
-worker's first patch done, nothing is loaded or compiled any more, and all stages are at work.
+A run is a process of its own, as a user starts it. The ledger of its output says when blocks are
+written. The attributes of the output say how long its stages worked. Rates after the first blocks
+count the patches that came after them: once each worker has done its first patch, nothing is loaded
+or compiled any more, and all stages are at work.
 """
 
 from __future__ import annotations
 
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import h5py
 import numpy as np
+import typer
 
+from bench import session
+from bench.many_patches import ZNNI, blocks_in
 from bench.record import Row
+from znni.cli.values import three_extents
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.plans.job_seconds import StageSeconds, in_words
 from znni.plans.plan import Plan
-from znni.volumes.ledger import parse
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.partial_file import partial_name
 
-ZNNI = (sys.executable, "-c", "from znni.cli import main; main()")
 CHUNK = 64
 LOOK_SECONDS = 0.005  # from one look at the ledger to the next
 
 
 @dataclass(frozen=True)
 class Runs:
-    """What is run.
+    """The runs that are wanted.
 
     Attributes:
-        nets: files of networks, whose weights are random.
+        nets: files of networks; weights are random.
         size: extents of the volume for one GPU.
         gpus: how many compute; repeated for each.
-        scaled: whether a volume for several GPUs is as many times as long in z.
+        scaled: True if a volume for several GPUs is as many times as long in z.
         device: where layers run.
-        plans: a folder of plans, ``NETWORK-GPUS.json``; without, each run searches.
+        plans: a folder of plans, ``NETWORK-GPUS.json``; without it each run searches.
         options: further ones of ``znni infer``.
     """
 
@@ -57,15 +59,47 @@ class Runs:
     options: Sequence[str]
 
 
+def end_to_end_command(
+    net: session.Nets,
+    volume: Annotated[
+        str, typer.Option(metavar="Z,Y,X", help="Extents of the volume for one GPU.")
+    ] = "1024,1024,1024",
+    gpus: Annotated[list[int], typer.Option(min=1, help="How many; repeatable.")] = [1],  # noqa: B006
+    scaled: Annotated[
+        bool, typer.Option("--scaled", help="For n GPUs, make the volume n times as long in z.")
+    ] = False,
+    device: Annotated[DeviceChoice, typer.Option(help="Where layers run.")] = "gpu",
+    plans: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, exists=True, help="A folder of plans, NETWORK-GPUS.json."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(help="A further option of znni infer, as --ram=8GiB; repeatable."),
+    ] = None,
+    folder: session.Folder = None,
+    seconds: Annotated[float, typer.Option(min=1, help="For all runs together.")] = 3600.0,
+    out: session.Out = None,
+) -> None:
+    """Time whole runs of ``znni infer``.
+
+    They run over volumes of noise. Rows say how busy each stage was.
+    """
+    runs = Runs(net, three_extents(volume), gpus, scaled, device, plans, option or [])
+    where = folder or Path(tempfile.gettempdir())
+    rows = time_runs(runs, where, seconds, session.progress)
+    session.report_all("end-to-end", rows, [], out)
+
+
 def time_runs(
     runs: Runs, folder: Path, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[list[Row]]:
-    """A row for each run, as soon as it is over.
+    """Yield a row for each run, as soon as it is over.
 
     Args:
-        runs: which.
-        folder: where volumes and outputs are made, for as long as they are needed.
-        seconds: that all may take; what is not done by then is ended, or not begun.
+        runs: the runs that are wanted.
+        folder: where volumes and outputs are made; they are deleted in the end.
+        seconds: for all runs. Afterwards a run is ended, or not begun.
         progress: told what is done next.
     """
     until = time.perf_counter() + seconds
@@ -88,9 +122,9 @@ def time_runs(
 
 
 def write_noise(path: Path, size: Vec3) -> None:
-    """Make a volume of uint8 noise in an HDF5 file, in chunks as they lie, not compressed.
+    """Make a volume of uint8 noise in an HDF5 file, in chunks, not compressed.
 
-    Blocks of it differ, though they are made of one, which is faster than drawing all.
+    Its blocks differ, though they are made from one. That is faster than drawing all.
     """
     chunk = size.minimum(Vec3.of(CHUNK))
     slab = np.random.default_rng(0).integers(0, 256, (chunk.z, size.y, size.x), np.uint8)
@@ -111,11 +145,11 @@ def _command(runs: Runs, net: Path, gpus: int, folder: Path) -> list[str]:
 
 
 def time_run(command: Sequence[str], out: Path, limit: float) -> Row:
-    """A run, whose output is deleted; where it did not end well the row says how.
+    """Time a run, and delete its output; if it did not end well, the row says how.
 
     Args:
-        command: which writes to ``out``.
-        out: an HDF5 file to be.
+        command: writes to ``out``.
+        out: the HDF5 file.
         limit: seconds after which it is ended.
     """
     if limit <= 0:
@@ -125,7 +159,7 @@ def time_run(command: Sequence[str], out: Path, limit: float) -> Row:
     with subprocess.Popen(command) as run:
         while run.poll() is None:
             now = time.perf_counter() - begun
-            written += [now] * (_blocks_in(ledger) - len(written))
+            written += [now] * (blocks_in(ledger) - len(written))
             if now > limit:
                 run.kill()
             time.sleep(LOOK_SECONDS)
@@ -141,21 +175,13 @@ def time_run(command: Sequence[str], out: Path, limit: float) -> Row:
             path.unlink(missing_ok=True)
 
 
-def _blocks_in(ledger: Path) -> int:
-    try:
-        found, _ = parse(ledger.read_bytes())
-    except FileNotFoundError:  # not yet, or no more
-        return 0
-    return len(found.checksums) if found else 0
-
-
 def row_of_run(told: Mapping[str, Any], wall: float, written: Sequence[float]) -> Row:
-    """What a run came to; of the time after the first blocks, if it was seen how long that was.
+    """Return what a run came to, and its rate after the first blocks if they were seen.
 
     Args:
-        told: the attributes of its output.
+        told: attributes of its output.
         wall: seconds of its process.
-        written: when each block was, in seconds from its start.
+        written: seconds from its start until each block was written.
     """
     plan = Plan.from_json(told["plan"])
     busy = StageSeconds(**{stage: told[f"{stage}_seconds"] for stage in StageSeconds().by_stage()})
@@ -194,7 +220,7 @@ def row_of_run(told: Mapping[str, Any], wall: float, written: Sequence[float]) -
 
 
 def with_efficiency(row: Row, fewest: Row) -> Row:
-    """A row with what each GPU gives, relative to a run with the fewest of them."""
+    """Add what each GPU gives, relative to a run with the fewest of them."""
     for rate, name in {
         "voxels_per_s": "efficiency",
         "later_voxels_per_s": "later_efficiency",

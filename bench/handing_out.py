@@ -1,14 +1,16 @@
-"""What it takes Python to hand out work: rounds of none, and layers on images next to none.
+"""Time that Python takes to hand out work: empty rounds, and layers on very small images.
 
-The fastest of many runs counts, since what else the processor does falls on some of them; the model
-of times has it from here.
+The fastest of many runs counts, because other work of the processor falls on some of them. The
+model of times takes its constants from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product, starmap
 
+from bench import session
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
 from planner.cost_model import BUILT_IN, CALL_SECONDS
@@ -25,16 +27,38 @@ from znni.primitives.cpu.common.workers import workers
 
 EMPTY_ROUND = "a round without work"
 
-# So little to compute that what is measured is Python's.
+# There is so little to compute that Python takes most of the time.
 LAYER = Conv("conv1", 16, 16, Vec3.of(2), "relu")
 EXTENT = 4
 
 
+def handing_out_command(
+    batch: session.Batches = [4, 16],  # noqa: B006
+    threads: session.ThreadCounts = [1, 2],  # noqa: B006
+    only: session.Only = None,
+    repeats: session.Repeats = 200,
+    budget: session.Budget = 5.0,
+    out: session.Out = None,
+) -> None:
+    """Time how Python hands out work.
+
+    Images are so small that this takes most of the time.
+    """
+    session.check_primitives(only or [], detect_host())
+    effort = Effort(repeats, budget)
+
+    def measured(count: int, images: int) -> list[Row]:
+        session.progress(f"{images} images, {count} threads")
+        return handing_out(images, count, only or [], effort)
+
+    session.report_all("handing-out", starmap(measured, product(threads, batch)), [], out)
+
+
 def handing_out(batch: int, threads: int, only: list[str], effort: Effort) -> list[Row]:
-    """A row for an empty round, and for each primitive that does ``LAYER`` on a batch of images.
+    """Return a row for an empty round, and for each primitive that does ``LAYER`` on a batch.
 
     Args:
-        batch: images.
+        batch: number of images.
         threads: workers.
         only: names of primitives; none means all.
         effort: how long to measure.
@@ -72,7 +96,7 @@ def _empty_round(threads: int) -> Callable[[], None]:
 
 
 def _priced(primitives: list[Primitive], shape: Shape5) -> Iterator[tuple[str, Row]]:
-    """What is handed out in each primitive's call, and what the built-in model has it take."""
+    """Yield what each primitive's call hands out, and what the built-in model predicts for it."""
     for primitive in primitives:
         cost = primitive.cost(LAYER, shape)
         yield (
@@ -87,12 +111,12 @@ def _priced(primitives: list[Primitive], shape: Shape5) -> Iterator[tuple[str, R
 
 
 def _computing(primitive: Primitive, cost: Cost) -> float:
-    """The model's seconds but for those of Python."""
+    """Return the model's seconds without those of Python."""
     return nominal_time(primitive, replace(cost, handed=NOTHING))
 
 
 def _of_a_task(priced: Row, fastest: float) -> Row:
-    """The fastest run, and what it leaves for each task, where these are most of what there is."""
+    """Return the fastest run, and what it leaves for each task if tasks outnumber rounds."""
     row: Row = {"fastest_ms": 1e3 * fastest}
     rounds, tasks = priced["handed_rounds"], priced.get("handed_tasks", 0)
     if tasks > rounds:

@@ -1,7 +1,8 @@
-"""Runs over volumes of many small patches, whose blocks are finished one soon after the other."""
+"""Runs over volumes of many small patches, whose blocks soon follow each other."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,19 +13,21 @@ from typing import Any
 import h5py
 import numpy as np
 
-from bench.networks import plan_for
+from bench.patches import plan_for
 from bench.record import Row
 from znni.core.shapes import Vec3
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 from znni.plans.plan_file import save_plans
+from znni.volumes.ledger import parse
 
+ZNNI = (sys.executable, "-c", "from znni.cli import main; main()")
 RAM = 4 << 30
 
 
 @dataclass(frozen=True)
 class OutputKind:
-    """A kind of output: its ending, and what is asked for beside it."""
+    """A kind of output: its ending, and the options that ask for it."""
 
     ending: str
     options: dict[str, Any]
@@ -49,8 +52,8 @@ class ManyPatches:
     Attributes:
         folder: with ``volume.h5``, ``plan.json`` and the outputs.
         net: the network's file.
-        random_seed: of its weights; None where it names some.
-        plan: what is in its file.
+        random_seed: of its weights; None if it names some.
+        plan: the content of its file.
         size: extents of the output.
         output: the name of its kind.
     """
@@ -74,22 +77,22 @@ class ManyPatches:
 
     @property
     def blocks(self) -> int:
-        """How many blocks the output is written in."""
+        """The number of blocks of the output."""
         return self.size.ceil_div(self.plan.patch).volume
 
     def place(self, name: str) -> Path:
-        """The file or folder of an output."""
+        """Return the file or folder of an output."""
         return self.folder / f"{name}{self.kind.ending}"
 
     def command(self, out: Path) -> list[str]:
-        """The arguments of ``znni`` for a run."""
+        """Return the arguments of ``znni`` for a run."""
         seed = [] if self.random_seed is None else ["--random-weights", str(self.random_seed)]
         plan = str(self.folder / "plan.json")
         files = ["--net", str(self.net), "--plan", plan, "--out", str(out)]
         return ["infer", str(self.volume), *files, "--costs", "built-in", *seed, *self.kind.flags]
 
     def row(self) -> Row:
-        """What results tell of it."""
+        """Return what results say about it."""
         return {
             "output": self.output,
             "network": self.plan.network.name,
@@ -100,7 +103,7 @@ class ManyPatches:
 
 @contextmanager
 def many_patches(net: Path, output: str, patch: int, patches: int) -> Iterator[ManyPatches]:
-    """Such a volume, in a folder that is deleted in the end.
+    """Make such a volume, in a folder that is deleted in the end.
 
     Args:
         net: a network's file.
@@ -109,7 +112,7 @@ def many_patches(net: Path, output: str, patch: int, patches: int) -> Iterator[M
         patches: per axis; the last one overlaps its neighbour by a voxel.
     """
     network = load_network(net)
-    plan = plan_for(network, patch, RAM, None, patch)
+    plan = plan_for(network, patch, patch, device="cpu", ram=RAM)
     size = plan.patch * patches - 1
     extents = size + network.field_of_view - 1
     seed = None if network.weights else 0
@@ -120,3 +123,12 @@ def many_patches(net: Path, output: str, patch: int, patches: int) -> Iterator[M
             file.create_dataset("raw", data=values, chunks=tuple(extents.minimum(Vec3.of(32))))
         save_plans(case.folder / "plan.json", [plan])
         yield case
+
+
+def blocks_in(ledger: Path) -> int:
+    """Return the number of blocks in a ledger while it grows."""
+    try:
+        found, _ = parse(ledger.read_bytes())
+    except FileNotFoundError:  # not yet, or no more
+        return 0
+    return len(found.checksums) if found else 0

@@ -1,175 +1,269 @@
-"""Where a plan's patch spends its time: each layer measured, beside what was predicted."""
+"""Seconds of a patch, layer by layer, measured and predicted."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, cast
+from typing import Annotated
 
-from bench.ceilings import Ceilings
-from bench.noise import patch_input
+import typer
+
+from bench import session
+from bench.accuracy import patch_input
+from bench.network import DEFAULTS
+from bench.patches import PatchesOnGpu, plans_of
 from bench.record import Row
+from planner.cost_model import BUILT_IN
+from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
+from znni.calibration.record import record_steps
 from znni.calibration.shapes import Call
-from znni.core.shapes import Shape5
-from znni.engine.patch import PatchRunner
-from znni.machine.timing import Timing
-from znni.machine.timing import timed as timed_calls
-from znni.network.network import Operation
-from znni.network.weights import ConvWeights, Float32, random_weights
+from znni.core.options import OutputType
+from znni.inference.planning import prepare_alone
+from znni.machine.machine import DeviceKind
+from znni.machine.timing import Timing, timed
+from znni.network.weights import random_weights
 from znni.plans.micro_batches import named
 from znni.plans.plan import Plan
-from znni.plans.primitive import Primitive, Run
 from znni.plans.segments import Step
 from znni.primitives.catalogue import catalogue
 
-
-@dataclass
-class _Clock:
-    """Seconds and calls of one layer within one patch."""
-
-    seconds: float = 0.0
-    calls: int = 0
+# Patches that are timed unless a number is given.
+REPEATS: dict[DeviceKind, int] = {"cpu": 1, "gpu": 3}
 
 
-class _Timed:
-    """A primitive whose runs report their time under the name of their layer."""
+def profile_command(
+    net: session.Nets,
+    device: session.Device = "cpu",
+    size: session.VolumeByDevice = None,
+    ram: session.RamByDevice = None,
+    gpu_memory: session.GpuMemory = None,
+    patch: session.Patch = None,
+    plan: session.PlanFile = None,
+    costs: session.CostsChoice = "auto",
+    accuracy: session.AccuracyClass = "float32",
+    dtype: session.Written = None,
+    threads: session.Threads = None,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="Patches that are timed. Default: 1, on a GPU 3."),
+    ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Add the times to the measured costs.")
+    ] = False,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Time each layer alone, too, as a calibration does (CPU)."),
+    ] = False,
+    out: session.Out = None,
+) -> None:
+    """Show where a patch spends its time."""
+    ceilings: list[session.AnyCeilings] = []
+    if device == "cpu":
+        session.refuse(device, gpu_memory=gpu_memory, dtype=dtype)
+    else:
+        session.refuse(device, alone=alone)
+        machine = session.machine_with(device, threads)
+        session.ceilings_of(device, machine.host.threads, ceilings)
+    plans = plans_of(
+        net,
+        size or DEFAULTS[device][0],
+        patch,
+        plan,
+        dtype or "float32",
+        device=device,
+        ram=ram or (session.RAM if device == "cpu" else None),
+        gpu_memory=gpu_memory,
+        threads=threads,
+        accuracy=accuracy,
+        costs=costs,
+    )
 
-    def __init__(self, primitive: Primitive, clocks: dict[str, _Clock]) -> None:
-        self._primitive, self._clocks = primitive, clocks
+    def profiled(chosen: Plan) -> list[Row]:
+        host_threads, count = chosen.machine.host.threads, repeats or REPEATS[device]
+        limits = session.ceilings_of(device, host_threads, ceilings)
+        session.progress(f"{chosen.network.name}, by times {chosen.costs}")
+        if device == "cpu":
+            times = time_on_cpu(chosen, count, session.progress, alone=alone)
+        else:
+            times = time_on_gpu(chosen, count, dtype or "float32")
+        if record:
+            record_steps(times.calls(chosen), host_threads, CostDatabase(), device)
+        return profile(chosen, limits, times)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._primitive, name)
-
-    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        run = self._primitive.build(layer, shape, weights)
-
-        def timed(x: Float32) -> Float32:
-            start = time.perf_counter()
-            y = run(x)
-            clock = self._clocks[layer.name]
-            clock.seconds += time.perf_counter() - start
-            clock.calls += 1
-            return y
-
-        return timed
+    session.report_all("profile", map(profiled, plans), ceilings, out)
 
 
-def profile(
+@dataclass(frozen=True)
+class PatchTimes:
+    """Seconds of warm patches.
+
+    Attributes:
+        device: where the layers ran.
+        totals: seconds of each patch.
+        layers: by layer, seconds of all its calls in each patch; on a GPU their mean.
+        alone: by layer, seconds of as many calls alone after each patch, if they were made.
+        gpu_peak: bytes of the GPU that were taken.
+    """
+
+    device: DeviceKind
+    totals: Sequence[float]
+    layers: Mapping[str, Sequence[float]]
+    alone: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    gpu_peak: int = 0
+
+    def calls(self, plan: Plan) -> Iterator[tuple[Step, float]]:
+        """Yield each step of a plan, and the seconds that one of its calls took."""
+        for step, runs in _steps(plan):
+            yield step, median(self.layers[step.operation.name]) / runs
+
+
+def time_on_cpu(
     plan: Plan,
-    ceilings: Ceilings,
     repeats: int,
     progress: Callable[[str], None] = lambda _: None,
-    measured: Callable[[Step, float], None] = lambda _step, _seconds: None,
     *,
     alone: bool = False,
-) -> list[Row]:
-    """A row for each step of a plan, summed over its runs in one warm patch, and for the rest.
+) -> PatchTimes:
+    """Time warm patches and their layers on the CPU.
 
     Args:
         plan: what to run, with random weights.
-        ceilings: of the machine with the plan's threads, for the floor under each step.
-        repeats: patches that are timed; the medians are reported.
+        repeats: patches that are timed.
         progress: told what is being done.
-        measured: told each step, and the seconds that one of its calls took.
-        alone: after each patch make the calls of each step alone, too, as a calibration does, as
-            many as the patch has: ``alone_seconds``. That takes as much memory again.
+        alone: after each patch, make the calls of each step alone, too, as a calibration does, and
+            as many as the patch has. That takes as much memory again.
     """
-    clocks: dict[str, _Clock] = defaultdict(_Clock)
-    timed = {
-        name: cast(Primitive, _Timed(primitive, clocks))
-        for name, primitive in catalogue(plan.machine).items()
-    }
+    taken: dict[str, float] = defaultdict(float)
+
+    def note(step: Step, seconds: float) -> None:
+        taken[step.operation.name] += seconds
+
     progress("preparing")
-    runner = PatchRunner(plan, timed, random_weights(plan.network, 0))
+    runner = prepare_alone(plan, random_weights(plan.network, 0), note)
     x = patch_input(plan.network, plan.patch)
     progress("warm-up")
     runner(x)
-    steps = [(step, runs) for segment, runs in plan.runs() for step in segment.steps]
-    bench = _alone(plan, [step for step, _ in steps]) if alone else {}
-    totals, seconds = [], defaultdict[str, list[float]](list)
-    seconds_alone = defaultdict[str, list[float]](list)
+    bench = _workbench(plan) if alone else {}
+    totals: list[float] = []
+    layers = defaultdict[str, list[float]](list)
+    layers_alone = defaultdict[str, list[float]](list)
     for done in range(repeats):
         progress(f"patch {done + 1} of {repeats}")
-        clocks.clear()
+        taken.clear()
         start = time.perf_counter()
         runner(x)
         totals.append(time.perf_counter() - start)
-        for name, clock in clocks.items():
-            seconds[name].append(clock.seconds)
-        for step, runs in steps:
+        for name, seconds in taken.items():
+            layers[name].append(seconds)
+        for step, runs in _steps(plan):
             if call := bench.get(step.operation.name):
-                each = timed_calls(call, runs).seconds
-                seconds_alone[step.operation.name].append(sum(each))
-    total = median(totals)
+                layers_alone[step.operation.name].append(sum(timed(call, runs).seconds))
+    return PatchTimes("cpu", totals, layers, layers_alone)
+
+
+def time_on_gpu(plan: Plan, repeats: int, dtype: OutputType = "float32") -> PatchTimes:
+    """Time patches that follow each other as in a run, and their layers by the GPU's clock.
+
+    Args:
+        plan: its layers are on the GPU; run with random weights.
+        repeats: patches that are timed after the first.
+        dtype: type of their output, which the plan is for.
+    """
+    patches = PatchesOnGpu(plan, dtype)
+    totals = patches.seconds(repeats)
+    layers = {name: [seconds] for name, seconds in patches.layer_seconds().items()}
+    return PatchTimes("gpu", totals, layers, gpu_peak=patches.peak)
+
+
+def profile(plan: Plan, ceilings: session.AnyCeilings, times: PatchTimes) -> list[Row]:
+    """Return a row for each step of a plan, summed over its runs in a patch, and for the patch.
+
+    Args:
+        plan: what was run.
+        ceilings: of the device, for the floor under each step.
+        times: of its patches.
+    """
+    inside = sum(median(seconds) for seconds in times.layers.values())
+    # If there are few patches, the time between two may be short, because the first was late.
+    total = max(median(times.totals), inside)
+    known = catalogue(plan.machine)
     rows: list[Row] = []
-    for step, runs in steps:
-        taken = median(seconds[step.operation.name])
-        calls = clocks[step.operation.name].calls
-        measured(step, taken / calls)
-        floor = ceilings.floor(runs * step.cost.flops, runs * step.cost.bytes_moved)
+    for step, runs in _steps(plan):
+        cost, name = step.cost, step.operation.name
+        seconds = median(times.layers[name])
+        primitive = named(known, step.primitive)
+        built_in = BUILT_IN.estimate(primitive, step.operation, step.shape_in, cost).seconds
+        floor = ceilings.floor(cost)
         rows.append(
             {
-                "layer": step.operation.name,
-                "primitive": step.primitive,
+                "layer": name,
+                "primitive": str(step.primitive),
                 "input": str(step.shape_in),
-                "runs": calls,
-                "seconds": taken,
-                "share": taken / total,
+                "runs": runs,
+                "seconds": seconds,
+                "share": seconds / total,
                 "predicted_seconds": runs * step.seconds,
-                **_of_alone(seconds[step.operation.name], seconds_alone[step.operation.name]),
-                "gflops": runs * step.cost.flops / taken / 1e9,
-                "floor_seconds": floor.seconds,
+                "built_in_seconds": runs * built_in,
+                **_alone(times.layers[name], times.alone.get(name, ())),
+                "gflops": runs * cost.flops / seconds / 1e9,
+                "gbytes": runs * cost.bytes_moved / seconds / 1e9,
+                "floor_seconds": runs * floor.seconds,
                 "bound": floor.bound,
-                "achieved": floor.share(taken),
+                "achieved": floor.share(seconds / runs),
             }
         )
-    inside = sum(row["seconds"] for row in rows)
-    rows.append(
-        {
-            "layer": "between the layers",
-            "primitive": "placing, cropping",
-            "seconds": total - inside,
-            "share": 1 - inside / total,
-        }
+    floor_seconds, built_in_seconds = (
+        sum(row[name] for row in rows) for name in ("floor_seconds", "built_in_seconds")
     )
-    floor_seconds = sum(row.get("floor_seconds", 0.0) for row in rows)
-    rows.append(
-        {
-            "layer": "all",
-            "seconds": total,
-            "share": 1.0,
-            "predicted_seconds": plan.patch_seconds,
-            **_of_alone(
-                [sum(each) for each in zip(*seconds.values(), strict=True)],
-                [sum(each) for each in zip(*seconds_alone.values(), strict=True)],
-            ),
-            "spread": Timing(tuple(totals)).spread,
-            "floor_seconds": floor_seconds,
-            "achieved": floor_seconds / total,
-            "voxels_per_s": plan.patch.volume / total,
-        }
-    )
-    threads = plan.machine.host.threads
-    about = {"network": plan.network.name, "patch": str(plan.patch), "threads": threads}
-    return [{**about, **row} for row in rows]
+    whole: Row = {
+        "layer": "all",
+        "seconds": total,
+        "share": 1.0,
+        "predicted_seconds": plan.patch_seconds,
+        "built_in_seconds": built_in_seconds,
+        **_alone(_summed(times.layers), _summed(times.alone)),
+        "spread": Timing(tuple(times.totals)).spread,
+        "floor_seconds": floor_seconds,
+        "achieved": floor_seconds / total,
+        "voxels_per_s": plan.patch.volume / total,
+    }
+    if times.device == "cpu":
+        between = {"layer": "between the layers", "primitive": "placing, cropping"}
+        rows.append({**between, "seconds": total - inside, "share": 1 - inside / total})
+    else:
+        whole["peak_gib"] = times.gpu_peak / 2**30
+        whole["declared_gib"] = plan.device_memory.total / 2**30
+    about = {"network": plan.network.name, "patch": str(plan.patch), **ceilings.about}
+    return [{**about, **row} for row in (*rows, whole)]
 
 
-def _alone(plan: Plan, steps: Sequence[Step]) -> dict[str, Callable[[], None]]:
-    """A call of each step on a workbench, by the name of its layer."""
+def _steps(plan: Plan) -> list[tuple[Step, int]]:
+    """Return a plan's steps, and how often each runs in a patch."""
+    return [(step, runs) for segment, runs in plan.runs() for step in segment.steps]
+
+
+def _workbench(plan: Plan) -> dict[str, Callable[[], None]]:
+    """Return a call of each step on a workbench, by the name of its layer."""
     primitives = catalogue(plan.machine)
     calls = [
-        (named(primitives, step.primitive), Call(step.operation, step.shape_in)) for step in steps
+        (named(primitives, step.primitive), Call(step.operation, step.shape_in))
+        for step, _ in _steps(plan)
     ]
     workbench = Workbench(calls)
     return {call.operation.name: workbench.ready(found, call) for found, call in calls}
 
 
-def _of_alone(in_patch: Sequence[float], alone: Sequence[float]) -> Row:
-    """Seconds of calls alone, and by how much they differ from those in a patch, as medians."""
+def _summed(layers: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return the seconds of all layers together, for each patch."""
+    return [sum(each) for each in zip(*layers.values(), strict=True)]
+
+
+def _alone(in_patch: Sequence[float], alone: Sequence[float]) -> Row:
+    """Return the seconds of calls alone, and how much they differ from a patch's, as medians."""
     if not alone:
         return {}
     ratios = [other / one for one, other in zip(in_patch, alone, strict=True)]

@@ -7,7 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -21,6 +21,10 @@ from znni.core.errors import InvalidInput
 from znni.machine.detect import detect_host
 
 Row: TypeAlias = dict[str, Any]
+# The kinds of results. A kind says which columns the rows have; it keeps its name, because saved
+# files name it. Commands with ``--device`` have two: ``layers`` saves ``layer`` or ``gpu-layers``,
+# ``network`` saves ``network`` or ``gpu-networks``. ``exercise`` saves ``gpu-exercise`` or
+# ``gpu-memory``, ``ledger`` saves ``ledger`` or ``kills``. Others are named after their command.
 Kind: TypeAlias = Literal[
     "end-to-end",
     "gpu-exercise",
@@ -49,11 +53,15 @@ LIBRARIES = (
 )  # fmt: skip
 
 
+# Results that were measured under different ones of these are never joined.
+SAME = ("machine", "libraries")
+
+
 class Limits(Protocol):
     """The measured ceilings of a processor."""
 
     def record(self) -> dict[str, Any]:
-        """The figures, for a saved result."""
+        """Return the figures, for a saved result."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,8 @@ class Record:
     """Results of one command.
 
     Attributes:
-        kind: of the command.
-        rows: measurements by name of the quantity, in SI units but where the name says otherwise.
+        kind: which columns the rows have.
+        rows: measurements by name of the quantity, in SI units unless the name says otherwise.
         about: command, revision, date, machine, libraries and measured ceilings.
     """
 
@@ -72,7 +80,7 @@ class Record:
 
 
 def save(path: Path, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) -> None:
-    """Write rows of results with what is needed to judge and repeat them."""
+    """Write rows of results with all that is needed to judge and repeat them."""
     about = {
         **circumstances("-m", "bench"),
         "ceilings": [measured.record() for measured in ceilings],
@@ -90,10 +98,10 @@ def write(path: Path, results: Record) -> None:
 
 
 def circumstances(*program: str) -> dict[str, Any]:
-    """The command, revision, date, machine and libraries of a program of this repository.
+    """Return the command, revision, date, machine and libraries of a program of this repository.
 
     Args:
-        program: what Python was given to run it, before its own arguments.
+        program: the arguments of Python that run it, before its own.
     """
     host = detect_host().host
     return {
@@ -112,10 +120,14 @@ def circumstances(*program: str) -> dict[str, Any]:
 
 
 def load(path: Path, kind: Kind | None = None) -> Record:
-    """Read back what ``save`` wrote, of any kind or one.
+    """Read back what ``save`` wrote.
+
+    Args:
+        path: the file.
+        kind: the only one that is accepted; any by default.
 
     Raises:
-        InvalidInput: no such file, or not one of these.
+        InvalidInput: there is no such file, or it holds no such results.
     """
     try:
         about = json.loads(path.read_text())
@@ -129,21 +141,55 @@ def load(path: Path, kind: Kind | None = None) -> Record:
     return Record(about.pop("kind"), about.pop("rows"), about)
 
 
+def join(records: Sequence[Record]) -> Record:
+    """Join results of several commands: all rows, in order, with all commands and dates.
+
+    Args:
+        records: at least one.
+
+    Raises:
+        InvalidInput: they are of different kinds, machines or libraries.
+    """
+    first = records[0]
+    for record in records:
+        if record.kind != first.kind:
+            raise InvalidInput(f"results of {record.kind} and of {first.kind} cannot be joined")
+        for name in SAME:
+            if record.about[name] != first.about[name]:
+                raise InvalidInput(
+                    f"results of different {name} cannot be joined: {record.about[name]} and "
+                    f"{first.about[name]}"
+                )
+    every = [record.about for record in records]
+    about = {
+        **first.about,
+        "command": "\n".join(_distinct(one["command"] for one in every)),
+        "revision": ", ".join(_distinct(one["revision"] for one in every if one["revision"])),
+        "date": " to ".join(_distinct([every[0]["date"], every[-1]["date"]])),
+        "ceilings": [ceilings for one in every for ceilings in one["ceilings"]],
+    }
+    return Record(first.kind, [row for record in records for row in record.rows], about)
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
 @cache
 def revision() -> str | None:
-    """The repository's commit, marked where code differs from it; None outside a repository.
+    """Return the repository's commit, marked if code differs from it; None outside a repository.
 
-    As it is when first asked, which is before anything is measured.
+    It is the commit of the first call, which is before anything is measured.
     """
     commit = _git("rev-parse", "--short", "HEAD")
-    # Results are no code: a run that saves some as it goes is still one of its commit.
+    # Results are not code: a run that saves some as it goes is still one of its commit.
     code = (":/", ":(exclude)results")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
     return commit and commit + "-dirty" * bool(changed)
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints of the repository, if anything; None where there is neither."""
+    """Return what git prints about the repository; None without git, or if it prints nothing."""
     try:
         told = subprocess.run(
             ["git", *arguments],

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from znni.machine.timing import Timing
+from znni.machine.timing import Timing, seconds_on_device
 
-# Runs something once and tells how many seconds that took, or None if it failed.
+# A function that runs something once and returns its seconds, or None if it failed.
 Stopwatch: TypeAlias = Callable[[], "float | None"]
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure.
+    """The time that a measurement may take.
 
     Attributes:
         repeats: counted rounds, at least 1.
@@ -29,26 +29,26 @@ class Effort:
 
 @dataclass(frozen=True)
 class Result:
-    """What one contestant measured.
+    """Measurements of one contestant.
 
     Attributes:
-        by_round: seconds in each round; None where it sat the round out, or failed.
+        by_round: seconds in each round; None if it sat the round out, or failed.
     """
 
     by_round: tuple[float | None, ...]
 
     @property
     def ran(self) -> bool:
-        """Whether there is any measurement."""
+        """True if there is any measurement."""
         return any(seconds is not None for seconds in self.by_round)
 
     @property
     def timing(self) -> Timing:
-        """The rounds that were run."""
+        """Times of the rounds that were run."""
         return Timing(tuple(s for s in self.by_round if s is not None))
 
     def record(self) -> dict[str, Any]:
-        """The columns of a row that every measurement has."""
+        """Return the columns of a row that every measurement has."""
         timing = self.timing
         return {
             "seconds": timing.median,
@@ -59,7 +59,7 @@ class Result:
 
 
 def stopwatch(function: Callable[[], object]) -> Stopwatch:
-    """A function in this process, timed by the wall clock."""
+    """Return a contestant: a function in this process, timed by the wall clock."""
 
     def run() -> float:
         start = time.perf_counter()
@@ -79,8 +79,8 @@ def run_rounds(
 ) -> dict[str, Result]:
     """Time contestants in turn, A B C A B C ..., so that a machine's drift hits all alike.
 
-    Each first runs once without counting, unless it is named in ``warm``. One whose rounds so
-    far and the next would together pass its budget sits the others out, but never the first.
+    Each first runs once without counting, unless it is named in ``warm``. A contestant sits out
+    the remaining rounds if the next one would exceed its budget, but never the first.
 
     Args:
         contestants: by name.
@@ -106,19 +106,32 @@ def run_rounds(
     return {name: Result(tuple(values)) for name, values in results.items()}
 
 
+def rounds_on_gpu(work: Callable[[], object], repeats: int, budget: float) -> Result:
+    """Time runs of one contestant by the GPU's clock, after two that are not counted.
+
+    Args:
+        work: to be timed; the first run may choose how to do it.
+        repeats: runs, at most.
+        budget: seconds for all of them; one is counted however long it takes.
+    """
+    work()
+    runs = min(repeats, int(budget / seconds_on_device(work)))
+    return Result(tuple(seconds_on_device(work) for _ in range(max(1, runs))))
+
+
 def speedups(
     ours: Result, our_voxels: float, rivals: Sequence[tuple[Result, float]]
 ) -> dict[str, float | None]:
-    """How often faster than the best rival, in voxels per second, over the rounds that both ran.
+    """Return the speed-up over the best rival, in voxels per second, over rounds that both ran.
 
     Args:
         ours: seconds of one contestant.
         our_voxels: output of one of its runs.
-        rivals: each with the voxels of a run; of each round the fastest counts.
+        rivals: each with the voxels of a run; the fastest of each round counts.
 
     Returns:
-        Columns with the median, the lowest and the highest, which are None where a single round
-        is common; no columns where none is.
+        Columns with the median, the lowest and the highest. The latter two are None after a single
+        common round. Without a common round there are no columns.
     """
     found = []
     for index, seconds in enumerate(ours.by_round):

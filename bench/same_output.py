@@ -1,4 +1,4 @@
-"""Whether two outputs are the same, byte for byte, but for what their runs measured."""
+"""The difference between two outputs, byte for byte, except what their runs measured."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MEASURED = frozenset(measured(JobSeconds(), 0, Skipped()))
 
 
 def difference(one: Path, other: Path) -> str:
-    """Where two outputs differ, in HDF5 or in a Zarr folder; empty where they do not.
+    """Say where two outputs differ, in HDF5 or in a Zarr folder; empty if they do not.
 
-    Of an HDF5 file all datasets are compared, to the last bit, with how they are stored and their
-    attributes, but the measured ones; of a folder the names of all files, and their bytes, without
-    those attributes.
+    All datasets of an HDF5 file are compared, to the last bit, with how they are stored and their
+    attributes, except the measured ones. The names and bytes of all files of a folder are compared,
+    without those attributes.
     """
     same_kind = one.is_file() == other.is_file()
     read = _hdf5 if one.is_file() else _files
@@ -27,7 +27,7 @@ def difference(one: Path, other: Path) -> str:
 
 
 def _hdf5(path: Path) -> dict[str, bytes]:
-    """What each dataset holds, and each attribute, by its name."""
+    """Return what each dataset and attribute holds, by its name."""
     import h5py
 
     found: dict[str, bytes] = {}

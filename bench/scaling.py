@@ -1,21 +1,67 @@
-"""The same work with more and more threads."""
+"""Layers and networks with more and more threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
 
-from bench.ceilings import Ceilings
+import typer
+
+from bench import session
+from bench.ceilings import Ceilings, measure_ceilings
 from bench.child import Child
-from bench.layers import Layer, compare_layer, convolution_of
-from bench.networks import plan_for
-from bench.plan_patch import PlanPatch
+from bench.layers import Layer, compare_layer, convolution_of, layers_of
+from bench.patches import PlanPatch, plan_for
 from bench.record import Row
 from bench.rounds import Effort, run_rounds
+from bench.table import table
 from znni.core.shapes import Shape5
 from znni.machine.detect import detect_host
 from znni.network.network import Network
+from znni.network.network_file import load_network
 
 Progress = Callable[[str], None]
+
+
+def scaling_command(
+    threads: session.ThreadCounts,
+    kernel: session.Kernels = [],  # noqa: B006
+    batch: session.Batches = [8],  # noqa: B006
+    size: session.Sizes = [48],  # noqa: B006
+    features: session.Features = 80,
+    out_features: session.OutFeatures = 80,
+    only: session.Only = None,
+    net: Annotated[list[Path] | None, typer.Option(help="Network file; repeatable.")] = None,
+    patch: Annotated[
+        int, typer.Option(min=1, help="Output voxels per axis of a network's patch.")
+    ] = 64,
+    ram: session.Ram = session.RAM,
+    repeats: session.Repeats = 5,
+    budget: session.Budget = 60.0,
+    out: session.Out = None,
+) -> None:
+    """Run layers and networks with more threads."""
+    session.check_primitives(only or [], detect_host())
+    effort = Effort(repeats, budget)
+    layers = layers_of(kernel, batch, size, features, out_features)
+    networks = [load_network(path) for path in net or []]
+    ceilings = [measure_ceilings(count) for count in threads]
+    for measured in ceilings:
+        typer.echo(measured)
+    found = chain(
+        layer_rows(ceilings, layers, only or [], effort, session.progress),
+        *(
+            network_rows(threads, network, patch, ram, effort, session.progress)
+            for network in networks
+        ),
+    )
+    rows: list[Row] = []
+    for row in found:
+        rows.append(row)
+        session.save_to(out, "scaling", with_efficiency(rows), ceilings)
+    typer.echo(table("scaling", rows))
 
 
 def layer_rows(
@@ -25,7 +71,7 @@ def layer_rows(
     effort: Effort,
     progress: Progress = lambda _: None,
 ) -> Iterator[Row]:
-    """Each layer by each primitive and peer, with the number of threads of each of the ceilings."""
+    """Yield rows of each layer by each primitive and peer, with the threads of each ceiling."""
     for measured in ceilings:
         machine = detect_host(threads=measured.threads)
         for layer, shape in layers:
@@ -42,9 +88,12 @@ def network_rows(
     effort: Effort,
     progress: Progress = lambda _: None,
 ) -> Iterator[Row]:
-    """A network's patch of at most so many voxels per axis, planned for each number of threads."""
+    """Yield rows of a network's patch, planned for each number of threads.
+
+    The patch has at most so many output voxels per axis.
+    """
     for count in threads:
-        plan = plan_for(network, 0, ram, count, patch)
+        plan = plan_for(network, 0, patch, device="cpu", ram=ram, threads=count)
         with Child(PlanPatch, plan.to_json()) as child:
             failed: dict[str, str] = {}
             contestants = {"znni": child.stopwatch(failed, "znni", "seconds")}
@@ -61,9 +110,9 @@ def network_rows(
 
 
 def with_efficiency(rows: list[Row]) -> list[Row]:
-    """Rows with the speed-up over the fewest threads of the same work, and per thread added.
+    """Add the speed-up over the fewest threads of the same work, and per thread.
 
-    Speeds are compared per output voxel, since a plan for other threads may take another patch.
+    Speeds are compared per output voxel, because a plan for other threads may take another patch.
     """
     alone: dict[tuple[str, str], Row] = {}
     for row in sorted(rows, key=lambda row: int(row["threads"])):

@@ -1,113 +1,190 @@
-"""What the commands share: what is measured, how far it has come, and where it goes."""
+"""Options, progress and ceilings that the commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import typer
 
-from bench.ceilings import Ceilings, measure_ceilings
-from bench.layers import Layer, layer
-from bench.networks import plan_for, volume_for
+from bench.ceilings import Ceilings, GpuCeilings, measure_ceilings, measure_gpu_ceilings
 from bench.record import Kind, Limits, Row, save
 from bench.table import table
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, Choices, Costs
-from znni.core.shapes import Shape5, Vec3
-from znni.inference.planning import checked_plan, fastest, search
-from znni.network.network import Network
-from znni.network.network_file import load_network
-from znni.plans.plan import Plan
-from znni.plans.plan_file import load_plan
+from znni.core.options import Accuracy, Costs, OutputType, memory_size
+from znni.machine.detect import detect_host, detect_machine
+from znni.machine.gpus import why_no_gpu
+from znni.machine.machine import DeviceKind, Machine
+from znni.primitives.catalogue import FAMILIES, catalogue
+
+LEAST_BUDGET = 1e-3  # seconds: more than none
+RAM = 16 << 30
+
+AnyCeilings: TypeAlias = Ceilings | GpuCeilings
+
+Device = Annotated[DeviceKind, typer.Option("--device", help="Where layers run.")]
+Kernels = Annotated[list[int], typer.Option("--kernel", min=1, help="Kernel extent; repeatable.")]
+Batches = Annotated[
+    list[int], typer.Option("--batch", min=1, help="Inputs times fragments; repeatable.")
+]
+Sizes = Annotated[
+    list[int], typer.Option("--size", min=1, help="Input voxels per axis; repeatable.")
+]
+Features = Annotated[int, typer.Option(min=1, help="Input maps.")]
+OutFeatures = Annotated[int, typer.Option(min=1, help="Output maps.")]
+Only = Annotated[list[str] | None, typer.Option(help="A primitive; repeatable. Default: all.")]
+Peer = Annotated[list[str] | None, typer.Option(help="A peer; repeatable. Default: all.")]
+Proposals = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Engines of cuDNN that PyTorch's autotuning tries on a GPU. Default: 10."
+    ),
+]
+Nets = Annotated[list[Path], typer.Option("--net", help="Network file; repeatable.")]
+Volume = Annotated[
+    int, typer.Option("--size", min=1, help="Voxels per axis of the volume planned for.")
+]
+VolumeByDevice = Annotated[
+    int | None,
+    typer.Option(
+        "--size",
+        min=1,
+        help="Voxels per axis of the volume planned for. Default: 512, on a GPU 2048.",
+    ),
+]
+Ram = Annotated[
+    int,
+    typer.Option(
+        parser=memory_size,
+        metavar="SIZE",
+        show_default="16GiB",
+        help="Memory that a plan may take.",
+    ),
+]
+RamByDevice = Annotated[
+    int | None,
+    typer.Option(
+        parser=memory_size,
+        metavar="SIZE",
+        help="Memory of the host that a plan may take. Default: 16GiB, on a GPU what there is.",
+    ),
+]
+RamLimits = Annotated[
+    list[int],
+    typer.Option("--ram", parser=memory_size, metavar="SIZE", help="Limit; repeatable."),
+]
+GpuMemory = Annotated[
+    int | None,
+    typer.Option(
+        parser=memory_size, metavar="SIZE", help="Memory of the GPU that a plan may take."
+    ),
+]
+Patch = Annotated[
+    int | None, typer.Option(min=1, help="Plan for an output of so many voxels per axis.")
+]
+PlanFile = Annotated[Path | None, typer.Option(help="Run this plan, made by znni plan --out.")]
+AccuracyClass = Annotated[
+    Accuracy, typer.Option("--accuracy", help="Accuracy class of the primitives.")
+]
+Written = Annotated[
+    OutputType | None, typer.Option("--dtype", help="Type of a GPU's output. Default: float32.")
+]
+CostsChoice = Annotated[
+    Costs, typer.Option("--costs", help="Costs of the model that predicts times.")
+]
+Families = Annotated[
+    list[str] | None,
+    typer.Option("--family", help="A family of primitives; repeatable. Default: all."),
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Worker threads. Default: all cores.")]
+ThreadCounts = Annotated[
+    list[int], typer.Option("--threads", min=1, help="Worker threads; repeatable.")
+]
+Repeats = Annotated[int, typer.Option(min=1, help="Counted rounds.")]
+Budget = Annotated[
+    float, typer.Option(min=LEAST_BUDGET, help="Seconds for the counted rounds of one contestant.")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(file_okay=False, exists=True, help="Where to write. Default: a temporary folder."),
+]
+Out = Annotated[Path | None, typer.Option(dir_okay=False, help="Save the JSON here.")]
 
 
-def layers_of(
-    kernels: list[int],
-    batches: list[int],
-    sizes: list[int],
-    features: int,
-    out_features: int,
-    window: int | None = None,
-) -> list[tuple[Layer, Shape5]]:
-    """Every combination, as layers and the shapes of their inputs.
+def refuse(device: DeviceKind, **given: object) -> None:
+    """Refuse options that do nothing with a device.
+
+    Args:
+        device: what was chosen.
+        given: the options that are for other devices, by name.
 
     Raises:
-        InvalidInput: a kernel with its pooling sees more than there is.
+        InvalidInput: one of them was given.
     """
-    seen = max(kernels, default=1) + (window or 1) - 1
-    if seen > min(sizes):
-        raise InvalidInput(
-            f"--kernel {max(kernels)} needs {seen} voxels per axis: --size {min(sizes)} is less"
-        )
-    return [
-        (
-            layer(Vec3.of(kernel), features, out_features, window),
-            Shape5.of(batch, features, Vec3.of(size)),
-        )
-        for kernel, batch, size in product(kernels, batches, sizes)
-    ]
+    for name, value in given.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidInput(f"{option} does nothing with --device {device}; leave it out")
 
 
-def plans_of(
-    nets: list[Path],
-    size: int,
-    ram: int,
-    threads: int | None,
-    patch: int | None,
-    accuracy: Accuracy,
-    given: Path | None,
-) -> Iterator[Plan]:
-    """Each network's plan: the given one if there is one, or the best."""
-    choices = Choices(ram, threads, accuracy=accuracy)
-    for network in map(load_network, nets):
-        if given is None:
-            progress(f"planning {network.name}")
-            yield plan_for(network, size, ram, threads, patch, accuracy)
-        else:
-            yield checked_plan(load_plan(given), network, choices)
+def check_known(option: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Check that an option's values are among its choices.
+
+    Raises:
+        InvalidInput: one is not.
+    """
+    for name in names:
+        if name not in known:
+            raise InvalidInput(f"--{option} {name} is unknown; choose from {', '.join(known)}")
 
 
-def top_plans(
-    network: Network,
-    size: int,
-    ram: int,
-    threads: int | None,
-    patch: int | None,
-    costs: Costs,
-    accuracy: Accuracy,
-    count: int,
-) -> list[Plan]:
-    """The plans with the least predicted time for a volume as ``volume_for`` has it."""
-    progress(f"planning {network.name}")
-    volume = volume_for(network, size, patch)
-    found = search(
-        network,
-        volume,
-        ram=ram,
-        threads=threads,
-        costs=costs,
-        accuracy=accuracy,
-        device="cpu",
-    )
-    return fastest(found, count)
+def check_primitives(names: list[str], machine: Machine) -> None:
+    """Check that the catalogue has these.
+
+    Raises:
+        InvalidInput: a name that is none of its primitives.
+    """
+    check_known("only", names, sorted(catalogue(machine)))
 
 
-def ceilings_with(threads: int) -> Ceilings:
-    """Measured, and printed."""
-    ceilings = measure_ceilings(threads)
+def known_families(names: list[str] | None) -> list[str]:
+    """Return the families asked for.
+
+    Raises:
+        InvalidInput: there is none with one of these names.
+    """
+    check_known("family", names or [], FAMILIES)
+    return names or []
+
+
+def machine_with(device: DeviceKind, threads: int | None) -> Machine:
+    """Return this machine, with its GPUs if layers run there.
+
+    Raises:
+        InvalidInput: it has no GPU that can be used, and needs one.
+    """
+    if device == "cpu":
+        return detect_host(threads=threads)
+    machine = detect_machine(threads=threads)
+    if not machine.gpus:
+        raise InvalidInput(f"this needs a GPU: {why_no_gpu()}")
+    return machine
+
+
+def ceilings_with(device: DeviceKind, threads: int) -> AnyCeilings:
+    """Measure the ceilings of the CPU with so many threads, or of the GPU, and print them."""
+    ceilings = measure_ceilings(threads) if device == "cpu" else measure_gpu_ceilings()
     typer.echo(ceilings)
     return ceilings
 
 
-def ceilings_of(plan: Plan, known: list[Ceilings]) -> Ceilings:
-    """The ceilings with a plan's threads; measured, and added, if they are not yet known."""
-    threads = plan.machine.host.threads
+def ceilings_of(device: DeviceKind, threads: int, known: list[AnyCeilings]) -> AnyCeilings:
+    """Return the ceilings that apply; measure them, and add them, if they are not yet known."""
     for ceilings in known:
-        if ceilings.threads == threads:
+        if device == "gpu" or ceilings.about == {"threads": threads}:
             return ceilings
-    known.append(ceilings_with(threads))
+    known.append(ceilings_with(device, threads))
     return known[-1]
 
 
@@ -119,7 +196,7 @@ def progress(what: str) -> None:
 def report_all(
     kind: Kind, measured: Iterable[list[Row]], ceilings: Sequence[Limits], out: Path | None
 ) -> None:
-    """Print the table of each that is measured, and save it with those before it."""
+    """Print the table of each measurement, and save it with those before it."""
     rows: list[Row] = []
     for found in measured:
         typer.echo(table(kind, found))
@@ -128,6 +205,6 @@ def report_all(
 
 
 def save_to(out: Path | None, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) -> None:
-    """Save rows, if they are to be."""
+    """Save rows, if a file was given."""
     if out:
         save(out, kind, rows, ceilings)

@@ -1,18 +1,301 @@
-"""Rows of results as Markdown."""
+"""Rows of results as Markdown tables, and the columns of each kind."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from bench.columns import COLUMNS, Forms
 from bench.record import Kind, Row
 
 NOTE = "note"
 ABSENT = "-"
 
+# The format of a cell. If there are several, the first one counts whose values the row has.
+Forms: TypeAlias = str | tuple[str, ...]
+RATIO = ("{ratio_to_torch:.2f} ({ratio_lowest:.2f} to {ratio_highest:.2f})", "{ratio_to_torch:.2f}")
+
+LAYER_COLUMNS: dict[str, Forms] = {
+    "kernel": "{kernel}",
+    "pool": "{pool}",
+    "maps": "{maps}",
+    "input": "{input}",
+    "name": "{name}",
+}
+MEMORY_COLUMNS: dict[str, Forms] = {
+    "error": "{error:.1e}",
+    "peak MiB": "{peak_mib:,.0f}",
+    "declared MiB": "{declared_mib:,.0f}",
+    "resident MiB": "{resident_mib:,.0f}",
+}
+NETWORK_COLUMNS: dict[str, Forms] = {
+    "network": "{network}",
+    "name": "{name}",
+    "patch": "{patch}",
+    "output": "{output}",
+    "layout": "{layout}",
+    "s": "{seconds:.3f}",
+    "first s": "{first_seconds:.2f}",
+    "layers s": "{layers_seconds:.3f}",
+    "rounds": "{rounds}",
+    "spread": "{spread:.0%}",
+    "voxels/s": "{voxels_per_s:,.0f}",
+    "predicted": "{predicted_voxels_per_s:,.0f}",
+    "x torch fp32": RATIO,
+    "znni over it": "{gain:.2f}",
+    "error": "{error:.1e}",
+    "peak GiB": "{peak_gib:.2f}",
+    "declared GiB": "{declared_gib:.2f}",
+    "arrays GiB": "{least_gib:.2f}",
+}
+
+# The columns by their titles. A column that no row fills is left out.
+COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
+    "layer": {
+        **LAYER_COLUMNS,
+        "s": "{seconds:.4f}",
+        "spread": "{spread:.0%}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "x torch, same class": RATIO,
+        "direct Gflop/s": "{gflops_direct:,.0f}",
+        "model s": "{model_seconds:.4f}",
+        "+-": "{model_error:.0%}",
+        "floor s": "{floor_seconds:.4f} ({bound})",
+        "achieved": "{achieved:.0%}",
+        **MEMORY_COLUMNS,
+    },
+    "end-to-end": {
+        "network": "{network}",
+        "volume": "{volume}",
+        "GPUs": "{gpus}",
+        "patch": "{patch}",
+        "patches": "{patches}",
+        "s": "{seconds:.1f}",
+        "first s": "{first_seconds:.1f}",
+        "after the last s": "{ending_seconds:.1f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "of a GPU": "{efficiency:.0%}",
+        "after the first, voxels/s": "{later_voxels_per_s:,.0f}",
+        "of a GPU then": "{later_efficiency:.0%}",
+        "busy then": "{busy_in_words}",
+        "peak GiB": "{peak_gib:.2f}",
+        "declared GiB": "{declared_gib:.2f}",
+        "GPU peak GiB": "{gpu_peak_gib:.2f}",
+        "GPU declared GiB": "{gpu_declared_gib:.2f}",
+    },
+    "gpu-exercise": {
+        "name": "{name}",
+        "layer": "{layer}",
+        "input": "{input}",
+        "error": "{error:.1e}",
+        "promised": "{promised:.0e}",
+        "passed": "{passed}",
+    },
+    "gpu-memory": {
+        "name": "{name}",
+        "kept MiB": "{kept_mib:.0f}",
+        "so far MiB": "{so_far_mib:.0f}",
+    },
+    "gpu-layers": {
+        **LAYER_COLUMNS,
+        "ns/voxel": "{ns_per_voxel:.3f}",
+        "spread": "{spread:.0%}",
+        "direct Tflop/s": "{tflops_direct:,.1f}",
+        "model s": "{model_seconds:.5f}",
+        "+-": "{model_error:.0%}",
+        "traffic ns": "{traffic_ns:.3f}",
+        "floor ns": "{floor_ns:.3f} ({bound})",
+        "achieved": "{achieved:.0%}",
+        **MEMORY_COLUMNS,
+    },
+    "handing-out": {
+        "name": "{name}",
+        "threads": "{threads}",
+        "input": "{input}",
+        "rounds": "{handed_rounds:,}",
+        "tasks": "{handed_tasks:,}",
+        "fastest ms": "{fastest_ms:.3f}",
+        "median ms": "{median_ms:.3f}",
+        "model ms": "{model_ms:.3f}",
+        "but for Python ms": "{computing_ms:.3f}",
+        "us a task": "{us_a_task:.1f}",
+    },
+    "kills": {
+        "network": "{network}",
+        "output": "{output}",
+        "patch": "{patch}",
+        "blocks": "{blocks}",
+        "s": "{seconds:.2f}",
+        "kills": "{kills}",
+        "before a block": "{before_first_block}",
+        "ledgers that were wrong": "{wrong_ledgers}",
+        "identical outputs": "{identical}",
+    },
+    "ledger": {
+        "network": "{network}",
+        "output": "{output}",
+        "patch": "{patch}",
+        "blocks": "{blocks}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "with s": "{with_seconds:.3f}",
+        "without s": "{without_seconds:.3f}",
+        "rounds": "{rounds}",
+        "spread": "{spread:.0%}",
+        "slower": "{slower:+.1%}",
+        "fastest slower": "{fastest_slower:+.1%}",
+        "in its code s": "{ledger_seconds:.4f}",
+        "share": "{share:.2%}",
+    },
+    "micro-batches": {
+        "kernel": "{kernel}",
+        "maps": "{maps}",
+        "input": "{input}",
+        "limit MiB": "{limit_mib:,.0f}",
+        "pieces": "{division}",
+        "chosen": "{chosen}",
+        "s": "{seconds:.4f}",
+        "spread": "{spread:.0%}",
+        "x undivided": "{gain:.2f}",
+        "model s": "{model_seconds:.4f}",
+        "workspace MiB": "{workspace_mib:,.0f}",
+        "resident MiB": "{resident_mib:,.0f}",
+    },
+    "network": NETWORK_COLUMNS,
+    "gpu-networks": NETWORK_COLUMNS,
+    "profile": {
+        "network": "{network}",
+        "patch": "{patch}",
+        "layer": "{layer}",
+        "primitive": "{primitive}",
+        "input": "{input}",
+        "runs": "{runs}",
+        "s": "{seconds:.3f}",
+        "share": "{share:.0%}",
+        "predicted s": "{predicted_seconds:.3f}",
+        "built-in s": "{built_in_seconds:.3f}",
+        "alone s": "{alone_seconds:.3f}",
+        "alone off": "{alone_off:+.1%}",
+        "spread": "{spread:.0%}",
+        "Gflop/s": "{gflops:,.0f}",
+        "GB/s": "{gbytes:,.0f}",
+        "floor s": "{floor_seconds:.3f}",
+        "bound": "{bound}",
+        "achieved": "{achieved:.0%}",
+    },
+    "scaling": {
+        "work": "{work}",
+        "name": "{name}",
+        "threads": "{threads}",
+        "s": "{seconds:.4f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "speed-up": "{speedup:.2f}",
+        "efficiency": "{efficiency:.0%}",
+        "achieved": "{achieved:.0%}",
+    },
+    "top-plans": {
+        "network": "{network}",
+        "costs": "{costs}",
+        "rank": "{rank}",
+        "patch": "{patch}",
+        "patches": "{patches}",
+        "s": "{seconds:.2f}",
+        "predicted s": "{predicted_seconds:.2f}",
+        "rounds": "{rounds}",
+        "spread": "{spread:.0%}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "time off": "{off:+.1%}",
+        "machine slower": "{drift:+.1%}",
+        "off beside it": "{off_now:+.1%}",
+        "beside the first": "{beside_first:+.1%}",
+        "regret": "{regret:.1%}",
+        "held out": "{regret_held_out:+.1%}",
+        "+-": "{regret_error:.1%}",
+        "declared GiB": "{declared_gib:.2f}",
+    },
+    "search": {
+        "network": "{network}",
+        "processor": "{processor}",
+        "layers on": "{device}",
+        "threads": "{threads}",
+        "limit GiB": "{limit_gib:.2f}",
+        "pieces": "{division}",
+        "s": "{seconds:.1f}",
+        "calls priced": "{calls}",
+        "patch": "{patch}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "declared GiB": "{declared_gib:.2f}",
+    },
+    "machine-plans": {
+        "network": "{network}",
+        "processor": "{processor}",
+        "primitives": "{primitives}",
+        "patch": "{patch}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "ZNNi": "{published_voxels_per_s:,.0f}",
+        "declared GiB": "{declared_gib:.2f}",
+        "layers": "{layers}",
+    },
+    "strategies": {
+        "network": "{network}",
+        "strategy": "{strategy}",
+        "layers on the host": "{theta}",
+        "of these computed on the GPU": "{on_gpu}",
+        "patch": "{patch}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "ZNNi": "{published_voxels_per_s:,.0f}",
+        "peak GiB": "{peak_gib:.2f}",
+        "declared GiB": "{declared_gib:.2f}",
+        "of the GPU": "{gpu_declared_gib:.2f}",
+        "allowed": "{gpu_limit_gib:.2f}",
+        "peak there": "{gpu_peak_gib:.2f}",
+    },
+    "shares": {
+        "network": "{network}",
+        "primitives": "{primitives}",
+        "limit GiB": "{limit_gib:.2f}",
+        "shares": "{shares}",
+        "patch": "{patch}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "joint over it, predicted": "{predicted_gain:.2f}",
+        "s": "{seconds:.3f}",
+        "model s": "{patch_seconds:.3f}",
+        "spread": "{spread:.0%}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "joint over it": "{gain:.2f}",
+        "declared GiB": "{declared_gib:.2f}",
+    },
+    "volumes": {
+        "format": "{format}",
+        "type": "{dtype}",
+        "block": "{block}",
+        "action": "{action}",
+        "name": "{name}",
+        "s": "{seconds:.4f}",
+        "spread": "{spread:.0%}",
+        "MB/s": "{mb_per_s:,.0f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "x library": "{gain:.2f}",
+    },
+    "choices": {
+        "kernel": "{kernel}",
+        "pool": "{pool}",
+        "maps": "{maps}",
+        "input": "{input}",
+        "picked": "{picked}",
+        "s": "{picked_seconds:.4f}",
+        "predicted s": "{predicted_seconds:.4f}",
+        "fastest": "{fastest}",
+        "its s": "{fastest_seconds:.4f}",
+        "its predicted s": "{fastest_predicted_seconds:.4f}",
+        "regret": "{regret:.0%}",
+        "of": "{of}",
+    },
+}
+
 
 def table(kind: Kind | Literal["choices"], rows: list[Row]) -> str:
-    """Rows as a Markdown table; a last column says what was measured in part, or not at all."""
+    """Return rows as a Markdown table; a last column says what was measured in part, or not."""
     cells = [[*COLUMNS[kind], NOTE]]
     for row in rows:
         note = row.get("skipped") or row.get("measured")
@@ -26,7 +309,7 @@ def table(kind: Kind | Literal["choices"], rows: list[Row]) -> str:
 
 
 def _filled(forms: Forms, row: Row) -> str:
-    """The cell, or a dash where the row lacks values of every form."""
+    """Return the cell, or a dash if the row lacks values of every form."""
     values = {name: value for name, value in row.items() if value is not None}
     for form in (forms,) if isinstance(forms, str) else forms:
         try:

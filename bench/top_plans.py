@@ -1,45 +1,124 @@
-"""The best plans of a search side by side: whether their times are as predicted, and in order."""
+"""The best plans side by side: their order, and their times as predicted and measured.
+
+Between the plans' rounds, some calls of the calibration are made once more. A machine that others
+share, or whose clock follows its temperature, is not always equally fast. Predictions from measured
+costs hold for the time of the calibration.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from math import exp, log, sqrt
+from pathlib import Path
+from random import Random
 from statistics import mean, median, stdev
+from typing import Annotated, Unpack
 
+import typer
+
+from bench import session
 from bench.child import Child, ChildFailed
-from bench.drift import CalibratedCalls
-from bench.plan_patch import LONG, PlanPatch
+from bench.patches import LONG, PlanPatch, volume_for
 from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
+from znni.calibration.choice import measurements_of
+from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.io_rates import handling_times
+from znni.calibration.measure import Workbench
 from znni.calibration.run_overhead import run_overhead
+from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
-from znni.core.options import Costs
+from znni.core.options import Costs, PlanOptions
 from znni.core.text import in_units
-from znni.machine.detect import detect_machine
+from znni.inference.planning import fastest, search
+from znni.machine.detect import detect_for, detect_machine
+from znni.network.network import Network
+from znni.network.network_file import load_network
 from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, on_device
+from znni.primitives.catalogue import catalogue
 
 MEASURED = "measured"  # how the source of such costs begins
 CALIBRATION = ("the calibration's calls", "the calibration's calls, again")
 LEAST_ROUNDS = 3
 
+# Calls are chosen that took so many seconds, take so many bytes at most, and keep few together.
+SHORTEST, LONGEST = 0.02, 0.2
+MOST_WORKING, MOST_RESIDENT = 2**28, 2**29
+CALLS = 40
+
+LEAST_SECONDS = 2.0  # a processor that others share is slow or fast for tenths of a second
+
+
+def top_plans_command(
+    net: session.Nets,
+    size: session.Volume = 512,
+    ram: session.Ram = session.RAM,
+    patch: session.Patch = None,
+    count: Annotated[int, typer.Option(min=1, help="How many plans.")] = 10,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=2, help="Only these plans beside the one chosen; repeatable. Default: all."
+        ),
+    ] = None,
+    costs: session.CostsChoice = "auto",
+    accuracy: session.AccuracyClass = "float32",
+    threads: session.Threads = None,
+    repeats: session.Repeats = 3,
+    budget: session.Budget = 120.0,
+    out: session.Out = None,
+) -> None:
+    """Run the best plans side by side.
+
+    Is the one chosen the fastest of them, and are predicted times right?
+    """
+    ceilings: list[session.AnyCeilings] = []
+    effort = Effort(repeats, budget)
+
+    def compared(path: Path) -> list[Row]:
+        network = load_network(path)
+        session.progress(f"planning {network.name}")
+        found = best_plans(
+            network, size, patch, count, ram=ram, threads=threads, costs=costs, accuracy=accuracy
+        )
+        plans = dict(enumerate(found, 1))
+        if rank:
+            if missing := set(rank) - set(plans):
+                raise InvalidInput(f"--rank {min(missing)}: there are {len(plans)} plans")
+            plans = {number: plans[number] for number in sorted({1, *rank})}
+        rows = compare_plans(plans, effort, session.progress)
+        session.ceilings_of("cpu", plans[1].machine.host.threads, ceilings)
+        return rows
+
+    session.report_all("top-plans", map(compared, net), ceilings, out)
+
+
+def best_plans(
+    network: Network, size: int, patch: int | None, count: int, **options: Unpack[PlanOptions]
+) -> list[Plan]:
+    """Return the CPU's plans with the least predicted time for a volume like ``volume_for``'s."""
+    options["device"] = "cpu"
+    return fastest(search(network, volume_for(network, size, patch), **options), count)
+
 
 def compare_plans(
     plans: Mapping[int, Plan], effort: Effort, progress: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
-    """A row for each plan: a warm patch as predicted and as measured, and what is lost with it.
+    """Return a row for each plan: a warm patch as predicted and measured, and what is lost with it.
 
-    All of them are kept ready, each in a process of its own, and take turns. Speeds are those of
-    the whole output, in as many patches as it takes, without reading, writing and preparation.
-    ``beside_first`` is by how much more time that takes than with the plan chosen, in the same
-    rounds. Patches of many seconds are not warmed up. Where costs are measured, some of the calls
-    of the calibration take a turn before the plans and one after them, too: by how much the machine
-    is slower than it was then is ``drift``, and ``off_now`` is what is off beside it.
+    All plans are kept ready, each in a process of its own, and take turns. Speeds are those of the
+    whole output, in as many patches as it takes, without reading, writing and preparation.
+    ``beside_first`` says how much more time that takes than with the plan chosen, in the same
+    rounds. Patches of many seconds are not warmed up. If costs are measured, some calls of the
+    calibration take a turn before the plans and one after them. ``drift`` says how much slower the
+    machine is than it was then, and ``off_now`` what is off beside that.
 
     Args:
         plans: for one output, by rank; the one chosen is 1.
-        effort: of which the budget is per plan.
+        effort: how long to measure; the budget is per plan.
         progress: told what is being done.
 
     Raises:
@@ -59,7 +138,9 @@ def compare_plans(
     some = next(iter(plans.values()))
     with ExitStack() as children:
         contestants, again = {}, None
-        used = {word for plan in plans.values() for s in plan.steps for word in s.primitive.split()}
+        used = {
+            word for plan in plans.values() for s in plan.steps for word in str(s.primitive).split()
+        }
         if some.costs.startswith(MEASURED):
             threads = some.machine.host.threads
             again = children.enter_context(Child(CalibratedCalls, threads, sorted(used)))
@@ -104,22 +185,23 @@ def compare_plans(
 
 
 def _ratio(result: Result, other: Result) -> float:
-    """How many times as long it takes, in the rounds of both; the first is of all."""
+    """Return how many times as long it takes, in the rounds that both ran."""
     pairs = zip(result.by_round, other.by_round, strict=True)
     return median(its / others for its, others in pairs if its and others)
 
 
 def held_out(rows: Sequence[Row]) -> Row:
-    """What is lost with the first plan in each round, beside the fastest of all other rounds.
+    """Return what is lost with the first plan in each round, beside the fastest of all others.
 
-    The fastest of several noisy times is so by luck in part, which it does not have in a round that
-    had no part in naming it. Of the logarithms of all rounds the mean, and its standard error.
+    The fastest of several noisy times is partly so by luck. It has no such luck in a round that
+    had no part in naming it. The result is the mean of the logarithms of all rounds, and its
+    standard error.
 
     Args:
         rows: of the plans, the one chosen first.
 
     Returns:
-        Columns with both; none of fewer than three rounds.
+        Columns with both; none if there are fewer than three rounds.
     """
     rounds = range(min(row["rounds"] for row in rows))
     if len(rounds) < LEAST_ROUNDS:
@@ -147,12 +229,12 @@ def _about(plan: Plan) -> Row:
         "predicted_seconds": predicted,
         "predicted_error": plan.error,
         "predicted_voxels_per_s": _speed(plan, predicted),
-        "steps": [step.primitive for step in plan.steps],
+        "steps": [str(step.primitive) for step in plan.steps],
     }
 
 
 def _patch_seconds(plan: Plan) -> float:
-    """Predicted, of the layers and of bringing their output together."""
+    """Return the predicted seconds of the layers and of bringing their output together."""
     costs: Costs = "measured" if plan.costs.startswith(MEASURED) else "built-in"
     handling = run_overhead(plan.machine, measured=handling_times(plan.machine, costs)).handling
     values_out = plan.patch.volume * plan.steps[-1].shape_out.f
@@ -168,5 +250,51 @@ def _measured(plan: Plan, result: Result | None, failure: str | None) -> Row:
 
 
 def _speed(plan: Plan, patch_seconds: float) -> float:
-    """Output voxels per second, if each patch takes that long."""
+    """Return output voxels per second, if each patch takes that long."""
     return plan.output.volume / (plan.patches * patch_seconds)
+
+
+class CalibratedCalls:
+    """Calls that were measured in a calibration, ready to be made again: for a child process.
+
+    Args:
+        threads: worker threads of the host.
+        names: primitives that count, with all others of their kinds.
+    """
+
+    def __init__(self, threads: int, names: list[str]) -> None:
+        primitives = on_device(catalogue(detect_for("cpu", threads=threads)), "cpu")
+        kinds = {type(primitives[name]) for name in names if name in primitives}
+        known = {name: found for name, found in primitives.items() if type(found) in kinds}
+        chosen = _some_of(measurements_of(known, CostDatabase()), known)
+        calls = [(known[one.primitive], Call(one.operation, one.shape)) for one in chosen]
+        workbench = Workbench(calls)
+        self._ready = [workbench.ready(*call) for call in calls]
+        self._then = sum(one.seconds for one in chosen)
+
+    def count(self) -> int:
+        """Return how many calls there are."""
+        return len(self._ready)
+
+    def slower(self) -> float:
+        """Return how many times as long they take, one after another, as in the calibration."""
+        start, passes = time.perf_counter(), 0
+        while not passes or time.perf_counter() - start < LEAST_SECONDS:
+            for run in self._ready:
+                run()
+            passes += 1
+        return (time.perf_counter() - start) / (passes * self._then)
+
+
+def _some_of(measurements: Iterable[Measurement], primitives: Catalogue) -> list[Measurement]:
+    """Return measurements that suit: random ones, and always the same."""
+    found, left = list(measurements), MOST_RESIDENT
+    Random(0).shuffle(found)
+    chosen: list[Measurement] = []
+    for one in found:
+        memory = primitives[one.primitive].cost(one.operation, one.shape).memory
+        few = memory.working <= MOST_WORKING and memory.resident <= left
+        if few and SHORTEST <= one.seconds <= LONGEST and len(chosen) < CALLS:
+            chosen.append(one)
+            left -= memory.resident
+    return chosen

@@ -1,7 +1,7 @@
-"""How fast blocks of output are written, and read back, in each format, beside its library.
+"""Speed of writing and reading blocks of output in each format, beside its library.
 
-A block is written as a run writes it, and read as a run reads it, on one thread that asks; what the
-system does with the file afterwards is not waited for. The libraries' contestants, zarr-python and
+A block is written as a run writes it, and read as a run reads it, on one thread that asks. Nobody
+waits for what the system does with the file afterwards. The libraries' contestants, zarr-python and
 h5py, write the same array in the same chunks with one assignment, or read the same part of it. The
 floors are a file of the same bytes, written or read by one thread in one call, and a copy of them
 in memory.
@@ -16,12 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import h5py
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
+from bench import session
 from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
 from znni.core.options import Compression, OutputType
@@ -44,7 +46,7 @@ class Stored:
     Attributes:
         name: for the table.
         ending: of its file.
-        compression: of its chunks, where the format leaves a choice.
+        compression: of its chunks, if the format leaves a choice.
         sharded: many chunks to a file.
     """
 
@@ -64,16 +66,36 @@ FORMATS = (
 )
 
 
+def volumes_command(
+    size: Annotated[int, typer.Option(min=1, help="Voxels per axis of a block.")] = 256,
+    folder: session.Folder = None,
+    repeats: session.Repeats = 5,
+    budget: session.Budget = 60.0,
+    out: session.Out = None,
+) -> None:
+    """Time reading and writing in each format.
+
+    Rows have each format's library and the floors, too.
+    """
+    where = folder or Path(tempfile.gettempdir())
+    effort = Effort(repeats, budget)
+    compared = (
+        compare_formats(dtype, size, where, effort, session.progress)
+        for dtype in get_args(OutputType)
+    )
+    session.report_all("volumes", compared, [], out)
+
+
 def compare_formats(
     dtype: OutputType, size: int, folder: Path, effort: Effort, progress: Callable[[str], None]
 ) -> list[Row]:
-    """Rows of all formats for values of one type, and of the floors.
+    """Return rows of all formats for values of one type, and of the floors.
 
     Args:
-        dtype: of the values.
+        dtype: type of the values.
         size: voxels per axis of a block.
         folder: where the files are made, on the disk that is measured.
-        effort: of the measurement.
+        effort: how long to measure.
         progress: told what comes next.
     """
     block = convert(smooth(size)[np.newaxis], dtype)
@@ -93,7 +115,7 @@ def compare_formats(
 
 
 def smooth(size: int) -> NDArray[np.float32]:
-    """Values 0..1 (z, y, x) as networks give them: mostly near the ends, neighbours alike."""
+    """Return values 0..1 (z, y, x) like a network's: mostly near the ends, neighbours alike."""
     noise = np.random.default_rng(0)
     values: NDArray[Any] = noise.standard_normal((size // COARSE + 2,) * 3, np.float32)
     along = np.arange(size, dtype=np.float32) / COARSE
@@ -161,7 +183,7 @@ def _of_format(
 
 
 def _of_compressed_hdf5(block: NDArray[Any], folder: Path) -> dict[str, Callable[[], float]]:
-    """Reading alone: of what others wrote."""
+    """Return contestants that read a file that others wrote."""
     path = folder / "compressed.h5"
     with h5py.File(path, "w") as file:
         chunks = (1, *(min(CHUNK, extent) for extent in block.shape[1:]))
@@ -186,7 +208,7 @@ def _starts(patch: Vec3) -> Iterator[Vec3]:
 
 
 def _library_write(path: Path, folder: Path, boxes: list[Box], block: NDArray[Any]) -> float:
-    """The same array by zarr-python alone."""
+    """Time the same array by zarr-python alone."""
     zarr = library("zarr", "zarr")
     ours = zarr.open_array(path / "0", mode="r")
     copy = folder / "library.zarr"

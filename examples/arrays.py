@@ -1,4 +1,7 @@
-"""Any array that can be sliced is a volume: only the blocks that are needed are read of it."""
+"""Read a volume through several array libraries; znni reads only the blocks that it needs.
+
+znni accepts any array that can be sliced.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ REGION = np.s_[40:46, 60:74, 60:74]
 
 
 def arrays(volume: h5py.Dataset, folder: str) -> dict[str, Any]:
-    """One volume as arrays of the libraries that are installed."""
+    """Return one volume as arrays of the libraries that are installed."""
     made = {"NumPy": volume[()], "h5py": volume}
     if find_spec("dask"):
         import dask.array

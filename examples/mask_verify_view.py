@@ -1,4 +1,4 @@
-"""Compute what a mask needs, compute some of it again by brute force, and look at it."""
+"""Compute only what a mask needs, verify some voxels in float64, and view the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NETWORKS = Path(__file__).parent.parent / "networks"
 
 
 def main() -> None:
-    """Run, verify and view, in a folder that is deleted again."""
+    """Run, verify and view, in a temporary folder."""
     network = NETWORKS / "boundaries.yaml"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -24,7 +24,8 @@ def main() -> None:
         mask = np.zeros(volume.shape, bool)
         mask[:, :, :24] = True
         out = folder / "boundaries.h5"
-        # Patches of a plan for a smaller volume: as many blocks as a large one would have.
+        # The plan is for a smaller volume. Its small patches give as many blocks as a large volume
+        # has.
         plan = znni.plan(network, (42, 42, 42), threads=2)
         report = znni.infer(
             folder / "cells.npy", network, out, border="same", mask=mask, plan=plan, threads=2

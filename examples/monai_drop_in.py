@@ -1,12 +1,12 @@
-"""In the place of MONAI's sliding windows: the same call, over the same tensors.
+"""Replace MONAI's sliding-window inferer: the same call, with the same tensors.
 
-With MONAI it would be
+With MONAI, the call is
 
     inferer = monai.inferers.SlidingWindowInferer(roi_size=64, overlap=0.25)
     output = inferer(images, model)
 
-where the model is run on whole windows; here every voxel gets the output of its own field of view,
-and the plan decides on windows.
+MONAI runs the model on whole windows. znni gives every voxel the output of its own field of view,
+and its plan chooses the windows.
 """
 
 from __future__ import annotations

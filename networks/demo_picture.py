@@ -1,9 +1,9 @@
-"""Draw a few slices of a volume, of its boundary map, and of the one over the other.
+"""Draw a few slices of a volume, of its boundary map, and of the map over the volume.
 
     python networks/demo_picture.py INPUT.h5 OUTPUT.h5 PICTURE.png
 
-The input file holds one 3D dataset; the output file holds ``/main`` (f, z, y, x), whose first map
-is drawn. A map that is smaller than its volume lies in its middle (border mode ``valid``).
+The input file holds one 3D dataset. The output file holds ``/main`` (f, z, y, x), and its first map
+is drawn. A map that is smaller than its volume lies in the middle (border mode ``valid``).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from matplotlib import pyplot as plt
 
 
 def read_volume(path: Path) -> NDArray[np.generic]:
-    """The only 3D dataset of an HDF5 file.
+    """Return the only 3D dataset of an HDF5 file.
 
     Raises:
-        SystemExit: there is none, or more than one.
+        SystemExit: the file has no 3D dataset, or more than one.
     """
     found: dict[str, NDArray[np.generic]] = {}
 
@@ -40,10 +40,10 @@ def read_volume(path: Path) -> NDArray[np.generic]:
 
 
 def read_boundaries(path: Path) -> NDArray[np.float32]:
-    """The first map of ``/main``.
+    """Return the first map of ``/main``.
 
     Raises:
-        SystemExit: there is no such dataset, or it is not (f, z, y, x).
+        SystemExit: the dataset is missing, or it is not (f, z, y, x).
     """
     with h5py.File(path, "r") as file:
         main = file.get("main")
@@ -54,7 +54,10 @@ def read_boundaries(path: Path) -> NDArray[np.float32]:
 
 
 def draw(volume: NDArray[np.generic], boundaries: NDArray[np.float32], picture: Path) -> None:
-    """Write a PNG: three sections and one cut along z as rows; volume, map and both as columns."""
+    """Write a PNG with three sections and one cut along z as rows.
+
+    The columns are the volume, the map and both.
+    """
     margins = [(n - m) // 2 for n, m in zip(volume.shape, boundaries.shape, strict=True)]
     middle = tuple(slice(a, a + m) for a, m in zip(margins, boundaries.shape, strict=True))
     volume = volume[middle]
@@ -86,7 +89,7 @@ def draw(volume: NDArray[np.generic], boundaries: NDArray[np.float32], picture: 
 
 
 def _tint(boundaries: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Red whose opacity follows the probability from one half up: RGBA (y, x, 4)."""
+    """Return red as RGBA (y, x, 4); its opacity follows probabilities above one half."""
     tint = np.zeros((*boundaries.shape, 4), np.float32)
     tint[..., 0] = 1
     tint[..., 3] = 0.8 * np.clip(2 * boundaries - 1, 0, 1)

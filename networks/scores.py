@@ -1,4 +1,4 @@
-"""How well scores tell boundary voxels from the others, over all thresholds at once."""
+"""Scores of how well a value separates boundary voxels from others, over all thresholds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 
 
 class Scores(NamedTuple):
-    """Three summaries of one ranking, each 1 at best.
+    """Three summaries of one ranking; the best value of each is 1.
 
     Attributes:
-        roc_auc: probability that a boundary voxel ranks above another one; 0.5 is chance.
-        average_precision: precision averaged over recall; the share of boundary is chance.
+        roc_auc: probability that a boundary voxel ranks above another voxel; chance gives 0.5.
+        average_precision: precision averaged over recall; chance gives the share of boundary
+            voxels.
         best_f1: F1 at the best threshold.
     """
 
@@ -29,7 +30,7 @@ class Scores(NamedTuple):
 
 
 def score(values: NDArray[np.generic], boundary: NDArray[np.bool_]) -> Scores:
-    """Score ``values``, higher for boundary, against the truth; both of any one shape."""
+    """Score ``values`` against the truth; higher values mean boundary, and both have one shape."""
     order = np.argsort(-values.ravel().astype(np.float64), kind="stable")
     ranked, truth = values.ravel()[order], boundary.ravel()[order]
     last_of_tie = np.append(np.flatnonzero(np.diff(ranked)), truth.size - 1)

@@ -1,10 +1,11 @@
-"""Synthetic microscopy of packed cells, with the truth of where their boundaries are.
+"""Synthetic microscopy of packed cells, with the true position of their boundaries.
 
-Each volume draws its own anatomy and its own microscope: size and shape of the cells, thickness
-and contrast of the membranes, dark organelles whose rims look like membranes, section
-thickness, blur, uneven illumination, shot noise and read-out noise. Equal seeds give equal volumes.
+Each volume draws its own anatomy and its own microscope. The anatomy has the size and shape of the
+cells, the thickness and contrast of the membranes, and dark organelles whose rims look like
+membranes. The microscope has section thickness, blur, uneven illumination, shot noise and read-out
+noise. Equal seeds give equal volumes.
 
-Run as a script, it writes the volume of the demo: ``python networks/synthetic_cells.py``.
+As a script, it writes the volume of the demo: ``python networks/synthetic_cells.py``.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Cells:
     """A volume and its truth.
 
     Attributes:
-        raw: what the microscope saw, (z, y, x).
-        boundary: whether a voxel is membrane, (z, y, x).
+        raw: picture taken by the microscope, (z, y, x).
+        boundary: true for membrane voxels, (z, y, x).
     """
 
     raw: NDArray[np.uint8]
@@ -40,15 +41,15 @@ class Cells:
 
 @dataclass(frozen=True)
 class Tissue:
-    """What is under the microscope. Lengths are in voxels of the y and x axes.
+    """Tissue under the microscope; lengths are in voxels of the y and x axes.
 
     Attributes:
-        section: thickness of a section, that is, the extent of a voxel along z.
-        spacing: between the seeds of neighbouring cells.
-        elongation: seeds in a row that the longest cells are grown from.
+        section: thickness of a section, which is the extent of a voxel along z.
+        spacing: distance between the seeds of neighbouring cells.
+        elongation: number of seeds in a row that the longest cells grow from.
         membrane: mean thickness of a membrane.
-        organelles: their share of the volume, before those across a membrane are cut.
-        vesicles: likewise.
+        organelles: volume share of the organelles, before those that cross a membrane are cut.
+        vesicles: volume share of the vesicles, measured in the same way.
         texture: amplitude of the cytoplasm's grain.
     """
 
@@ -62,7 +63,7 @@ class Tissue:
 
     @classmethod
     def draw(cls, random: np.random.Generator) -> Tissue:
-        """One kind of tissue out of many."""
+        """Draw one kind of tissue at random."""
         isotropic = random.random() < 0.4
         return cls(
             section=1.0 if isotropic else float(np.exp(random.uniform(0, np.log(12)))),
@@ -77,15 +78,15 @@ class Tissue:
 
 @dataclass(frozen=True)
 class Microscope:
-    """How the tissue is seen. The tissue's brightness runs from 0 to 1.
+    """Imaging of the tissue; the tissue's brightness runs from 0 to 1.
 
     Attributes:
         blur: standard deviation along z and across it, in voxels.
         shading: amplitude of the uneven illumination.
         flicker: standard deviation of the sections' brightness.
-        photons: per voxel of brightness 1.
+        photons: number of photons per voxel of brightness 1.
         readout: standard deviation of the Gaussian noise.
-        gain: brightness 1 in grey levels.
+        gain: grey levels of brightness 1.
     """
 
     blur: tuple[float, float]
@@ -97,7 +98,7 @@ class Microscope:
 
     @classmethod
     def draw(cls, random: np.random.Generator) -> Microscope:
-        """One microscope out of many."""
+        """Draw one microscope at random."""
         return cls(
             blur=(random.uniform(0, 0.6), random.uniform(0.4, 1.3)),
             shading=random.uniform(0, 0.25),
@@ -109,21 +110,21 @@ class Microscope:
 
 
 def synthetic_cells(seed: int, size: Size) -> Cells:
-    """A volume of cells.
+    """Return a volume of cells.
 
     Args:
-        seed: decides everything.
-        size: voxels (z, y, x).
+        seed: seed of all random draws.
+        size: extents (z, y, x) in voxels.
     """
     random = np.random.default_rng(seed)
     tissue, microscope = Tissue.draw(random), Microscope.draw(random)
     cell, distance = _pack(random, size, tissue)
     thickness = tissue.membrane * np.exp(0.25 * _smooth(random, size, tissue.section, 30))
-    depth = distance - thickness / 2  # into the cell, from its membrane
+    depth = distance - thickness / 2  # distance into the cell, from its membrane
     brightness = _cytoplasm(random, cell, tissue)
     _add_organelles(random, brightness, depth, tissue)
     membrane = 1 / (1 + np.exp(np.clip(depth / 0.5, -30, 30)))
-    # Stain takes unevenly: a membrane may be faint in one place and strong in another.
+    # Membranes take up stain unevenly: one may be faint in one place and strong in another.
     stain = np.clip(0.75 + 0.2 * _smooth(random, size, tissue.section, 25), 0.3, 1)
     brightness += membrane * stain * (random.uniform(0.05, 0.2) - brightness)
     return Cells(_photograph(random, brightness, tissue.section, microscope), depth <= 0)
@@ -132,10 +133,10 @@ def synthetic_cells(seed: int, size: Size) -> Cells:
 def _pack(
     random: np.random.Generator, size: Size, tissue: Tissue
 ) -> tuple[NDArray[np.intp], Field]:
-    """The cell of each voxel, and the voxel's distance to the nearest other cell.
+    """Return the cell of each voxel, and the voxel's distance to the nearest other cell.
 
-    A cell is the Voronoi region of a row of seeds, in space that is warped at the scale of the
-    cells and, more finely, at that of their wrinkles.
+    A cell is the Voronoi region of a row of seeds. Space is warped at the scale of the cells and,
+    more finely, at the scale of their wrinkles.
     """
     extent = np.array(size) * (tissue.section, 1, 1)
     margin = 2 * tissue.spacing
@@ -149,7 +150,7 @@ def _pack(
         rows.append(np.column_stack([start + np.cumsum(steps, axis=0), np.full(length, cells)]))
         cells, count = cells + 1, count + length
     seeds, cell_of_seed = np.split(np.concatenate(rows), [3], axis=1)
-    # Seeds too close to an earlier cell would leave room for membrane alone.
+    # A seed too close to an earlier cell would leave room for membrane only.
     pairs = cKDTree(seeds).query_pairs(0.55 * tissue.spacing, output_type="ndarray")
     crowded = pairs[:, 1][np.diff(cell_of_seed[pairs, 0], axis=1)[:, 0] != 0]
     seeds, cell_of_seed = np.delete(seeds, crowded, 0), np.delete(cell_of_seed, crowded, 0)
@@ -161,7 +162,7 @@ def _pack(
         where[..., axis] += 0.7 * _smooth(random, size, tissue.section, 8)
     distances, nearest = cKDTree(seeds).query(where.reshape(-1, 3), k=6, workers=-1)
     owners = cell_of_seed[nearest, 0].astype(np.intp)
-    other = np.argmax(owners != owners[:, :1], axis=1)  # 0 where all six are of one cell
+    other = np.argmax(owners != owners[:, :1], axis=1)  # 0 if all six belong to one cell
     rival = nearest[np.arange(len(other)), other]
     gap = np.linalg.norm(seeds[rival] - seeds[nearest[:, 0]], axis=1)
     rival_distance = distances[np.arange(len(other)), other]
@@ -171,7 +172,7 @@ def _pack(
 
 
 def _cytoplasm(random: np.random.Generator, cell: NDArray[np.intp], tissue: Tissue) -> Field:
-    """Brightness of the cells' insides: a level for each cell, and grain of two sizes."""
+    """Return the brightness inside the cells: a level for each cell, and grain of two sizes."""
     level = random.normal(0.62, 0.07, cell.max() + 1).astype(np.float32)
     grain = sum(_smooth(random, cell.shape, tissue.section, scale) for scale in (3, 6))
     return level[cell] + np.float32(tissue.texture / 2) * grain
@@ -207,7 +208,7 @@ def _add_organelles(
 def _photograph(
     random: np.random.Generator, brightness: Field, section: float, microscope: Microscope
 ) -> NDArray[np.uint8]:
-    """The tissue as grey levels: blurred, shaded and with noise."""
+    """Return the tissue as grey levels: blurred, shaded and noisy."""
     along, across = microscope.blur
     image = gaussian_filter(brightness, (along / section, across, across))
     image *= 1 + microscope.shading * _smooth(random, image.shape, section, 60)
@@ -220,7 +221,10 @@ def _photograph(
 def _smooth(
     random: np.random.Generator, size: tuple[int, ...], section: float, scale: float
 ) -> Field:
-    """Smooth noise of mean 0 and standard deviation 1 or so, with features of ``scale`` voxels."""
+    """Return smooth noise with features of ``scale`` voxels.
+
+    Its mean is 0, and its standard deviation is about 1.
+    """
     extent = np.array(size) * (section, 1, 1)
     coarse = np.ceil(extent / scale).astype(int) + 3
     coarse[0] = min(coarse[0], size[0])  # sections thicker than the scale are independent

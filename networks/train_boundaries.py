@@ -1,11 +1,11 @@
-"""Train the demo's network on synthetic cells, and score it on volumes that it has not seen.
+"""Train the demo's network on synthetic cells, and score it on new volumes.
 
     python networks/train_boundaries.py              train, save the weights, score them
     python networks/train_boundaries.py --evaluate   score the saved weights
 
-Training is sparse: pooling has its stride, so a patch gives an output for every fourth voxel
-along each axis, and is compared with the truth at those voxels. Run densely, by ``znni infer``,
-the same weights give the output at every voxel.
+Training is sparse: pooling has a stride, so a patch gives an output for every fourth voxel along
+each axis. This output is compared with the truth at those voxels. ``znni infer`` runs the same
+weights densely, and gives the output at every voxel.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NETWORK_FILE = Path(__file__).with_name("boundaries.yaml")
 TRAINING_SEEDS = range(48)
 HELD_OUT_SEEDS = range(1000, 1032)
 VOLUME_SIZE: Size = (96, 96, 96)
-OUTPUTS = 8  # per patch and axis
-BATCH = 2  # patches
+OUTPUTS = 8  # outputs per patch and axis
+BATCH = 2  # patches per batch
 STEPS = 2000
 LEARNING_RATE = 2e-3
 SEED = 1
@@ -44,10 +44,10 @@ Parameters = dict[str, torch.Tensor]
 
 
 def logits(network: Network, parameters: Parameters, x: torch.Tensor) -> torch.Tensor:
-    """The network with strided pooling and without its last activation.
+    """Run the network with strided pooling and without its last activation.
 
     Args:
-        network: convolutions with ReLU, but for the last; poolings.
+        network: a chain of poolings and convolutions; all convolutions but the last have ReLU.
         parameters: ``NAME.weight`` and ``NAME.bias`` of every convolution.
         x: scaled input, (n, f, z, y, x).
     """
@@ -63,13 +63,15 @@ def logits(network: Network, parameters: Parameters, x: torch.Tensor) -> torch.T
 
 
 def volumes(seeds: range) -> list[Cells]:
-    """Volumes of synthetic cells, made side by side."""
+    """Make volumes of synthetic cells in parallel."""
     with ProcessPoolExecutor() as pool:
         return list(pool.map(partial(synthetic_cells, size=VOLUME_SIZE), seeds))
 
 
 def batches(network: Network, cells: list[Cells]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Endless random patches, turned over and of random contrast, and the truth at their outputs.
+    """Yield random patches without end, with the truth at their outputs.
+
+    Patches are flipped at random and have random contrast.
 
     Yields:
         Input (BATCH, 1, z, y, x) and truth (BATCH, 1, OUTPUTS, OUTPUTS, OUTPUTS), as float32.
@@ -103,14 +105,14 @@ def _tensor(arrays: Sequence[NDArray[np.floating] | NDArray[np.bool_]]) -> torch
 
 
 def balanced_loss(output: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Binary cross-entropy in which boundary and the rest of a batch weigh the same."""
+    """Return binary cross-entropy that weighs boundary and background of a batch equally."""
     share = truth.mean().clamp(0.01, 0.99)
     weight = torch.where(truth > 0, 0.5 / share, 0.5 / (1 - share))
     return functional.binary_cross_entropy_with_logits(output, truth, weight)
 
 
 def train(network: Network) -> Parameters:
-    """Train from random weights; Adam with a learning rate that rises and falls once."""
+    """Train from random weights with Adam; the learning rate rises and falls once."""
     started = time.monotonic()
     cells = volumes(TRAINING_SEEDS)
     print(f"made {len(cells)} volumes in {time.monotonic() - started:.0f} s")
@@ -134,9 +136,9 @@ def train(network: Network) -> Parameters:
 
 
 def evaluate(network: Network, parameters: Parameters) -> None:
-    """Print the score of the network and of thresholds, on the held-out volumes.
+    """Print the scores of the network and of thresholds on the held-out volumes.
 
-    The network is scored at every fourth voxel along each axis, the thresholds at the same ones.
+    Both are scored at the same voxels, every fourth one along each axis.
     """
     seen = tuple(
         slice(v // 2, n - v // 2, p)
@@ -163,7 +165,7 @@ def evaluate(network: Network, parameters: Parameters) -> None:
 def _best_threshold(
     raw: NDArray[np.uint8], seen: tuple[slice, ...], truth: NDArray[np.bool_]
 ) -> Scores:
-    """The best that smoothing and a threshold can do: the truth chooses width and sign."""
+    """Return the best score of smoothing and a threshold; the truth chooses width and sign."""
     smoothed = [
         gaussian_filter(raw.astype(np.float32), width)[seen] for width in (0, 0.7, 1, 1.5, 2, 3)
     ]
@@ -178,7 +180,7 @@ def _mean(scores: list[Scores]) -> Scores:
 
 
 def main() -> None:
-    """Train unless told only to evaluate; then evaluate."""
+    """Train, unless only evaluation is requested; then evaluate."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--evaluate", action="store_true", help="score the saved weights only")
     torch.manual_seed(SEED)

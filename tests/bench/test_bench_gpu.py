@@ -1,7 +1,9 @@
-"""``python -m bench gpu-layers``: what can be told of it without a GPU."""
+"""``python -m bench layers --device gpu``, ``exercise``: the parts that need no GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,18 +11,25 @@ import numpy as np
 import pytest
 from gpu_layers import DEVICE
 from layers import random_case
+from quick_benchmarks import needs_torch
 from typer.testing import CliRunner
 
-from bench import gpu_commands, gpu_timing
+from bench import layers, rounds, session
 from bench.__main__ import app
-from bench.ceilings import Floor
-from bench.gpu_ceilings import GpuCeilings
-from bench.gpu_exercise import cases_for, relative_error
-from bench.gpu_torch import MOST_ELEMENTS, NAMES, RUN_FLOPS, part_at_once
-from bench.layers import layer
-from bench.on_device import OnDevice
+from bench.accuracy import OnDevice
+from bench.ceilings import Floor, GpuCeilings
+from bench.exercise import cases_for, relative_error
+from bench.layers import compare_on_gpu, layer
+from bench.peers.torch_layer import (
+    GPU_NAMES,
+    MOST_ELEMENTS,
+    RUN_FLOPS,
+    TorchLayer,
+    part_at_once,
+)
 from bench.record import Row, load, save
 from bench.report import report
+from bench.rounds import Effort, Result
 from bench.table import table
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
@@ -78,17 +87,17 @@ def test_pytorch_computes_no_more_at_once_than_cudnn_counts_and_autotuning_bears
     planes = part_at_once(hidden, Shape5(64, 80, 200, 208, 208))
     assert planes == Shape5(1, 80, 8 + 5, 208, 208)
     assert part_at_once(layer(Vec3.of(9), 80, 80, 2), Shape5(2, 80, 900, 900, 900)).z == 10
-    assert len(set(NAMES)) == 8
+    assert len(set(GPU_NAMES)) == 8
 
 
 def test_runs_are_as_many_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([2.0, *range(1, 10)])
-    monkeypatch.setattr(gpu_timing, "seconds_of", lambda _: float(next(taken)))
+    monkeypatch.setattr(rounds, "seconds_on_device", lambda _: float(next(taken)))
     calls: list[int] = []
-    assert gpu_timing.measured(lambda: calls.append(1), 5, budget=7).by_round == (1, 2, 3)
+    assert rounds.rounds_on_gpu(lambda: calls.append(1), 5, budget=7).by_round == (1, 2, 3)
     assert calls == [1]
-    assert gpu_timing.measured(lambda: None, 5, budget=1).by_round == (5,)
-    assert gpu_timing.measured(lambda: None, 2, budget=99).by_round == (7, 8)
+    assert rounds.rounds_on_gpu(lambda: None, 5, budget=1).by_round == (5,)
+    assert rounds.rounds_on_gpu(lambda: None, 2, budget=99).by_round == (7, 8)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +145,65 @@ def test_parts_of_an_array_come_to_the_host() -> None:
     np.testing.assert_array_equal(there[1, :, 2], array[1, :, 2])
 
 
+@needs_torch
+def test_rows_hold_what_a_gpu_would_measure(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's primitives and PyTorch's take the place of a GPU's."""
+
+    class FakeArena:
+        def __init__(self, capacity: int) -> None:
+            self.peak = capacity
+
+        in_use = staticmethod(nullcontext)
+
+    def a_second(work: Callable[[], object], repeats: int, _budget: float) -> Result:
+        work()
+        return Result((1.0,) * repeats)
+
+    def on_host(*arguments: object) -> TorchLayer:
+        name, operation, weights, x, device, proposals = arguments
+        assert (device, proposals) == ("cuda", 10)
+        return TorchLayer(name, operation, weights, x)
+
+    monkeypatch.setattr(layers, "cupy", lambda: np)
+    monkeypatch.setattr(layers, "DeviceArena", FakeArena)
+    monkeypatch.setattr(layers, "OnDevice", np.asarray)
+    monkeypatch.setattr(layers, "TorchLayer", on_host)
+    monkeypatch.setattr(TorchLayer, "output", lambda made: made().numpy())
+    monkeypatch.setattr(layers, "rounds_on_gpu", a_second)
+    monkeypatch.setattr(layers, "seconds_on_device", lambda _: 1.0)
+    monkeypatch.setattr(layers, "gpu_peak_bytes", lambda _: 3 << 20)
+    for name in ("release_gpu_memory", "free_torch_memory"):
+        monkeypatch.setattr(layers, name, lambda: None)
+    conv, shape = layer(Vec3.of(3), 2, 4), Shape5.of(2, 2, Vec3.of(10))
+    primitives = [catalogue(machine)[name] for name in ("direct", "fft_tiled_8")]
+    compared = compare_on_gpu(
+        primitives, conv, shape, Effort(2, 60.0), CEILINGS, peers=GPU_NAMES[:1]
+    )
+    *ours, theirs = rows = list(compared)
+    assert [row["name"] for row in rows] == ["direct", "fft_tiled_8", "torch_fp32"]
+    for row in rows:
+        assert row["device"] == "NVIDIA H200"
+        assert row["error"] < 1e-5
+        assert row["rounds"] == 2
+        assert row["ns_per_voxel"] == pytest.approx(1e9 / (2 * 8**3))
+        assert row["tflops_direct"] == pytest.approx(2 * 8**3 * 2 * 4 * 27 * 2 / 1e12)
+    for row in ours:
+        assert row["floor_ns"] >= row["traffic_ns"] > 0
+        assert row["peak_mib"] == pytest.approx(row["declared_mib"])
+        assert row["model_seconds"] > 0
+    assert theirs["peak_mib"] == 3
+    assert theirs["measured"] == "1 times 2x2x10x10x10"
+    late = compare_on_gpu(primitives[:1], conv, shape, Effort(1, 1e-9), CEILINGS, peers=())
+    assert "would take" in next(late)["skipped"]
+
+
 def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Machine(detect_machine(threads=1).host)
-    monkeypatch.setattr(gpu_commands, "detect_machine", lambda: host)
-    result = CliRunner().invoke(app, ["gpu-layers", "--kernel", "3"])
-    assert isinstance(result.exception, InvalidInput)
-    assert "needs a GPU" in str(result.exception)
+    monkeypatch.setattr(session, "detect_machine", lambda **_: host)
+    on_gpu = ["--device", "gpu"]
+    for command in (["layers", "--kernel", "3", *on_gpu], ["profile", "--net", "a", *on_gpu]):
+        result = CliRunner().invoke(app, command)
+        assert isinstance(result.exception, InvalidInput)
+        assert "needs a GPU" in str(result.exception)

@@ -1,4 +1,4 @@
-"""``python -m bench gpu-networks``: what can be told of it without a GPU."""
+"""``python -m bench network --device gpu`` and ``profile``: the parts that need no GPU."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from quick_benchmarks import NETWORK, PATCH, needs_torch
 from typer.testing import CliRunner
 
-from bench import gpu_commands, gpu_networks, gpu_plan_patches
+from bench import network, patches
 from bench.__main__ import app
-from bench.accuracy import pooled_by_fft
-from bench.gpu_ceilings import GpuCeilings
-from bench.gpu_networks import Settings, Try, best_of, compare_gpu_network, places, rounded
-from bench.gpu_profile import profile_on_gpu
-from bench.networks import plan_for
-from bench.noise import patch_input
+from bench.accuracy import patch_input, pooled_by_fft
+from bench.ceilings import GpuCeilings
+from bench.network import compare_on_gpu, places
+from bench.patches import plan_for
+from bench.peers.best_patch import Rivals, Try, best_of, rounded
+from bench.peers.torch_settings import LAYOUTS
+from bench.profile import profile, time_on_gpu
 from bench.rounds import Effort
-from bench.torch_settings import LAYOUTS
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.network.weights import random_weights
@@ -30,7 +30,7 @@ from znni.primitives.reference import dense
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return plan_for(NETWORK, 0, 2 << 30, 2, PATCH.z)
+    return plan_for(NETWORK, 0, PATCH.z, device="cpu", ram=2 << 30, threads=2)
 
 
 @needs_torch
@@ -39,10 +39,10 @@ def plan() -> Plan:
 def test_pytorchs_fragments_give_the_dense_output_in_pieces_of_any_size(
     layout: str, values: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench import gpu_torch_network
-    from bench.gpu_torch_network import Operators, TorchOnGpu
+    from bench.peers import torch_on_gpu
+    from bench.peers.torch_on_gpu import Operators, TorchOnGpu
 
-    monkeypatch.setattr(gpu_torch_network, "MOST_VALUES", values)
+    monkeypatch.setattr(torch_on_gpu, "MOST_VALUES", values)
     x = patch_input(NETWORK, PATCH)
     expected = dense(NETWORK, random_weights(NETWORK, 0), x)
     for operators in get_args(Operators):
@@ -52,7 +52,7 @@ def test_pytorchs_fragments_give_the_dense_output_in_pieces_of_any_size(
 
 @needs_torch
 def test_the_reference_on_a_gpu_is_the_hosts() -> None:
-    from bench.gpu_torch_network import reference_on_gpu
+    from bench.peers.torch_on_gpu import reference_on_gpu
 
     x = patch_input(NETWORK, NETWORK.total_pooling + 1)
     expected = pooled_by_fft(NETWORK, random_weights(NETWORK, 0), 2)(x)
@@ -69,11 +69,11 @@ def test_the_first_patch_is_tried_in_each_layout_and_the_others_in_the_faster() 
             return Try(layout, patch, None, "out of memory")
         return Try(layout, patch, patch.volume / speeds[layout, patch.z])
 
-    patches = [Vec3.of(extent) for extent in (8, 4, 2)]
-    tries, spent = best_of(LAYOUTS, patches, attempt, budget=60)
+    extents = [Vec3.of(extent) for extent in (8, 4, 2)]
+    tries, spent = best_of(LAYOUTS, extents, attempt, budget=60)
     assert [t.voxels_per_second for t in tries] == [30, 20, 10, 0]
     assert 0 <= spent < 60
-    assert len(best_of(LAYOUTS, patches, attempt, budget=0)[0]) == len(LAYOUTS)
+    assert len(best_of(LAYOUTS, extents, attempt, budget=0)[0]) == len(LAYOUTS)
 
 
 def test_patches_are_multiples_of_the_pooling_and_places_lie_in_them() -> None:
@@ -90,19 +90,19 @@ def test_patches_are_multiples_of_the_pooling_and_places_lie_in_them() -> None:
 def test_rows_hold_ours_and_what_each_peer_tried(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bench import gpu_torch_network
+    from bench.peers import torch_on_gpu
 
     free = cycle((10 << 30, 7 << 30))
-    monkeypatch.setattr(gpu_plan_patches, "free_bytes", lambda: next(free))
-    monkeypatch.setattr(gpu_networks, "give_back_memory", lambda: None)
-    monkeypatch.setattr(gpu_networks, "give_back_ours", lambda: None)
-    monkeypatch.setattr(gpu_networks, "peak_bytes", lambda work: work() or 1 << 30)
+    monkeypatch.setattr(patches, "free_gpu_bytes", lambda: next(free))
+    monkeypatch.setattr(network, "free_torch_memory", lambda: None)
+    monkeypatch.setattr(network, "release_gpu_memory", lambda: None)
+    monkeypatch.setattr(network, "gpu_peak_bytes", lambda work: work() or 1 << 30)
     for name in ("TorchOnGpu", "reference_on_gpu"):
-        here = partial(getattr(gpu_torch_network, name), device="cpu")
-        monkeypatch.setattr(gpu_torch_network, name, here)
+        here = partial(getattr(torch_on_gpu, name), device="cpu")
+        monkeypatch.setattr(torch_on_gpu, name, here)
     peers = ("torch_fp32", "torch_bf16_fused")
-    settings = Settings(peers, LAYOUTS, (8, 4))
-    ours, *theirs = compare_gpu_network(NETWORK, plan, settings, Effort(2, 60.0))
+    rivals = Rivals(peers, (8, 4), LAYOUTS)
+    ours, *theirs = compare_on_gpu(NETWORK, plan, rivals, Effort(2, 60.0))
     assert ours["name"] == "znni"
     assert ours["peak_gib"] == 3
     assert ours["rounds"] == 2
@@ -114,8 +114,8 @@ def test_rows_hold_ours_and_what_each_peer_tried(
         assert row["measured"] == "whole patch"
         assert row["error"] < error
         assert row["gain"] == pytest.approx(ours["voxels_per_s"] / row["voxels_per_s"])
-    single = Settings(peers[:1], LAYOUTS[:1], (4,))
-    (short,) = compare_gpu_network(NETWORK, None, single, Effort(1, 1e-6))
+    single = Rivals(peers[:1], (4,), LAYOUTS[:1])
+    (short,) = compare_on_gpu(NETWORK, None, single, Effort(1, 1e-6))
     assert list(short["tried"]) == [f"{LAYOUTS[0]} 4x4x4"]
     assert short["measured"] == "head and 1 of 4 fragments"
     assert short["error"] < 1e-5
@@ -124,14 +124,13 @@ def test_rows_hold_ours_and_what_each_peer_tried(
 
 @needs_torch
 def test_no_error_is_told_of_output_in_steps(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench import gpu_torch_network
+    from bench.peers import torch_on_gpu
 
-    monkeypatch.setattr(gpu_plan_patches, "free_bytes", lambda: 0)
-    monkeypatch.setattr(gpu_networks, "give_back_ours", lambda: None)
-    here = partial(gpu_torch_network.reference_on_gpu, device="cpu")
-    monkeypatch.setattr(gpu_torch_network, "reference_on_gpu", here)
-    settings = Settings((), LAYOUTS, (8,))
-    (row,) = compare_gpu_network(NETWORK, plan, settings, Effort(1, 60.0), "uint8")
+    monkeypatch.setattr(patches, "free_gpu_bytes", lambda: 0)
+    monkeypatch.setattr(network, "release_gpu_memory", lambda: None)
+    here = partial(torch_on_gpu.reference_on_gpu, device="cpu")
+    monkeypatch.setattr(torch_on_gpu, "reference_on_gpu", here)
+    (row,) = compare_on_gpu(NETWORK, plan, Rivals(()), Effort(1, 60.0), "uint8")
     assert row["output"] == "uint8"
     assert "error" not in row
 
@@ -140,8 +139,8 @@ def test_a_profile_has_each_layer_beside_what_was_predicted(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = cycle((10 << 30, 7 << 30))
-    monkeypatch.setattr(gpu_plan_patches, "free_bytes", lambda: next(free))
-    *layers, whole = profile_on_gpu(plan, GpuCeilings("a GPU", 1e15, 1e15), repeats=2)
+    monkeypatch.setattr(patches, "free_gpu_bytes", lambda: next(free))
+    *layers, whole = profile(plan, GpuCeilings("a GPU", 1e15, 1e15), time_on_gpu(plan, 2))
     steps = [step for segment in plan.segments for step in segment.steps]
     assert [row["layer"] for row in layers] == [step.operation.name for step in steps]
     for row in layers:
@@ -156,10 +155,8 @@ def test_a_profile_has_each_layer_beside_what_was_predicted(
 @pytest.mark.parametrize(
     ("option", "known"), [("--peer", "torch_fp32"), ("--layout", "channels_last_3d")]
 )
-def test_an_unknown_peer_or_layout_is_refused(
-    option: str, known: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_commands, "machine_with_gpu", lambda: None)
-    result = CliRunner().invoke(app, ["gpu-networks", "--net", "a.yaml", option, "caffe"])
+def test_an_unknown_peer_or_layout_is_refused(option: str, known: str) -> None:
+    command = ["network", "--device", "gpu", "--net", "a.yaml", option, "caffe"]
+    result = CliRunner().invoke(app, command)
     assert isinstance(result.exception, InvalidInput)
     assert f"{option} caffe is unknown; choose from {known}" in str(result.exception)

@@ -10,10 +10,12 @@ from quick_benchmarks import CEILINGS, QUICK, clock_of_ticks, needs_torch
 
 from bench import layers, rounds
 from bench.ceilings import Ceilings
-from bench.choices import judge_choices
 from bench.handing_out import EMPTY_ROUND, handing_out
-from bench.layers import check_primitives, compare_layer, layer
+from bench.layers import compare_layer, layer
+from bench.peers import torch_layer
+from bench.report import judge_choices
 from bench.rounds import Effort
+from bench.session import check_primitives
 from bench.table import table
 from planner.cost_model import CALL_SECONDS
 from znni.core.errors import InvalidInput
@@ -73,8 +75,8 @@ def test_a_peer_that_fails_keeps_what_it_measured_and_spares_the_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "time", clock_of_ticks())
-    monkeypatch.setattr(layers, "has_torch", lambda: True)
-    monkeypatch.setattr(layers, "TorchConvolution", FailingPeer)
+    monkeypatch.setattr(torch_layer, "has_torch", lambda: True)
+    monkeypatch.setattr(torch_layer, "TorchConvolution", FailingPeer)
     conv, shape = layer(Vec3.of(3), 3, 4), Shape5.of(1, 3, Vec3.of(8))
     effort = Effort(repeats=2, budget=1e3)
     rows = compare_layer(machine, conv, shape, ["direct"], effort, CEILINGS)
@@ -88,7 +90,7 @@ def test_a_peer_that_fails_keeps_what_it_measured_and_spares_the_others(
     assert "measured" not in found["torch_fp32_channels_last"]
     assert found["torch_bf16"]["skipped"] == "ValueError: not on this processor"
     assert found["torch_bf16_channels_last"]["measured"] == "time only: ValueError: no float64"
-    monkeypatch.setattr(layers, "LEAST_SHARE_OF_PEAK", 0.0)  # time for one input only
+    monkeypatch.setattr(torch_layer, "LEAST_SHARE_OF_PEAK", 0.0)  # time for one input only
     rows = compare_layer(machine, conv, shape._replace(n=8), ["direct"], effort, CEILINGS)
     notes = {row["name"]: row.get("measured") for row in rows}
     assert notes["torch_fp32_channels_last"] == "1 of 8 inputs"
@@ -110,7 +112,7 @@ def test_only_names_what_there_is_and_what_does_the_layer(machine: Machine) -> N
         check_primitives(["direct", "dirct"], machine)
     conv, shape = layer(Vec3.of(3), 3, 4), Shape5.of(2, 3, Vec3.of(12))
     with pytest.raises(InvalidInput, match="none of --only max_pooling computes conv1"):
-        compare_layer(machine, conv, shape, ["max_pooling"], QUICK, CEILINGS, peers=False)
+        compare_layer(machine, conv, shape, ["max_pooling"], QUICK, CEILINGS, peers=())
 
 
 def test_what_would_not_end_in_time_is_skipped_and_says_so(machine: Machine) -> None:
@@ -122,12 +124,10 @@ def test_what_would_not_end_in_time_is_skipped_and_says_so(machine: Machine) -> 
 
 @needs_torch
 def test_pytorch_on_a_part_of_the_batch_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bench import torch_layers
-
     conv = layers.convolution_of(layer(Vec3.of(3), 2, 2))
     weights = random_weights(Network.chain("layer", 2, (conv,)), 0)[conv.name]
-    peer = torch_layers.TorchConvolution(conv, weights, Shape5.of(8, 2, Vec3.of(6)), 2, 2)
-    monkeypatch.setattr(torch_layers, "time", clock_of_ticks())
+    peer = torch_layer.TorchConvolution(conv, weights, Shape5.of(8, 2, Vec3.of(6)), 2, 2)
+    monkeypatch.setattr(torch_layer, "time", clock_of_ticks())
     assert peer.seconds("torch_fp32_channels_last") == 4.0
 
 

@@ -14,9 +14,8 @@ import zarr
 from command_line import znni
 from quick_benchmarks import QUICK
 
-from bench.kills import ZNNI, compare_kills
-from bench.ledger_overhead import compare_ledger
-from bench.many_patches import OUTPUTS, many_patches
+from bench.ledger import compare_kills, compare_ledger
+from bench.many_patches import OUTPUTS, ZNNI, many_patches
 from bench.same_output import MEASURED, difference
 from bench.table import table
 from znni.cli import INTERNAL_ERROR
@@ -53,8 +52,8 @@ def stop_here(command: list[str], out: Path, _blocks: int, _after: float) -> boo
 def test_killed_runs_are_compared_with_one_that_was_not(
     output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.kills._finish", run_here)
-    monkeypatch.setattr("bench.kills._kill", stop_here)
+    monkeypatch.setattr("bench.ledger._finish", run_here)
+    monkeypatch.setattr("bench.ledger._kill", stop_here)
     with many_patches(Path("tiny.yaml"), output, patch=8, patches=2) as case:
         row = compare_kills(case, times=2)
     assert (row["kills"], row["identical"], row["wrong_ledgers"], row["blocks"]) == (2, 2, 0, 8)

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.util import find_spec
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK, clock_of_ticks, needs_torch
+from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK, needs_torch
 
 import bench.profile
-from bench.accuracy import CornerReference, corners, pooled_by_fft
-from bench.network_peers import check_peers, missing
-from bench.networks import Rivals, compare_network, plan_for
-from bench.noise import patch_input
-from bench.plan_patch import PlanPatch
-from bench.profile import profile
-from bench.published import published_rows
-from bench.torch_settings import LAYOUTS
+from bench.accuracy import CornerReference, corners, patch_input, pooled_by_fft
+from bench.network import compare_network, rivals_for
+from bench.paper.published import published_rows
+from bench.patches import PlanPatch, plan_for
+from bench.peers.best_patch import Rivals, missing
+from bench.peers.torch_settings import LAYOUTS
+from bench.profile import profile, time_on_cpu
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+from znni.engine.executor import Measured
+from znni.engine.patch import PatchRunner
+from znni.inference.planning import prepare_alone
 from znni.network.network import Conv, Network
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.plan import Plan
-from znni.plans.segments import Step
 from znni.primitives.reference import dense
 
 PLENTY = 1 << 30  # bytes
@@ -34,7 +37,7 @@ needs_monai = pytest.mark.skipif(find_spec("monai") is None, reason="MONAI is no
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return plan_for(NETWORK, 0, 2 << 30, 2, PATCH.z)
+    return plan_for(NETWORK, 0, PATCH.z, device="cpu", ram=2 << 30, threads=2)
 
 
 def reference_of(weights: Weights) -> CornerReference:
@@ -88,8 +91,8 @@ def assert_equal(y: Float32, expected: Any) -> None:
 @needs_torch
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fragments_and_dilation_in_pytorch_give_the_dense_output(layout: str) -> None:
-    from bench.torch_dilated import TorchDilated
-    from bench.torch_fragments import TorchFragments
+    from bench.peers.torch_dilated import TorchDilated
+    from bench.peers.torch_fragments import TorchFragments
 
     expected = expected_output(PATCH)
     fragments = TorchFragments(NETWORK, "float32", layout, 2, PLENTY)
@@ -101,7 +104,7 @@ def test_fragments_and_dilation_in_pytorch_give_the_dense_output(layout: str) ->
 def test_fragments_in_pytorch_compute_again_what_does_not_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from bench import torch_fragments
+    from bench.peers import torch_fragments
 
     monkeypatch.setattr(torch_fragments, "SLAB_PLANES", 2)
     make = partial(torch_fragments.TorchFragments, NETWORK, "float32", LAYOUTS[0], 2)
@@ -119,7 +122,7 @@ def test_fragments_in_pytorch_compute_again_what_does_not_fit(
 @needs_monai
 @pytest.mark.filterwarnings("ignore")  # of what MONAI imports
 def test_monais_windows_stitch_to_the_dense_output() -> None:
-    from bench.monai_window import MonaiWindows
+    from bench.peers.torch_dilated import MonaiWindows
 
     peer = MonaiWindows(NETWORK, "float32", LAYOUTS[0], 2)
     peer.prepare(PATCH, estimate=1.0, limit=9.0, room=1 << 30)
@@ -129,7 +132,7 @@ def test_monais_windows_stitch_to_the_dense_output() -> None:
 
 @needs_torch
 def test_a_fragment_and_parts_of_layers_stand_for_a_whole_patch() -> None:
-    from bench.torch_fragments import TorchFragments
+    from bench.peers.torch_fragments import TorchFragments
 
     peer = TorchFragments(NETWORK, "float32", LAYOUTS[0], 2, PLENTY)
     reference = reference_of(random_weights(NETWORK, 0))
@@ -152,7 +155,7 @@ def test_a_fragment_and_parts_of_layers_stand_for_a_whole_patch() -> None:
 
 @needs_torch
 def test_parts_are_scaled_to_all_items_and_planes() -> None:
-    from bench.torch_fragments import TorchFragments
+    from bench.peers.torch_fragments import TorchFragments
 
     pieces = TorchFragments(NETWORK, "float32", LAYOUTS[0], 2, PLENTY).pieces(PATCH)
     last = pieces[-1]
@@ -166,7 +169,7 @@ def test_parts_are_scaled_to_all_items_and_planes() -> None:
 
 
 def test_a_networks_rows_hold_all_contestants_and_what_was_published(plan: Plan) -> None:
-    rivals = Rivals(("torch_fp32", "dilated_fp32"), ram=1 << 30, extents=(4, 8))
+    rivals = Rivals(("torch_fp32", "dilated_fp32"), extents=(4, 8), ram=1 << 30)
     rows = {row["name"]: row for row in compare_network(plan, rivals, QUICK)}
     ours = rows["znni"]
     assert 1 <= ours["rounds"] <= QUICK.repeats  # a busy machine may leave time for one only
@@ -195,32 +198,32 @@ def test_peers_sit_out_what_they_do_not_compute() -> None:
 
 def test_an_unknown_peer_is_refused() -> None:
     with pytest.raises(InvalidInput, match="caffe is unknown; choose from torch_fp32"):
-        check_peers(["caffe"])
+        rivals_for("cpu", ["caffe"], None, None, 1 << 30, None)
 
 
 def test_a_profile_accounts_for_all_time(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.profile, "time", clock_of_ticks())
-    timings: list[tuple[Step, float]] = []
-    *steps, between, total = profile(
-        plan, CEILINGS, repeats=1, measured=lambda step, seconds: timings.append((step, seconds))
-    )
+    def a_second_a_call(given: Plan, weights: Weights, note: Measured) -> PatchRunner:
+        return prepare_alone(given, weights, lambda step, _: note(step, 1.0))
+
+    ticks = SimpleNamespace(perf_counter=count(step=1000).__next__)
+    monkeypatch.setattr(bench.profile, "prepare_alone", a_second_a_call)
+    monkeypatch.setattr(bench.profile, "time", ticks)
+    times = time_on_cpu(plan, repeats=1)
+    *steps, between, total = profile(plan, CEILINGS, times)
     assert [row["layer"] for row in steps] == [layer.name for layer in NETWORK.layers]
-    calls = sum(row["runs"] for row in steps)  # each looks at the clock as it starts and ends
+    calls = sum(row["runs"] for row in steps)
     assert [row["seconds"] for row in steps] == [row["runs"] for row in steps]
-    assert (between["seconds"], total["seconds"]) == (calls + 1, 2 * calls + 1)
-    assert between["share"] == pytest.approx((calls + 1) / (2 * calls + 1))
-    assert total["voxels_per_s"] == plan.patch.volume / (2 * calls + 1)
+    assert (between["seconds"], total["seconds"]) == (1000 - calls, 1000)
+    assert between["share"] == pytest.approx(1 - calls / 1000)
+    assert total["voxels_per_s"] == plan.patch.volume / 1000
     assert {row["threads"] for row in (*steps, between, total)} == {2}
-    runs = {s.operation.name: runs for segment, runs in plan.runs() for s in segment.steps}
-    assert {row["layer"]: row["runs"] for row in steps} == runs
     assert total["predicted_seconds"] == pytest.approx(plan.patch_seconds)
-    assert [step for step, _ in timings] == [s for part in plan.segments for s in part.steps]
-    for row, (_, seconds) in zip(steps, timings, strict=True):
-        assert row["runs"] * seconds == pytest.approx(row["seconds"])
+    of_plan = [step for segment in plan.segments for step in segment.steps]
+    assert list(times.calls(plan)) == [(step, 1.0) for step in of_plan]
 
 
 def test_a_profile_has_each_layer_alone_too_if_asked(plan: Plan) -> None:
-    *steps, between, total = profile(plan, CEILINGS, repeats=2, alone=True)
+    *steps, between, total = profile(plan, CEILINGS, time_on_cpu(plan, repeats=2, alone=True))
     assert "alone_seconds" not in between
     for row in (*steps, total):
         assert row["alone_seconds"] > 0

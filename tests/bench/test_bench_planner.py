@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import inf
 from pathlib import Path
 from typing import Unpack
@@ -11,22 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import MACHINES
 from quick_benchmarks import NETWORK, QUICK
-from test_workspace_division import slots
+from slots import slots
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.machine_plans import plan_on
-from bench.networks import plan_for
-from bench.published import published
+from bench.layers import layer
+from bench.paper.micro_batches import compare_divisions
+from bench.paper.published import published
+from bench.paper.shares import SHARES, compare_shares
+from bench.paper.strategies import STRATEGIES, compare_strategies, plan_on, run_planned
+from bench.patches import plan_for
 from bench.record import Row, load, save
-from bench.searches import SHARES, compare_shares, time_search
-from bench.strategies import STRATEGIES, compare_strategies, run_planned
+from bench.search import time_search
 from bench.table import table
 from planner.choices import Slot, fastest_within
+from planner.cost_model import BUILT_IN
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Shape5, Vec3
 from znni.inference.planning import SearchOptions, search
-from znni.machine.machine import DeviceKind
+from znni.machine.machine import DeviceKind, Machine
 from znni.network.network_file import load_network
+from znni.primitives.catalogue import catalogue
 
 NETWORKS = MACHINES.parent / "networks"
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
@@ -99,7 +105,7 @@ def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
 
 
 def test_plans_of_strategies_are_run_where_there_is_time() -> None:
-    plan = plan_for(NETWORK, 0, 1 << 30, 1, 20)
+    plan = plan_for(NETWORK, 0, 20, device="cpu", ram=1 << 30, threads=1)
     planned = {"network": "tiny", "strategy": "CPU-only", "plan": plan.to_json()}
     none = {"network": "tiny", "strategy": "GPU-only", "skipped": "no GPU"}
     row, skipped = run_planned([planned, none], 0.0, 60.0, lambda _: None)
@@ -115,7 +121,7 @@ def test_plans_of_strategies_are_run_where_there_is_time() -> None:
 def test_rows_of_strategies_say_how_their_plans_are_made_again(tmp_path: Path) -> None:
     made, out = tmp_path / "planned.json", tmp_path / "run.json"
     save(made, "strategies", [{"network": "net", "strategy": "CPU-only", "skipped": "no plan"}], [])
-    outcome = CliRunner().invoke(app, ["run-strategies", str(made), "--out", str(out)])
+    outcome = CliRunner().invoke(app, ["paper", "run-strategies", str(made), "--out", str(out)])
     assert outcome.exit_code == 0, outcome.output
     about = load(made).about
     (row,) = load(out, "strategies").rows
@@ -135,7 +141,22 @@ def test_shares_are_predicted_and_measured() -> None:
     assert not any("seconds" in row for row in without)
 
 
+def test_a_batch_is_cut_to_stay_within_a_workspace(machine: Machine) -> None:
+    conv, shape = layer(Vec3.of(3), 4, 4), Shape5.of(4, 4, Vec3.of(10))
+    name = "fft_data_parallel"
+    primitive = catalogue(machine)[name]
+    limit = primitive.cost(conv, shape._replace(n=1)).memory.workspace
+    assert limit < primitive.cost(conv, shape).memory.workspace
+    rows = compare_divisions(machine, conv, shape, [limit], [name], BUILT_IN, QUICK)
+    whole, *cut = json.loads(json.dumps(rows))
+    assert whole["skipped"] == "nothing stays within the limit"
+    for row in cut:
+        assert row["chosen"] == f"4x1 {name}"
+        assert row["seconds"] > 0
+    assert len(table("micro-batches", rows).splitlines()) == 5
+
+
 def test_an_unknown_family_is_refused() -> None:
-    asked = ["shares", "--net", "any.yaml", "--ram", "1GiB", "--family", "FFTs"]
-    with pytest.raises(InvalidInput, match="no family 'FFTs'; choose of tiled FFT, "):
+    asked = ["paper", "shares", "--net", "any.yaml", "--ram", "1GiB", "--family", "FFTs"]
+    with pytest.raises(InvalidInput, match="--family FFTs is unknown; choose from tiled FFT, "):
         CliRunner().invoke(app, asked, catch_exceptions=False, standalone_mode=False)

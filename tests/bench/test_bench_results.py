@@ -1,4 +1,4 @@
-"""What becomes of measurements: records, tables, pictures, and the command that makes them."""
+"""Records of measurements: tables, pictures, pages, and the command that makes them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ from typer.testing import CliRunner
 import bench.record
 from bench.__main__ import app
 from bench.ceilings import Ceilings
-from bench.joining import join
 from bench.layers import compare_layer, layer
-from bench.plot import colours_of, plot
-from bench.published import published_rows
-from bench.record import Record, load, save
-from bench.report import report
+from bench.paper.published import published_rows
+from bench.record import Record, join, load, save
+from bench.report import colours_of, plot, report
 from bench.scaling import layer_rows, network_rows, with_efficiency
 from bench.table import table
 from znni.core.errors import InvalidInput
@@ -43,7 +41,7 @@ needs_matplotlib = pytest.mark.skipif(
 def measured(kind: str, machine: Machine) -> list[dict[str, Any]]:
     conv, shape = layer(Vec3.of(2), 2, 2), Shape5.of(1, 2, Vec3.of(8))
     if kind == "layer":
-        return compare_layer(machine, conv, shape, ["direct"], QUICK, CEILINGS, peers=False)
+        return compare_layer(machine, conv, shape, ["direct"], QUICK, CEILINGS, peers=())
     if kind == "network":
         made = [{"network": "n337", "name": "znni", "seconds": 1.0, "voxels_per_s": 1e5}]
         return made + published_rows("n337")
@@ -148,12 +146,22 @@ def test_records_of_several_commands_are_joined(tmp_path: Path) -> None:
             join([made[0], wrong])
 
 
+def test_tables_are_of_several_files_of_one_kind(tmp_path: Path) -> None:
+    for kind, network in (("search", "first"), ("search", "second"), ("shares", "third")):
+        save(tmp_path / f"{network}.json", kind, [{"network": network}], [])  # type: ignore[arg-type]
+    first, second, third = (str(tmp_path / f"{n}.json") for n in ("first", "second", "third"))
+    out = tmp_path / "joined.json"
+    made = CliRunner().invoke(app, ["table", first, second, "--out", str(out)])
+    assert [line.split()[1] for line in made.output.splitlines()[2:]] == ["first", "second"]
+    assert [row["network"] for row in load(out).rows] == ["first", "second"]
+    refused = CliRunner().invoke(app, ["table", first, third])
+    assert "results of shares and of search make no table together" in str(refused.exception)
+    refused = CliRunner().invoke(app, ["table", "--choices", first])
+    assert "holds no results" in str(refused.exception)
+
+
 def test_a_kernel_larger_than_its_input_is_refused() -> None:
-    from typer.testing import CliRunner
-
-    from bench.__main__ import app
-
-    outcome = CliRunner().invoke(app, ["layer", "--kernel", "7", "--pool", "2", "--size", "7"])
+    outcome = CliRunner().invoke(app, ["layers", "--kernel", "7", "--pool", "2", "--size", "7"])
     assert isinstance(outcome.exception, InvalidInput)
     assert "needs 8 voxels per axis: --size 7 is less" in str(outcome.exception)
 
@@ -216,7 +224,7 @@ def test_a_file_without_results_and_a_profiles_picture_are_refused(tmp_path: Pat
 
 def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
     out = tmp_path / "layers.json"
-    command = f"layer --kernel 2 --size 8 --features 2 --out-features 2 --no-peers --out {out}"
+    command = f"layers --kernel 2 --size 8 --features 2 --out-features 2 --no-peers --out {out}"
     run = [sys.executable, "-m", "bench"]
     root = ROOT
     printed = subprocess.run(
@@ -232,7 +240,7 @@ def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
     ).stdout
     assert again in printed
     chosen = subprocess.run(
-        [*run, "choices", out], cwd=root, capture_output=True, text=True, check=True
+        [*run, "table", "--choices", out], cwd=root, capture_output=True, text=True, check=True
     ).stdout
     assert "regret" in chosen
     refused = subprocess.run(
@@ -245,7 +253,7 @@ def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
 @pytest.mark.parametrize("none", [["--repeats", "0"], ["--budget", "0"]])
 @pytest.mark.parametrize(
     "command",
-    [["layer", "--kernel", "3"], ["network", "--net", "a"], ["scaling", "--threads", "1"]],
+    [["layers", "--kernel", "3"], ["network", "--net", "a"], ["scaling", "--threads", "1"]],
 )
 def test_the_command_refuses_to_measure_nothing(command: list[str], none: list[str]) -> None:
     refused = CliRunner().invoke(app, [*command, *none])

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: rounds and their speed-ups, ceilings, contestants in processes."""
+"""Rounds and their speed-ups, ceilings, and contestants in processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from quick_benchmarks import CEILINGS
 
-from bench.ceilings import measure_ceilings
+from bench.ceilings import Floor, measure_ceilings
 from bench.child import Child, ChildFailed
 from bench.rounds import Result, run_rounds, speedups
+from znni.plans.cost import Cost, Memory
 
 
 def clock(*seconds: float) -> Callable[[], float]:
@@ -69,11 +70,12 @@ def test_a_single_round_has_neither_spread_nor_range() -> None:
 
 
 def test_the_floor_is_the_larger_of_arithmetic_and_traffic() -> None:
-    assert CEILINGS.floor(2e11, 1e9).seconds == 1.0
-    assert CEILINGS.floor(2e11, 1e9).bound == "flops"
-    assert CEILINGS.floor(2e10, 1e10).seconds == 1.0
-    assert CEILINGS.floor(2e10, 1e10).bound == "bytes"
-    assert CEILINGS.floor(2e11, 0).share(4.0) == 0.25
+    def floor(flops: float, bytes_moved: float) -> Floor:
+        return CEILINGS.floor(Cost(flops, bytes_moved, Memory(0, 0, 0), 0.5))
+
+    assert floor(2e11, 1e9) == Floor(1.0, "flops")
+    assert floor(2e10, 1e10) == Floor(1.0, "bytes")
+    assert floor(2e11, 0).share(4.0) == 0.25
 
 
 def test_ceilings_are_those_of_a_processor_of_this_century() -> None:

@@ -12,10 +12,8 @@ import pytest
 from quick_benchmarks import NETWORK, QUICK
 
 import bench.top_plans
-from bench.drift import CalibratedCalls
-from bench.session import top_plans
 from bench.table import table
-from bench.top_plans import compare_plans, held_out
+from bench.top_plans import CalibratedCalls, best_plans, compare_plans, held_out
 from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
@@ -50,7 +48,7 @@ class InProcess:
 
 @pytest.fixture(scope="module")
 def plans() -> dict[int, Plan]:
-    found = top_plans(NETWORK, 0, 2 << 30, 2, 16, "built-in", "float32", count=3)
+    found = best_plans(NETWORK, 0, 16, 3, ram=2 << 30, threads=2, costs="built-in")
     return dict(enumerate(found, 1))
 
 
@@ -89,8 +87,8 @@ def test_the_calibrations_calls_tell_how_fast_the_machine_is_now(
     calls = [Call(operation, Shape5(1, 8, size, 64, 64)) for size in (60, 90)]
     bench = Workbench([(first, call) for call in calls])
     then = [(first, call, bench.measure(first, call, 1).median) for call in calls]
-    monkeypatch.setattr("bench.drift.SHORTEST", 0.0)
-    monkeypatch.setattr("bench.drift.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("bench.top_plans.SHORTEST", 0.0)
+    monkeypatch.setattr("bench.top_plans.LEAST_SECONDS", 0.0)
     record(((first, call, seconds / 20) for first, call, seconds in then), CostDatabase())
     again = CalibratedCalls(2, [first.name])
     assert again.count() == len(calls)

@@ -8,12 +8,12 @@ import pytest
 from paths import NETWORKS
 
 import bench.__main__
-import bench.session
+import bench.patches
 from znni.core.errors import InvalidInput
 
 NET = str(NETWORKS / "n337.yaml")
 NO_SIZE = "'x' is not a size of memory; write it as 8GiB or 500MB"
-LAYER = "; see python -m bench layer --help"
+LAYERS = "; see python -m bench layers --help"
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +32,15 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("layer", f"Missing option '--kernel'{LAYER}"),
-        ("layer --kernal 3", f"No such option: --kernal (Possible options: --kernel){LAYER}"),
-        ("layer --kernel two", f"Invalid value for '--kernel': 'two' is not an integer{LAYER}"),
-        ("layer --kernel 3 --kernel 0", f"Invalid value for '--kernel': 0 is less than 1{LAYER}"),
-        ("layer --budget x", f"Invalid value for '--budget': 'x' is not a number{LAYER}"),
-        ("layer --kernel 3 --out .", f"Invalid value for '--out': file '.' is a directory{LAYER}"),
+        ("layers", f"Missing option '--kernel'{LAYERS}"),
+        ("layers --kernal 3", f"No such option: --kernal (Possible options: --kernel){LAYERS}"),
+        ("layers --kernel two", f"Invalid value for '--kernel': 'two' is not an integer{LAYERS}"),
+        ("layers --kernel 3 --kernel 0", f"Invalid value for '--kernel': 0 is less than 1{LAYERS}"),
+        ("layers --budget x", f"Invalid value for '--budget': 'x' is not a number{LAYERS}"),
+        (
+            "layers --kernel 3 --out .",
+            f"Invalid value for '--out': file '.' is a directory{LAYERS}",
+        ),
         ("nonesuch", "No such command 'nonesuch'; see python -m bench --help"),
         ("network --net none.yaml", "none.yaml: no such network file; check the path"),
         (
@@ -67,14 +70,31 @@ def test_a_mistake_is_told_in_a_line(
     assert capsys.readouterr().err == f"bench: error: {said}\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("layers --kernel 3 --proposals 4", "--proposals does nothing with --device cpu"),
+        ("network --net a --no-ours", "--no-ours does nothing with --device cpu"),
+        ("network --net a --dtype uint8", "--dtype does nothing with --device cpu"),
+        ("profile --net a --gpu-memory 1GiB", "--gpu-memory does nothing with --device cpu"),
+        ("profile --net a --device gpu --alone", "--alone does nothing with --device gpu"),
+    ],
+)
+def test_an_option_for_another_device_is_refused(
+    command: str, option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *command.split()) == InvalidInput.exit_code
+    assert capsys.readouterr().err == f"bench: error: {option}; leave it out\n"
+
+
 def test_memory_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def plan_for(_network: object, _size: int, ram: int, *_: object) -> None:
+    def plan_for(*_: object, ram: int, **_options: object) -> None:
         asked.append(ram)
         raise InvalidInput("that is all")
 
-    monkeypatch.setattr(bench.session, "plan_for", plan_for)
+    monkeypatch.setattr(bench.patches, "plan_for", plan_for)
     for given in ((), ("--ram", "2GiB"), ("--ram", "500MB"), ("--ram", "4096")):
         assert run(monkeypatch, "network", "--net", NET, *given) == InvalidInput.exit_code
     assert asked == [16 << 30, 2 << 30, 500_000_000, 4096]
@@ -83,11 +103,13 @@ def test_memory_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch) == 0
     assert "scaling" in capsys.readouterr().out
+    assert run(monkeypatch, "paper", "--help") == 0
+    assert "shares" in capsys.readouterr().out
     assert run(monkeypatch, "network", "--help") == 0
     said = capsys.readouterr().out
     assert "--ram SIZE" in said
     assert "16GiB" in said
-    assert run(monkeypatch, "layer", "--help") == 0
+    assert run(monkeypatch, "layers", "--help") == 0
     said = capsys.readouterr().out
     assert "--no-peers" in said
     assert "<bool>" not in said

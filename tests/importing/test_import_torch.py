@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,7 @@ def test_an_exported_program_as_a_network_file(tmp_path: Path, dynamic: bool) ->
     assert (found.parity.size == SIZE) is not dynamic
     assert "# 0 (aten.conv3d.default), 1 (aten.batch_norm.default)" in out.read_text()
     again = znni.import_network(torch.export.load(file), tmp_path / "again.yaml")
-    assert again.network == found.network.__class__(
-        "again", found.network.in_features, found.network.layers
-    )
+    assert again.network == replace(found.network, name="again")
 
 
 def test_shared_and_permuted_weights_of_a_program_are_read_as_they_are(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The library: what it has, plans, and inference into files and arrays."""
+"""Tests of the public library: its names, plans, and inference into files and arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trained network of the demo: its files fit together, and it finds boundaries."""
+"""Tests of the demo's trained network: its files fit together, and it finds boundaries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights
 from znni.primitives import reference
 
-FRESH_SEEDS = range(3000, 3005)  # neither trained nor scored on
+FRESH_SEEDS = range(3000, 3005)  # used neither for training nor for scoring
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def scaled(network: Network, raw: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def test_output_belongs_to_the_voxel_in_the_middle(network: Network) -> None:
-    assert network.field_of_view == Vec3(35, 35, 35)  # odd: there is a middle
+    assert network.field_of_view == Vec3(35, 35, 35)  # odd extents, so there is a middle voxel
     assert network.out_features == 1
 
 
@@ -60,14 +60,15 @@ def test_finds_boundaries_of_fresh_cells(network: Network, weights: Weights) -> 
                 value = reference.pooling(value, layer)
         truth = cells.boundary[17:-17:4, 17:-17:4, 17:-17:4]
         areas.append(score(value[0, 0], truth).roc_auc)
-    # 0.87 here, for two of the five have thick sections; networks/README.md has the real score.
+    # The mean is 0.87 here, because two of the five volumes have thick sections. The score of the
+    # full evaluation is in networks/README.md.
     assert np.mean(areas) > 0.85
 
 
 def test_scores_of_a_ranking_known_by_hand() -> None:
     from scores import score
 
-    # Ranked: boundary, then one of each in a tie, then another one.
+    # Ranking: boundary first, then one of each in a tie, then another voxel.
     found = score(np.array([0.9, 0.5, 0.5, 0.1]), np.array([True, False, True, False]))
     assert found == pytest.approx((7 / 8, 1 / 2 + 1 / 2 * 2 / 3, 4 / 5))
 

@@ -1,4 +1,4 @@
-"""What verification computes is the definition, of the network that an output has as text."""
+"""Tests that verification computes the definition of the network that an output stores as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several GPUs: which ones, what plans say of them, and how their workers are made."""
+"""Tests of several GPUs: the choice of GPUs, the plans for them, and their workers."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_several_take_of_the_host() -> None:
     assert same.process == one.memory.process + 3 * (PROCESS_BYTES + cuda)
     assert same.weights == 4 * one.memory.weights
     slots = 3 * 3 * 4 * (one.input_patch.volume + 3 * one.patch.volume)  # float32, both ways
-    read = 2 * 4 * one.input_patch.volume  # which goes into slots: no block of float32 beside them
+    read = 2 * 4 * one.input_patch.volume  # read into slots: no float32 block beside them
     assert same.blocks == 3 * (one.memory.blocks - read) + slots
 
 
@@ -149,7 +149,7 @@ def test_patches_are_shared_out() -> None:
 
 
 def test_workers_take_patches_in_rounds() -> None:
-    """As long as the one with the most, whose patches go through one after another."""
+    """A run takes as long as the worker with the most patches, which it computes one by one."""
     for workers, patches in product((1, 2, 3, 4), (1, 2, 3, 4, 5, 8, 13)):
         time = PlanTime(1.0, 2.0, StageSeconds(1.0, 0.0, 0.5, 4.0, 0.0), workers)
         most = max(len(range(worker, patches, workers)) for worker in range(workers))

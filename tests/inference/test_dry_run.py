@@ -1,4 +1,4 @@
-"""What a run would do, told without touching what there is of its output."""
+"""Tests of dry runs: they predict a run and do not touch its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from znni.volumes.partial_folder import PartialFolder
 
 DRY = (*RUN, "--dry-run", "--out")
 
-State: TypeAlias = Callable[[], AbstractContextManager[None]]  # of the place of an output
+State: TypeAlias = Callable[[], AbstractContextManager[None]]  # sets up the output's place
 
 
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
@@ -65,7 +65,7 @@ def test_a_mask_that_does_not_fit() -> None:
 
 @contextmanager
 def taken(name: str) -> Iterator[None]:
-    """There is a file of something else."""
+    """Put an unrelated file at the output's place."""
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text("precious")
     yield
@@ -73,14 +73,14 @@ def taken(name: str) -> Iterator[None]:
 
 @contextmanager
 def taken_at_url(name: str) -> Iterator[None]:
-    """There is a file of something else in a store."""
+    """Put an unrelated file at the output's place in a store."""
     fsspec.filesystem("memory").pipe_file(name, b"precious")
     yield
 
 
 @contextmanager
 def left_empty(name: str) -> Iterator[None]:
-    """An earlier run was killed before it wrote anything."""
+    """Leave the files of a run that was killed before it wrote anything."""
     if name.endswith(".h5"):
         Path(f"{name}.partial").touch()
     else:
@@ -90,14 +90,14 @@ def left_empty(name: str) -> Iterator[None]:
 
 @contextmanager
 def left(name: str) -> Iterator[None]:
-    """An earlier run has left some blocks, of something else."""
+    """Leave some blocks of another run."""
     interrupt(name, dtype="uint8")
     yield
 
 
 @contextmanager
 def damaged(name: str, file: str, damage: Callable[[bytes], bytes]) -> Iterator[None]:
-    """An earlier run has left some blocks, of which what leads to them is damaged."""
+    """Leave some blocks of an earlier run, and damage the file that leads to them."""
     partial = interrupt(name)
     damage_file(partial / file, damage)
     yield
@@ -112,19 +112,19 @@ def cut(stored: bytes) -> bytes:
 
 
 def with_long_attribute(stored: bytes) -> bytes:
-    """HDF5 whose attributes end past their place."""
+    """Return an HDF5 file whose attributes end past their place."""
     length = stored.index(b"bottleneck\0") - 6
     return stored[:length] + b"\xff\xff" + stored[length + 2 :]
 
 
 def longer(stored: bytes) -> bytes:
-    """Metadata of a longer array."""
+    """Return metadata of a longer array."""
     return stored.replace(b"139,", b"140,", 1)
 
 
 @contextmanager
 def another_run(name: str) -> Iterator[None]:
-    """Another run has the place."""
+    """Let another run hold the output's place."""
     with ExitStack() as stack:
         if name.endswith(".h5"):
             stack.enter_context(PartialFile(Path(name)))
@@ -135,7 +135,7 @@ def another_run(name: str) -> Iterator[None]:
 
 @contextmanager
 def small_disk() -> Iterator[None]:
-    """There is next to no room."""
+    """Leave almost no room on the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=2**10, total=2**40))
         yield
@@ -226,7 +226,7 @@ def test_it_refuses_nothing_that_runs(out: str, options: tuple[str, ...], made: 
 
 
 def everything() -> dict[str, bytes | None]:
-    """All that there is here and in the store."""
+    """Return all files in this folder and in the store."""
     files = {str(path): path.read_bytes() if path.is_file() else None for path in Path().rglob("*")}
     store = fsspec.filesystem("memory")
     return files | {path: store.cat_file(path) for path in store.find("/")}

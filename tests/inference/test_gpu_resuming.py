@@ -1,4 +1,4 @@
-"""A run on a GPU that was killed goes on where it was, to the same bytes."""
+"""Tests that a killed GPU run resumes where it stopped and writes the same bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.gpu
 NET = NETWORKS / "boundaries.yaml"
 EXTENTS = (150, 160, 170)
 MEMORY = PlanOptions(ram="8GiB", gpu_memory="128MiB")
-AFTER = 3  # blocks
+AFTER = 3  # blocks before the kill
 KILLED = f"""
 import os, signal, sys
 import znni

@@ -1,4 +1,4 @@
-"""A network held ready for arrays in memory: any size and type, checked and planned for."""
+"""Tests of the inferer for arrays in memory: any size and type, checked and planned for."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_inferer_prepares_a_size_once(
     assert len(planned) == 1
     inferer(voxels((9, 20, 23)))
     assert len(planned) == 2
-    inferer(voxels((9, 20, 23), "float64"))  # blocks of it take more memory
+    inferer(voxels((9, 20, 23), "float64"))  # blocks of float64 take more memory
     assert len(planned) == 3
 
 

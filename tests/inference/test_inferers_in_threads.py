@@ -1,4 +1,4 @@
-"""Inferers in threads of one process: right, within the memory of each, and in turn."""
+"""Tests of inferers in threads of one process: correct, within their memory, and in turn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NETWORK = Network.chain(
 )
 POOLING = "max_pooling_fragments"
 CALLS = 3
-SLACK = 3 * 2**20  # what the allocator, the interpreter and huge pages may add, once
+SLACK = 3 * 2**20  # one-time share of the allocator, the interpreter and huge pages
 
 
 def volume(extent: int) -> NDArray[np.float32]:
@@ -79,7 +79,7 @@ def test_two_at_once_are_right_and_keep_to_the_memory_of_both(
 
 @dataclass(frozen=True)
 class Slow(Fake):
-    """Notes when it runs, which takes a while."""
+    """Primitive that takes a while and records when it runs."""
 
     running: Any = None
 

@@ -1,4 +1,4 @@
-"""In the place of MONAI's sliding windows, and arrays of other libraries."""
+"""Tests of the replacement for MONAI's inferer, and of arrays from other libraries."""
 
 from __future__ import annotations
 
@@ -161,20 +161,20 @@ def test_a_copy_gives_the_same(copied: Any) -> None:
         (
             (),
             {"roi_size": (96, 96, 96)},
-            "no roi_size, as MONAI's does: windows and batches are ch",
+            "no roi_size, as MONAI's does: the plan chooses windows and b",
         ),
         (((96, 96, 96),), {}, "no roi_size, as"),
         (
             (96,),
             {"overlap": 0.5},
-            r"no roi_size, overlap, .* by the plan, .*; each voxel is .* out$",
+            r"no roi_size, overlap, .* the plan chooses .*, .*; each voxel is .* out$",
         ),
         (
             (),
             {"mode": "gaussian", "overlap": 0.5},
             "no mode, overlap, .* does: each voxel is comput",
         ),
-        (("tiny.yaml",), {"padding_mode": "reflect"}, "border and pad say .*; leave it out$"),
+        (("tiny.yaml",), {"padding_mode": "reflect"}, "border and pad choose .*; leave it out$"),
     ],
 )
 def test_what_only_monai_is_told(arguments: Any, options: dict[str, Any], said: str) -> None:
@@ -206,7 +206,7 @@ def test_a_network_of_torch() -> None:
                 wanted = model(window)[:, :, 0, 0, 0]
             np.testing.assert_allclose(found[:, :, z, y, x], wanted, rtol=0, atol=1e-5)
         with torch.no_grad():
-            model[0].weight *= 2  # as training does: the next call is of the network as it is then
+            model[0].weight *= 2  # as in a training step; the next call uses the new values
     with pytest.raises(InvalidInput, match="require gradients"):
         inferer(images.requires_grad_(), model)
     with torch.no_grad():

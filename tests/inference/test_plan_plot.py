@@ -1,4 +1,4 @@
-"""A plan's figure: what its axes show, and the files that it is drawn to."""
+"""Tests of a plan's figure: the content of its axes, and the files that it is drawn to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that was interrupted goes on where it was, to the same bytes."""
+"""Tests that an interrupted run resumes where it stopped and writes the same bytes."""
 
 from __future__ import annotations
 
@@ -90,6 +90,10 @@ def test_the_ledger_of_an_output(out: str, caplog: pytest.LogCaptureFixture) -> 
         read_ledger("volume.h5")
 
 
+def test_a_chain_has_the_identity_that_it_had_before_networks_were_graphs() -> None:
+    assert read_ledger(str(interrupt("out.h5"))).identity["the network"] == "bdd2da552ae35b6d"
+
+
 @pytest.mark.parametrize("out", OUTPUTS)
 def test_verifying_what_is_not_finished(out: str) -> None:
     partial = interrupt(out)
@@ -159,7 +163,7 @@ def difference_of_values(one: Path, other: Path) -> float:
 
 
 def test_a_mask_does_not_change_what_a_finished_block_is_held_to() -> None:
-    """It had another plan, in whose larger blocks voxels outside the mask were computed."""
+    """The finished block has another plan; its larger block includes voxels outside the mask."""
     mask = np.zeros(LONG_VOLUME, np.uint8)
     mask[::30, 10, 11] = 1
     plans = api.search("tiny.yaml", LONG_VOLUME, input_itemsize=1, **OPTIONS).fastest(10)

@@ -1,4 +1,4 @@
-"""What is damaged of an unfinished output is done again, or named."""
+"""Tests that damaged parts of an unfinished output are computed again or named."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_an_unfinished_file_that_hdf5_cannot_read() -> None:
 
 
 def test_an_unfinished_file_whose_attributes_hdf5_cannot_read() -> None:
-    """Which would show at the end, when they are brought up to date."""
+    """Without this check the damage would show only at the end, when the attributes are updated."""
     partial = interrupt("out.h5")
     stored = bytearray(partial.read_bytes())
     place = stored.index(b"bottleneck\0")
@@ -154,7 +154,7 @@ def test_a_new_file_that_hdf5_cannot_read(monkeypatch: pytest.MonkeyPatch) -> No
 def test_blocks_that_go_astray(
     out: str, writer: type[ChunkWriter | ZarrChunks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where what leads to the chunks of an unfinished output is damaged."""
+    """Blocks vanish, for example because the index of an unfinished output's chunks is damaged."""
     interrupt(out)
     monkeypatch.setattr(writer, "write", lambda *_: None)
     said = refused(*RUN, "--out", out, code=4)
@@ -195,7 +195,7 @@ def test_a_block_of_the_input_that_cannot_be_read() -> None:
 
 @contextmanager
 def unsampled() -> Iterator[None]:
-    """Without the samples of the input that would find the block before it is reached."""
+    """Switch off the input's samples, which would find the damaged block before it is reached."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("znni.volumes.fingerprint.SAMPLES", 0)
         yield

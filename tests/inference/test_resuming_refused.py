@@ -1,4 +1,4 @@
-"""An unfinished output of something else is not gone on with, and the error says of what."""
+"""Tests that a run refuses another run's unfinished output, and the error names the difference."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_change_that_no_sample_sees_is_found_by_a_block(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("change", ["region", "field of view"])
 def test_only_what_differs_is_named(change: str) -> None:
-    """The input's values are sampled elsewhere then, and are the same."""
+    """The input is then sampled at other places, but it is the same and must not be named."""
     interrupt("out.h5")
     options = ("--roi", ":100,3:,:") if change == "region" else ()
     if change == "field of view":

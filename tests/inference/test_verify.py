@@ -1,4 +1,4 @@
-"""Outputs are held to what input and network alone give."""
+"""Tests that verification compares outputs with values from input and network alone."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_blocks_are_held_to_their_checksums() -> None:
 
 
 def nobody(_done: int, _total: int) -> None:
-    """Is told nothing."""
+    """Ignore the progress."""
 
 
 def test_ledgers_of_other_outputs() -> None:

@@ -1,4 +1,4 @@
-"""Outputs with damaged blocks: they are counted, and everything else is looked at all the same."""
+"""Tests of outputs with damaged blocks: these are counted, and all others are still checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
 def damage_hdf5(name: str, **filters: Any) -> None:
-    """Store an output anew, with a filter as other programs may, and damage a chunk."""
+    """Store an output again with a filter, as other programs may, and damage one chunk."""
     with h5py.File(name, "r+") as file:
         values, attributes = file["main"][()], dict(file["main"].attrs)
         del file["main"]

@@ -1,4 +1,4 @@
-"""Pages of outputs in a real browser, where there is one."""
+"""Tests of output pages in a real browser; skipped if there is none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def browse(*options: str, at: str) -> str:
-    """Open a page in a browser without a window, and give the page as it is then."""
+    """Open a page in a headless browser, and return the page as the browser then has it."""
     address = f"{Path('out.html').absolute().as_uri()}#{at}"
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=profile"]
     size = ["--window-size=1200,900", "--force-device-scale-factor=1"]
@@ -66,7 +66,7 @@ def test_a_browser_draws_sections() -> None:
     found = np.argwhere((shots["input"][top + 5, left:, :3] == (20, 23, 26)).all(axis=1))
     scale = found.min() / given.shape[2]  # up to the ground beside the first section
     assert scale > 10
-    for y, x in ((5, 3), (12, 14), (14, 0)):  # not below the caption, nor at the cross
+    for y, x in ((5, 3), (12, 14), (14, 0)):  # places outside the caption and the cross
         row, column = int(top + (y + 0.5) * scale), int(left + (x + 0.5) * scale)
         grey, value = int(given[3, y, x]), int(made[3, y, x])
         assert shots["input"][row, column, 0] == pytest.approx(grey, abs=1)

@@ -1,4 +1,4 @@
-"""Outputs in other viewers: lines that start them, and arrays that are read as they look."""
+"""Tests of other viewers: the commands that start them, and arrays that are read on demand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_volumes_are_indexed_as_arrays(key: Any) -> None:
 
 
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch, name: str) -> MagicMock:
-    """Run a line's program with a stand-in for the viewer."""
+    """Run a command's program with a fake viewer."""
     viewer = MagicMock(spec=ModuleType, name=name)
     for attribute in (
         "Viewer",

@@ -1,4 +1,4 @@
-"""Pages to look at outputs: what they hold, and what cannot be shown."""
+"""Tests of output pages: their content, and errors for volumes that cannot be shown."""
 
 from __future__ import annotations
 

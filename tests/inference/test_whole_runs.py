@@ -1,4 +1,4 @@
-"""Whole runs of the benchmark networks in a process of their own, and the memory they take."""
+"""Tests of whole runs of the benchmark networks in their own process, and of their memory."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_the_networks_here_load(path: Path) -> None:
         ("-1", ".nan", 3, ["input.offset", "nan", "finite"]),
         ("{scale: 0.5, offset: -1}", "[1]", 3, ["keys and values: scale, offset"]),
         ("name: last", "name: conv1", 9, ["an earlier layer is also named 'conv1'; rename one"]),
-        ("name: last", "name: pool1", 9, ["'pool1', too"]),
+        ("name: last", "name: pool1", 9, ["also named 'pool1'"]),
         ("    name: last", "    pool: {window: 2}", 8, ["conv or a pool"]),
         ("name: whole", "name: whole\nname: again", 2, ["not valid YAML", "duplicate"]),
         ("{window: 2}", "{window: 2", 8, ["not valid YAML"]),

@@ -13,15 +13,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
+from slots import slots
 
 from planner.choices import Slot, fastest_within
-from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv
-from znni.plans.cost import Cost, Memory
-from znni.plans.segments import Step
-
-CONV = Conv("conv", 1, 1, Vec3(1, 1, 1), "relu")
-SHAPE = Shape5(1, 1, 1, 1, 1)
 
 
 def seconds_of_program(slots: Sequence[Slot], allowed: int) -> float:
@@ -49,22 +43,6 @@ def seconds_of_program(slots: Sequence[Slot], allowed: int) -> float:
         ],
     )
     return float(found.fun) if found.success else inf
-
-
-@st.composite
-def slots(draw: st.DrawFn) -> list[Slot]:
-    numbers = st.integers(0, 9)
-    made = []
-    for _ in range(draw(st.integers(1, 6))):
-        figures = draw(
-            st.lists(st.tuples(st.integers(1, 9), numbers, numbers), min_size=1, max_size=5)
-        )
-        steps = [
-            Step(CONV, "any", SHAPE, SHAPE, Cost(1, 1, Memory(res, work, work), 1), time, 0.1)
-            for time, res, work in sorted(figures)
-        ]
-        made.append(Slot(tuple(steps), draw(st.integers(1, 3)), draw(numbers)))
-    return made
 
 
 @given(slots(), st.integers(0, 50))

@@ -1,9 +1,10 @@
-"""A volume several times as large as the memory that a process may have, at the memory planned.
+"""Run over a volume several times as large as the memory limit of the process.
 
     python tests/support/beyond_memory.py --limit 640MiB --times 4 --folder /tmp/x --out record.json
 
-writes a volume of random numbers, runs ``znni infer`` over it in a process whose data the system
-limits (``RLIMIT_DATA``: all that it maps for itself to write to), and verifies the output.
+This writes a volume of random numbers and runs ``znni infer`` over it. The system limits the data
+of that process (``RLIMIT_DATA``: all private memory that it maps for writing). Afterwards the
+output is verified.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CHUNK = 64
 
 
 def write_volume(path: Path, nbytes: int) -> int:
-    """Random float32 of so many bytes or a few more; gives the bytes."""
+    """Write random float32 values of at least ``nbytes`` bytes; return the exact number."""
     depth = -(-nbytes // (4 * PLANE[0] * PLANE[1]))
     generator = np.random.default_rng(1)
     with h5py.File(path, "w") as file:
@@ -46,7 +47,7 @@ def write_volume(path: Path, nbytes: int) -> int:
 
 
 def run_within(limit: int, folder: Path) -> tuple[int, str]:
-    """Run over the volume in a process of its own; its peak of resident bytes, and what it said."""
+    """Run over the volume in another process; return its peak resident bytes and its messages."""
 
     def be_limited() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

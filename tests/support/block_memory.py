@@ -1,4 +1,4 @@
-"""What a block takes of memory on its way out of a patch, into an output."""
+"""Measurement of the memory that a block takes on its way from a patch to an output."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from znni.engine.pipeline import bytes_per_output_voxel, convert
 def taken_and_counted(
     output: Output, features: int, size: Vec3, dtype: OutputType
 ) -> tuple[int, int]:
-    """Bytes that writing a block takes at most, and those that are counted beside two blocks.
+    """Return the bytes that writing a block takes at most, and the bytes that plans count for it.
 
-    The block is a part of a patch, as where the last one overlaps its neighbour.
+    The count leaves out two float32 blocks. The block is a part of a patch, as when the last patch
+    overlaps its neighbour.
     """
     dense = np.random.default_rng(0).random((features, *(size + 1)), np.float32)
     output.describe({}, size)

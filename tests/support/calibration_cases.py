@@ -1,4 +1,4 @@
-"""What the tests of calibration share: primitives, a short campaign, made-up measurements."""
+"""Common parts of the calibration tests: primitives, a short campaign, made-up measurements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def built_in_seconds(primitive: Fake, call: Call) -> float:
 
 
 def slow(primitive: Fake, factor: float) -> Iterator[tuple[Primitive, Call, float]]:
-    """Some calls that took so much longer than predicted."""
+    """Yield calls that took ``factor`` times as long as predicted."""
     for extent in range(8, 20):
         call = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, extent, 20, 30))
         yield primitive, call, factor * built_in_seconds(primitive, call)

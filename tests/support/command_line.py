@@ -1,4 +1,4 @@
-"""Runs ``znni`` in this process, over a small network and volume in a folder of their own."""
+"""Run ``znni`` in this process, over a small network and volume in a temporary folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left: its exit code and what it printed."""
+    """Exit code and printed text of a command."""
 
     code: int
     out: str
@@ -64,21 +64,21 @@ def succeeds(*arguments: object) -> str:
 
 
 def dry_run_of_refused(*arguments: object) -> str:
-    """What a dry run prints, of a run that would be refused."""
+    """Return the text that a dry run prints for a run that would be refused."""
     outcome = znni(*arguments, "--dry-run")
     assert (outcome.code, outcome.err) == (2, ""), outcome.err
     return outcome.out
 
 
 def refused(*arguments: object, code: int = 2) -> str:
-    """The one line on stderr of a command that must fail."""
+    """Return the one line on stderr of a command that must fail."""
     outcome = znni(*arguments)
     assert outcome.code == code, outcome.err
     return one_line(outcome.err)
 
 
 def refused_without_trace(*arguments: object, code: int = 2) -> str:
-    """The same, of one that must leave every whole file here as it was."""
+    """Return the error of a command that must fail and leave every whole file here unchanged."""
     before = _whole_files()
     message = refused(*arguments, code=code)
     assert _whole_files() == before
@@ -91,7 +91,7 @@ def _whole_files() -> dict[Path, bytes]:
 
 
 def one_line(err: str) -> str:
-    """What an error says, if it says it in one line and no traceback."""
+    """Return the message of an error, which must have one line and no traceback."""
     assert err.startswith("znni: error: ")
     assert err.count("\n") == 1
     assert err.endswith("\n")
@@ -103,21 +103,21 @@ def voxels(shape: tuple[int, ...] = VOLUME, dtype: str = "uint8") -> NDArray[Any
 
 
 def write_volume(values: object, name: str = "raw", **options: object) -> None:
-    """``volume.h5`` anew, with one dataset."""
-    Path("volume.h5").unlink(missing_ok=True)  # which a run that was interrupted has still open
+    """Write a new ``volume.h5`` with one dataset."""
+    Path("volume.h5").unlink(missing_ok=True)  # an interrupted run may still have it open
     with h5py.File("volume.h5", "w") as file:
         file.create_dataset(name, data=values, **options)
 
 
 def rewrite(path: Path | str, old: str, new: str) -> None:
-    """Replace a text in a file, which has it."""
+    """Replace a text in a file; the file must contain it."""
     text = Path(path).read_text()
     assert old in text
     Path(path).write_text(text.replace(old, new, 1))
 
 
 def write_case(folder: Path) -> None:
-    """``tiny.yaml``, its weights and ``volume.h5`` in a folder."""
+    """Write ``tiny.yaml``, its weights and ``volume.h5`` into a folder."""
     (folder / "tiny.yaml").write_text(NET)
     network = load_network(folder / "tiny.yaml")
     weights = random_weights(network, seed=2)

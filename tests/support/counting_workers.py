@@ -1,4 +1,4 @@
-"""Workers that note how finely work is shared out."""
+"""Workers that record how finely work is divided among them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from znni.primitives.cpu.common.workers import Item, Workers
 
 
 class CountingWorkers(Workers):
-    """Note how many tasks each call hands out."""
+    """Records how many tasks each call hands out."""
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)

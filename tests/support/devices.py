@@ -1,4 +1,4 @@
-"""Primitives of any device run on arrays of the host."""
+"""Primitives of any device, run on arrays of the host."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from znni.plans.primitive import Primitive, Run
 def built(
     primitive: Primitive, layer: Operation, shape: Shape5, weights: ConvWeights | None
 ) -> Run:
-    """A primitive that is ready to run, on arrays of the host whatever its device.
+    """Return a primitive ready to run on host arrays, whatever its device is.
 
-    On a GPU it runs in an arena that is full of NaN, and must leave its input as it is.
+    On a GPU it runs in an arena full of NaN, and must leave its input unchanged.
     """
     run = primitive.build(layer, shape, weights)
     if primitive.device.kind == "cpu":
@@ -47,7 +47,7 @@ def poison(arena: DeviceArena) -> None:
 
 
 def to_gpu(x: Float32) -> Any:
-    """A copy on the GPU, with the same strides."""
+    """Return a copy on the GPU, with the same strides."""
     owner = x
     while isinstance(owner.base, np.ndarray):
         owner = owner.base

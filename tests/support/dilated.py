@@ -1,7 +1,8 @@
-"""A network's dense output by dilation, in PyTorch: an oracle that shares no code with znni's.
+"""Dense output of a network by dilation in PyTorch: an oracle without code from znni.
 
-Where fragments rearrange the data, dilation spreads the layers: max-pooling keeps its input's
-resolution (stride 1), and all later kernels and windows step by the pooling so far.
+Fragments rearrange the data; dilation spreads the layers instead. Max-pooling has stride 1 and so
+keeps its input's resolution. All later kernels and windows step by the product of the poolings so
+far.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 def dense_dilated(
     network: Network, weights: Weights, x: NDArray[np.floating]
 ) -> NDArray[np.floating]:
-    """The network at every position of (f, z, y, x), as ``reference.dense`` defines it.
+    """Return the network's output at every position of (f, z, y, x), as ``reference.dense`` does.
 
     Args:
-        network: any kernels, windows and activations.
-        weights: of the network.
-        x: scaled input; float32 or float64, which is also the precision of the computation.
+        network: a network of any kernels, windows and activations.
+        weights: parameters of the network.
+        x: scaled input in float32 or float64. Its type is the precision of the computation.
 
     Returns:
         Output (f', z', y', x') in the precision of ``x``.
@@ -53,7 +54,7 @@ def dense_dilated(
 
 
 def _activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
-    """The activation by PyTorch's own functions; softmax over the maps."""
+    """Apply the activation with PyTorch's own functions; softmax runs over the maps."""
     from torch.nn import functional
 
     match kind:

@@ -1,4 +1,4 @@
-"""A plan that workers compute in tests, and what befalls them at it."""
+"""Runner of a plan for tests of workers; it can fail in several ways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from znni.plans.plan import Plan
 
 
 class Doomed:
-    """Computes a plan on the host until its fifth patch, when blocks of two were written."""
+    """Computes a plan on the host until its fifth patch, when its fate befalls it.
+
+    By then blocks of two patches are written.
+    """
 
     def __init__(self, plan: Plan, weights: Weights, fate: str) -> None:
         self.plan = plan

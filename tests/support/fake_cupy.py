@@ -1,4 +1,4 @@
-"""Enough of CuPy to run a GPU's layers on the host: what is asked for is done at once."""
+"""Enough of CuPy to run a GPU's layers on the host; every operation runs at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from znni.machine import cuda
 
 
 class Array(np.ndarray[Any, Any]):
-    """An array that only ``get``, or a copy from its memory, brings back."""
+    """Array that only ``get``, or a copy from its memory, can bring back to the host."""
 
     @property
     def data(self) -> Any:
@@ -71,7 +71,7 @@ class Stream:
 
 
 class Memory:
-    """Bytes full of NaN."""
+    """Memory full of NaN."""
 
     device_id = 0
 
@@ -114,7 +114,7 @@ class Device:
 
 
 class Runtime:
-    """Copies of memory, and locks that do nothing."""
+    """Copies between memories, and locks that do nothing."""
 
     CUDARuntimeError = Failure
     memcpyHostToDevice = 1  # noqa: N815
@@ -161,7 +161,7 @@ CUPY = SimpleNamespace(
 
 
 class HostRecombination:
-    """As ``DeviceRecombination``."""
+    """Stand-in for ``DeviceRecombination``."""
 
     def __init__(self, _patch: Vec3, dtype: OutputType) -> None:
         self._dtype: OutputType = dtype
@@ -172,7 +172,7 @@ class HostRecombination:
 
 @contextmanager
 def fake_gpu() -> Iterator[None]:
-    """Let the GPU be the host within a ``with`` block."""
+    """Use the host as the GPU within a ``with`` block."""
     cuda.cupy.cache_clear()
     with (
         mock.patch.object(cuda, "import_module", return_value=CUPY),

@@ -1,4 +1,4 @@
-"""Primitives for tests of planner and engine: the reference's numbers at any price."""
+"""Primitives for tests of planner and engine: the reference's numbers at a chosen cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def machine(memory: int = 2**34, threads: int = 1) -> Machine:
 
 @dataclass(frozen=True)
 class Fake:
-    """Runs the reference; costs what it is told to."""
+    """Primitive that runs the reference and declares the costs that it is given."""
 
     name: str
     shapes: Callable[[Operation, Shape5], Shape5 | None]
@@ -71,7 +71,7 @@ class Fake:
         return reference.pooling(x, layer)
 
 
-# Pools what it convolves; an output voxel of it takes eight of the convolution's.
+# This primitive convolves and pools: one of its output voxels takes eight of the convolution's.
 FUSED = Fake("fused", convolved_and_pooled, flops=800.0)
 
 
@@ -94,7 +94,7 @@ GPU = gpu()
 
 @dataclass(frozen=True)
 class FakeOnGpu(Fake):
-    """Runs the reference on the host, for arrays on a GPU."""
+    """GPU primitive that runs the reference on the host."""
 
     device: Device = GPU
 
@@ -113,7 +113,7 @@ class FakeOnGpu(Fake):
 
 
 def fake_gpu_catalogue(**conv: int) -> dict[str, Primitive]:
-    """Primitives of a GPU; the convolution takes what is given."""
+    """Return primitives of a GPU; the arguments are fields of the convolution."""
     primitives = (
         FakeOnGpu("gpu_conv", convolved, flops=10.0, **conv),
         FakeOnGpu("gpu_pool", pooled),

@@ -1,4 +1,4 @@
-"""Good cases of files that znni reads, each written into this folder, for ``fuzz_kinds``."""
+"""Good cases of the files that znni reads, written into this folder for ``fuzz_kinds``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from znni.inference import api
 from znni.plans.plan import Plan
 
 SIZE = (3, 8, 11)
-ROI = ("--roi", "0:2,2:5,3:7")  # the output of that
+ROI = ("--roi", "0:2,2:5,3:7")  # region of the output
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5", "--overwrite", *ROI)
 MACHINE = """\
 host:
@@ -27,12 +27,12 @@ host:
 
 
 def voxels() -> NDArray[np.uint8]:
-    """Of the small volume."""
+    """Return the values of the small volume."""
     return np.random.default_rng(1).integers(0, 200, SIZE).astype(np.uint8)
 
 
 def small_case() -> None:
-    """``tiny.yaml``, its weights in three formats and a small volume."""
+    """Write ``tiny.yaml``, its weights in three formats, and a small volume."""
     write_case(Path())
     with h5py.File("volume.h5", "w") as file:
         values = voxels()
@@ -111,7 +111,7 @@ def zarr_output_case() -> None:
 
 
 def unfinished_case(out: str) -> None:
-    """The first block of two, and the ledger that tells of it."""
+    """Write an output with the first of two blocks, and the ledger that lists it."""
     small_case()
 
     def stop(_done: int, _all: int) -> None:
@@ -123,7 +123,7 @@ def unfinished_case(out: str) -> None:
 
 
 def two_blocks() -> Plan:
-    """A plan for the small volume, which takes two patches."""
+    """Return a plan that takes two patches for the small volume."""
     return api.plan("tiny.yaml", (SIZE[0] - 1, *SIZE[1:]), threads=1, input_itemsize=1)
 
 

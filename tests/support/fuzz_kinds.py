@@ -1,7 +1,7 @@
-"""Kinds of files that znni reads: a good one of each, what is done with it, and what it must give.
+"""Kinds of files that znni reads: a good file of each, its command, and the right result.
 
-A file that is taken must give what an independent reading of it gives; anything else is refused
-by one clear error.
+If znni accepts a file, its result must equal that of an independent reader. Otherwise znni must
+refuse the file with one clear error.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from fuzz_readers import (
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file.
+    """Kind of file.
 
     Attributes:
-        make: writes a good case into this folder.
-        files: those of it that are changed, one at a time.
-        mutate: changes one.
-        command: what is done with it.
-        right: whether what a command that succeeded has left is right.
-        share: of the inputs, in parts of ten thousand.
-        needs: modules that have to be installed.
+        make: function that writes a good case into this folder.
+        files: files of the case that are changed, one at a time.
+        mutate: function that changes the bytes of a file.
+        command: arguments of the command that reads the files.
+        right: function that checks the result of a command that succeeded.
+        share: share of the inputs, in parts of ten thousand.
+        needs: modules that must be installed.
     """
 
     make: Callable[[], None]
@@ -271,7 +271,7 @@ KINDS: dict[str, Kind] = {
 
 
 def restore(pristine: Path, folder: Path) -> None:
-    """Bring a folder back to the good case."""
+    """Restore the good case in a folder."""
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.copytree(pristine, folder, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""Small changes to files, drawn at random: of their bytes, text, JSON and members."""
+"""Small random changes to files: to their bytes, text, JSON and members."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ ODD_TEXTS = (
 
 
 def of_bytes(rng: Random, data: bytes) -> bytes:
-    """A few bytes changed, cut, doubled, put in or left out."""
+    """Change, cut, double, insert or remove a few bytes."""
     held = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         at = rng.randrange(len(held) + 1)
@@ -113,7 +113,7 @@ def of_bytes(rng: Random, data: bytes) -> bytes:
 
 
 def of_text(rng: Random, data: bytes) -> bytes:
-    """Words, lines and signs changed, as in YAML."""
+    """Change words, lines and signs, for example in YAML."""
     text = data.decode()
     for _ in range(rng.choice((1, 1, 2, 3))):
         lines = text.split("\n")
@@ -135,7 +135,7 @@ def of_text(rng: Random, data: bytes) -> bytes:
                 text = text[:place]
             case 5:
                 text = text[:place] + text[place + rng.randrange(1, 6) :]
-            case _:  # a word, such as a number or a key, becomes another
+            case _:  # replaces a word, such as a number or a key, by another
                 words = lines[at].split(" ")
                 words[rng.randrange(len(words))] = rng.choice(ODD_TEXTS)
                 lines[at] = " ".join(words)
@@ -144,7 +144,7 @@ def of_text(rng: Random, data: bytes) -> bytes:
 
 
 def of_tree(rng: Random, tree: Any) -> Any:
-    """One value or key somewhere in a tree of JSON changed."""
+    """Change one value or key somewhere in a tree of JSON."""
     at = tree
     while isinstance(at, dict | list) and at:
         key = rng.choice(list(at)) if isinstance(at, dict) else rng.randrange(len(at))
@@ -167,7 +167,7 @@ def of_tree(rng: Random, tree: Any) -> Any:
 
 
 def of_json(rng: Random, data: bytes) -> bytes:
-    """A value or two changed, or bytes."""
+    """Change one or two values, or the bytes."""
     if rng.random() < 0.15:
         return of_bytes(rng, data)
     tree = json.loads(data)
@@ -177,7 +177,7 @@ def of_json(rng: Random, data: bytes) -> bytes:
 
 
 def of_archive(rng: Random, data: bytes) -> bytes:
-    """A member of a ZIP archive changed, with its checksum; or bytes of the whole."""
+    """Change a member of a ZIP archive and its checksum, or bytes of the whole."""
     if rng.random() < 0.3:
         return of_bytes(rng, data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -198,7 +198,7 @@ def of_archive(rng: Random, data: bytes) -> bytes:
     return held.getvalue()
 
 
-# Programs that make CANARY where they are run.
+# Programs that create CANARY if they are run.
 HOSTILE_PICKLES = (
     b"cos\nsystem\n(S'touch CANARY'\ntR.",
     b"\x80\x02cposix\nsystem\nX\x0c\x00\x00\x00touch CANARY\x85R.",
@@ -210,7 +210,7 @@ HOSTILE_PICKLES = (
 
 
 def of_safetensors(rng: Random, data: bytes) -> bytes:
-    """The header changed, with its length; or bytes of the whole."""
+    """Change the header and its length, or bytes of the whole."""
     if rng.random() < 0.4:
         return of_bytes(rng, data)
     (length,) = struct.unpack_from("<Q", data)
@@ -221,7 +221,7 @@ def of_safetensors(rng: Random, data: bytes) -> bytes:
 
 
 def of_protocol_buffer(rng: Random, data: bytes) -> bytes:
-    """A field somewhere in an ONNX model changed; or bytes."""
+    """Change a field somewhere in an ONNX model, or its bytes."""
     if rng.random() < 0.4:
         return of_bytes(rng, data)
     import onnx
@@ -269,5 +269,5 @@ def _change_field(rng: Random, message: Any, field: Any, *, repeated: bool) -> N
         values.append(odd)
 
 
-# Of protocol buffers: the numbers of their types.
+# Numbers of field types in protocol buffers.
 KINDS_OF_FIELDS = {9: "string", 12: "bytes", 1: "float", 2: "float"}

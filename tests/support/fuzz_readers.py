@@ -1,4 +1,4 @@
-"""Second readers of what znni took, for ``fuzz_kinds``: what a command must have given for it."""
+"""Independent readers of the files that znni accepts, which check its results."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from znni.network.network_file import load_network
 from znni.network.weights import ConvWeights, Weights, load_weights
 from znni.primitives.reference import dense
 
-SEEN = (..., *(slice(extent) for extent in SIZE))  # even where a volume says that it is larger
+SEEN = (..., *(slice(extent) for extent in SIZE))  # also for a volume that claims to be larger
 
 
 def scaled(values: NDArray[Any]) -> NDArray[Any]:
-    """Stored values (z, y, x) or (f, z, y, x) as the network sees them."""
+    """Return stored values (z, y, x) or (f, z, y, x) as the network sees them."""
     with np.errstate(all="ignore"):
         return np.float64(np.float32(values.reshape(-1, *values.shape[-3:]))) * 0.01 - 1
 
 
 def gives(values: NDArray[Any], weights: Weights | None = None, out: str = "out.h5") -> bool:
-    """Whether an output is what the network gives for the part of an array that is seen."""
+    """Return whether an output is the network's, for the part of an array that is seen."""
     network = load_network("tiny.yaml")
     with np.errstate(all="ignore"):
         used = weights or load_weights("tiny.npz", network)
@@ -62,7 +62,7 @@ def read_by_h5py(name: str = "volume.h5") -> NDArray[Any]:
 
 
 def unpacked(dataset: h5py.Dataset) -> NDArray[Any]:
-    """A dataset chunk by chunk: HDF5 unpacks none where a level of compression is not one."""
+    """Read a dataset chunk by chunk; HDF5 refuses chunks with an invalid compression level."""
     values = np.zeros(dataset.shape, dataset.dtype)
     for index in range(dataset.id.get_num_chunks()):
         start = dataset.id.get_chunk_info(index).chunk_offset
@@ -77,7 +77,7 @@ def unpacked(dataset: h5py.Dataset) -> NDArray[Any]:
 
 
 def network_is_as_written(outcome: Outcome) -> bool:
-    """A second reader of YAML finds the same layers."""
+    """Return whether another YAML reader finds the same layers."""
     from ruamel.yaml import YAML
 
     written = YAML(typ="safe").load(Path("tiny.yaml").read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def network_is_as_written(outcome: Outcome) -> bool:
 
 
 def zarr_gives(_outcome: Outcome) -> bool:
-    """The array that zarr-python reads gives the output, in the order that its axes are named."""
+    """Return whether zarr-python's array gives the output, with the axes in the order named."""
     import zarr
 
     root = zarr.open("volume.zarr", mode="r")
@@ -131,7 +131,7 @@ def weights_by_hand(arrays: dict[str, NDArray[Any]]) -> Weights:
 
 
 def of_safetensors(name: str) -> dict[str, NDArray[Any]]:
-    """A file of safetensors, read without its library."""
+    """Read a safetensors file without its library."""
     data = Path(name).read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
@@ -155,7 +155,10 @@ def volume() -> NDArray[Any]:
 
 
 def imported_reads_back(_outcome: Outcome) -> bool:
-    """What was written is a network with finite weights; the import has compared it."""
+    """Return whether the import wrote a network with finite weights.
+
+    The import itself has compared the network with the original.
+    """
     network = load_network("imported.yaml")
     assert network.weights
     return load_weights(network.weights, network).nbytes > 0
@@ -180,7 +183,10 @@ def imported_is_what_torch_reads(name: str) -> Callable[[Outcome], bool]:
 
 
 def outcome_agrees(outcome: Outcome) -> bool:
-    """Verified: then the voxels that were looked at are right, by a second computation."""
+    """Return whether verification succeeded.
+
+    If so, its voxels agree with a second computation.
+    """
     return "agree" in outcome.out
 
 

@@ -1,10 +1,12 @@
-"""Thousands of inputs with small changes: each is taken for what it is, or refused in one line.
+"""Feed znni thousands of slightly changed files.
+
+Each file must be read correctly or refused with one line.
 
     python tests/support/fuzzing.py --count 10000 --out record.json
 
-runs them in processes of their own, each with a limit on its memory: one that dies or hangs is
-found and told. What is changed follows from the kind of file and the number of the input alone, so
-that ``--kind KIND --only NUMBER`` shows one again, and another ``--first`` other ones.
+This runs the inputs in processes of their own, each with a memory limit. A process that dies or
+hangs is found and reported. The kind of file and the number of the input determine the change. So
+``--kind KIND --only NUMBER`` repeats one input, and another ``--first`` gives other inputs.
 """
 
 from __future__ import annotations
@@ -35,29 +37,29 @@ from fuzz_kinds import KINDS, Kind, restore
 
 from bench.record import circumstances
 
-SECONDS = 20  # of the processor that an input may take; this process may be stopped for long
-DEADLY = 60  # after so many the system ends the process
-SILENCE = 1200  # seconds after which a process that does nothing is ended
+SECONDS = 20  # processor seconds that an input may take; this process may be paused for long
+DEADLY = 60  # processor seconds until the system ends the process
+SILENCE = 1200  # seconds of silence until a process is ended
 MEMORY = 6 << 30  # bytes of address space, most of it libraries
-WHOLE = 10_000  # inputs that the kinds' shares are of
+WHOLE = 10_000  # total that the kinds' shares refer to
 CANARY = Path("CANARY")  # made by programs in hostile files
 RUNNING_CODE = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen")
 CODES_OF_REFUSALS = (1, 2, 3, 4, 5)
 
 
 class Hangs(BaseException):
-    """An input took too long."""
+    """Signal that an input took too long."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What became of an input.
+    """Result of an input.
 
     Attributes:
-        kind: of file.
-        number: of the input.
-        verdict: ``taken``, ``refused``, or what is wrong.
-        said: what was printed.
+        kind: kind of file.
+        number: number of the input.
+        verdict: ``taken``, ``refused``, or a description of the fault.
+        said: text that the command printed.
     """
 
     kind: str
@@ -67,12 +69,12 @@ class Found:
 
     @property
     def wrong(self) -> bool:
-        """Whether it is a fault of znni's."""
+        """Return whether znni is at fault."""
         return self.verdict not in ("taken", "refused")
 
 
 def fuzzed(name: str, numbers: Iterator[int] | range, folder: Path) -> Iterator[Found]:
-    """Run inputs of a kind, one by one, in a folder that is this process's."""
+    """Run inputs of a kind one by one in a folder; no other process uses this folder."""
     kind = KINDS[name]
     good, here = folder / "good", folder / "here"
     good.mkdir()
@@ -82,7 +84,7 @@ def fuzzed(name: str, numbers: Iterator[int] | range, folder: Path) -> Iterator[
         kind.make()
         os.chdir(here)
         restore(good, here)
-        outcome = kind.run()  # of the good case, which also loads all libraries
+        outcome = kind.run()  # the good case, which also loads all libraries
         assert _verdict(kind, outcome) == "taken", outcome
         for number in numbers:
             restore(good, here)
@@ -148,22 +150,22 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def watch_for_code() -> None:
-    """From here on, notice commands that this process runs."""
+    """Notice all commands that this process runs from now on."""
     sys.addaudithook(_watch)
 
 
 def available() -> list[str]:
-    """The kinds whose libraries are installed."""
+    """Return the kinds whose libraries are installed."""
     return [name for name, kind in KINDS.items() if all(map(importlib.util.find_spec, kind.needs))]
 
 
 def share_of(name: str, count: int) -> int:
-    """How many of so many inputs are of a kind."""
+    """Return the number of inputs of a kind, given the number of all inputs."""
     return max(1, round(count * KINDS[name].share / WHOLE))
 
 
 def _work(name: str, start: int, stop: int) -> None:
-    """As a process of its own: a line of JSON for each input."""
+    """Run inputs as a process of its own; print a line of JSON for each."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     watch_for_code()
     with tempfile.TemporaryDirectory() as folder:
@@ -174,13 +176,13 @@ def _work(name: str, start: int, stop: int) -> None:
 
 
 def _die_after(seconds: int) -> None:
-    """Have the system end this process after so many more seconds of the processor."""
+    """Have the system end this process after this many more processor seconds."""
     used = int(time.process_time())
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds, resource.RLIM_INFINITY))
 
 
 def _run_kind(name: str, first: int, count: int) -> Iterator[Found]:
-    """Run a kind's inputs from a number on in processes, a new one where one dies."""
+    """Run a kind's inputs in processes, from a number on; start a new process if one dies."""
     done, stop = first, first + count
     while done < stop:
         command = [sys.executable, __file__, "--kind", name, "--work", str(done), str(stop)]
@@ -207,7 +209,7 @@ def _run_kind(name: str, first: int, count: int) -> Iterator[Found]:
 
 
 def main() -> None:
-    """Run inputs of all kinds and print what became of them."""
+    """Run inputs of all kinds and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=WHOLE, help="inputs in all")
     parser.add_argument("--first", type=int, default=0, help="number of each kind's first input")

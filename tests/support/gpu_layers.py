@@ -1,4 +1,4 @@
-"""What the tests of GPU primitives share: a GPU that need not be there."""
+"""Common parts of the tests of GPU primitives: a described GPU that need not exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from znni.machine.machine import Device
 
-# An H200, by its data sheet: costs need no more.
+# An H200 as in its data sheet; costs need no more.
 DEVICE = Device("gpu", "NVIDIA H200", 141 * 10**9, 1, flops=66.9e12, bandwidth=4.8e12)
 
 needs_compiler = pytest.mark.skipif(

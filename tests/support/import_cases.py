@@ -35,7 +35,7 @@ def numbers(*shape: int, seed: int = 0) -> Array:
 
 
 def pooled(chain: Chain | tuple[Any, Weights], x: Array) -> Array:
-    """The output of a network whose pooling has strides, of an input (f, z, y, x), in float64."""
+    """Return a network's output for input (f, z, y, x), in float64; pooling has strides."""
     network, weights = (chain.network, chain.weights) if isinstance(chain, Chain) else chain
     value: Array = x[np.newaxis].astype(np.float64)
     for layer in network.layers:
@@ -47,7 +47,7 @@ def pooled(chain: Chain | tuple[Any, Weights], x: Array) -> Array:
 
 
 def read_back(path: Path) -> tuple[Any, Weights]:
-    """A network file and its weights."""
+    """Return a network file's network and weights."""
     from znni.network.network_file import load_network
 
     network = load_network(path)
@@ -61,7 +61,7 @@ def relative(found: Array, wanted: Array) -> float:
 
 
 def sequential() -> Any:
-    """A PyTorch module with all that is taken in: in training mode, its values drawn."""
+    """Return a PyTorch module with every supported layer, in training mode, with random values."""
     torch = torch_or_skip()
     from torch import nn
 
@@ -84,7 +84,7 @@ def sequential() -> Any:
             if isinstance(layer, nn.BatchNorm3d):
                 layer.running_mean.normal_()
                 layer.running_var.uniform_(0.5, 2)
-                layer.weight.normal_()  # of both signs
+                layer.weight.normal_()  # values of both signs
                 layer.bias.normal_()
     return module
 
@@ -92,7 +92,7 @@ def sequential() -> Any:
 def onnx_model(
     nodes: Sequence[Any], arrays: dict[str, Array], maps: int = 1, opset: int = 17, **size: int
 ) -> Any:
-    """A model of one chain or graph, from ``x`` to ``y``; its extents are free unless given."""
+    """Return a model of one chain or graph from ``x`` to ``y``; extents are free unless given."""
     onnx = onnx_or_skip()
     from onnx import TensorProto, helper
 
@@ -108,7 +108,7 @@ def onnx_model(
 
 
 def onnx_chain() -> Any:
-    """A model with all that is taken in."""
+    """Return a model with every supported layer."""
     onnx_or_skip()
     from onnx import helper
 
@@ -148,7 +148,7 @@ ZNN_BIASES = {"nconv1": numbers(3, seed=3), "output": numbers(2, seed=4)}
 
 
 def znn_fields() -> dict[str, dict[str, Any]]:
-    """The groups of a ZNN file, with the fields that it wrote."""
+    """Return the groups of a ZNN file, with the fields that ZNN wrote."""
     conv = {"group_type": "edge", "type": "conv", "init": "xavier", "stride": (1, 1, 1)}
     return {
         "input": {"group_type": "node", "type": "input", "size": (1,)},
@@ -189,7 +189,7 @@ def znn_fields() -> dict[str, dict[str, Any]]:
 def write_znn(
     path: Path, fields: dict[str, dict[str, Any]], top: str = "processing/znn/train/network"
 ) -> Path:
-    """A file with those groups."""
+    """Write a file with those groups."""
     with h5py.File(path, "w") as file:
         for group, values in fields.items():
             for field, value in values.items():

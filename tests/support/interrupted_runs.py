@@ -1,4 +1,4 @@
-"""Runs over the volume of the long case that stop after some blocks, and are started again."""
+"""Runs over the long case's volume that stop after some blocks, and are started again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Interrupted(Exception):
 
 
 def whole(name: str, **options: Any) -> Path:
-    """The output of a run that nothing interrupts, moved out of the way."""
+    """Write the output of an uninterrupted run under another name; return its path."""
     api.infer("volume.h5", "tiny.yaml", name, **OPTIONS | options)
     return Path(name).rename(f"alone-{name}")
 
 
 def interrupt(name: str, after: int = 3, source: str = "volume.h5", **options: Any) -> Path:
-    """An output of which so many blocks are finished."""
+    """Stop a run after some blocks; return the path of its unfinished output."""
     blocks = 0
 
     def stop(_done: int, _all: int) -> None:
@@ -42,7 +42,7 @@ def interrupt(name: str, after: int = 3, source: str = "volume.h5", **options: A
 
 
 def resumed(caplog: pytest.LogCaptureFixture, name: str, *options: str) -> str:
-    """What is logged by a command that must go on with an output, and end with the whole of it."""
+    """Return the log of a command that must resume an output and finish it."""
     caplog.clear()
     outcome = znni(*RUN, "--out", name, *options)
     assert outcome.code == 0, outcome.err

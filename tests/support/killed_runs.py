@@ -1,9 +1,9 @@
 """Runs of ``znni`` that are killed outright at a step, each in a forked process.
 
-Run as ``python killed_runs.py OUT STRIDE`` in a folder with a case (``command_line.py``). A step is
-a change of the file system: a write, of which one half is done, a rename, a deletion. Runs are
-killed at every STRIDE-th step, taken up again, and their outputs compared with that of one that was
-left alone. Prints a line of JSON for each.
+Run this as ``python killed_runs.py OUT STRIDE`` in a folder with a case (``command_line.py``). A
+step is a change of the file system: a write, a rename or a deletion. A run killed at a write has
+done half of it. Runs are killed at every STRIDE-th step and then resumed. Their outputs are
+compared with the output of an undisturbed run. The script prints a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ARGUMENTS = ["infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.5MiB", "-
 
 
 class Steps:
-    """Counts steps, and kills the process at one."""
+    """Counts steps, and kills the process at one of them."""
 
     def __init__(self, last: int) -> None:
         self.count = 0
@@ -48,7 +48,7 @@ class Steps:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self, owner: Any, name: str, tear: Callable[..., object] = lambda *_: None) -> None:
-        """Make a step of every call of a function."""
+        """Count every call of a function as a step."""
         original = getattr(owner, name)
 
         def stepping(*arguments: Any, **options: Any) -> Any:
@@ -73,10 +73,10 @@ def half_of_zarr(_put: Callable[..., object], path: Path, value: Any, *_: Any) -
 
 
 def run(out: str, last: int) -> int:
-    """Run the command in a child, to its end or to a step.
+    """Run the command in a child process, to its end or to a step.
 
     Returns:
-        The steps taken; 0 of one that was killed.
+        Number of steps taken; 0 if the child was killed.
     """
     reader, writer = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""The catalogue as test parameters, and random layers with inputs and weights to feed it."""
+"""The catalogue as test parameters, and random layers with inputs and weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MACHINE = detect_machine(ram=4 << 30, threads=2)
 def suited(
     primitive: Primitive, layer: Operation, shape: Shape5, axes: str = "xz"
 ) -> Shape5 | None:
-    """The shape, stretched along one of the axes as far as the primitive takes to apply."""
+    """Return the shape, stretched along one of the axes until the primitive applies to it."""
     for axis in axes:
         for extent in range(getattr(shape, axis), getattr(shape, axis) + 64):
             stretched = shape._replace(**{axis: extent})
@@ -37,9 +37,10 @@ def suited(
 
 
 def primitives_for(layer: Operation, shape: Shape5) -> list[Any]:
-    """All primitives of the catalogue that do such layers, as test parameters.
+    """Return all primitives of the catalogue that can run such layers, as test parameters.
 
-    But of those that use a GPU from the host only one: they differ in what computes their pieces.
+    Of the host primitives that use a GPU, only one is included. They differ only in the primitive
+    that computes their pieces.
     """
     return [
         pytest.param(p, id=p.name, marks=pytest.mark.gpu if p.device.kind == "gpu" else ())
@@ -49,19 +50,19 @@ def primitives_for(layer: Operation, shape: Shape5) -> list[Any]:
 
 
 def is_tested(primitive: Primitive) -> bool:
-    """Whether the tests of all primitives have it."""
+    """Return whether the tests of all primitives include it."""
     return not isinstance(primitive, UsesGpu) or primitive.name == "host_ram_1GiB_gpu_direct"
 
 
 def does(primitive: Primitive) -> tuple[Operation, Shape5]:
-    """A layer and a shape that the primitive applies to."""
+    """Return a layer and a shape that the primitive applies to."""
     examples = CONVOLUTION, POOLING, POOLED_CONVOLUTION
     shapes = ((layer, suited(primitive, layer, shape)) for layer, shape in examples)
     return next((layer, shape) for layer, shape in shapes if shape is not None)
 
 
 class Case(NamedTuple):
-    """A layer with something to run it on."""
+    """A layer with weights and input."""
 
     layer: Any
     weights: ConvWeights | None
@@ -76,7 +77,7 @@ class Case(NamedTuple):
 
 
 def random_weights(layer: Conv, seed: int = 0) -> ConvWeights:
-    """Weights that keep an input's scale, and biases of that scale."""
+    """Return weights that keep the input's scale, and biases of that scale."""
     generator = np.random.default_rng(seed)
     weight = generator.standard_normal(layer.weight_shape, np.float32)
     weight *= np.float32((layer.in_features * layer.kernel.volume) ** -0.5)
@@ -84,12 +85,12 @@ def random_weights(layer: Conv, seed: int = 0) -> ConvWeights:
 
 
 def random_input(shape: Shape5, seed: int = 0) -> Float32:
-    """Standard normal."""
+    """Return standard normal values."""
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
 def case_for(primitive: Primitive, layer: Operation, shape: Shape5) -> Case:
-    """A random case of that shape, or the nearest longer one that the primitive applies to."""
+    """Return a random case of that shape, or of the next longer one that suits the primitive."""
     suitable = suited(primitive, layer, shape)
     if suitable is None:
         pytest.skip(f"{primitive.name} does not do {layer}")
@@ -97,14 +98,14 @@ def case_for(primitive: Primitive, layer: Operation, shape: Shape5) -> Case:
 
 
 def random_case(layer: Operation, shape: Shape5, seed: int = 0) -> Case:
-    """Any layer, on a contiguous input."""
+    """Return a case of any layer, with a contiguous input."""
     conv = layer.conv if isinstance(layer, PooledConv) else layer
     weights = random_weights(conv, seed + 1) if isinstance(conv, Conv) else None
     return Case(layer, weights, random_input(shape, seed))
 
 
 def scaled(case: Case, factor: float) -> Case:
-    """Of an image that is so many times as bright, for an output that is."""
+    """Return the case of a brighter image, by a factor; bias and linear output scale with it."""
     assert case.weights is not None
     bias = case.weights.bias * np.float32(factor)
     weights = ConvWeights(case.weights.weight, bias)
@@ -112,9 +113,10 @@ def scaled(case: Case, factor: float) -> Case:
 
 
 def assert_accurate(primitive: Primitive, case: Case, y: Float32) -> None:
-    """Hold a convolution's output to the float64 reference, relative to what is summed.
+    """Compare a convolution's output with the float64 reference, relative to the sums.
 
-    That is the products' sum, with the bias and without: the two may cancel.
+    The scale is the largest of three magnitudes: products without the bias, products with it,
+    output. Products and bias may cancel.
     """
     pooled = isinstance(case.layer, PooledConv)
     conv = case.layer.conv if pooled else case.layer
@@ -128,7 +130,7 @@ def assert_accurate(primitive: Primitive, case: Case, y: Float32) -> None:
 
 
 def identity(layer: Conv) -> Conv:
-    """The same convolution without an activation."""
+    """Return the same convolution without an activation."""
     return Conv(layer.name, layer.in_features, layer.out_features, layer.kernel, "identity")
 
 
@@ -162,14 +164,14 @@ maps = st.sampled_from([1, 2, 3, 8, 17])
 
 
 def extents(smallest: int, largest: int) -> st.SearchStrategy[Vec3]:
-    """Three extents."""
+    """Draw three extents."""
     one = st.integers(smallest, largest)
     return st.builds(Vec3, one, one, one)
 
 
 @st.composite
 def convolution_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
-    """Any convolution that the primitive does, on an input of any memory layout."""
+    """Draw any convolution that the primitive can run, with an input of any memory layout."""
     activation = draw(st.sampled_from(get_args(Activation)))
     layer = Conv("convolution", draw(maps), draw(maps), draw(extents(1, 5)), activation)
     size = layer.kernel + draw(extents(0, 9))
@@ -181,7 +183,7 @@ def convolution_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
 
 @st.composite
 def pooled_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
-    """Any pooled convolution that the primitive does, on an input of any memory layout."""
+    """Draw any pooled convolution that the primitive can run, with any memory layout."""
     activation = draw(st.sampled_from([a for a in get_args(Activation) if a != "softmax"]))
     conv = Conv("convolution", draw(st.integers(1, 4)), draw(maps), draw(extents(1, 5)), activation)
     layer = PooledConv(conv, Pool("pooling", draw(extents(1, 3))))
@@ -194,7 +196,7 @@ def pooled_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
 
 @st.composite
 def pooling_cases(draw: st.DrawFn, fragments: bool) -> Case:
-    """Any pooling, on an input of any memory layout; of a size that suits fragments, or not."""
+    """Draw any pooling with an input of any memory layout; its size may suit fragments or not."""
     layer = Pool("pooling", draw(extents(1, 4)))
     if fragments:
         size = layer.window * (draw(extents(1, 4)) + 1) - 1

@@ -1,10 +1,11 @@
-"""What ome-zarr, with its validator ome-zarr-models, makes of images; in an environment of its own.
+"""Reading and writing of images by ome-zarr and its validator, in another environment.
 
     python ome_zarr_peer.py write IMAGE.npy       writes 0.4.zarr and 0.5.zarr, of axes (z, y, x)
     python ome_zarr_peer.py read PLACE.zarr...    prints a line of JSON for each
 
-They ask for an older pydantic than what the tests run with, which therefore run this by the Python
-that ``ZNNI_OME_ZARR_PYTHON`` names, of an environment with ``pip install ome-zarr``.
+ome-zarr and ome-zarr-models need an older pydantic than the tests do. The tests therefore run this
+with the Python that ``ZNNI_OME_ZARR_PYTHON`` names, from an environment with ``pip install
+ome-zarr``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ UNITS = dict.fromkeys(SCALE, "micrometer")
 
 
 def write(path: str) -> None:
-    """An image as ome-zarr writes it, with a second resolution."""
+    """Write an image with ome-zarr, with a second resolution."""
     for version in (FormatV04(), FormatV05()):
         write_image(
             np.load(path),
@@ -40,7 +41,7 @@ def write(path: str) -> None:
 
 
 def read(place: str) -> dict[str, Any]:
-    """An image as ome-zarr reads it, of whose metadata and arrays ome-zarr-models approves."""
+    """Read an image with ome-zarr, after ome-zarr-models has approved its metadata and arrays."""
     model = open_ome_zarr(zarr.open_group(place, mode="r"))
     (node,) = Reader(parse_url(place))()
     (transformations,) = node.metadata["coordinateTransformations"]

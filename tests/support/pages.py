@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 
 def picture(content: bytes) -> NDArray[Any]:
-    """A PNG as bytes (rows, columns) or (rows, columns, colours)."""
+    """Return a PNG as bytes (rows, columns) or (rows, columns, colours)."""
     image = pytest.importorskip("matplotlib.image")
     return np.rint(np.asarray(image.imread(BytesIO(content), "png")) * 255).astype(np.uint8)
 
 
 def read_page(path: str) -> tuple[dict[str, Any], list[NDArray[np.uint8]]]:
-    """What a page holds: its data, and its volumes in shades."""
+    """Return the content of a page: its data, and its volumes in shades of grey."""
     text = Path(path).read_text()
     found = re.search(r"const data = (\{.*\});", text)
     assert found

@@ -1,4 +1,4 @@
-"""A network, catalogues and a brute force that tests of the planner share."""
+"""A network, catalogues and a brute-force search that tests of the planner share."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ CONVOLUTIONS = (
     Fake("medium", convolved, flops=40.0, workspace=9_000, resident=2_000),
 )
 CHOICES = fake_catalogue(*CONVOLUTIONS)
-# A voxel of theirs takes eight of the first convolution's, or six of the second's.
+# One output voxel of the fused primitives takes eight voxels of the first convolution, or six of
+# the second.
 WITH_FUSED = fake_catalogue(
     *CONVOLUTIONS,
     Fake("fused", convolved_and_pooled, flops=90.0, resident=1_000),
     Fake("slow_fused", convolved_and_pooled, flops=400.0),
 )
-# Faster at all offsets than a convolution at all voxels: hardly a real one is.
+# This fused primitive is faster at all offsets than a convolution at all voxels. Hardly any real
+# primitive is.
 WITH_FREE_FUSED = fake_catalogue(*CONVOLUTIONS, Fake("fused", convolved_and_pooled, flops=2.0))
 
 
@@ -60,7 +62,7 @@ def layers_alone(seconds: float, _resident: int, _peak: int) -> float:
 def by_brute_force(
     choices: list[Slot], allowed: int, job_of: Callable[[float, int, int], float] = layers_alone
 ) -> float:
-    """The least that any combination of steps makes of its seconds, resident bytes and peak."""
+    """Return the least time of a job over all combinations of steps within the memory allowed."""
     best = inf
     for steps in product(*(slot.options for slot in choices)):
         resident = sum(s.cost.memory.resident for s in steps)

@@ -1,4 +1,4 @@
-"""What tests of the benchmarks share: ceilings, an effort and a network that take them seconds."""
+"""Common parts of the benchmarks' tests: ceilings, an effort and a network that take seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATCH = NETWORK.total_pooling * 2
 
 
 def clock_of_ticks() -> SimpleNamespace:
-    """In place of a module's ``time``: each look at the clock comes a second after the last."""
+    """Return a replacement for a module's ``time``; each reading is a second after the last."""
     return SimpleNamespace(perf_counter=count().__next__)
 
 

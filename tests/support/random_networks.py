@@ -1,4 +1,4 @@
-"""Networks for tests: by hand, and at random."""
+"""Networks for tests, made by hand or at random."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from znni.network.network import Activation, Conv, InputScaling, Layer, Network,
 
 
 def chain(*layers: int | tuple[str, int | tuple[int, int, int]], features: int = 2) -> Network:
-    """A network from pairs such as ("conv", 3) and ("pool", (1, 2, 2))."""
+    """Return a network of pairs such as ("conv", 3) and ("pool", (1, 2, 2))."""
     made: list[Layer] = []
     maps = 1
     for index, (kind, extent) in enumerate(layers):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Plans for tests, cut into segments at random, and between host and GPU."""
+"""Plans for tests, cut at random into segments, and between host and GPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan_of(
     patch: Vec3,
     catalogue: Catalogue = CATALOGUE,
 ) -> Plan:
-    """A plan of these segments."""
+    """Return a plan of these segments."""
     by = {
         device: StepOptions(on_device(catalogue, device).values(), BUILT_IN) for device in DEVICES
     }
@@ -69,7 +69,7 @@ def any_plan(
     device: DeviceChoice,
     catalogue: Catalogue = CATALOGUE,
 ) -> Plan:
-    """A plan with the patch given, cut at random into segments, on these devices."""
+    """Draw a plan with the given patch and devices, cut at random into segments."""
     place = draw(st.sampled_from(cut_points(network, device)))
     segments: list[Segment] = []
     for partition in cut_network(network, network.shapes(patch), place).partitions:
@@ -89,7 +89,7 @@ def has_fused(catalogue: Catalogue, partition: Partition) -> bool:
 
 
 def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -> Float32:
-    """The output of a job, each voxel of which is written once."""
+    """Return the output of a job, and check that each voxel is written once."""
     network = runner.plan.network
     options = {"border": "valid", "pad": "reflect", "roi": None} | job_options
     job = make_job(network, Vec3(*volume.shape[1:]), **options)

@@ -1,7 +1,8 @@
-"""A ``znni`` command in a process that cannot have the memory that its plan promises.
+"""Run ``znni`` in a process that cannot have the memory that its plan promises.
 
-Run as ``python short_of_memory.py ROOM ARGUMENTS...``: once the output is open, the process may map
-so many MiB more. Of its primitives for convolutions the quick one takes half a GiB of workspace.
+Run this as ``python short_of_memory.py ROOM ARGUMENTS...``. Once the output is open, the process
+may map only ROOM MiB more. The quicker of its two primitives for convolutions takes half a GiB of
+workspace.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CATALOGUE = fake_catalogue(
 
 
 class Limiting(Hdf5Output):
-    """Limits the process as soon as it has been told how the output comes to be."""
+    """Output that limits the process's memory as soon as the output is described."""
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         super().describe(attributes, patch)

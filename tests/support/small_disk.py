@@ -1,4 +1,4 @@
-"""A disk that is soon full."""
+"""Disk that is soon full."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A disk of so many bytes, as 600k, in a folder; the test is skipped where none is mounted."""
+    """Mount a disk of this size, such as 600k, in a folder; skip the test if that is impossible."""
     disk = folder / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk]

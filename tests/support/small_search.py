@@ -1,4 +1,4 @@
-"""A search small enough to be gone through whole, whose plans differ under each limit."""
+"""Search that is small enough to try every plan, and whose plans differ under each limit."""
 
 from __future__ import annotations
 

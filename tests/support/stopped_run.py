@@ -1,8 +1,8 @@
-"""A ``znni`` command that something happens to after its first block, for tests of what is left.
+"""Run ``znni``, and make something happen after its first block, for tests of the files left.
 
-Run as ``python stopped_run.py FATE ARGUMENTS...``: ``wait`` takes its time over every patch and
-prints a line for every block, so that it can be killed; ``limit`` is allowed no larger file from
-then on; ``fill`` finds its disk filled up by somebody else.
+Run this as ``python stopped_run.py FATE ARGUMENTS...``. With ``wait``, every patch takes longer and
+every block prints a line, so that a test can kill the process. With ``limit``, files may not grow
+any larger after the first block. With ``fill``, somebody else fills the disk.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PATCH_SECONDS = 0.1
 
 
 class Slow(Fake):
-    """Takes its time."""
+    """Primitive that takes longer than it needs."""
 
     def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
         run = super().build(layer, shape, weights)
@@ -42,7 +42,7 @@ class Slow(Fake):
 
 
 class Fated:
-    """An output that meets its fate after its first block."""
+    """Output that meets its fate after its first block."""
 
     def write(self, *block: Any) -> None:
         super().write(*block)  # type: ignore[misc]

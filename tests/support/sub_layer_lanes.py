@@ -1,4 +1,4 @@
-"""Lanes without a GPU: the work of three streams, in any order that their events allow."""
+"""Lanes without a GPU: three streams run their work in any order that their events allow."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from znni.primitives import reference
 
 
 class Event(NamedTuple):
-    """So much of a stream's work is done."""
+    """A position in a stream's work."""
 
     stream: ShuffledStream
     position: int
 
 
 class ShuffledStream:
-    """Work in order, begun whenever the events that it waits for have come."""
+    """Runs its work in order; each piece waits for the events before it."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -38,7 +38,7 @@ class ShuffledStream:
 
     @property
     def ready(self) -> bool:
-        """Whether its next piece of work may begin."""
+        """Return whether the next piece of work may begin."""
         if self.done == len(self.asked):
             return False
         work = self.asked[self.done]
@@ -52,7 +52,7 @@ class ShuffledStream:
 
 
 class ShuffledLanes:
-    """Does the work when it is waited for, one piece of a random stream after another."""
+    """Runs pieces of randomly chosen streams when a caller waits for the work."""
 
     def __init__(self, activation: Activation, seed: int) -> None:
         self.uploading, self.computing, self.downloading = (ShuffledStream() for _ in range(3))

@@ -1,7 +1,8 @@
-"""Convolutions that tiled transforms must get right, whatever the format of their spectra.
+"""Convolutions that tiled transforms must compute correctly in any spectrum format.
 
-Tiles of many lengths; kernels of even extents, and of one voxel along an axis; maps that fill
-vectors of 16, and maps that do not; edges that take tiles of their own; every activation.
+They have tiles of many lengths, kernels of even extents and kernels of one voxel along an axis.
+Their maps fill vectors of 16, or do not. Some edges take tiles of their own. Every activation
+occurs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``tiny.yaml`` of the current folder gives, by the reference."""
+"""Output of the current folder's ``tiny.yaml``, computed by the reference."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TOLERANCE = 1e-5
 
 
 def parts() -> tuple[Network, Weights]:
-    """The network and its weights."""
+    """Return the network and its weights."""
     network = load_network("tiny.yaml")
     assert network.weights is not None
     return network, load_weights(network.weights, network)
 
 
 def expected(volume: NDArray[Any], seed: int | None = None) -> NDArray[np.float64]:
-    """What the network gives on stored values (z, y, x) or (f, z, y, x).
+    """Return the network's output for stored values (z, y, x) or (f, z, y, x).
 
-    Its weights are those of its file, or random ones of a seed.
+    The weights are those of the network's file, or random ones of a seed.
     """
     network = load_network("tiny.yaml")
     weights = parts()[1] if seed is None else random_weights(network, seed)
@@ -35,11 +35,11 @@ def expected(volume: NDArray[Any], seed: int | None = None) -> NDArray[np.float6
 
 
 def whole() -> NDArray[np.float64]:
-    """What it gives on ``volume.h5``."""
+    """Return the network's output for ``volume.h5``."""
     return expected(voxels())
 
 
 def close(found: NDArray[Any], wanted: NDArray[Any], tolerance: float = TOLERANCE) -> bool:
-    """Whether values differ by no more than float32 explains, and shapes not at all."""
+    """Return whether shapes are equal, and values too except for float32 rounding."""
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
     return found.shape == wanted.shape

@@ -1,4 +1,4 @@
-"""What workers compute in tests: sums over the field of view, and what befalls them."""
+"""Runners for tests of workers: they sum over the field of view, and can fail in many ways."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NETWORK = Network.chain("sums", 1, (Conv("conv", 1, 2, VIEW, "identity"),))
 
 @dataclass(frozen=True)
 class SumsPlan:
-    """As much of a plan as workers need."""
+    """The part of a plan that workers need."""
 
     patch: Vec3
     network: Network = NETWORK
@@ -39,9 +39,9 @@ class Sums:
     """Computes the sum over the field of view, and its negative, in two stages.
 
     Attributes:
-        plan: of patches.
-        fate: what happens at the fifth patch, when one slot at least was used again; "fails late"
-            is in the second stage, at any.
+        plan: patches to compute.
+        fate: event at the fifth patch, by which time at least one slot was used again. "fails late"
+            fails in the second stage, at any patch.
     """
 
     plan: SumsPlan
@@ -86,14 +86,14 @@ def meet(fate: str) -> None:
 
 
 class Odd(Exception):
-    """Cannot be made again from what it holds."""
+    """Exception that cannot be made again from its arguments."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
 
 
 def made_when(file: Path, plan: SumsPlan) -> Sums:
-    """Made once a file is there."""
+    """Return a runner as soon as a file exists."""
     wait_for(file)
     return Sums(plan)
 
@@ -103,7 +103,7 @@ def not_made() -> Sums:
 
 
 def not_made_when(file: Path) -> Sums:
-    """Not made either, but some time after a file is there."""
+    """Fail to make a runner, some time after a file exists."""
     wait_for(file)
     time.sleep(0.1)
     return not_made()

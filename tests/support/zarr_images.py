@@ -1,4 +1,4 @@
-"""OME-Zarr images of both versions, with axes in any order, as others write them."""
+"""OME-Zarr images of both versions, with axes in any order, as other programs write them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_image(
     levels: tuple[str, ...] = ("0", "1"),
     **options: Any,
 ) -> None:
-    """VALUES as an image with the axes given, each level of it half as fine as the one before."""
+    """Write VALUES as an image with the given axes; each level halves the resolution."""
     datasets = []
     root = zarr.create_group(place, zarr_format=3 if version == "0.5" else 2)
     for index, path in enumerate(levels):

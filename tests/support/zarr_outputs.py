@@ -37,5 +37,5 @@ def exists(place: str) -> bool:
 
 
 def as_written(place: str) -> str:
-    """Where a place is written until it is whole."""
+    """Return the place where an output is written until it is whole."""
     return place if "://" in place else f"{place}.partial"

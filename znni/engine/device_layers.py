@@ -31,7 +31,7 @@ from znni.plans.primitive import Catalogue
 from znni.plans.segments import Step
 
 # Bytes for the driver: it rounds allocations up, and it keeps memory for kernels and libraries once
-# they are called. All primitives together take 30 MiB (`python -m bench gpu-memory`).
+# they are called. All primitives together take 30 MiB (`python -m bench exercise --memory`).
 DRIVER_BYTES = 48 * 2**20
 
 DEVICE_BYTES = capacity_with_alignment(0) + DRIVER_BYTES

@@ -14,6 +14,7 @@ from znni.engine.pipeline import Progress
 from znni.engine.tiles import Job, Remaining
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import Request
+from znni.network.network import INPUT, Network
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
 from znni.volumes.fingerprint import DIGITS, fingerprint
@@ -32,10 +33,9 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     whole = Box(Vec3(0, 0, 0), job.volume)
     seen = Box(job.origin, job.origin + job.output + network.field_of_view - 1)
     scaling = network.scaling
-    layers = repr((network.in_features, network.nodes, network.output)).encode()
     known = {
         "the weights": weights.sha256[:DIGITS],
-        "the network": sha256(layers).hexdigest()[:DIGITS],
+        "the network": sha256(_described(network).encode()).hexdigest()[:DIGITS],
         "the scaling of the input": f"value * {scaling.scale!r} + {scaling.offset!r}",
         **fingerprint(asked.source, asked.volume, seen.intersection(whole) or whole),
         "the region": str(Box(job.center, job.center + job.output)),
@@ -48,6 +48,15 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     if mask:
         known |= fingerprint(asked.mask_source, mask, Box(Vec3(0, 0, 0), mask.size), "the mask")
     return replace(wanted, identity=known)
+
+
+def _described(network: Network) -> str:
+    """Return what a network computes as text; that of a chain is as in versions without graphs."""
+    names = [INPUT, *(node.name for node in network.nodes)]
+    is_chain = all(node.inputs == (name,) for node, name in zip(network.nodes, names, strict=False))
+    if is_chain and network.output == names[-1]:
+        return repr((network.in_features, network.layers))
+    return repr((network.in_features, network.nodes, network.output))
 
 
 def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan, list[Plan]]:

@@ -233,7 +233,7 @@ def plan_of(accuracy: Any, machine: Machine) -> Plan:
 def planned(accuracy: Any, machine: Machine = WITH) -> tuple[set[str], str]:
     """Return the primitives of a plan, and its note on accuracy."""
     plan = plan_of(accuracy, machine)
-    names = {step.primitive for segment in plan.segments for step in segment.steps}
+    names = {str(step.primitive) for segment in plan.segments for step in segment.steps}
     return names, planning.accuracy_note(plan, accuracy)
 
 

@@ -1,4 +1,4 @@
-"""What the kernels of GPUs share, as far as it can be told without one."""
+"""The code that GPU primitives share, as far as it can be tested without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a batch goes through cuDNN in pieces, what that takes, and that its kernels compile."""
+"""cuDNN without a GPU: the pieces of a batch, their memory, and kernels that compile."""
 
 from __future__ import annotations
 

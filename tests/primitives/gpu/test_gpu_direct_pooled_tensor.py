@@ -87,7 +87,7 @@ def test_right_sides_of_even_kernels_are_read_without_waiting(numbers: TensorFor
 def test_products_of_lanes_are_the_convolution(
     maps: int, kernel: Vec3, window: Vec3, numbers: TensorFormat
 ) -> None:
-    """What the kernel does to its layouts, with the lanes of the instruction, in float64."""
+    """Repeat the kernel's work on its layouts, with the lanes of the instruction, in float64."""
     tile = tile_of(maps, kernel, window, numbers)
     conv = Conv("conv", maps, 21, kernel, "identity")
     weight = random_weights(conv).weight

@@ -162,7 +162,7 @@ def test_weights_are_scaled_to_the_upper_range_of_float16(exponent: int) -> None
 
 @formats
 def test_sums_of_a_block_are_the_convolution(numbers: TensorFormat) -> None:
-    """What the kernel does to the layouts, with its addresses, in float64."""
+    """Repeat the kernel's work on the layouts, with its addresses, in float64."""
     conv = layer_of((21, 13), Vec3(2, 3, 2))
     for block in blocks_for(conv, numbers):
         weights = random_weights(conv)
@@ -178,7 +178,7 @@ def test_sums_of_a_block_are_the_convolution(numbers: TensorFormat) -> None:
 
 
 def image_of(x: np.ndarray, block: Block) -> np.ndarray:
-    """As ``image.cu`` writes it: (chunk, part, group of 8 maps, voxel, map)."""
+    """Return the image as ``image.cu`` writes it: (chunk, part, group of 8 maps, voxel, map)."""
     whole = np.zeros((block.chunks * IN_MAPS, *x.shape[1:]), np.float32)
     whole[: len(x)] = x
     parts = []
@@ -190,7 +190,7 @@ def image_of(x: np.ndarray, block: Block) -> np.ndarray:
 
 
 def sums_of(block: Block, image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The output (map, z, y, x) of a block's products, as ``multiply_stage`` addresses them."""
+    """Return the output (map, z, y, x) of a block, with the addresses of ``multiply_stage``."""
     k, seen, tiles = block.kernel, block.seen, block.subtile
     out = np.zeros((block.columns, *block.out))
     terms = [(0, 0), (1, 0), (0, 1)] if block.numbers is FLOAT16_PAIR else [(0, 0)]

@@ -78,7 +78,7 @@ def test_work_grows_with_the_batch_less_than_in_proportion() -> None:
 
 
 def test_the_order_of_transforms_is_a_convolution() -> None:
-    """What ``Forward``, the product and ``Inverse`` do, in NumPy, line by line."""
+    """Repeat ``Forward``, the product and ``Inverse`` in NumPy, line by line."""
     conv, shape = Conv("conv", 2, 3, Vec3(2, 3, 4), "identity"), Shape5(1, 2, 7, 9, 11)
     weights, x = random_weights(conv), random_input(shape)
     size = Spectrum.of(shape.size).size

@@ -38,7 +38,7 @@ def with_numbers(tile: int, numbers: TensorFormat) -> GpuFftTiled:
 
 
 def executed(codelet: Codelet, values: list[float]) -> list[float]:
-    """What the CUDA C++ of a codelet gives, read as Python."""
+    """Return the results of a codelet's CUDA C++, run as Python."""
     source = device_function("f", codelet)
     body = source[source.index("{") + 1 : source.rindex("}")]
     statements = re.sub(r"const float |;", "", body).strip()

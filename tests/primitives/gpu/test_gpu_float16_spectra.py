@@ -35,7 +35,7 @@ SMALLEST = 2.0**-126  # of float32's normal numbers
 
 
 def from_cuda(function: str) -> Callable[..., int]:
-    """An expression of integers in ``spectrum_float16.cuh``, as a function of Python's."""
+    """Return an expression of integers in ``spectrum_float16.cuh`` as a function of Python's."""
     source = Path(fft_tiled.__file__).with_name("spectrum_float16.cuh").read_text()
     found = re.search(rf"int {function}\(([^)]*)\) {{\s*return ([^;]*);", source)
     assert found is not None
@@ -147,7 +147,7 @@ def test_each_tile_and_each_output_map_is_as_exact_as_any() -> None:
 
 
 def error_and_products(case: Case, y: Float32) -> tuple[np.ndarray, np.ndarray]:
-    """Of an output, and what it is a sum of, without the bias."""
+    """Return the error of an output, and the sums of products, without the bias."""
     linear = reference.convolution(case.x, identity(case.layer), case.weights)
     assert case.weights is not None
     return y - linear, linear - case.weights.bias[:, None, None, None]

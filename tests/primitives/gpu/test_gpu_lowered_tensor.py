@@ -100,7 +100,7 @@ def test_few_images_are_divided_along_z() -> None:
 def test_sums_of_a_block_are_the_convolution(
     numbers: TensorFormat, maps: tuple[int, int], kernel: Vec3
 ) -> None:
-    """What the kernel does to its layouts, with the lanes of the instruction, in float64."""
+    """Repeat the kernel's work on its layouts, with the lanes of the instruction, in float64."""
     conv = layer_of(maps, kernel, "identity")
     weight = random_weights(conv).weight
     block = blocks_for(conv, numbers)[0]
@@ -113,7 +113,7 @@ def test_sums_of_a_block_are_the_convolution(
 
 
 def sums_of(tiling: Tiling, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The output (map, z, y, x) of one tile, as ``convolve`` marches through its planes."""
+    """Return the output (map, z, y, x) of one tile, plane by plane, as ``convolve`` does."""
     block, kernel = tiling.block, tiling.block.kernel
     voxels = tiling.y * tiling.x
     sets = np.zeros((kernel.z, block.set_columns, voxels))
@@ -138,7 +138,7 @@ def sums_of(tiling: Tiling, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def products_of(block: Block, plane: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Columns x voxels: each thread of four has every fourth map, four of a unit."""
+    """Return columns x voxels: each thread of four has every fourth map, four of a unit."""
     whole = np.zeros((block.units * UNIT_MAPS, plane.shape[1]), np.float32)
     whole[: len(plane)] = plane
     of_threads = whole.reshape(block.units, 4, 4, -1)  # unit, which of its own, thread, voxel
@@ -162,7 +162,7 @@ def products_of(block: Block, plane: np.ndarray, right: np.ndarray) -> np.ndarra
 
 @pytest.mark.parametrize("products", [1, 2])
 def test_lanes_read_what_lanes_copied_from_all_banks(products: int) -> None:
-    """The addresses of ``bring`` and of the reads, in words, of a warp's unit."""
+    """Repeat the addresses of ``bring`` and of the reads, in words, for a warp's unit."""
     voxels = 16 * products
     copied = 32 // voxels
     there = {}

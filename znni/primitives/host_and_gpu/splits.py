@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from znni.core.shapes import Shape5
 from znni.network.network import Conv
+from znni.primitives.gpu.common.division import divisors
 
 # Maps that a GPU's primitives work on together: larger pieces have a multiple of these.
 MAPS_TOGETHER = 16
@@ -152,7 +153,7 @@ def _by_traffic(
     if summed:
         ways = [Split(*part, ins) for part in single for ins in _map_sizes(shape.f)[1:]]
     else:
-        ways = [Split(n, out.z, out.f, shape.f) for n in _divisors(shape.n) if n > 1]
+        ways = [Split(n, out.z, out.f, shape.f) for n in divisors(shape.n) if n > 1]
         ways += [Split(*part, shape.f) for part in single]
     found = ((amounts(layer, shape, out, way), way) for way in ways)
     measured = [(_traffic(shape, out, amount), amount.buffer_bytes, way) for amount, way in found]
@@ -162,10 +163,6 @@ def _by_traffic(
 def _pieces(total: int, size: int) -> int:
     """Return how many pieces a total has; the last one may be smaller."""
     return -(-total // size)
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(number, 0, -1) if number % n == 0]
 
 
 def _halves(number: int) -> list[int]:

@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many indices there are."""
+        """The number of indices."""
         return self.stop - self.start
 
     @property

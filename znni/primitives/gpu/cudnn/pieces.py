@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from znni.core.shapes import Shape5
 from znni.network.network import Conv
+from znni.primitives.gpu.common.division import even_share
 
 # Bytes that a piece's input and output may take in cuDNN's layout, unless one plane takes more.
 # Fewer bytes would keep a GPU busy.
@@ -53,19 +54,14 @@ def pieces(conv: Conv, shape: Shape5, out: Shape5, number_bytes: int) -> Pieces 
 
     image = nbytes(piece(1, out.z))
     if image <= PIECE_BYTES:
-        found = piece(_even(out.n, PIECE_BYTES // image), out.z)
+        found = piece(even_share(out.n, PIECE_BYTES // image), out.z)
     else:
         first = nbytes(piece(1, 1))
         further = nbytes(piece(1, 2)) - first
         planes = 1 + max(0, PIECE_BYTES - first) // further
-        found = piece(1, _even(out.z, planes))
+        found = piece(1, even_share(out.z, planes))
     countable = max(found.shape.elements, found.out.elements) <= MOST_ELEMENTS
     return found if countable else None
-
-
-def _even(count: int, most: int) -> int:
-    """Return the size of as few equal parts as hold at most ``most`` each."""
-    return -(-count // -(-count // most))
 
 
 def _starts(count: int, size: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""How a direct convolution is divided among blocks, warps and threads of a GPU.
+"""The division of a direct convolution among blocks, warps and threads of a GPU.
 
 This is arithmetic on sizes, which needs no device.
 """
@@ -10,6 +10,7 @@ from functools import cache, lru_cache
 
 from znni.core.shapes import Shape5, Vec3
 from znni.network.network import Conv
+from znni.primitives.gpu.common.division import divisors
 from znni.primitives.gpu.common.hardware import (
     BANKS,
     COMMON_BLOCK_SHARED,
@@ -51,7 +52,7 @@ FEW_TAPS = 8
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes at a time, all known when its kernel is compiled.
+    """The work of a block at a time, all known when its kernel is compiled.
 
     Attributes:
         kernel: extents of the kernel.
@@ -263,7 +264,7 @@ def _registers(
 
 def _staged(tile: Tile, in_features: int) -> Tile:
     """Return the tile with as many of the kernel's planes in a stage as shared memory holds."""
-    for taps_z in _divisors(tile.kernel.z):
+    for taps_z in divisors(tile.kernel.z):
         whole = taps_z == tile.kernel.z and in_features == 1
         staged = Tile(**{**vars(tile), "taps_z": taps_z, "one_input_stage": whole})
         if staged.shared_bytes <= SHARED_TOGETHER:
@@ -271,13 +272,8 @@ def _staged(tile: Tile, in_features: int) -> Tile:
     return tile
 
 
-def _divisors(number: int) -> list[int]:
-    """Return all divisors, the largest first."""
-    return [d for d in range(number, 0, -1) if number % d == 0]
-
-
 def _largest_divisor(number: int, most: int) -> int:
-    return next(d for d in _divisors(number) if d <= most)
+    return next(d for d in divisors(number) if d <= most)
 
 
 def _whole_vectors(words: int) -> int:

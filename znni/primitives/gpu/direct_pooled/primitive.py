@@ -16,8 +16,8 @@ from znni.primitives.gpu.direct.geometry import tile_for
 from znni.primitives.gpu.direct.primitive import DirectConvolution, runs_on
 from znni.primitives.gpu.direct.work import DirectWork
 
-# Input maps at most. With more, the output is no longer much larger than the input, and the
-# products, which are repeated for each offset of a window, take most of the time.
+# Input maps at most. With more, the output is no longer much larger than the input. Products then
+# take most of the time, because they are repeated for each offset of a window.
 MOST_FEATURES = 4
 
 

@@ -60,8 +60,8 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const uint4& left,
         "r"(__float_as_uint(lower)));
 }
 
-// Computes the sums at all positions in the windows of 8 voxels, for 16 maps. `seen` is the place in
-// the image that the lane's voxel sees first; `weights` and `taps` are the lane's, for 8 taps.
+// Computes the sums at all positions in the windows of 8 voxels, for 16 maps. `seen` is the place
+// in the image that the lane's voxel sees first; `weights` and `taps` are the lane's, for 8 taps.
 __device__ __forceinline__ void sum_products(float (&sums)[POSITIONS][4], const float* seen,
                                              const uint4* __restrict__ weights,
                                              const int2* __restrict__ taps) {

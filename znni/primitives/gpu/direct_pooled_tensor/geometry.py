@@ -1,4 +1,4 @@
-"""How a pooled convolution on tensor cores is divided among blocks, and what they keep.
+"""The division of a pooled convolution on tensor cores among blocks, and their memory.
 
 This is arithmetic on sizes, which needs no device.
 """
@@ -42,7 +42,7 @@ ENOUGH_WARPS, MOST_WARPS = 16, 24
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes, all known when its kernel is compiled.
+    """The work of a block, all known when its kernel is compiled.
 
     Attributes:
         in_maps: input maps.

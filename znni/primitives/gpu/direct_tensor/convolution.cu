@@ -217,8 +217,8 @@ __device__ __forceinline__ void exchange_tiles(float (&sum)[TILES][COLUMNS / 2],
 }
 
 // Stores a warpgroup's sums. A lane has a voxel for two neighbouring maps of each 8, in each of
-// TILES_X products along x. It exchanges these for one voxel and TILES_X times as many maps, so that
-// the voxels of a row are stored together.
+// TILES_X products along x. It exchanges these for one voxel and TILES_X times as many maps, so
+// that the voxels of a row are stored together.
 __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y,
                                       long long item_stride, long long map_stride, int maps,
                                       Vec3 size, const Place& place, int warpgroup,

@@ -1,4 +1,4 @@
-"""How a direct convolution on tensor cores is divided among blocks, and what they keep.
+"""The division of a direct convolution on tensor cores among blocks, and their memory.
 
 This is arithmetic on sizes, which needs no device.
 """
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from znni.core.shapes import Vec3
 from znni.network.network import Conv
+from znni.primitives.gpu.common.division import divisors
 from znni.primitives.gpu.common.hardware import HOPPER, KIB, SECTOR_FLOATS, WARPGROUP_THREADS
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 
@@ -51,9 +52,9 @@ MOST_STAGE_BYTES = 24 * 1024
 LEAST_STAGES, MOST_STAGES = 2, 8
 MOST_KEPT = 60  # each has two barriers of 8 bytes in the KiB that is left
 
-# Cycles of an H200's multiprocessor, measured: of a product for each of its columns, or for its two
-# sides, which it reads from shared memory, and the share of these that it sustains; and of a sector
-# of memory that is written whole, or in part, which means that it is read first.
+# Cycles of an H200's multiprocessor, measured. A product takes cycles for each of its columns, or
+# for its two sides, which it reads from shared memory; it sustains a share of that rate. A sector
+# of memory takes cycles if it is written whole, and more if in part, because it is read first.
 COLUMN_CYCLES = 0.5
 SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
 SUSTAINED = 0.8
@@ -62,7 +63,7 @@ SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 
 @dataclass(frozen=True)
 class Block:
-    """What a block computes at a time, all known when its kernel is compiled.
+    """The work of a block at a time, all known when its kernel is compiled.
 
     Attributes:
         numbers: the format of image and weights.
@@ -117,12 +118,12 @@ class Block:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether weights are brought once for all blocks that follow each other."""
+        """True if weights are brought once for all blocks that follow each other."""
         return self.passes == 1 and self.stages == self.all_stages
 
     @property
     def fits(self) -> bool:
-        """Whether shared memory has room for it."""
+        """True if shared memory has room for the block."""
         return self.stages >= min(LEAST_STAGES, self.all_stages)
 
     @property
@@ -226,14 +227,9 @@ def strips_for(conv: Conv, numbers: TensorFormat, out: Vec3) -> tuple[Strip, ...
 
 def _stages(kernel: Vec3) -> Iterator[Vec3]:
     """Yield whole planes, rows, or parts of a row that divide a kernel, the largest first."""
-    for planes in _divisors(kernel.z):
+    for planes in divisors(kernel.z):
         yield kernel._replace(z=planes)
-    for rows in _divisors(kernel.y):
+    for rows in divisors(kernel.y):
         yield Vec3(1, rows, kernel.x)
-    for taps in _divisors(kernel.x):
+    for taps in divisors(kernel.x):
         yield Vec3(1, 1, taps)
-
-
-def _divisors(number: int) -> list[int]:
-    """Return all divisors, the largest first."""
-    return [divisor for divisor in range(number, 0, -1) if number % divisor == 0]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from znni.core.shapes import Vec3
 from znni.primitives.gpu.common.base import ConvolutionWork
+from znni.primitives.gpu.common.division import even_share
 from znni.primitives.gpu.common.hardware import HOPPER
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.direct_tensor.geometry import (
@@ -22,10 +23,10 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     Strip,
 )
 
-# Output voxels of a piece. They are many times what a GPU computes at once, because some of its
-# multiprocessors wait at the end of a piece, but few beside what memory holds. Large outputs have
-# pieces of this share: a GPU's queue holds a thousand launches, and should not be empty while the
-# host copies.
+# Output voxels of a piece. They are many more than a GPU computes at once, because some of its
+# multiprocessors wait at the end of a piece. They are few beside those that memory holds. Large
+# outputs have pieces of this share: a GPU's queue holds a thousand launches, and should not be
+# empty while the host copies.
 PIECE_VOXELS = 2**21
 PIECE_SHARE = 1 / 4
 
@@ -68,7 +69,7 @@ class Pieces(ConvolutionWork):
     @property
     def items(self) -> int:
         """Items of a piece, at most."""
-        return _even_share(self.out.n, max(1, self._most_voxels // self.out.size.volume))
+        return even_share(self.out.n, max(1, self._most_voxels // self.out.size.volume))
 
     @property
     def planes(self) -> int:
@@ -76,7 +77,7 @@ class Pieces(ConvolutionWork):
         whole = max(strip.block.out.z for strip in self.strips)
         layers = -(-self.out.z // whole)
         most = self._most_voxels // (whole * self.out.y * self.out.x)
-        return min(_even_share(layers, max(1, most)) * whole, self.out.z)
+        return min(even_share(layers, max(1, most)) * whole, self.out.z)
 
     def __iter__(self) -> Iterator[Piece]:
         for first in range(0, self.out.n, self.items):
@@ -151,8 +152,3 @@ class Pieces(ConvolutionWork):
             piece.items * strip.tiles(self.out.size._replace(z=piece.planes)).volume
             for piece in self
         )
-
-
-def _even_share(count: int, most: int) -> int:
-    """Return the size of as few equal shares as hold at most ``most`` each."""
-    return -(-count // -(-count // most))

@@ -21,9 +21,9 @@ extern "C" __global__ void embed(const float *__restrict__ in, Index stride_f, I
                           : 0.0f;
 }
 
-// Transposes in (batch, row, in_pitch) to out (batch, column, out_pitch). Only the first `columns` of
-// a row are copied; zeros follow from `rows` on. Blocks: tiles, those of the same rows side by side;
-// parts of the batch.
+// Transposes in (batch, row, in_pitch) to out (batch, column, out_pitch). Only the first `columns`
+// of a row are copied; zeros follow from `rows` on. Blocks: tiles, those of the same rows side by
+// side; parts of the batch.
 extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
     transpose(const float2 *__restrict__ in, Index rows, Index in_pitch, Index columns,
               float2 *__restrict__ out, Index out_pitch, Index batch) {
@@ -49,7 +49,8 @@ extern "C" __global__ void __launch_bounds__(SIDE *ROWS)
 // Sums products of in (image, map, number) and the conjugates of kernels (map, number) over the
 // maps, to sums (image, number), `sums_pitch` apart: a correlation. Blocks: part of the numbers,
 // IMAGES of the images.
-extern "C" __global__ void multiply(const float2 *__restrict__ in, const float2 *__restrict__ kernels,
+extern "C" __global__ void multiply(const float2 *__restrict__ in,
+                                    const float2 *__restrict__ kernels,
                                     float2 *__restrict__ sums, Index sums_pitch, int images,
                                     int maps, Index numbers) {
     const Index number = blockIdx.x * static_cast<Index>(blockDim.x) + threadIdx.x;

@@ -1,9 +1,9 @@
 """The work of a whole-image Fourier convolution: transforms, memory and traffic.
 
-A spectrum of N = (X, Y, Z) has h = X / 2 + 1 frequencies along x. An image of z, y, x voxels is
-transformed along x in z y lines, then along y in z h lines, then along z in h Y lines: other lines
-hold only zeros, and are left out (ZNNi, SC'16, section III.C). The inverse transform leaves out the
-lines that no output needs.
+A spectrum of N = (X, Y, Z) has h = X / 2 + 1 frequencies along x. An image has z, y, x voxels. It
+is transformed along x in z y lines, then along y in z h lines, then along z in h Y lines. Other
+lines hold only zeros, and are left out (ZNNi, SC'16, section III.C). The inverse transform leaves
+out the lines that no output needs.
 """
 
 from __future__ import annotations

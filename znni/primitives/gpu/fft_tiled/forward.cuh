@@ -37,7 +37,8 @@ __device__ __forceinline__ void transform_along_z(float2* exchange, const Image&
   }
 }
 
-// Transforms along x. `put(line, values)` stores the numbers in the place of the line, in the format.
+// Transforms along x. `put(line, values)` stores the numbers in the place of the line, in the
+// format.
 template <typename Put>
 __device__ __forceinline__ void transform_along_x(float2* exchange, Put put) {
 #pragma unroll 1

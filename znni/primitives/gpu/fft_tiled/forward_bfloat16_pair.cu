@@ -14,8 +14,8 @@ struct PutHalves {
   }
 };
 
-// Copies spectra from the shared memory of all blocks of the cluster. Each block writes a share: the
-// high or the low halves of a frequency, of all maps of the group at a time.
+// Copies spectra from the shared memory of all blocks of the cluster. Each block writes a share:
+// the high or the low halves of a frequency, of all maps of the group at a time.
 __device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectra,
                                                   long long line_bytes, int rank) {
   const unsigned* maps[GROUP];

@@ -1,7 +1,7 @@
 """The tiles that a layer is cut into, and the frequencies of their spectra.
 
 A tile is transformed along z first, where it is real: the upper frequencies are conjugates of the
-lower ones. In the planes fz = 0 and fz = z / 2, which are conjugate to themselves, the rows beyond
+lower ones. The planes fz = 0 and fz = z / 2 are conjugate to themselves: in these, the rows beyond
 the middle of y are conjugates of others. Both are left out. ``tile_geometry.cuh`` counts the same.
 """
 

@@ -42,10 +42,12 @@ class GpuFftTiled(ShapedPrimitive[TileBatches]):
     tile: int | Vec3
     version: ClassVar[int] = 2
 
+    family: ClassVar[str] = "gpu_fft_tiled"
+
     @property
     def name(self) -> str:
         """The name in the catalogue: ``gpu_fft_tiled_16`` or ``gpu_fft_tiled_16_float16``."""
-        return f"gpu_fft_tiled_{self.tile}{self.numbers.suffix}"
+        return f"{self.family}_{self.tile}{self.numbers.suffix}"
 
     def work(self, layer: Operation, shape: Shape5) -> TileBatches | None:
         """Decline kernels that fill a tile, and layers for which a smaller tile does as well.

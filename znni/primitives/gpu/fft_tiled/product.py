@@ -19,7 +19,7 @@ MOST_OUT_MAPS = 80
 
 @dataclass(frozen=True)
 class ProductShape:
-    """How the products at one frequency are cut into blocks.
+    """The division of the products at one frequency into blocks.
 
     Attributes:
         spectra: the format of the spectra.

@@ -1,12 +1,12 @@
 // Products of spectra: at each frequency, tiles x maps times maps x maps, complex, in float32.
 //
 // A number is the sum of two bfloat16 halves, high and low. In a row of the left side the high
-// halves of 4 numbers, 16 bytes, are followed by their low halves. Tensor cores multiply both by the
-// right side's high halves, and both by its low ones. These two products are all four terms, summed
-// in float32.
+// halves of 4 numbers, 16 bytes, are followed by their low halves. Tensor cores multiply both by
+// the right side's high halves, and both by its low ones. These two products are all four terms,
+// summed in float32.
 //
-// Shared memory holds the left side in the order of wgmma: rows of 32 bytes, with the halves swapped
-// in every second four rows.
+// Shared memory holds the left side in the order of wgmma: rows of 32 bytes, with the halves
+// swapped in every second four rows.
 
 constexpr int GROUPS = IN_MAPS / GROUP;
 constexpr int RIGHT_BYTES = GROUPS * CHUNK_COLUMNS_BYTES;  // high or low halves
@@ -23,8 +23,8 @@ __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int g
                                           int used_groups, int valid, int thread) {
 #pragma unroll 4
   for (int i = thread; i < (GROUPS + 1) / 2 * 256; i += 128) {
-    // Order of lanes: the halves of 4 rows, which are contiguous in shared memory; 2 groups; the next
-    // 4 rows.
+    // Order of lanes: the halves of 4 rows, which are contiguous in shared memory; 2 groups; the
+    // next 4 rows.
     const int half = i % 2;
     const int group = i / 8 % 2 + i / 256 * 2;
     const int row = i / 2 % 4 + i / 16 % 16 * 4;

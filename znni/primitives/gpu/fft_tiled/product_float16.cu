@@ -2,8 +2,8 @@
 // sums in float32.
 //
 // A warpgroup copies 64 rows of the left side to shared memory as they are, and from there to
-// registers, in the order of tensor cores. Each of 4 lanes has every fourth chunk of a row, which is
-// 4 numbers, and multiplies it so that all groups of the row have one exponent. Any order of input
+// registers, in the order of tensor cores. Each of 4 lanes has every fourth chunk of a row: 4
+// numbers. It multiplies them so that all groups of the row have one exponent. Any order of input
 // maps and of output maps will do, if the right side has the same. So a lane's numbers are whole
 // chunks on both sides.
 

@@ -1,5 +1,5 @@
-// Numbers of spectra as pairs of bfloat16 (common/bfloat16_pair.cuh). The kernels' spectra are in the
-// order (half, 4 input maps, output map, one of the 4).
+// Numbers of spectra as pairs of bfloat16 (common/bfloat16_pair.cuh). The kernels' spectra are in
+// the order (half, 4 input maps, output map, one of the 4).
 
 __device__ __forceinline__ int in_map_of(int chunk, int lane) { return 4 * chunk + lane; }
 

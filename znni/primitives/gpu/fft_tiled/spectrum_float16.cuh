@@ -1,8 +1,8 @@
 // Numbers of spectra as two float16, the real part in the lower bits, in ranges of their own.
 //
-// If all voxels of a tile and a group of maps are less than 2^exponent, its numbers are multiplied by
-// 2^(LEFT_SHIFT - exponent). So no number passes 2^LEFT_BITS, and those that matter are far from the
-// smallest float16. Kernels are multiplied before they are transformed.
+// If all voxels of a tile and a group of maps are less than 2^exponent, its numbers are multiplied
+// by 2^(LEFT_SHIFT - exponent). So no number passes 2^LEFT_BITS, and those that matter are far from
+// the smallest float16. Kernels are multiplied before they are transformed.
 
 __device__ __forceinline__ unsigned rounded_pair(float low, float high) {
   unsigned pair;
@@ -27,8 +27,8 @@ __device__ __forceinline__ int exponent_above(unsigned largest_bits) {
   return max(LEAST_EXPONENT, min(int(largest_bits >> 23) - 126, MOST_EXPONENT));
 }
 
-// The kernels' spectra are in the order (4 input maps that are 4 apart, output map, one of the 4),
-// with output maps in the order of a product's columns.
+// The kernels' spectra are in the order (4 input maps that are 4 apart, output map, one of the 4).
+// Output maps are in the order of a product's columns.
 __device__ __forceinline__ int in_map_of(int chunk, int lane) {
   return chunk / 4 * 16 + 4 * lane + chunk % 4;
 }

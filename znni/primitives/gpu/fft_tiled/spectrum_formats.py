@@ -1,4 +1,4 @@
-"""How spectra are kept in a number format on a GPU, and what follows from it for the kernels.
+"""The formats of spectra on a GPU, and what follows from them for the kernels.
 
 A number is complex. The numbers of some maps, a group, lie together at each frequency, in a sector
 of memory. CUDA sources that depend on the format end in its name.

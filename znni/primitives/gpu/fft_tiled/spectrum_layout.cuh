@@ -1,7 +1,8 @@
 // The layout of spectra: (block of tiles, line, tile of the block, group, frequency, map).
 //
-// A line is LINE frequencies. The numbers of a tile, a line and a group of GROUP maps are contiguous.
-// Transforms move all of them, more than a sector of memory; a product at a frequency moves half.
+// A line is LINE frequencies. The numbers of a tile, a line and a group of GROUP maps are
+// contiguous. Transforms move all of them, more than a sector of memory; a product at a frequency
+// moves half.
 
 constexpr int LINE = 2;
 constexpr int SECTOR = 32;  // bytes: one frequency of a group

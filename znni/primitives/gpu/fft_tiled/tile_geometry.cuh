@@ -1,8 +1,9 @@
 // Tiles of TILE_Z x TILE_Y x TILE_X voxels and the columns of their spectra.
 //
 // Transforms go along z first, then along y and x. The upper frequencies along z are conjugates of
-// the lower ones, and are left out. A column is a pair (fz, fy) that is not the conjugate of another:
-// the planes fz = 0 and fz = TILE_Z / 2 are conjugate to themselves, and have only half of the rows.
+// the lower ones, and are left out. A column is a pair (fz, fy) that is not the conjugate of
+// another: the planes fz = 0 and fz = TILE_Z / 2 are conjugate to themselves, and have only half of
+// the rows.
 
 constexpr int HALF_Z = TILE_Z / 2 + 1;
 constexpr int OWN_PLANES = TILE_Z / 2 - 1;

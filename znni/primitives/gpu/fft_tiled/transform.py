@@ -44,7 +44,7 @@ GEOMETRY = ("tile_geometry.cuh", "spectrum_layout.cuh", "cluster.cuh")
 
 @dataclass(frozen=True)
 class TransformShape:
-    """How a transform of tiles is cut into blocks of threads.
+    """The division of a transform of tiles into blocks of threads.
 
     Attributes:
         spectra: the format of the spectra.
@@ -110,9 +110,9 @@ class TransformShape:
     def _strides(self) -> tuple[int, int, int]:
         """Numbers from one row, plane and map to the next.
 
-        The distance of rows is odd, so lanes at work on neighbouring rows use different banks. So
-        do lanes at work on the ends of a plane's lines and the beginnings of the next plane's, and
-        lanes that write two maps at once.
+        The distance of rows is odd, so lanes at work on neighbouring rows use different banks. The
+        distances of planes and maps keep other lanes apart: those at the ends of a plane's lines
+        and the beginnings of the next plane's, and those that write two maps at once.
         """
         row = self.tile.x + 1
         plane = _congruent(self.tile.y * row, self.valid.x if self.inverse else self.tile.x)

@@ -15,9 +15,9 @@ from znni.primitives.gpu.fft_tiled.geometry import columns, frequencies, half
 from znni.primitives.gpu.fft_tiled.product import ProductShape
 from znni.primitives.gpu.fft_tiled.spectrum_formats import CHUNK, ROWS, SpectrumFormat
 
-# Bytes of the spectra of a batch of tiles: a share of the images' bytes, within bounds. A batch is
-# large enough that the kernels' spectra, which each batch reads, are small beside it, and small
-# enough that it does not fill the memory.
+# Bytes of the spectra of a batch of tiles: a share of the images' bytes, within bounds. Each batch
+# reads the kernels' spectra, so they should be small beside it. But a batch should not fill the
+# memory.
 BATCH_BYTES = 2**30
 MOST_BATCH_BYTES = 8 * 2**30
 BATCH_SHARE = 1 / 8
@@ -90,7 +90,7 @@ class TileBatches(ConvolutionWork):
 
     @property
     def in_place(self) -> bool:
-        """Whether products replace the input's spectra: they can if one block makes all maps."""
+        """True if products replace the input's spectra: they can if one block makes all maps."""
         return self.product.out_maps >= self.conv.out_features
 
     @property

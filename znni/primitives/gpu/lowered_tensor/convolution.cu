@@ -80,8 +80,9 @@ __device__ __forceinline__ void add_taps(float (&total)[OUT_MAPS], const float* 
         total[map] += seen[((y * KERNEL_X + x) * OUT_MAPS + map) * PITCH + y * tile_x + x];
 }
 
-// in: (image, IN_MAPS, z, y, x) by strides; out: (image, OUT_MAPS, z, y, x), contiguous. weights: as
-// weights.py lays them out; bias: (OUT_MAPS). Blocks: tile x, tile y, `planes` output planes, image.
+// in: (image, IN_MAPS, z, y, x) by strides; out: (image, OUT_MAPS, z, y, x), contiguous. weights:
+// as weights.py lays them out; bias: (OUT_MAPS). Blocks: tile x, tile y, `planes` output planes,
+// image.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     convolve(const float* __restrict__ in, Index stride_n, Index stride_f, Index stride_z,
              Index stride_y, int in_y, int in_x, float* __restrict__ out, int out_z, int out_y,

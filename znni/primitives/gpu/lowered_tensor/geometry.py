@@ -1,4 +1,4 @@
-"""How a convolution whose taps are summed last is divided among blocks, and what they keep.
+"""The division among blocks of a convolution whose taps are summed last, and their memory.
 
 This is arithmetic on sizes, which needs no device.
 """
@@ -60,7 +60,7 @@ SLOWER = {4: 1.0, 3: 1.0, 2: 1.17}
 
 @dataclass(frozen=True)
 class Block:
-    """What a block computes, all known when its kernel is compiled.
+    """The work of a block, all known when its kernel is compiled.
 
     Attributes:
         numbers: the format of image and weights.
@@ -148,7 +148,7 @@ class Block:
 
     @property
     def fits(self) -> bool:
-        """Whether registers and shared memory have room for it."""
+        """True if registers and shared memory have room for the block."""
         return (
             self.columns <= MOST_COLUMNS
             and self.kernel.y * self.kernel.x <= self.voxels

@@ -3,8 +3,8 @@
 // Macros: MOST_THREADS of a block; WINDOW_Z, _Y, _X; OFFSETS_Z, _Y, _X: how many offsets are pooled
 // at along each axis, 1 or the window.
 //
-// A thread has one cell of an output plane, for all offsets in y and x, and goes along z. Cells of a
-// plane are numbered as they lie in memory. So neighbouring threads read from the same few rows,
+// A thread has one cell of an output plane, for all offsets in y and x, and goes along z. Cells of
+// a plane are numbered as they lie in memory. So neighbouring threads read from the same few rows,
 // which stay in the first-level cache, and write next to each other. A thread keeps the maxima of
 // the planes behind it, so that it reads each plane once.
 

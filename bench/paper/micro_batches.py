@@ -1,30 +1,66 @@
-"""A layer within limits of workspace: in pieces, and undivided."""
+"""Batches of a layer in pieces, within limits of workspace."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import get_args
+from itertools import starmap
+from typing import Annotated, get_args
 
-from bench.layers import Layer, convolution_of
-from bench.noise import normal
+import typer
+
+from bench import session
+from bench.accuracy import normal
+from bench.layers import Layer, about_layer, convolution_of, layers_of, weights_of
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, stopwatch
 from planner.bare_steps import bare_step
 from planner.cost_model import CostModel
 from planner.step_options import StepOptions
-from znni.core.options import ACCURACIES, Division
+from znni.calibration.choice import cost_model
+from znni.core.options import ACCURACIES, Division, memory_size
 from znni.core.shapes import Shape5
 from znni.machine.arena import Arena
 from znni.machine.machine import Machine
-from znni.network.network import Network
-from znni.network.weights import random_weights
 from znni.plans.micro_batches import named
 from znni.plans.primitive import Catalogue
 from znni.plans.segments import Step
 from znni.primitives.catalogue import catalogue
 
 DIVISIONS: tuple[Division, ...] = get_args(Division)
+
+
+def micro_batches_command(
+    kernel: session.Kernels,
+    workspace: Annotated[
+        list[int],
+        typer.Option(parser=memory_size, metavar="SIZE", help="Limit; repeatable."),
+    ],
+    batch: session.Batches = [64],  # noqa: B006
+    size: session.Sizes = [32],  # noqa: B006
+    features: session.Features = 80,
+    out_features: session.OutFeatures = 80,
+    only: session.Only = None,
+    costs: session.CostsChoice = "auto",
+    threads: session.Threads = None,
+    repeats: session.Repeats = 5,
+    budget: session.Budget = 60.0,
+    out: session.Out = None,
+) -> None:
+    """Cut a layer's batch to stay within a workspace."""
+    machine = session.machine_with("cpu", threads)
+    session.check_primitives(only or [], machine)
+    model = cost_model(catalogue(machine), costs)
+    typer.echo(f"predicted times: {model.source}")
+    ceilings = session.ceilings_with("cpu", machine.host.threads)
+    effort = Effort(repeats, budget)
+
+    def compared(operation: Layer, shape: Shape5) -> list[Row]:
+        session.progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
+        return compare_divisions(machine, operation, shape, workspace, only or [], model, effort)
+
+    layers = layers_of(kernel, batch, size, features, out_features)
+    session.report_all("micro-batches", starmap(compared, layers), [ceilings], out)
 
 
 def compare_divisions(
@@ -36,19 +72,19 @@ def compare_divisions(
     model: CostModel,
     effort: Effort,
 ) -> list[Row]:
-    """A row for each limit and each way to cut the batch: the planner's choice, measured.
+    """Return a row for each limit and way to cut the batch: the planner's choice, measured.
 
-    ``gain`` is how often faster than undivided within the same limit. Where nothing stays within
-    the limit the row says so.
+    ``gain`` is the speed-up over the undivided batch within the same limit. If nothing stays within
+    the limit, the row says so.
 
     Args:
-        machine: whose primitives are taken.
+        machine: its primitives are taken.
         layer: what is computed.
         shape: of its input.
         limits: bytes of workspace.
         only: names of the primitives to choose from; none for all of float32's class.
         model: predicts their times.
-        effort: of the measurement.
+        effort: how long to measure.
     """
     primitives = {
         name: primitive
@@ -64,13 +100,10 @@ def compare_divisions(
         for division in DIVISIONS
     }
     seconds = _measured(primitives, shape, [step for step in found.values() if step], effort)
-    conv = convolution_of(layer)
     rows = []
     for (limit, division), step in found.items():
         row: Row = {
-            "kernel": str(conv.kernel),
-            "maps": f"{conv.in_features}->{conv.out_features}",
-            "input": str(shape),
+            **about_layer(layer, shape),
             "limit_mib": limit / 2**20,
             "division": division,
             "threads": machine.host.threads,
@@ -80,14 +113,14 @@ def compare_divisions(
             row["skipped"] = "nothing stays within the limit"
         else:
             row |= {
-                "chosen": step.primitive,
+                "chosen": str(step.primitive),
                 "workspace_mib": step.cost.memory.workspace / 2**20,
                 "resident_mib": step.cost.memory.resident / 2**20,
                 "model_seconds": step.seconds,
-                **seconds[step.primitive],
+                **seconds[str(step.primitive)],
             }
             if undivided:
-                row["gain"] = seconds[undivided.primitive]["seconds"] / row["seconds"]
+                row["gain"] = seconds[str(undivided.primitive)]["seconds"] / row["seconds"]
         rows.append(row)
     return rows
 
@@ -99,7 +132,7 @@ def _fastest(
     limit: int,
     options: StepOptions,
 ) -> Step | None:
-    """The planner's fastest step within a limit of workspace."""
+    """Return the planner's fastest step within a limit of workspace."""
     outs = (primitive.out_shape(layer, shape) for primitive in primitives.values())
     out = next((out for out in outs if out), None)
     if out is None:
@@ -112,16 +145,14 @@ def _fastest(
 def _measured(
     primitives: Catalogue, shape: Shape5, steps: Sequence[Step], effort: Effort
 ) -> dict[str, Row]:
-    """What every step that is chosen takes, by its primitive's name."""
+    """Time every step that is chosen; return rows by its primitive's name."""
     x = normal(shape)
     runs = {}
     for step in steps:
-        if step.primitive not in runs and step.conv:
-            weights = random_weights(Network.chain("layer", shape.f, (step.conv,)), 0)[
-                step.conv.name
-            ]
+        name = str(step.primitive)
+        if name not in runs and step.conv:
             primitive = named(primitives, step.primitive)
-            runs[step.primitive] = primitive.build(step.operation, shape, weights)
+            runs[name] = primitive.build(step.operation, shape, weights_of(step.conv))
     capacity = max((step.cost.memory.working for step in steps), default=0)
     with Arena(capacity).in_use():
         contestants = {name: stopwatch(partial(run, x)) for name, run in runs.items()}

@@ -1,9 +1,9 @@
-"""Throughput that was published for the four benchmark networks, for reference.
+"""Throughput that was published for the four benchmark networks.
 
 A. Zlateski, K. Lee and H. S. Seung, "ZNNi: maximizing the inference throughput of 3D convolutional
 networks on CPUs and GPUs", SC'16: the table that compares it with other software. Their machine:
-four Xeon E7-8890 v3 with 72 cores and 256 GB, and a Titan X with 12 GB. Other hardware than ours:
-these numbers say where the field stood, not who is faster.
+four Xeon E7-8890 v3 with 72 cores and 256 GB, and a Titan X with 12 GB. It is other hardware
+than ours: these numbers say where the field stood, not who is faster.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ VOXELS_PER_SECOND: dict[str, tuple[int | None, ...]] = {
 
 
 def published(network: str, name: str) -> int | None:
-    """One figure, if there is one, of a network and a program or strategy by their names."""
+    """Return the figure for a network and a program or strategy, if there is one."""
     return VOXELS_PER_SECOND[name][NETWORKS.index(network)] if network in NETWORKS else None
 
 
 def published_rows(network: str) -> list[dict[str, Any]]:
-    """What was published for a network of that name; empty for any other."""
+    """Return what was published for a network; empty for any other network."""
     if network not in NETWORKS:
         return []
     column = NETWORKS.index(network)

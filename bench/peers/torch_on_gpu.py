@@ -1,11 +1,11 @@
 """The peer for whole networks on a GPU: max-pooling fragments in PyTorch by cuDNN, autotuned.
 
-Layers up to a pool are computed some planes at a time and all its fragments stored; those of the
-first pool are then taken one by one, those of later ones a few at a time. So patches may have more
-values than cuDNN counts, and nothing is computed twice. Plain operators are those that networks are
-written with. Others are faster and give the same: cuDNN's convolution with bias and ReLU in one
-kernel, and fragments as strided views of the maxima at every offset, so that neighbouring windows
-share them.
+Layers up to a pool are computed some planes at a time, and all its fragments are stored. Fragments
+of the first pool are then taken one by one, those of later pools a few at a time. So patches may
+have more values than cuDNN counts, and nothing is computed twice. Plain operators are those that
+networks are written with. Fused ones are faster and give the same. They are cuDNN's convolution
+with bias and ReLU in one kernel, and fragments as strided views of the maxima at every offset,
+which neighbouring windows share.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import torch
 from torch.nn import functional
 
 from bench.accuracy import Pooled
-from bench.gpu_torch import PROPOSALS, TYPES, settings
-from bench.torch_fragments import TorchFragments
-from bench.torch_network import UNDILATED
+from bench.peers.torch_fragments import TorchFragments
+from bench.peers.torch_network import UNDILATED
+from bench.peers.torch_settings import PROPOSALS, TYPES, autotuned
 from znni.core.shapes import Vec3, offsets
 from znni.network.network import Conv, Layer, Network
 from znni.network.weights import Float32
 
 Operators: TypeAlias = Literal["plain", "fused"]
 
-# Values of the widest tensor of a slab or of some fragments: enough to keep a GPU busy.
+# Values of the widest tensor of a slab or of some fragments. They keep a GPU busy.
 MOST_VALUES = 2**27
 
 # Ones and zeros that cuDNN's convolution wants for stride, padding and dilation.
@@ -41,10 +41,10 @@ class TorchOnGpu(TorchFragments):
 
     Args:
         network: what to compute.
-        kind: of ``gpu_torch.TYPES``.
+        kind: one of ``TYPES``.
         layout: of all arrays in memory, by PyTorch's name.
-        operators: which of PyTorch's.
-        proposals: of cuDNN, among which it is autotuned.
+        operators: plain or fused.
+        proposals: how many engines of cuDNN autotuning tries.
         device: by PyTorch's name.
     """
 
@@ -59,28 +59,28 @@ class TorchOnGpu(TorchFragments):
     ) -> None:
         threads = torch.get_num_threads()
         super().__init__(network, TYPES[kind], layout, threads, ram=0, device=device)
-        self._settings = partial(settings, tf32=kind == "tf32", proposals=proposals)
+        self._settings = partial(autotuned, tf32=kind == "tf32", proposals=proposals)
         self._fused = operators == "fused"
 
     def timed(self, x: Float32) -> float:
-        """Seconds of a patch, from a tensor on the GPU to another."""
+        """Time a patch, from a tensor on the GPU to another."""
         with self._settings():
             return super().timed(x)
 
     def scaled_from_one_fragment(self, x: Float32) -> float:
-        """Seconds of a patch, from the layers before the first pool and one of its fragments."""
+        """Time the layers before the first pool and one of its fragments, scaled to a patch."""
         with self._settings():
             return super().scaled_from_one_fragment(x)
 
     def convolve(self, layer: Conv, x: Any, dilation: Vec3 = UNDILATED) -> Any:
-        """A convolution with bias and activation."""
+        """Compute a convolution with bias and activation."""
         if not self._fused or layer.activation != "relu" or self.device == "cpu":
             return super().convolve(layer, x, dilation)
         weight, bias = self.parameters[layer.name]
         return torch.cudnn_convolution_relu(x, weight, bias, ONES, ZEROS, list(dilation), 1)
 
     def _fragments(self, image: Any) -> Callable[[Vec3], Any]:
-        """All of the first pool's fragments, stored."""
+        """Return a function for the first pool's fragment at an offset; all are stored."""
         stored = self._pooled(self.head, image, self.window).split(1)
         return dict(zip(offsets(self.window), stored, strict=True)).__getitem__
 
@@ -100,9 +100,9 @@ class TorchOnGpu(TorchFragments):
         return y
 
     def _pooled(self, layers: tuple[Layer, ...], y: Any, window: Vec3) -> Any:
-        """Convolutions and all fragments of the pool after them, some planes at a time.
+        """Compute convolutions and all fragments of the pool after them, some planes at a time.
 
-        As many each time, so that cuDNN is autotuned once: the last ones overlap.
+        There are as many planes each time, so that cuDNN is autotuned once. The last ones overlap.
         """
         reach = sum(layer.kernel.z - 1 for layer in layers if isinstance(layer, Conv))
         planes = (y.shape[2] - reach) // window.z
@@ -121,11 +121,11 @@ class TorchOnGpu(TorchFragments):
         return fragments
 
     def _fitting(self, values: int) -> int:
-        """How many parts of so many values make a tensor of ``MOST_VALUES``: a power of two."""
+        """Return how many parts, a power of two, make a tensor of ``MOST_VALUES``."""
         return 1 << max(0, (MOST_VALUES // values).bit_length() - 1)
 
     def _pool_into(self, fragments: Any, y: Any, window: Vec3) -> None:
-        """Write all fragments of a pool, those of one offset after each other."""
+        """Write all fragments of a pool; those of one offset follow each other."""
         reach = Vec3(*fragments.shape[2:]) * window
         if self._fused:
             y = _at_every_offset(y, window)
@@ -138,7 +138,7 @@ class TorchOnGpu(TorchFragments):
 
 
 def _at_every_offset(y: Any, window: Vec3) -> Any:
-    """The maxima of all windows, wherever they begin."""
+    """Return the maxima of all windows, wherever they begin."""
     for axis, extent in enumerate(window, start=2):
         count = y.shape[axis] - extent + 1
         largest = y.narrow(axis, 0, count)
@@ -153,12 +153,12 @@ def _strided(start: Vec3, extent: Vec3, step: Vec3) -> tuple[slice, ...]:
 
 
 def reference_on_gpu(network: Network, device: str = "cuda") -> Pooled:
-    """A network by plain pooling, in float64 by PyTorch."""
+    """Return a network by plain pooling, in float64 by PyTorch."""
     threads = torch.get_num_threads()
     return TorchFragments(network, "float64", "contiguous_format", threads, 0, device).pooled
 
 
-# How each is made: a class of accuracy, and operators.
+# The contestants: a class of accuracy, and operators.
 NAMES: dict[str, tuple[str, Operators]] = {
     f"torch_{kind}" + "_fused" * (operators == "fused"): (kind, operators)
     for operators, kind in product(get_args(Operators), TYPES)

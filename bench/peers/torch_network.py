@@ -1,9 +1,18 @@
-"""What PyTorch's ways to run a network have in common: parameters, timing whole or in parts."""
+"""The base of PyTorch's ways to run a network: parameters, timing whole or in parts.
+
+A patch of a large network takes PyTorch many minutes, most of which is repetition: a direct
+convolution's time is proportional to the items and planes that it computes. So each layer may be
+timed on some of them, at its true extents in y and x, and the time is scaled to all. That leaves
+out what a whole run spends between the layers, in PyTorch's favour.
+"""
 
 from __future__ import annotations
 
+import statistics
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,26 +20,92 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from bench.accuracy import CORNER, Corners, corners
-from bench.noise import patch_input
-from bench.on_device import OnDevice
-from bench.torch_parts import Piece, seconds_in_parts
-from bench.torch_settings import PARTS, WHOLE
-from znni.core.shapes import Vec3
-from znni.network.network import Conv, Network
+from bench.accuracy import CORNER, Corners, OnDevice, corners, patch_input
+from bench.peers.torch_settings import PARTS, WHOLE
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv, Layer, Network
 from znni.network.weights import Float32, random_weights
 
-# What PyTorch takes of memory for a patch's arrays, which it copies to layouts of its own: with
+# PyTorch copies a patch's arrays to layouts of its own, which takes so many times their bytes. With
 # twice their bytes, processes have been killed.
 MEMORY_FACTOR = 3
 
-# Parts that take longer than this tell nothing more.
+# Longer parts tell nothing more.
 PARTS_SECONDS = 20.0
 
-# Measurements of a part, of which the median counts.
+# Measurements of a part; the median counts.
 PART_REPEATS = 3
 
 UNDILATED = Vec3(1, 1, 1)
+
+# Pooling is bound by memory: a value that is read takes about the time of so many operations.
+FLOPS_PER_POOLED_VALUE = 32
+
+# Values of a part's input or output, at most: many times what the caches hold.
+MOST_VALUES = 2**26
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One layer, as it is run one or several times for a patch.
+
+    Attributes:
+        layer: what is computed.
+        shape: of one run's input.
+        planes: of one run's output, along z.
+        stride: input planes from one output plane to the next.
+        reach: input planes beyond those strides.
+        flops: of one run, or as many as take that long.
+        runs: for one patch.
+        values: of one run's input or output, the larger.
+        alive: values held in memory while it runs.
+        run: the computation, of an input of any number of items and planes.
+    """
+
+    layer: Layer
+    shape: Shape5
+    planes: int
+    stride: int
+    reach: int
+    flops: float
+    runs: int
+    values: int
+    alive: int
+    run: Callable[[Any], Any]
+
+    def part(self, flops: float) -> tuple[int, int]:
+        """Return how many items and output planes take about so many operations, one at least.
+
+        There are fewer if their first touch would take longer than the operations.
+        """
+        share = min(flops / self.flops, MOST_VALUES / self.values)
+        items = min(self.shape.n, int(share * self.shape.n))
+        if items:
+            return items, self.planes
+        return 1, max(1, min(self.planes, int(share * self.shape.n * self.planes)))
+
+    def seconds(self, flops: float, repeats: int, empty: Callable[..., Any]) -> float:
+        """Time all runs for a patch, scaled from a part of one.
+
+        Args:
+            flops: of the part, about.
+            repeats: counted runs, after one that warms up; the median counts.
+            empty: makes an array of a given shape, as ``run`` expects it.
+        """
+        items, planes = self.part(flops)
+        x = empty((items, self.shape.f, planes * self.stride + self.reach, *self.shape[3:]))
+        x.fill_(0.5)
+        taken = [_seconds(self.run, x) for _ in range(1 + repeats)]
+        scale = self.runs * self.shape.n / items * self.planes / planes
+        return statistics.median(taken[1:]) * scale
+
+
+def layer_flops(layer: Layer, shape: Shape5, out: Vec3) -> float:
+    """Return the operations of a direct convolution to ``out`` voxels, or a pool's equivalent."""
+    if isinstance(layer, Conv):
+        taps = layer.in_features * layer.kernel.volume
+        return 2.0 * shape.n * out.volume * layer.out_features * taps
+    return float(FLOPS_PER_POOLED_VALUE * shape.elements)
 
 
 class TorchNetwork(ABC):
@@ -67,25 +142,26 @@ class TorchNetwork(ABC):
 
     @abstractmethod
     def pieces(self, patch: Vec3) -> list[Piece]:
-        """What is computed for a patch."""
+        """Return what is computed for a patch."""
 
     @abstractmethod
     def dense(self, image: Any) -> Any:
-        """The dense output, a tensor (1, f', Z, Y, X), of one (1, f, z, y, x)."""
+        """Return the dense output, a tensor (1, f', Z, Y, X), of one (1, f, z, y, x)."""
 
     def __call__(self, x: Float32) -> Float32:
-        """The dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
+        """Return the dense output (f', Z, Y, X) of a patch (f, z, y, x)."""
         with torch.inference_mode():
             y = self.dense(self.tensor(x[np.newaxis]))
         return np.asarray(y[0].float().contiguous().cpu().numpy())
 
     def needed_bytes(self, patch: Vec3) -> int:
-        """The least memory that a patch's arrays take."""
+        """Return the least memory that a patch's arrays take."""
         return int(self.dtype.itemsize) * max(piece.alive for piece in self.pieces(patch))
 
     def estimate(self, patch: Vec3, flops: float, repeats: int) -> float:
-        """Seconds of a patch, from parts of about so many operations."""
-        return seconds_in_parts(self.pieces(patch), flops, repeats, self.empty)
+        """Return the seconds of a patch, from parts of about so many operations."""
+        with torch.inference_mode():
+            return sum(piece.seconds(flops, repeats, self.empty) for piece in self.pieces(patch))
 
     def prepare(self, patch: Vec3, estimate: float, limit: float, room: int) -> str:
         """Choose what ``seconds`` measures, and say what that is.
@@ -110,17 +186,17 @@ class TorchNetwork(ABC):
         return self.measured
 
     def ways(self, patch: Vec3, estimate: float) -> list[tuple[str, float]]:  # noqa: ARG002
-        """What can be measured with real data, the fullest first, and its likely seconds."""
+        """Return what can be measured with real data, the fullest first, and its likely seconds."""
         return [(WHOLE, estimate)]
 
     def seconds(self) -> float:
-        """Time what ``prepare`` chose; always scaled to a whole patch."""
+        """Time what ``prepare`` chose, scaled to a whole patch."""
         if self.measured == PARTS:
             return self.estimate(self._patch, self._flops, PART_REPEATS)
         return self.timed(patch_input(self.network, self._patch))
 
     def timed(self, x: Float32) -> float:
-        """Seconds of a patch with real data, from a tensor to a tensor."""
+        """Time a patch with real data, from a tensor to a tensor."""
         image = self.tensor(x[np.newaxis])
         with torch.inference_mode():
             start = self.now()
@@ -130,22 +206,22 @@ class TorchNetwork(ABC):
         return seconds
 
     def now(self) -> float:
-        """The time in seconds, once all that was asked for is done."""
+        """Return the time in seconds, once the device has finished its work."""
         if self.device != "cpu":
             torch.cuda.synchronize()
         return time.perf_counter()
 
     def corners(self) -> Corners | None:
-        """The last run's corners; where only parts ran, the first one by plain pooling."""
+        """Return the last run's corners; if only parts ran, the first one by plain pooling."""
         return self._last if self.measured != PARTS else self.corner_by_pooling()
 
     def corner_by_pooling(self) -> Corners | None:
-        """The first corner that all patches share, computed by itself in this arithmetic."""
+        """Compute the first corner, which all patches share, by itself in this arithmetic."""
         x = patch_input(self.network, self.network.total_pooling * (CORNER - 1) + 1)
         return Corners(self._patch, self.pooled(x).astype(np.float32), None)
 
     def pooled(self, x: NDArray[np.floating]) -> NDArray[np.floating]:
-        """The output (f', z, y, x) of an image (f, z, y, x) by plain pooling."""
+        """Return the output (f', z, y, x) of an image (f, z, y, x) by plain pooling."""
         with torch.inference_mode():
             y = self.tensor(x[np.newaxis])
             for layer in self.network.layers:
@@ -156,18 +232,24 @@ class TorchNetwork(ABC):
         return np.asarray(y[0].double().cpu().numpy())
 
     def empty(self, shape: tuple[int, ...]) -> Any:
-        """A tensor of the right type, layout and device."""
+        """Return a tensor of the right type, layout and device."""
         return torch.empty(shape, dtype=self.dtype, memory_format=self.layout, device=self.device)
 
     def tensor(self, array: NDArray[np.floating]) -> Any:
-        """An array as a tensor of the right type and layout.
+        """Copy an array to a new tensor of the right type and layout.
 
-        By a new tensor, because ``contiguous`` leaves the strides of a single map as they are,
+        The tensor is new because ``contiguous`` leaves the strides of a single map as they are,
         and the convolution's output then has the other layout.
         """
         return self.empty(array.shape).copy_(torch.from_numpy(array))
 
     def convolve(self, layer: Conv, x: Any, dilation: Vec3 = UNDILATED) -> Any:
-        """A convolution with bias and activation."""
+        """Compute a convolution with bias and activation."""
         y = functional.conv3d(x, *self.parameters[layer.name], dilation=tuple(dilation))
         return functional.relu_(y) if layer.activation == "relu" else y
+
+
+def _seconds(function: Callable[[Any], Any], x: Any) -> float:
+    start = time.perf_counter()
+    function(x)
+    return time.perf_counter() - start

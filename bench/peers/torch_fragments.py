@@ -1,9 +1,9 @@
 """The peer for whole networks: max-pooling fragments in PyTorch, at the settings that suit it.
 
-Depth first over the first pool's fragments, so that its working set stays small: the fastest
-arrangement of PyTorch's own operators that we found. The output of the layers before that pool is
-stored if it fits; else each fragment computes its own, a few planes at a time, so that larger
-patches fit.
+It goes depth first over the first pool's fragments, so that its working set stays small. That is
+the fastest arrangement of PyTorch's own operators that we found. The output of the layers before
+that pool is stored if it fits. Otherwise each fragment computes its own, a few planes at a time, so
+that larger patches fit.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bench.accuracy import corners
-from bench.on_device import OnDevice
-from bench.torch_network import TorchNetwork
-from bench.torch_parts import Piece, layer_flops
-from bench.torch_settings import WHOLE
+from bench.accuracy import OnDevice, corners
+from bench.peers.torch_network import Piece, TorchNetwork, layer_flops
+from bench.peers.torch_settings import WHOLE
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.host_layers import place
 from znni.network.network import Conv, Layer, Network, Pool
@@ -30,7 +28,7 @@ from znni.network.weights import Float32
 # A pool's fragments, and joined: both at once.
 COPIES_OF_FRAGMENTS = 2
 
-# Planes of a fragment of the first pool that are computed at a time where its input is not stored.
+# Planes of a fragment of the first pool that are computed at a time if its input is not stored.
 SLAB_PLANES = 8
 
 
@@ -66,7 +64,7 @@ class TorchFragments(TorchNetwork):
         self.one_fragment = f"head and 1 of {self.window.volume} fragments"
 
     def dense(self, image: Any) -> Any:
-        """The dense output, a tensor (1, f', Z, Y, X) in float32, of one (1, f, z, y, x)."""
+        """Return the dense output, a tensor (1, f', Z, Y, X) in float32, of one (1, f, z, y, x)."""
         dense = self._empty_output(image)
         fragment_at = self._fragments(image)
         for offset in offsets(self.window):
@@ -74,14 +72,14 @@ class TorchFragments(TorchNetwork):
         return dense
 
     def timed(self, x: Float32) -> float:
-        """Seconds of a patch, whole or scaled from its first fragment."""
+        """Time a patch, whole or scaled from its first fragment."""
         return super().timed(x) if self.measured == WHOLE else self.scaled_from_one_fragment(x)
 
     def scaled_from_one_fragment(self, x: Float32) -> float:
-        """Seconds of a patch, from the layers before the first pool and one of its fragments.
+        """Time the layers before the first pool and one of its fragments, scaled to a patch.
 
-        All fragments have the same shape and cost, but the first is the first to touch its memory;
-        so its pooling is done once before.
+        All fragments have the same shape and cost, but the first one is the first to touch its
+        memory. So its pooling is done once before.
         """
         image = self.tensor(x[np.newaxis])
         first = Vec3(0, 0, 0)
@@ -99,18 +97,21 @@ class TorchFragments(TorchNetwork):
         return head + self.window.volume * fragment
 
     def ways(self, patch: Vec3, estimate: float) -> list[tuple[str, float]]:
-        """Whole, or the head and a single fragment."""
+        """Return two ways: whole, or the head and a single fragment."""
         pieces = self.pieces(patch)
         single = sum(piece.flops for piece in pieces)
         whole = sum(piece.flops * piece.runs for piece in pieces)
         return [*super().ways(patch, estimate), (self.one_fragment, estimate * single / whole)]
 
     def pieces(self, patch: Vec3) -> list[Piece]:
-        """The layers from the first pool on once per fragment of it, those before it so or once."""
+        """Return the layers: those from the first pool on run for each of its fragments.
+
+        The layers before it run once, or for each fragment if the pool's input does not fit.
+        """
         return self._pieces(patch, stored=self._stored(patch))
 
     def _stored(self, patch: Vec3) -> bool:
-        """Whether the first pool's input fits beside all else."""
+        """Return True if the first pool's input fits beside all else."""
         most = max(piece.alive for piece in self._pieces(patch, stored=True))
         return most * int(self.dtype.itemsize) <= self._ram
 
@@ -172,7 +173,10 @@ class TorchFragments(TorchNetwork):
         return torch.empty((1, self.network.out_features, *size), device=self.device)
 
     def _fragments(self, image: Any) -> Callable[[Vec3], Any]:
-        """What gives the first pool's fragment at an offset, from its stored input if that fits."""
+        """Return a function for the first pool's fragment at an offset.
+
+        It takes the fragment from the pool's stored input, if that fits.
+        """
         if self._stored(Vec3(*image.shape[2:]) - self.network.field_of_view + 1):
             return partial(_fragment, self._layers(self.head, image), self.window)
         return partial(self._fragment_in_slabs, image)
@@ -205,7 +209,7 @@ class TorchFragments(TorchNetwork):
         return torch.cat([_fragment(y, layer.window, offset) for offset in offsets(layer.window)])
 
     def _positions(self, offset: Vec3) -> tuple[tuple[Vec3, ...], Vec3]:
-        """First dense positions of the tail's output, and the stride of its voxels."""
+        """Return the first dense positions of the tail's output, and the stride of its voxels."""
         at: tuple[Vec3, ...] = (offset,)
         stride = self.window
         for layer in self.tail:

@@ -1,21 +1,30 @@
-"""Every primitive for GPUs on small layers, in a time that compute-sanitizer allows.
+"""GPU primitives on small layers: their errors, and the memory that they keep.
 
-``compute-sanitizer --error-exitcode 1 --show-backtrace no --report-api-errors no python -m bench
-gpu-exercise`` watches every kernel: without backtraces, for which it holds on to Python's frames
-and so to their arrays, and without errors of calls, by which CUDA's packages find out what a
-driver can do. Results are held to the float64 reference, and memory is full of NaN before each run,
-so that a value that nobody wrote shows. ``--no-poison`` leaves that to ``--tool initcheck``.
+The layers are so small that compute-sanitizer can watch every kernel: ``compute-sanitizer
+--error-exitcode 1 --show-backtrace no --report-api-errors no python -m bench exercise``. For
+backtraces it would hold on to Python's frames, and so to their arrays. By errors of calls, CUDA's
+packages find out what a driver can do. Results are held to the float64 reference. Memory is full of
+NaN before each run, so that a value that nobody wrote shows. ``--no-poison`` leaves that to
+``--tool initcheck``.
+
+``--memory`` measures what a GPU gives for good when a primitive is first used, beside what the
+primitive declares: code of kernels, what they spill to, and what CUDA's libraries take for
+themselves. Plans count it among ``DEVICE_BYTES``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
+from bench import session
+from bench.patches import release_gpu_memory
 from bench.record import Row
+from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.device_recombine import DeviceRecombination
@@ -25,8 +34,9 @@ from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
 from znni.network.network import Conv, Network, Operation, Pool, PooledConv
 from znni.network.weights import ConvWeights, Float32, random_weights
-from znni.plans.primitive import Primitive
+from znni.plans.primitive import Primitive, on_device
 from znni.primitives import reference
+from znni.primitives.catalogue import catalogue
 
 FIRST = Conv("first", 1, 19, Vec3(2, 3, 4), "relu")
 HIDDEN = Conv("hidden", 80, 80, Vec3(3, 3, 3), "relu")
@@ -37,8 +47,8 @@ CUBE, SLAB = Pool("cube", Vec3(2, 2, 2)), Pool("slab", Vec3(1, 3, 2))
 
 CUBES = Conv("cubes", 5, 6, Vec3(5, 6, 7), "relu")
 
-# Odd extents, several images, few and many maps; cubes that are a single tile of an FFT, which a
-# block or two or four share. What a primitive does not apply to is stretched.
+# Odd extents, several images, few and many maps. The cubes are a single tile of an FFT, which one,
+# two or four blocks share. A case that a primitive does not apply to is stretched.
 CASES: tuple[tuple[Operation, Shape5], ...] = (
     (FIRST, Shape5(2, 1, 17, 23, 29)),
     (HIDDEN, Shape5(2, 80, 10, 11, 14)),
@@ -52,12 +62,41 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
     (SLAB, Shape5(1, 3, 7, 11, 9)),
 )
 
-# Voxels by which a case's last or first axis may be longer.
+# Voxels that a case's last or first axis may be longer.
 STRETCH = 64
 
 
+def exercise_command(
+    only: session.Only = None,
+    poison: Annotated[bool, typer.Option(help="Fill the memory with NaN before each run.")] = True,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory", help="Measure the GPU's memory that each primitive keeps instead."
+        ),
+    ] = False,
+    out: session.Out = None,
+) -> None:
+    """Check GPU primitives on small layers.
+
+    The layers are small enough for compute-sanitizer.
+    """
+    machine = session.machine_with("gpu", None)
+    session.check_primitives(only or [], machine)
+    found = on_device(catalogue(machine), "gpu").items()
+    primitives = [primitive for name, primitive in found if not only or name in only]
+    if memory:
+        session.report_all("gpu-memory", [list(kept_beside(primitives))], [], out)
+        return
+    rows = exercise(primitives, poison=poison) + recombined()
+    session.report_all("gpu-exercise", [rows], [], out)
+    failed = [row["name"] for row in rows if not row["passed"]]
+    if failed:
+        raise RunFailed(f"not as the reference: {', '.join(failed)}; see the rows above")
+
+
 def cases_for(primitive: Primitive) -> Iterator[tuple[Operation, Shape5]]:
-    """The cases that it does, each as near to the original size as it takes."""
+    """Yield the cases that a primitive does, each as near to its original size as possible."""
     for layer, shape in CASES:
         for axis in "xz":
             extents = range(getattr(shape, axis), getattr(shape, axis) + STRETCH)
@@ -69,7 +108,7 @@ def cases_for(primitive: Primitive) -> Iterator[tuple[Operation, Shape5]]:
 
 
 def exercise(primitives: Iterable[Primitive], *, poison: bool = True) -> list[Row]:
-    """Run each on its cases: a row with the error and whether it is within what is promised.
+    """Run each primitive on its cases; rows have the error, and True if it is as promised.
 
     Args:
         primitives: for GPUs.
@@ -83,7 +122,7 @@ def exercise(primitives: Iterable[Primitive], *, poison: bool = True) -> list[Ro
 
 
 def recombined() -> list[Row]:
-    """The same for what writes fragments into outputs, in each type that they may have."""
+    """Do the same for the code that writes fragments into outputs, in each of their types."""
     window, size = Vec3(2, 3, 2), Vec3(3, 4, 5)
     patch, at = window * size, tuple(offsets(window))
     fragments = np.random.default_rng(2).random((len(at), 3, *size), np.float32)
@@ -101,7 +140,7 @@ def recombined() -> list[Row]:
 def relative_error(
     layer: Operation, x: Float32, weights: ConvWeights | None, y: NDArray[np.floating]
 ) -> float:
-    """The largest error, relative to the largest sum or output."""
+    """Return the largest error, relative to the largest sum or output."""
     expected: NDArray[np.floating] = x
     scale = 0.0
     for part in (layer.conv, layer.pool) if isinstance(layer, PooledConv) else (layer,):
@@ -156,3 +195,22 @@ def _run(
 def _fill_with_nan(arena: DeviceArena) -> None:
     memory = arena.take(arena.capacity)
     cupy().ndarray((arena.capacity // 4,), np.float32, memptr=memory).fill(np.nan)
+
+
+def kept_beside(primitives: Iterable[Primitive]) -> Iterator[Row]:
+    """Yield the bytes that each primitive's first calls cost the GPU for good, in this order.
+
+    Args:
+        primitives: for GPUs.
+    """
+    recombined()  # and with it what CUDA takes to begin
+    begun = release_gpu_memory()
+    for primitive in primitives:
+        before = release_gpu_memory()
+        exercise([primitive], poison=False)
+        after = release_gpu_memory()
+        yield {
+            "name": primitive.name,
+            "kept_mib": (before - after) / 2**20,
+            "so_far_mib": (begun - after) / 2**20,
+        }

@@ -1,0 +1,160 @@
+"""Our own contestant: plans for networks, and their patches on a CPU and on a GPU."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any, Unpack
+
+from numpy.typing import NDArray
+
+from bench.accuracy import Corners, corners, patch_input
+from bench.session import progress
+from znni.core.options import Choices, OutputType, PlanOptions, Stored
+from znni.core.shapes import Vec3
+from znni.engine.stages import run_stages
+from znni.engine.stopwatch import Stopwatch
+from znni.inference import planning
+from znni.machine.cuda import cupy
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import random_weights
+from znni.plans.plan import Plan
+from znni.plans.plan_file import load_plan
+from znni.plans.segments import Step
+
+# Seconds of a patch that need not be warm: its first time takes one more, or two.
+LONG = 30.0
+
+
+def volume_for(network: Network, size: int, patch: int | None) -> Vec3:
+    """Return the extents of a volume of ``size`` voxels per axis.
+
+    With ``patch``, return those for an output of so many voxels per axis. Then no patch is larger.
+    """
+    return Vec3.of(size) if patch is None else network.field_of_view + patch - 1
+
+
+def plan_for(
+    network: Network, size: int, patch: int | None, **options: Unpack[planning.SearchOptions]
+) -> Plan:
+    """Return the best plan for a volume as ``volume_for`` has it."""
+    return planning.plan(network, volume_for(network, size, patch), **options)
+
+
+def plans_of(
+    nets: list[Path],
+    size: int,
+    patch: int | None,
+    given: Path | None,
+    dtype: OutputType,
+    **options: Unpack[PlanOptions],
+) -> Iterator[Plan]:
+    """Yield each network's plan: the given one if there is one, or the best."""
+    for network in map(load_network, nets):
+        if given is None:
+            progress(f"planning {network.name}")
+            yield plan_for(network, size, patch, dtype=dtype, **options)
+        else:
+            chosen, stored = Choices(**options), Stored(dtype)
+            yield planning.checked_plan(load_plan(given), network, chosen, stored)
+
+
+class PlanPatch:
+    """A plan with random weights, one patch at a time, for a child process.
+
+    Args:
+        plan: its JSON.
+    """
+
+    def __init__(self, plan: str) -> None:
+        made = Plan.from_json(plan)
+        self._network = made.network
+        self._runner = planning.prepare_alone(made, random_weights(made.network, 0))
+        self._x = patch_input(made.network, made.patch)
+        self._corners: Corners | None = None
+
+    def seconds(self) -> float:
+        """Time one patch."""
+        start = time.perf_counter()
+        y = self._runner(self._x)
+        seconds = time.perf_counter() - start
+        self._corners = corners(self._network, y)
+        return seconds
+
+    def corners(self) -> Corners | None:
+        """Return the output's corners in the last run."""
+        return self._corners
+
+
+class PatchesOnGpu:
+    """A plan with random weights, whose patches follow each other as in a run.
+
+    Args:
+        plan: its layers are on the GPU.
+        dtype: type of its output, which it was planned for.
+
+    Attributes:
+        output: of the last patch (f', Z, Y, X).
+        peak: bytes of the GPU that preparing and running took.
+    """
+
+    def __init__(self, plan: Plan, dtype: OutputType) -> None:
+        self._plan = plan
+        self._layer_seconds: dict[str, list[float]] = defaultdict(list)
+        self._free = free_gpu_bytes()
+        weights = random_weights(plan.network, 0)
+        self._runner = planning.prepare_alone(plan, weights, self._measured, dtype)
+        self._x = patch_input(plan.network, plan.patch)
+        self.output: NDArray[Any] | None = None
+        self.peak = 0
+
+    def seconds(self, repeats: int) -> tuple[float, ...]:
+        """Return the seconds from one patch's output to the next one's, in the host's memory.
+
+        While one patch is computed, the next is brought to the GPU and the last one back, as in a
+        run. The first patch is not counted.
+        """
+        done: list[float] = []
+
+        def note(output: NDArray[Any]) -> None:
+            self.output = output
+            done.append(time.perf_counter())
+            if len(done) == 1:
+                self._layer_seconds.clear()
+
+        stages = [lambda _: self._x, *self._runner.stages(Stopwatch()), note]
+        run_stages(range(repeats + 1), stages, here=1)
+        self.peak = self._free - free_gpu_bytes()
+        return tuple(after - before for before, after in pairwise(done))
+
+    def layer_seconds(self) -> dict[str, float]:
+        """Return a patch's seconds in each layer, by the GPU's clock.
+
+        They are the means of all patches but the first.
+        """
+        return {
+            step.operation.name: runs * mean(self._layer_seconds[step.operation.name])
+            for segment, runs in self._plan.runs()
+            for step in segment.steps
+        }
+
+    def _measured(self, step: Step, seconds: float) -> None:
+        self._layer_seconds[step.operation.name].append(seconds)
+
+
+def free_gpu_bytes() -> int:
+    """Return the bytes of the current GPU that nobody has taken."""
+    return int(cupy().cuda.Device().mem_info[0])
+
+
+def release_gpu_memory() -> int:
+    """Give back what CuPy keeps of the GPU and nothing refers to; return the free bytes then."""
+    gc.collect()
+    cupy().get_default_memory_pool().free_all_blocks()
+    return free_gpu_bytes()

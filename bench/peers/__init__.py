@@ -1,0 +1,1 @@
+"""Other software that does the same work: PyTorch, on a CPU and on a GPU, and MONAI."""

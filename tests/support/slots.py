@@ -1,0 +1,30 @@
+"""Steps to choose from, of random times and memory, for tests of choices within a memory limit."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from planner.choices import Slot
+from znni.core.shapes import Shape5, Vec3
+from znni.network.network import Conv
+from znni.plans.cost import Cost, Memory
+from znni.plans.segments import Step
+
+CONV = Conv("conv", 1, 1, Vec3(1, 1, 1), "relu")
+SHAPE = Shape5(1, 1, 1, 1, 1)
+
+
+@st.composite
+def slots(draw: st.DrawFn) -> list[Slot]:
+    numbers = st.integers(0, 9)
+    made = []
+    for _ in range(draw(st.integers(1, 6))):
+        figures = draw(
+            st.lists(st.tuples(st.integers(1, 9), numbers, numbers), min_size=1, max_size=5)
+        )
+        steps = [
+            Step(CONV, "any", SHAPE, SHAPE, Cost(1, 1, Memory(res, work, work), 1), time, 0.1)
+            for time, res, work in sorted(figures)
+        ]
+        made.append(Slot(tuple(steps), draw(st.integers(1, 3)), draw(numbers)))
+    return made
