@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.network import Conv, Network, Pool, PooledConv
+from znni.network.layers import Conv, Pool, PooledConv
+from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.primitives.reference import activation, convolution, pooling
 

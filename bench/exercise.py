@@ -32,7 +32,8 @@ from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
-from znni.network.network import Conv, Network, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, random_weights
 from znni.plans.primitive import Primitive, on_device
 from znni.primitives import reference

@@ -18,7 +18,7 @@ from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_host
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.cost import NOTHING, Cost
 from znni.plans.nominal_time import ROUND_SECONDS, nominal_time
 from znni.plans.primitive import Primitive

@@ -40,7 +40,8 @@ from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
 from znni.machine.machine import DeviceKind, Machine
 from znni.machine.timing import seconds_on_device
-from znni.network.network import Conv, Network, Pool, PooledConv
+from znni.network.layers import Conv, Pool, PooledConv
+from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, random_weights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Primitive, on_device

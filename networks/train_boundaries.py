@@ -26,7 +26,8 @@ from scores import Scores, score
 from synthetic_cells import Cells, Size, Tissue, synthetic_cells
 from torch.nn import functional
 
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import load_weights, random_weights
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
 

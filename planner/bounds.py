@@ -9,7 +9,8 @@ from typing import Protocol
 from planner.bare_steps import sample_steps
 from planner.step_options import StepOptions
 from znni.core.shapes import Shape5
-from znni.network.network import Layer, Network, Node, Operation, Pool, PooledConv
+from znni.network.layers import Layer, Operation, Pool, PooledConv
+from znni.network.network import Network, Node
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from znni.core.shapes import Shape5
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_time
 from znni.plans.primitive import Primitive

@@ -20,7 +20,8 @@ from planner.partition import Partition
 from planner.segmentations import fusible_convolutions, segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division
-from znni.network.network import Network, PooledConv
+from znni.network.layers import PooledConv
+from znni.network.network import Network
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive
 

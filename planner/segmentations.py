@@ -12,7 +12,8 @@ from planner.bare_steps import bare_step, sample_steps
 from planner.step_options import StepOptions
 from znni.core.shapes import Shape5, fragments, valid_convolution
 from znni.machine.machine import DeviceKind
-from znni.network.network import Conv, Layer, Network, Node, Pool, PooledConv
+from znni.network.layers import Conv, Layer, Pool, PooledConv
+from znni.network.network import Network, Node
 from znni.plans.segments import Segment, Step
 
 

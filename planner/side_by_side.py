@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from planner.micro_batches import Offer
 from znni.core.shapes import Shape5
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.plans.primitive import Primitive
 from znni.plans.side_by_side import Share, SideBySide
 

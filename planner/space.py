@@ -19,7 +19,8 @@ from planner.patch_sizes import patch_sizes
 from znni.core.options import DeviceChoice, Division
 from znni.core.shapes import Vec3
 from znni.machine.machine import Device, DeviceKind, Machine
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 
 

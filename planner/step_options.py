@@ -21,7 +21,7 @@ from planner.pareto import Front
 from planner.side_by_side import shared_offer
 from znni.core.options import Division
 from znni.core.shapes import Shape5
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.plans.cost import Cost, Memory
 from znni.plans.micro_batches import chosen_by, cost_of_pieces
 from znni.plans.primitive import Primitive, UsesGpu

@@ -24,7 +24,8 @@ from bench.accuracy import corners, patch_input
 from bench.peers.torch_network import Piece, TorchNetwork, layer_flops
 from bench.peers.torch_settings import PARTS
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv, Layer, Network
+from znni.network.layers import Conv, Layer
+from znni.network.network import Network
 from znni.network.weights import Float32
 
 

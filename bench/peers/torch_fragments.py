@@ -22,7 +22,8 @@ from bench.peers.torch_network import Piece, TorchNetwork, layer_flops
 from bench.peers.torch_settings import WHOLE
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.host_layers import place
-from znni.network.network import Conv, Layer, Network, Pool
+from znni.network.layers import Conv, Layer, Pool
+from znni.network.network import Network
 from znni.network.weights import Float32
 
 # A pool's fragments, and joined: both at once.

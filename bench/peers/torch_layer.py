@@ -25,7 +25,7 @@ from bench.peers.torch_settings import (
 from bench.record import Row
 from bench.rounds import Effort, Stopwatch
 from znni.core.shapes import Shape5
-from znni.network.network import Conv, PooledConv
+from znni.network.layers import Conv, PooledConv
 from znni.network.weights import ConvWeights
 
 LAYOUTS = {"": "contiguous_format", "_channels_last": "channels_last_3d"}

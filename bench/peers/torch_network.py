@@ -23,7 +23,8 @@ from torch.nn import functional
 from bench.accuracy import CORNER, Corners, OnDevice, corners, patch_input
 from bench.peers.torch_settings import PARTS, WHOLE
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv, Layer, Network
+from znni.network.layers import Conv, Layer
+from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 
 # PyTorch copies a patch's arrays to layouts of its own, which takes so many times their bytes. With

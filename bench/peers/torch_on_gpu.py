@@ -24,7 +24,8 @@ from bench.peers.torch_fragments import TorchFragments
 from bench.peers.torch_network import UNDILATED
 from bench.peers.torch_settings import PROPOSALS, TYPES, autotuned
 from znni.core.shapes import Vec3, offsets
-from znni.network.network import Conv, Layer, Network
+from znni.network.layers import Conv, Layer
+from znni.network.network import Network
 from znni.network.weights import Float32
 
 Operators: TypeAlias = Literal["plain", "fused"]

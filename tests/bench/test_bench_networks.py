@@ -25,7 +25,8 @@ from znni.core.shapes import Vec3
 from znni.engine.executor import Measured
 from znni.engine.patch import PatchRunner
 from znni.inference.planning import prepare_alone
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.plan import Plan
 from znni.primitives.reference import dense

@@ -22,7 +22,7 @@ from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Machine
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.plan import Plan
 from znni.primitives.catalogue import catalogue
 

@@ -19,7 +19,7 @@ from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.inference.planning import plan
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.primitive import Primitive, convolved, pooled
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -14,7 +14,7 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import FULL, QUICK, Call, designed_calls
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.catalogue import catalogue
 
 EVERY = catalogue(MACHINE)

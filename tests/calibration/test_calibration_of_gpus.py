@@ -24,7 +24,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_host, detect_machine
 from znni.machine.machine import Device, Machine
 from znni.machine.timing import Timing
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.plan import Plan
 from znni.plans.primitive import Primitive, on_device
 from znni.primitives.catalogue import catalogue

@@ -24,7 +24,8 @@ from znni.core.errors import InvalidInput
 from znni.core.options import OutputType, Stored
 from znni.core.shapes import Vec3
 from znni.inference.planning import checked_plan
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.plans.plan import Plan
 
 NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))

@@ -21,7 +21,7 @@ from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import LATEST, CostDatabase, Measurement
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
 
 CONV = Conv("conv", 2, 3, Vec3(1, 2, 3), "elu")
 POOL = Pool("pool", Vec3(3, 2, 1))

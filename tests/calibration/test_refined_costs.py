@@ -14,7 +14,7 @@ from znni.calibration.record import StepTimes, record, record_steps
 from znni.calibration.shapes import Call
 from znni.core.shapes import Shape5, Vec3
 from znni.inference.planning import plan
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.plan import Plan
 from znni.plans.segments import Step
 

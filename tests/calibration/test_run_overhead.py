@@ -16,7 +16,8 @@ from znni.core.options import Stored
 from znni.core.shapes import Vec3
 from znni.inference.planning import checked_plan
 from znni.machine.machine import Storage
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
 

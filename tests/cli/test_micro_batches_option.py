@@ -13,7 +13,7 @@ from fakes import Fake, fake_catalogue
 import znni
 from znni.core.options import Division
 from znni.core.shapes import Shape5
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.plans.cost import Cost
 from znni.plans.plan import Plan
 from znni.plans.primitive import convolved

@@ -23,7 +23,7 @@ from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.tiles import Remaining
 from znni.machine import arena
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.plan import Plan
 from znni.plans.primitive import Run, convolved

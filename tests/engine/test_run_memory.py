@@ -18,7 +18,8 @@ from znni.core.volume import NewOutput
 from znni.engine.patch import PatchRunner
 from znni.machine.arena import new_output
 from znni.machine.arrays import peak_memory
-from znni.network.network import Conv, Network, Operation
+from znni.network.layers import Conv, Operation
+from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, random_weights
 from znni.plans.primitive import Run, convolved
 from znni.volumes.hdf5.format import Hdf5Output

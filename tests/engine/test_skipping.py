@@ -19,7 +19,8 @@ from znni.calibration.run_overhead import PROCESS_BYTES
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.skipping import MASK_BYTES, Skipped, is_constant, mask_pieces, of_constant
-from znni.network.network import Network, Operation
+from znni.network.layers import Operation
+from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, random_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.reference import dense

@@ -15,7 +15,8 @@ from znni.core.shapes import Vec3
 from znni.importing.chain import chain
 from znni.importing.graph import Operation, in_order
 from znni.importing.steps import Affine, Convolution, MaxPooling, Nonlinearity, Step
-from znni.network.network import Activation, Conv, InputScaling, Pool
+from znni.network.layers import Activation, Conv, Pool
+from znni.network.network import InputScaling
 from znni.primitives import reference
 
 KINDS: tuple[Activation, ...] = (

@@ -31,7 +31,8 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.chain import Chain
 from znni.importing.network_writer import write_network
-from znni.network.network import Conv, InputScaling, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import InputScaling, Network
 from znni.network.weights import ConvWeights, Weights
 
 pytestmark = pytest.mark.usefixtures("fake_primitives", "nothing_partial")

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from paths import NETWORKS
 
 from znni.core.shapes import Vec3
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights
 from znni.primitives import reference

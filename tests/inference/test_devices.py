@@ -23,7 +23,8 @@ from znni.engine.workers.fleet import Member
 from znni.inference import planning
 from znni.inference.devices import CONTEXT_BYTES, choose_gpus, seeing_only
 from znni.machine.machine import Machine
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.job_seconds import Stage, StageSeconds
 from znni.plans.plan import Plan

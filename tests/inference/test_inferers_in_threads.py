@@ -19,7 +19,8 @@ import znni
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import Machine
-from znni.network.network import Conv, Network, Operation, Pool
+from znni.network.layers import Conv, Operation, Pool
+from znni.network.network import Network
 from znni.network.weights import ConvWeights, Weights
 from znni.plans.primitive import Catalogue, Run, convolved
 from znni.primitives.catalogue import catalogue

@@ -17,7 +17,8 @@ from znni.machine.detect import AVAILABLE_SHARE
 from znni.machine.machine import NOMINAL_STORAGE, Device, Machine, Storage
 from znni.machine.machine_file import load_machine, machine_for
 from znni.machine.processor import PAIRS_PER_CYCLE
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.plans.plan_text import plan_table
 
 MACHINES = sorted(MACHINES.glob("*.yaml"))

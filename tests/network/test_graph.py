@@ -11,7 +11,8 @@ from random_networks import networks
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.network.network import INPUT, Conv, Network, Node, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import INPUT, Network, Node
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 

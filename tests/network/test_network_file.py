@@ -13,7 +13,8 @@ from paths import NETWORKS
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.network.network import Conv, InputScaling, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import InputScaling, Network
 from znni.network.network_file import load_network
 
 WHOLE = """\

@@ -14,7 +14,8 @@ from safetensors.numpy import save_file
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.network.weights import (
     ConvWeights,
     Weights,

@@ -20,7 +20,7 @@ from znni.calibration.record import record
 from znni.calibration.shapes import Call
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine_file import load_machine
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved
 from znni.primitives.catalogue import catalogue

@@ -20,7 +20,8 @@ from znni.inference.plan_choice import smaller_plan
 from znni.inference.request import Requirements
 from znni.machine.gpus import Gpu
 from znni.machine.machine import Device, Machine, limited
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.plans.plan import Plan
 
 NETWORK = Network.chain(

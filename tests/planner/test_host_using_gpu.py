@@ -27,7 +27,8 @@ from znni.core.shapes import Shape5, Vec3
 from znni.engine.patch import PatchRunner
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.machine import Machine
-from znni.network.network import INPUT, Activation, Operation
+from znni.network.layers import Activation, Operation
+from znni.network.network import INPUT
 from znni.network.weights import random_weights
 from znni.plans.plan import Plan
 from znni.plans.plan_text import plan_table

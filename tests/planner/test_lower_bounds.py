@@ -17,7 +17,8 @@ from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv, Network, Operation
+from znni.network.layers import Conv, Operation
+from znni.network.network import Network
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import convolved, convolved_and_pooled
 

@@ -28,7 +28,8 @@ from planner.segmentations import pooled_convolutions, segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv, Network, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.network.network import Network
 from znni.plans.cost import Cost
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, convolved, convolved_and_pooled

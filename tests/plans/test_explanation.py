@@ -9,7 +9,8 @@ from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
 from planner.overhead import Overhead
 from znni.core.shapes import Vec3
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import convolved
 

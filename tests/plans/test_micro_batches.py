@@ -24,7 +24,8 @@ from znni.core.options import Division
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.patch import PatchRunner
 from znni.machine.arena import new_output, output_into
-from znni.network.network import Conv, Network, Operation, Pool
+from znni.network.layers import Conv, Operation, Pool
+from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.chosen import Chosen, InTurn, PieceBy
 from znni.plans.cost import Cost, Memory

@@ -11,7 +11,8 @@ from random_networks import networks
 from random_plans import any_plan
 
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
 from znni.plans.placement import placement

@@ -9,7 +9,8 @@ from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 from planner.cost_model import BUILT_IN_ERROR, NOT_MEASURED, CostModel, Estimate
 from planner.exhaustive import Search
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Network, Operation, Pool
+from znni.network.layers import Operation, Pool
+from znni.network.network import Network
 from znni.plans.cost import Cost
 from znni.plans.plan_text import plan_table
 from znni.plans.primitive import Primitive, convolved_and_pooled

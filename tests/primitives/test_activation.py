@@ -20,7 +20,7 @@ from layers import (
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import Machine
-from znni.network.network import Activation, Conv, Operation, PooledConv
+from znni.network.layers import Activation, Conv, Operation, PooledConv
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.primitives import reference

@@ -14,7 +14,7 @@ from planner.cost_model import BUILT_IN, CALL_SECONDS
 from znni.calibration.measure import some_weights
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_host
-from znni.network.network import Activation, Conv, Operation, Pool, PooledConv
+from znni.network.layers import Activation, Conv, Operation, Pool, PooledConv
 from znni.plans.cost import NOTHING, Cost, HandedOut, Memory
 from znni.plans.micro_batches import cost_of_pieces
 from znni.plans.nominal_time import ROUND_SECONDS, TASK_SECONDS, nominal_seconds, nominal_time

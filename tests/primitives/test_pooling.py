@@ -9,7 +9,7 @@ from layers import MACHINE, random_case, random_input
 
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.machine.cuda import cupy
-from znni.network.network import Pool
+from znni.network.layers import Pool
 from znni.plans.primitive import Primitive
 from znni.primitives.catalogue import catalogue
 

@@ -20,7 +20,7 @@ from znni.machine.arena import output_into
 from znni.machine.arrays import Peak, peak_memory
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
-from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.plans.cost import Memory
 from znni.plans.primitive import Primitive, UsesGpu
 

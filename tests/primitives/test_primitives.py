@@ -27,7 +27,7 @@ from layers import (
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.machine.detect import detect_machine
-from znni.network.network import Conv, Pool, PooledConv
+from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.weights import Float32
 from znni.plans.primitive import Primitive, convolved, convolved_and_pooled
 from znni.primitives import reference

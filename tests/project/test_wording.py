@@ -17,7 +17,8 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
 from znni.engine.checks import check_features
 from znni.engine.report import Report
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.plans.job_seconds import JobSeconds, StageSeconds
 from znni.plans.plan import Plan
 from znni.plans.plan_text import totals

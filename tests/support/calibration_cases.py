@@ -10,7 +10,7 @@ from planner.cost_model import BUILT_IN
 from znni.calibration.campaign import Campaign
 from znni.calibration.shapes import Call, Effort
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.primitive import Primitive
 
 CATALOGUE = fake_catalogue()

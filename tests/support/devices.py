@@ -9,7 +9,7 @@ import numpy as np
 from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive, Run
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
-from znni.network.network import Activation, Conv, Network
+from znni.network.layers import Activation, Conv
+from znni.network.network import Network
 from znni.network.weights import Weights
 
 if TYPE_CHECKING:

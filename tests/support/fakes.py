@@ -12,7 +12,7 @@ from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, workspace
 from znni.machine.device_arena import device_workspace, new_device_output
 from znni.machine.machine import Device, Machine
-from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Primitive, Run, convolved, convolved_and_pooled, fragmented, pooled

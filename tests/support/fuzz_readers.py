@@ -15,7 +15,7 @@ from command_line import Outcome
 from fuzz_cases import SIZE
 from numpy.typing import NDArray
 
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.network.network_file import load_network
 from znni.network.weights import ConvWeights, Weights, load_weights
 from znni.primitives.reference import dense

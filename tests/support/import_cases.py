@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from znni.importing.chain import Chain
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.network.weights import Weights, load_weights
 from znni.primitives import reference
 

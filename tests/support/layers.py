@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
-from znni.network.network import Activation, Conv, Operation, Pool, PooledConv
+from znni.network.layers import Activation, Conv, Operation, Pool, PooledConv
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.primitives import reference

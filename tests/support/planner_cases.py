@@ -11,7 +11,8 @@ from fakes import Fake, fake_catalogue
 from planner.choices import Slot
 from planner.overhead import Overhead, OverheadSeconds
 from znni.core.shapes import Vec3
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.plans.primitive import convolved, convolved_and_pooled
 
 CONV = Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu")

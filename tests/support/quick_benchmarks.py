@@ -11,7 +11,8 @@ import pytest
 from bench.ceilings import Ceilings
 from bench.rounds import Effort
 from znni.core.shapes import Vec3
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 
 CEILINGS = Ceilings(threads=2, register_flops=2e11, sgemm_flops=1e11, copy_bandwidth=1e10)
 QUICK = Effort(repeats=2, budget=5.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from znni.core.shapes import Vec3
-from znni.network.network import Activation, Conv, InputScaling, Layer, Network, Pool
+from znni.network.layers import Activation, Conv, Layer, Pool
+from znni.network.network import InputScaling, Network
 
 
 def chain(*layers: int | tuple[str, int | tuple[int, int, int]], features: int = 2) -> Network:

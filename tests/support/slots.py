@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from planner.choices import Slot
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
 

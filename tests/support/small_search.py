@@ -7,7 +7,8 @@ from fakes import FUSED, Fake, fake_catalogue, machine
 from planner.exhaustive import Search
 from planner.overhead import Overhead
 from znni.core.shapes import Vec3
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.plans.primitive import convolved
 
 NETWORK = Network.chain(

@@ -19,7 +19,7 @@ from fakes import Fake, fake_catalogue
 import znni.inference.planning
 from znni.cli import main
 from znni.core.shapes import Shape5
-from znni.network.network import Layer
+from znni.network.layers import Layer
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Run, convolved
 from znni.volumes.hdf5 import format as hdf5

@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.core.shapes import Shape5
 from znni.machine.arena import output_into
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.network.weights import Float32
 from znni.plans.primitive import Run
 from znni.primitives import reference

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Activation, Conv
+from znni.network.layers import Activation, Conv
 
 CASES: list[tuple[int, Shape5, Vec3, int, Activation]] = [
     (8, Shape5(1, 1, 8, 8, 8), Vec3(3, 3, 3), 1, "identity"),

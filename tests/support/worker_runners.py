@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
 from znni.engine.stopwatch import Stopwatch
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 
 VIEW = Vec3(3, 2, 4)
 NETWORK = Network.chain("sums", 1, (Conv("conv", 1, 2, VIEW, "identity"),))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5
-from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_seconds
 from znni.plans.primitive import Primitive

@@ -29,7 +29,8 @@ from znni.engine.pipeline import convert
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.machine.arena import map_pages
 from znni.machine.machine import Machine
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 from znni.primitives.cpu.common.workers import workers
 
 REPEATS = 3

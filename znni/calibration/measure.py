@@ -9,7 +9,8 @@ import numpy as np
 from znni.calibration.shapes import Call
 from znni.machine.arena import Arena
 from znni.machine.timing import Timing, timed
-from znni.network.network import Conv, Network, Operation, PooledConv
+from znni.network.layers import Conv, Operation, PooledConv
+from znni.network.network import Network
 from znni.network.weights import ConvWeights, random_weights
 from znni.plans.primitive import Primitive
 

@@ -16,7 +16,7 @@ from znni.calibration.regression import Regression
 from znni.core.shapes import Shape5
 from znni.core.text import aligned
 from znni.machine.machine import DeviceKind
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.plans.cost import Cost
 from znni.plans.primitive import Catalogue, Primitive
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from planner.cost_model import BUILT_IN
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.plans.primitive import Primitive
 
 # Kernels, pooling windows and maps (in, out) of layers; common ones appear several times.

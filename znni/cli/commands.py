@@ -107,7 +107,7 @@ app.command()(view)
 
 
 def _describe(network: Network) -> str:
-    from znni.network.network import Conv
+    from znni.network.layers import Conv
 
     lines = [str(network)]
     for layer in network.layers:

@@ -19,7 +19,8 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.importing.checks import CHAIN, refuse
 from znni.importing.steps import Affine, Convolution, Float64, MaxPooling, Nonlinearity, Step
-from znni.network.network import Activation, Conv, InputScaling, Layer, Network, Pool
+from znni.network.layers import Activation, Conv, Layer, Pool
+from znni.network.network import InputScaling, Network
 from znni.network.weights import ConvWeights, Weights, checked_weights
 
 

@@ -17,7 +17,7 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.yaml_file import is_count
 from znni.importing.steps import Affine, Convolution, Float64, MaxPooling, Nonlinearity
-from znni.network.network import Activation
+from znni.network.layers import Activation
 
 # Required parameters of activations: the slope of leaky_relu, the scale of elu.
 PARAMETERS: Mapping[str, float] = {"leaky_relu": 0.01, "elu": 1.0}

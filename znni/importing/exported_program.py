@@ -16,7 +16,7 @@ from znni.importing import checks
 from znni.importing.graph import Operation, in_order
 from znni.importing.pt2_archive import EXPORT_AGAIN, Archive, Node, Tensor
 from znni.importing.steps import Found, Original, Step
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.network.weights import Float32
 
 PLAIN: Mapping[str, Activation] = {"relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh"}

@@ -10,7 +10,8 @@ from pathlib import Path
 from znni import __version__
 from znni.core.errors import InvalidInput, option
 from znni.importing.chain import Chain
-from znni.network.network import Conv, InputScaling, Layer
+from znni.network.layers import Conv, Layer
+from znni.network.network import InputScaling
 from znni.network.network_file import load_network
 from znni.network.weights import KINDS
 

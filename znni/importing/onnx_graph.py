@@ -15,7 +15,7 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.graph import Operation, in_order
 from znni.importing.steps import Found, Original, Step
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.network.weights import Float32
 
 INSTALL = "pip install 'znni[onnx]'"

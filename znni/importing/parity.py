@@ -20,7 +20,8 @@ from znni.core.text import in_units
 from znni.importing.chain import Chain
 from znni.importing.steps import Original
 from znni.machine.detect import detect_host
-from znni.network.network import INPUT, Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import INPUT, Network
 from znni.network.weights import Float32, Weights
 
 MOST_ERROR = 1e-4  # largest allowed difference, relative to the largest output

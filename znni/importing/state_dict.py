@@ -21,7 +21,8 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.importing import checks
 from znni.importing.steps import Affine, Convolution, Found, MaxPooling, Nonlinearity, Step
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 

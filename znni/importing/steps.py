@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.network.weights import Float32
 
 Float64: TypeAlias = NDArray[np.float64]

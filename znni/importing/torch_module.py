@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.importing import checks
 from znni.importing.steps import Found, Original, Step
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.network.weights import Float32
 
 EXPORT = (

@@ -21,7 +21,7 @@ from znni.core.errors import InvalidInput, option
 from znni.importing import checks
 from znni.importing.graph import Operation, in_order
 from znni.importing.steps import Affine, Found, Step
-from znni.network.network import Activation
+from znni.network.layers import Activation
 
 NETWORK = "processing/znn/train/network"
 FUNCTIONS: Mapping[str, Activation] = {

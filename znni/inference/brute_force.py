@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
-from znni.network.network import INPUT, Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives.reference import activation
 

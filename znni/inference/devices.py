@@ -12,7 +12,8 @@ from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
 from znni.machine.gpus import why_no_gpu
 from znni.machine.machine import Device, Machine
-from znni.network.network import Layer, Network
+from znni.network.layers import Layer
+from znni.network.network import Network
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
 
 ALL = "all"

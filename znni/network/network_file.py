@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Vec3
 from znni.core.yaml_file import LARGEST, Count, Entry, Name, YamlFile, is_count
-from znni.network.network import Activation, Conv, InputScaling, Layer, Network, Pool
+from znni.network.layers import Activation, Conv, Layer, Pool
+from znni.network.network import InputScaling, Network
 
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
-from znni.network.network import Conv, Network
+from znni.network.layers import Conv
+from znni.network.network import Network
 
 Float32: TypeAlias = NDArray[np.float32]
 

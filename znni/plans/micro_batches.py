@@ -16,7 +16,7 @@ from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, output_into
 from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.chosen import AtOnce, Chosen, InTurn, PieceBy
 from znni.plans.cost import NOTHING, Cost, Memory

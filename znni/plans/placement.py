@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from znni.plans.device_partition import DevicePart
-from znni.plans.segments import Step
+from znni.plans.segments import Segment, Step
 
 
 class StepPlace(NamedTuple):
@@ -64,24 +63,27 @@ class _Taken(NamedTuple):
     nbytes: int
 
 
-def placement(part: DevicePart, alignment: int = 1) -> Placement:
-    """Return places for all values that the steps of a part make.
+def placement(
+    segments: tuple[Segment, ...], alignment: int = 1, *, hands_on: bool = False
+) -> Placement:
+    """Return places for all values that the steps of a device's segments make.
 
     The input of the first segment has no place: it lies outside the arena.
 
     Args:
-        part: the part of the plan.
+        segments: the segments, first to last.
         alignment: the bytes of which every array's beginning is a multiple.
     """
     stacks: tuple[list[_Value], list[_Value]] = ([], [])
     ends: dict[str, bool] = {}
     found: list[list[_Taken]] = []
     size = 0
-    for index, segment in enumerate(part.segments):
+    for index, segment in enumerate(segments):
         found.append([])
-        last = index + 1 == len(part.segments)
+        last = index + 1 == len(segments)
         for step, dying in zip(segment.steps, segment.dying, strict=True):
-            taken = _placed(part, step, stacks, ends, alignment)
+            in_place = hands_on and last and step is segment.steps[-1]
+            taken = _placed(step, in_place, stacks, ends, alignment)
             found[-1].append(taken)
             workspace = _aligned(step.cost.memory.workspace, alignment)
             size = max(size, taken.low + taken.high + workspace)
@@ -92,15 +94,15 @@ def placement(part: DevicePart, alignment: int = 1) -> Placement:
 
 
 def _placed(
-    part: DevicePart,
     step: Step,
+    in_place: bool,
     stacks: tuple[list[_Value], list[_Value]],
     ends: dict[str, bool],
     alignment: int,
 ) -> _Taken:
     """Put a step's output on a stack, and return the memory taken while the step runs."""
     output, at_high_end, nbytes = None, False, 0
-    if not part.writes_in_place(step):
+    if not in_place:
         at_high_end = not ends.get(step.takes[-1], True)
         ends[step.gives] = at_high_end
         stack = stacks[at_high_end]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkabl
 
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
 from znni.machine.machine import Device, DeviceKind
-from znni.network.network import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.plans.cost import Cost
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from math import prod
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.network import Conv, Layer, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Layer, Operation, Pool, PooledConv
 from znni.plans.chosen import Chosen
 from znni.plans.cost import Cost
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, output_into
 from znni.machine.machine import Device
-from znni.network.network import Operation
+from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.chosen import AtOnce, ShareBy
 from znni.plans.cost import Cost, Memory

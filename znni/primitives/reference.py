@@ -11,7 +11,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3, offsets
-from znni.network.network import INPUT, Activation, Conv, Layer, Network, Pool
+from znni.network.layers import Activation, Conv, Layer, Pool
+from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
 
 Float64 = NDArray[np.float64]

@@ -20,7 +20,7 @@ from tiled_convolutions import tiled_convolutions
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
-from znni.network.network import Conv, Pool, PooledConv
+from znni.network.layers import Conv, Pool, PooledConv
 from znni.plans.primitive import convolved_and_pooled
 from znni.primitives import reference
 from znni.primitives.common.codelets import Codelet

@@ -21,7 +21,8 @@ from znni.inference import planning
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Device, Machine
 from znni.machine.processor import PAIRS_PER_CYCLE
-from znni.network.network import Conv, Network, Pool
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.plans.nominal_time import nominal_time
 from znni.plans.plan import Plan

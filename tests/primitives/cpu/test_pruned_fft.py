@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import Device
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive
 from znni.primitives import reference

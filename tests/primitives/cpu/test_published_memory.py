@@ -16,7 +16,7 @@ import pytest
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.plans.cost import Memory
 from znni.primitives.cpu.common.streaming import STREAMED_BYTES
 from znni.primitives.cpu.direct import primitive as direct

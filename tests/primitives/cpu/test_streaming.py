@@ -11,7 +11,7 @@ from numba import njit
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Machine
-from znni.network.network import Conv, Layer, Pool
+from znni.network.layers import Conv, Layer, Pool
 from znni.network.weights import Float32
 from znni.plans.primitive import Primitive
 from znni.primitives.catalogue import catalogue

@@ -17,7 +17,7 @@ from layers import extents
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
-from znni.network.network import Activation, Conv
+from znni.network.layers import Activation, Conv
 from znni.primitives.gpu.cudnn import graph, layout, refusals
 from znni.primitives.gpu.cudnn import primitive as cudnn
 from znni.primitives.gpu.cudnn.formats import FORMATS, Format

@@ -12,7 +12,7 @@ from layers import random_weights
 
 from znni.core.shapes import Shape5, Vec3, max_pooling, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
-from znni.network.network import Conv, Pool, PooledConv
+from znni.network.layers import Conv, Pool, PooledConv
 from znni.plans.primitive import Primitive
 from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, LANES
 from znni.primitives.gpu.direct.geometry import MOST_SUMS, WARPS, Tile, tile_for

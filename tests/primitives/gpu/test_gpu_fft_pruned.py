@@ -9,7 +9,7 @@ from layers import random_input, random_weights
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda_kernels import resource_usage
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives import reference
 from znni.primitives.gpu.fft_pruned.launch import SIDE, source, transpose_grid
 from znni.primitives.gpu.fft_pruned.primitive import GpuFftPruned

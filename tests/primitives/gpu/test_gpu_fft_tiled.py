@@ -12,7 +12,7 @@ from layers import assert_accurate, random_case
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
-from znni.network.network import Activation, Conv
+from znni.network.layers import Activation, Conv
 from znni.plans.accuracy import class_of
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft

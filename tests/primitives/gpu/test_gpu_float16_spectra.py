@@ -12,7 +12,7 @@ from layers import Case, assert_accurate, identity, random_case, scaled
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.network.weights import ConvWeights, Float32
 from znni.primitives import reference
 from znni.primitives.gpu import fft_tiled

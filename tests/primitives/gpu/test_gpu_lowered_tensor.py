@@ -14,7 +14,7 @@ from layers import assert_accurate, extents, random_case, random_input, random_w
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
 from znni.machine.machine import Device
-from znni.network.network import Activation, Conv
+from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.plans.accuracy import class_of
 from znni.primitives import reference

@@ -17,7 +17,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda_kernels import compile_offline, resource_usage
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
-from znni.network.network import Activation, Conv, Pool
+from znni.network.layers import Activation, Conv, Pool
 from znni.plans.chosen import AtOnce, ShareBy
 from znni.plans.micro_batches import found
 from znni.plans.primitive import UsesGpu, convolved, without_gpu

@@ -14,7 +14,7 @@ from layers import extents, inputs, random_weights, seeds
 from sub_layer_lanes import ShuffledLanes
 
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Activation, Conv
+from znni.network.layers import Activation, Conv
 from znni.plans.primitive import convolved
 from znni.primitives import reference
 from znni.primitives.host_and_gpu.host_ram import build_parts

@@ -12,7 +12,7 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import device_workspace
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.network.weights import Float32
 from znni.plans.primitive import Run
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source

@@ -20,7 +20,7 @@ from znni.core.shapes import Shape5
 from znni.machine.arena import new_output
 from znni.machine.cuda import device_errors
 from znni.machine.machine import Device
-from znni.network.network import Conv, Operation
+from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.nominal_time import nominal_time

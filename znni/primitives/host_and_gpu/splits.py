@@ -14,7 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from znni.core.shapes import Shape5
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.gpu.common.division import divisors
 
 # Maps that a GPU's primitives work on together: larger pieces have a multiple of these.

@@ -9,7 +9,7 @@ from itertools import product
 from typing import NamedTuple
 
 from znni.core.shapes import Shape5
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.host_and_gpu.splits import Amounts, Split, amounts, overlapped
 
 

@@ -8,7 +8,7 @@ from collections.abc import Set
 import numpy as np
 
 from znni.core.shapes import Shape5
-from znni.network.network import Activation, Conv
+from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut
 from znni.primitives.cpu.common.numba_kernel import numba_kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from znni.core.shapes import Shape5
-from znni.network.network import Operation, PooledConv
+from znni.network.layers import Operation, PooledConv
 from znni.plans.primitive import convolved_and_pooled
 
 # Largest number of input maps. With more, the output is no longer much larger than the input. The

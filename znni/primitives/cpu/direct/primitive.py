@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import new_output, workspace
 from znni.machine.machine import Device
-from znni.network.network import Conv, Operation
+from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to, convolved

@@ -14,7 +14,7 @@ from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, workspace
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.machine import Device
-from znni.network.network import Operation, PooledConv
+from znni.network.layers import Operation, PooledConv
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applying

@@ -15,7 +15,7 @@ from functools import lru_cache
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
-from znni.network.network import Conv, Operation
+from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applying, convolved

@@ -9,7 +9,7 @@ from functools import cached_property
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.machine import Device
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.fft_tiled import frequency_product, kernel_transform, tile_transform
 from znni.primitives.cpu.fft_tiled.number_formats import NumberFormat

@@ -8,7 +8,7 @@ from math import prod
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arrays import ALIGNMENT
-from znni.network.network import PooledConv
+from znni.network.layers import PooledConv
 from znni.primitives.common.dft_codelets import complex_dft, real_dft
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.fft_tiled import kernel_transform, tile_transform

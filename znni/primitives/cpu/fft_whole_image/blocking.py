@@ -17,7 +17,7 @@ import numpy as np
 
 from znni.core.shapes import Shape5, valid_convolution
 from znni.machine.arena import workspace
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.network.weights import Float32
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.common.vector_code import NUMBER

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import Device
-from znni.network.network import Conv, Operation
+from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to, convolved

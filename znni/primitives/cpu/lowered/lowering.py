@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from znni.core.shapes import Vec3
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.network.weights import Float32
 from znni.primitives.cpu.common.activation import CODES, activate
 from znni.primitives.cpu.common.numba_kernel import FlatView, numba_kernel

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import new_output
 from znni.machine.machine import Device
-from znni.network.network import Operation, Pool
+from znni.network.layers import Operation, Pool
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to, fragmented, pooled

@@ -9,7 +9,7 @@ import numpy as np
 
 from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.plans.cost import Cost
 from znni.primitives.gpu.common.kernels import larger_source
 

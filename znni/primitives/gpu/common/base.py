@@ -12,7 +12,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import Device
-from znni.network.network import Conv, Operation
+from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying

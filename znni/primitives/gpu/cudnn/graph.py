@@ -24,7 +24,7 @@ from znni.core.text import in_units
 from znni.core.user_cache import user_cache
 from znni.machine.cuda import LibraryFailed, cupy
 from znni.machine.timing import seconds_on_device
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.gpu.cudnn.formats import Format
 from znni.primitives.gpu.cudnn.pieces import Pieces
 from znni.primitives.gpu.cudnn.refusals import refuse

@@ -8,7 +8,7 @@ import numpy as np
 
 from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.kernels import strides_in_elements
 from znni.primitives.gpu.cudnn.formats import Format

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from znni.core.shapes import Shape5
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.gpu.common.division import even_share
 
 # Bytes that a piece's input and output may take in cuDNN's layout, unless one plane takes more.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.gpu.common.division import divisors
 from znni.primitives.gpu.common.hardware import (
     BANKS,

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import Device
-from znni.network.network import Operation, PooledConv
+from znni.network.layers import Operation, PooledConv
 from znni.plans.primitive import convolved_and_pooled
 from znni.primitives.gpu.direct.geometry import tile_for
 from znni.primitives.gpu.direct.primitive import DirectConvolution, runs_on

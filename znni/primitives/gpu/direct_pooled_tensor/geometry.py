@@ -10,7 +10,7 @@ from functools import cache
 from itertools import product
 
 from znni.core.shapes import Vec3
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.gpu.common.hardware import (
     BANKS,
     COMMON_BLOCK_SHARED,

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import Device
-from znni.network.network import Operation, PooledConv
+from znni.network.layers import Operation, PooledConv
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved_and_pooled
 from znni.primitives.gpu.common.base import ShapedPrimitive

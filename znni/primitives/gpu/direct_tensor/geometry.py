@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from znni.core.shapes import Vec3
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.gpu.common.division import divisors
 from znni.primitives.gpu.common.hardware import HOPPER, KIB, SECTOR_FLOATS, WARPGROUP_THREADS
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat

@@ -10,7 +10,7 @@ from znni.core.shapes import Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS

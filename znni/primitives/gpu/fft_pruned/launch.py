@@ -9,7 +9,7 @@ import numpy as np
 from znni.core.shapes import Vec3
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import device_workspace
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
 from znni.primitives.gpu.common.kernels import definitions, strides_in_elements

@@ -17,7 +17,7 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import device_workspace, new_device_output
 from znni.machine.machine import Device
-from znni.network.network import Conv, Operation
+from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.activation import activate_over_maps

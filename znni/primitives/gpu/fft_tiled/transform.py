@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from znni.core.shapes import Vec3
 from znni.machine.cuda_kernels import source_beside
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.gpu.common.activation import activation_source

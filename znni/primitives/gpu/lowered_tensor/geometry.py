@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from znni.core.shapes import Shape5, Vec3
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.gpu.common.hardware import (
     HOPPER,
     SECTOR_FLOATS,

@@ -9,7 +9,7 @@ import numpy as np
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import kernel_with_shared, source_beside
 from znni.machine.device_arena import new_device_output
-from znni.network.network import Activation
+from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.kernels import (

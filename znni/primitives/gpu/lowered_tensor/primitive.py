@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import Device
-from znni.network.network import Conv, Operation
+from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from znni.network.network import Conv
+from znni.network.layers import Conv
 from znni.primitives.gpu.common.base import Work
 from znni.primitives.gpu.common.hardware import HOPPER
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat

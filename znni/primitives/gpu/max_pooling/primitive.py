@@ -11,7 +11,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
-from znni.network.network import Operation, Pool
+from znni.network.layers import Operation, Pool
 from znni.network.weights import ConvWeights
 from znni.plans.primitive import Run, fragmented, pooled
 from znni.primitives.gpu.common.base import ShapedPrimitive, Work
