@@ -232,7 +232,7 @@ def test_a_plan_of_unknown_or_wrong_steps_is_refused() -> None:
     for old, new, message in (
         ('"primitive": "conv"', '"primitive": "nonesuch"', "nonesuch"),
         ('"sub_batch": 1', '"sub_batch": 3', "takes 3 of 1 item at"),
-        ('"primitive": "fragments"', '"primitive": "pool"', "by pool"),
+        ('"primitive": "fragments"', '"primitive": "pool"', "with pool"),
     ):
         changed = Plan.from_json(plan.to_json().replace(old, new))
         with pytest.raises(InvalidInput, match=message):
