@@ -15,7 +15,6 @@ from znni.network.layers import Conv, Pool
 from znni.network.network import Network
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
-from znni.plans.placement import placement
 from znni.plans.segments import Segment, Step
 
 
@@ -34,7 +33,7 @@ class Block(NamedTuple):
 
 def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
     """Yield the blocks and their lifetimes from the steps alone: each value up to its last use."""
-    placed = placement(part, alignment)
+    placed = part.placed(alignment)
     steps = list(zip(part.steps, (it for places in placed.places for it in places), strict=True))
     ends = {segment.steps[-1].gives for segment in part.segments[:-1]}
     for index, (step, place) in enumerate(steps):
@@ -64,9 +63,9 @@ def test_nested_segments_take_what_is_alive_and_no_more(
     plan = any_plan(data.draw, network, pooling, pooling, "auto")
     for part in plan.parts:
         assert no_two_overlap(list(blocks(part, 1)))
-        peak, _ = part.working_peak()
+        peak = max(taken for _, taken in part.peaks())
         beside = part.first_input.nbytes + (part.output_shape.nbytes if part.hands_on else 0)
-        assert placement(part).size == peak - beside
+        assert part.placed().size == peak - beside
 
 
 @given(st.data(), networks(), st.sampled_from([2, 64, 512]))
@@ -78,7 +77,7 @@ def test_alignment_takes_no_more_than_the_arrays_it_pads(
     for part in plan.parts:
         assert no_two_overlap(list(blocks(part, alignment)))
         arrays = 2 * len(part.steps)
-        assert placement(part, alignment).size < placement(part).size + arrays * alignment
+        assert part.placed(alignment).size < part.placed().size + arrays * alignment
 
 
 def step(name: str, takes: tuple[str, ...], out: int, workspace: int) -> Step:
@@ -103,7 +102,7 @@ def test_skips_lie_below_what_ends_before_them() -> None:
         sum(it.stop - it.start for it in found if it.first <= at <= it.last and it.last > it.first)
         for at in range(len(part.steps))
     )
-    assert placement(part).size <= alive + 4 * 100 + 5
+    assert part.placed().size <= alive + 4 * 100 + 5
 
 
 def test_a_step_that_writes_in_place_takes_nothing_of_the_arena() -> None:
@@ -112,5 +111,5 @@ def test_a_step_that_writes_in_place_takes_nothing_of_the_arena() -> None:
     cost = Cost(1, 1, Memory.beside(2 * shape.nbytes, 0), 1)
     only = Step(pool, "any", shape, shape, cost, 1.0, 0.0, ("",))
     part = DevicePart((Segment("cpu", 1, (only,)),), shape, hands_on=True)
-    assert placement(part).size == 0
-    assert placement(part).places[0][0].output is None
+    assert part.placed().size == 0
+    assert part.placed().places[0][0].output is None

@@ -10,7 +10,7 @@ from znni.core.shapes import Box, Vec3, offsets
 from znni.network.weights import Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.micro_batches import named
-from znni.plans.placement import StepPlace, placement
+from znni.plans.placement import StepPlace
 from znni.plans.primitive import Catalogue, Run
 from znni.plans.segments import Step
 
@@ -85,7 +85,7 @@ class Executor:
     def __init__(
         self, part: DevicePart, catalogue: Catalogue, weights: Weights, alignment: int
     ) -> None:
-        placed = placement(part, alignment)
+        placed = part.placed(alignment)
         self.arena_size = placed.size
         self._levels = tuple(
             (

@@ -13,6 +13,7 @@ from itertools import groupby
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import DeviceKind
+from znni.plans.placement import Placement, placement
 from znni.plans.segments import Segment, Step, segment_runs
 
 
@@ -116,9 +117,18 @@ class DevicePart:
         for step, held in self.held_beside():
             yield step, held + step.taken(in_place=self.writes_in_place(step))
 
+    def placed(self, alignment: int = 1) -> Placement:
+        """Return the places of all values in an arena, which begin at multiples of a number."""
+        return placement(self.segments, alignment, hands_on=self.hands_on)
+
     def working_peak(self) -> tuple[int, Step]:
-        """Return the peak bytes of arrays and workspace, and the step where the peak occurs."""
-        return max(((peak, step) for step, peak in self.peaks()), key=lambda item: item[0])
+        """Return the peak bytes of arrays and workspace, and the step where the peak occurs.
+
+        Gaps between values that cannot be placed without any are counted.
+        """
+        peak, step = max(((peak, step) for step, peak in self.peaks()), key=lambda item: item[0])
+        beside = self.first_input.nbytes + (self.output_shape.nbytes if self.hands_on else 0)
+        return max(peak, beside + self.placed().size), step
 
 
 def parts_of(segments: tuple[Segment, ...], patch_input: Shape5) -> tuple[DevicePart, ...]:

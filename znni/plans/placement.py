@@ -73,6 +73,7 @@ def placement(
     Args:
         segments: the segments, first to last.
         alignment: the bytes of which every array's beginning is a multiple.
+        hands_on: whether the last output lies in a tensor that is handed on.
     """
     stacks: tuple[list[_Value], list[_Value]] = ([], [])
     ends: dict[str, bool] = {}
