@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -145,3 +146,22 @@ def test_what_this_thread_raises_meanwhile_comes_after_an_earlier_error_of_a_lin
     with pytest.raises(RuntimeError, match="of this thread"), Lines([], []) as lines:
         lines.meanwhile(wait_and_fail)
     assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("here", [0, 1])
+def test_stages_are_let_go_of_without_the_garbage_collector(here: int) -> None:
+    """Their runner holds a device's memory, which the next plan is given."""
+    gc.collect()
+    gc.disable()
+    try:
+        runner = Item(0)
+        held = weakref.ref(runner)
+
+        def work(number: int) -> int:
+            return number + runner.number
+
+        run_stages(range(3), [work, work], here)
+        del work, runner
+        assert held() is None
+    finally:
+        gc.enable()

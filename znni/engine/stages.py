@@ -11,7 +11,6 @@ is made, and once where it is taken from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from threading import Condition, Lock, Thread
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -134,16 +133,18 @@ class Lines:
         self._errors: list[BaseException] = []
         self._handovers: list[Handover] = [source]
         self._threads: list[Thread] = []
-        self._here: list[Callable[[], None]] = []
+        # What runs in this thread. A bound method would make a cycle, which would keep the stages,
+        # and the memory of their arenas, until the garbage collector runs.
+        self._here: list[tuple[Work, Handover, Handover]] = []
         for stages, here in lines:
             between = [source, *(Handover() for _ in stages[1:]), _End()]
             self._handovers += between[1:]
             for index, stage in enumerate(stages):
-                run = partial(self._run, stage, *between[index : index + 2])
+                work = stage, between[index], between[index + 1]
                 if index == here:
-                    self._here.append(run)
+                    self._here.append(work)
                 else:
-                    self._threads.append(Thread(target=run))
+                    self._threads.append(Thread(target=self._run, args=work))
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -170,8 +171,8 @@ class Lines:
         Raises:
             BaseException: the first that was raised in a stage.
         """
-        for run in self._here:
-            run()
+        for work in self._here:
+            self._run(*work)
         _wait_for(self._threads)
         if self._errors:
             raise self._errors[0]
