@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -156,12 +157,10 @@ def test_stages_are_let_go_of_without_the_garbage_collector(here: int) -> None:
     try:
         runner = Item(0)
         held = weakref.ref(runner)
-
-        def work(number: int) -> int:
-            return number + runner.number
-
-        run_stages(range(3), [work, work], here)
-        del work, runner
+        stages = [partial(max, runner, key=id), partial(max, runner, key=id)]
+        del runner
+        run_stages(range(3), stages, here)
+        del stages
         assert held() is None
     finally:
         gc.enable()
