@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from znni.inference.verification import verify
     from znni.inference.viewing import view
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Inferer",
