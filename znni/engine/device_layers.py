@@ -23,7 +23,7 @@ from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.upload import Parts, Span, Upload
 from znni.machine.cuda import cupy, device_errors
-from znni.machine.device_arena import ALIGNMENT, DeviceArena, capacity_with_alignment
+from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, capacity_with_alignment
 from znni.network.weights import Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
@@ -109,7 +109,7 @@ class DeviceLayers:
                 cupy().cuda.Stream(non_blocking=True) for _ in range(2)
             )
             with self._compute:
-                self._executor = Executor(part, catalogue, weights, ALIGNMENT)
+                self._executor = Executor(part, catalogue, weights, ALIGNMENT, SPARE)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these

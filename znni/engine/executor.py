@@ -77,15 +77,16 @@ class Executor:
         catalogue: the primitives that the part names.
         weights: the network's weights.
         alignment: the bytes of which every array's beginning in the arena is a multiple.
+        spare: bytes of each step for the alignment of the arrays in its workspace.
 
     Attributes:
         arena_size: the bytes of the arena that holds the steps' places.
     """
 
     def __init__(
-        self, part: DevicePart, catalogue: Catalogue, weights: Weights, alignment: int
+        self, part: DevicePart, catalogue: Catalogue, weights: Weights, alignment: int, spare: int
     ) -> None:
-        placed = part.placed(alignment)
+        placed = part.placed(alignment, spare)
         self.arena_size = placed.size
         self._levels = tuple(
             (

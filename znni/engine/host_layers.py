@@ -14,7 +14,7 @@ from znni.engine.executor import Executor, Fragments, Measured, Prepared
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.upload import pinned
-from znni.machine.arena import Arena, output_into
+from znni.machine.arena import SPARE, Arena, output_into
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
@@ -59,14 +59,14 @@ class HostLayers:
         if part.hands_on:
             with device_errors(plan.gpu.name):
                 self._tensors = cycle([pinned(part.output_shape) for _ in range(2)])
-        self._executor = Executor(part, catalogue, weights, ALIGNMENT)
+        self._executor = Executor(part, catalogue, weights, ALIGNMENT, SPARE)
         self._on_gpu: DeviceArena | None = None
         if not part.uses_gpu:
-            self._arena = Arena(self._executor.arena_size)
+            self._arena = Arena(self._executor.arena_size, spare=0)
             return
         with device_errors(plan.gpu.name):
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
-            self._arena = Arena(self._executor.arena_size, page_locked=True)
+            self._arena = Arena(self._executor.arena_size, spare=0, page_locked=True)
             self._on_gpu = DeviceArena(part.gpu_working)
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
@@ -104,7 +104,7 @@ class HostLayers:
 
     def _call(self, prepared: Prepared, x: Float32) -> Float32:
         step, run, place = prepared
-        with self._arena.step(step.shape_out, *place):
+        with self._arena.step(*place):
             begun = time.perf_counter()
             y = run(x)
             self._measured(step, time.perf_counter() - begun)

@@ -12,7 +12,7 @@ import mmap
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -28,6 +28,7 @@ from znni.machine.detect import usable_cores
 from znni.network.weights import Float32
 
 SMALL = 64 * 1024  # bytes; malloc serves smaller arrays as well
+SPARE = 2048  # bytes that the alignment of a call's arrays takes at the most
 TOUCHED = 64 * 2**20  # bytes that a thread touches at a time
 
 _current: ContextVar[Arena | None] = ContextVar("_current", default=None)
@@ -66,9 +67,7 @@ def new_output(shape: tuple[int, ...]) -> Float32:
     if given is not None:
         return given
     arena = _current.get()
-    if arena:
-        arena.change_ends()
-    return _allocate(arena, shape, np.float32)
+    return arena.new_output(shape) if arena else _allocate(None, shape, np.float32)
 
 
 def workspace(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -116,7 +115,8 @@ class Arena:
     array comes on top of the capacity.
 
     Args:
-        capacity: bytes of the arrays alive at the same time; one page more is taken for alignment.
+        capacity: bytes of the arrays alive at the same time.
+        spare: bytes besides these, for the alignment of arrays.
         page_locked: True if a GPU copies to and from the arrays.
 
     Raises:
@@ -124,8 +124,10 @@ class Arena:
         cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many pages.
     """
 
-    def __init__(self, capacity: int, *, page_locked: bool = False) -> None:
-        self.capacity = (-(-capacity // mmap.PAGESIZE) + 1) * mmap.PAGESIZE
+    def __init__(
+        self, capacity: int, spare: int = mmap.PAGESIZE, *, page_locked: bool = False
+    ) -> None:
+        self.capacity = -(-(capacity + spare) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._pages = map_pages(self.capacity)
         self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
         self._lock = PageLock(self._pages) if page_locked else None
@@ -133,6 +135,7 @@ class Arena:
         self._freed: deque[tuple[int, int]] = deque()  # blocks whose arrays are gone, any thread
         self._outside = 0
         self._at_high_end = True
+        self._output: int | None = None
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -148,34 +151,42 @@ class Arena:
             _current.reset(token)
 
     @contextmanager
-    def step(
-        self, shape: tuple[int, ...], output: int | None, free: tuple[int, int]
-    ) -> Iterator[None]:
+    def step(self, output: int | None, free: tuple[int, int]) -> Iterator[None]:
         """Serve one call within a ``with`` block, at places that were decided before.
 
         Args:
-            shape: shape of the call's output.
             output: where the output begins, in bytes; None if it has a place elsewhere.
-            free: the first byte that is free for workspace, and the one after the last.
+            free: the first byte for output and workspace, and the one after the last.
         """
         self._free, self._freed, self._outside = [free], deque(), 0
+        self._output, self._at_high_end = output, output == free[0]
         token = _current.set(self)
         try:
-            with output_into(self._array(shape, output)) if output is not None else nullcontext():
-                yield
+            yield
         finally:
+            self._output = None
             _current.reset(token)
 
-    def _array(self, shape: tuple[int, ...], start: int) -> Float32:
-        """Return an array that begins at a byte of the arena."""
-        block = _Block(
-            self._address, start, start, 4 * prod(shape), self._lock or self._pages, deque()
-        )
-        return np.asarray(block).view(np.float32).reshape(shape)
+    def new_output(self, shape: tuple[int, ...]) -> Float32:
+        """Return the array of a call's output: at its place, or at the other end than the last."""
+        start, self._output = self._output, None
+        if start is None:
+            self._at_high_end = not self._at_high_end
+            return _allocate(self, shape, np.float32)
+        memory: Any = self._take_at(start, 4 * prod(shape))
+        return np.asarray(memory).view(np.float32).reshape(shape)
 
-    def change_ends(self) -> None:
-        """Allocate at the other end from now on."""
-        self._at_high_end = not self._at_high_end
+    def _take_at(self, start: int, nbytes: int) -> object:
+        """Return the memory at a byte; memory elsewhere if workspace is still there."""
+        self._collect()
+        stop = start + -(-nbytes // ALIGNMENT) * ALIGNMENT
+        for index, (low, high) in enumerate(self._free):
+            if low <= start and stop <= high:
+                rest = (low, start), (stop, high)
+                self._free[index : index + 1] = [piece for piece in rest if piece[0] < piece[1]]
+                pages = self._lock or self._pages
+                return _Block(self._address, start, stop, nbytes, pages, self._freed)
+        return self._take_outside(nbytes)
 
     def take(self, nbytes: int) -> object:
         """Return memory as an object with the buffer interface; it is freed with the last view."""

@@ -111,9 +111,14 @@ class DeviceArena:
         Args:
             shape: shape of the call's output.
             output: where the output begins, in bytes; None if it has a place elsewhere.
-            free: the first byte that is free for workspace, and the one after the last.
+            free: the first byte for output and workspace, and the one after the last.
         """
-        self._ends = TwoStacks(*free)
+        start, stop = free
+        if output == start:
+            start += -(-4 * prod(shape) // ALIGNMENT) * ALIGNMENT
+        elif output is not None:
+            stop = output
+        self._ends = TwoStacks(start, stop)
         taken = self.capacity - self._ends.size
         token = _current.set(self)
         try:

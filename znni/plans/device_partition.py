@@ -117,9 +117,9 @@ class DevicePart:
         for step, held in self.held_beside():
             yield step, held + step.taken(in_place=self.writes_in_place(step))
 
-    def placed(self, alignment: int = 1) -> Placement:
-        """Return the places of all values in an arena, which begin at multiples of a number."""
-        return placement(self.segments, alignment, hands_on=self.hands_on)
+    def placed(self, alignment: int = 1, spare: int = 0) -> Placement:
+        """Return the places of all values in an arena, with the arguments of ``placement``."""
+        return placement(self.segments, alignment, spare, hands_on=self.hands_on)
 
     def working_peak(self) -> tuple[int, Step]:
         """Return the peak bytes of arrays and workspace, and the step where the peak occurs.

@@ -18,7 +18,8 @@ class StepPlace(NamedTuple):
 
     Attributes:
         output: the beginning of the output; None if it lies in the tensor that is handed on.
-        free: the beginning and the end of the memory that is free for workspace.
+        free: the beginning and the end of the memory for output and workspace. The output lies at
+            one of these two ends. Workspace may lie there too before the output is made.
     """
 
     output: int | None
@@ -54,17 +55,23 @@ class _Value:
 
 
 class _Taken(NamedTuple):
-    """The memory taken while one step runs: the bytes at both ends, and the place of its output."""
+    """The memory that one step finds taken, and the end where its output goes.
+
+    Attributes:
+        low: the bytes taken from the beginning of the arena.
+        high: the bytes taken from its end.
+        at_high_end: whether the output goes to its end; None if it lies elsewhere.
+        nbytes: the bytes of the output.
+    """
 
     low: int
     high: int
-    output: int | None
-    at_high_end: bool
+    at_high_end: bool | None
     nbytes: int
 
 
 def placement(
-    segments: tuple[Segment, ...], alignment: int = 1, *, hands_on: bool = False
+    segments: tuple[Segment, ...], alignment: int = 1, spare: int = 0, *, hands_on: bool = False
 ) -> Placement:
     """Return places for all values that the steps of a device's segments make.
 
@@ -73,6 +80,7 @@ def placement(
     Args:
         segments: the segments, first to last.
         alignment: the bytes of which every array's beginning is a multiple.
+        spare: bytes of each step beside its workspace, for the alignment of the arrays in it.
         hands_on: whether the last output lies in a tensor that is handed on.
     """
     stacks: tuple[list[_Value], list[_Value]] = ([], [])
@@ -86,8 +94,9 @@ def placement(
             in_place = hands_on and last and step is segment.steps[-1]
             taken = _placed(step, in_place, stacks, ends, alignment)
             found[-1].append(taken)
-            workspace = _aligned(step.cost.memory.workspace, alignment)
-            size = max(size, taken.low + taken.high + workspace)
+            beside = _beside_output(step, in_place=taken.at_high_end is None)
+            needed = taken.nbytes + _aligned(beside, alignment) + spare
+            size = max(size, taken.low + taken.high + needed)
             _free(stacks, dying)
         if last:
             _free(stacks, (segment.steps[-1].gives,))
@@ -101,25 +110,34 @@ def _placed(
     ends: dict[str, bool],
     alignment: int,
 ) -> _Taken:
-    """Put a step's output on a stack, and return the memory taken while the step runs."""
-    output, at_high_end, nbytes = None, False, 0
-    if not in_place:
-        at_high_end = not ends.get(step.takes[-1], True)
-        ends[step.gives] = at_high_end
-        stack = stacks[at_high_end]
-        output = stack[-1].stop if stack else 0
-        nbytes = _aligned(step.shape_out.nbytes, alignment)
-        stack.append(_Value(step.gives, output + nbytes))
+    """Put a step's output on a stack, and return the memory that the step finds taken."""
     low, high = (stack[-1].stop if stack else 0 for stack in stacks)
-    return _Taken(low, high, output, at_high_end, nbytes)
+    if in_place:
+        return _Taken(low, high, None, 0)
+    at_high_end = not ends.get(step.takes[-1], True)
+    ends[step.gives] = at_high_end
+    nbytes = _aligned(step.shape_out.nbytes, alignment)
+    stacks[at_high_end].append(_Value(step.gives, (high if at_high_end else low) + nbytes))
+    return _Taken(low, high, at_high_end, nbytes)
+
+
+def _beside_output(step: Step, *, in_place: bool) -> int:
+    """Return the bytes that a step takes beside its input and output.
+
+    A primitive may make its output late, when some of its workspace is free again.
+    """
+    memory = step.cost.memory
+    if in_place:
+        return memory.workspace
+    return max(0, memory.working - step.shape_in.nbytes - step.shape_out.nbytes)
 
 
 def _place(taken: _Taken, size: int) -> StepPlace:
     """Return a step's place in an arena of ``size`` bytes."""
-    output = taken.output
-    if output is not None and taken.at_high_end:
-        output = size - output - taken.nbytes
-    return StepPlace(output, (taken.low, size - taken.high))
+    free = taken.low, size - taken.high
+    if taken.at_high_end is None:
+        return StepPlace(None, free)
+    return StepPlace(free[1] - taken.nbytes if taken.at_high_end else free[0], free)
 
 
 def _free(stacks: tuple[list[_Value], list[_Value]], names: tuple[str, ...]) -> None:
