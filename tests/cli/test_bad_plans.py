@@ -113,3 +113,23 @@ def test_a_plan_for_smaller_types() -> None:
 def test_a_plan_for_a_gpu() -> None:
     save_plan(lambda plan: plan["segments"][0].update(device="gpu"))
     assert "does not say which device its layers run on" in refused()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda plan: plan["segments"][0]["steps"][0].pop("takes"),
+        lambda plan: plan["segments"][-1]["steps"][-1].update(takes=["x"]),
+        lambda plan: plan["segments"][-1]["steps"][-1].update(takes=[""]),
+        lambda plan: plan["network"]["nodes"][1].update(inputs=[]),
+        lambda plan: plan["network"]["nodes"][1].update(inputs=["conv1", "conv1"]),
+        lambda plan: plan["network"].update(output="x"),
+        lambda plan: plan["segments"][0]["steps"][0].update(primitive={"pieces": []}),
+        lambda plan: plan["segments"][0]["steps"][0].update(
+            primitive={"pieces": [{"times": 0, "items": 1, "primitive": "conv"}]}
+        ),
+    ],
+)
+def test_a_plan_whose_graph_was_tampered_with(change: Callable[[dict[str, Any]], object]) -> None:
+    save_plan(change)
+    assert "plan" in refused()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -22,6 +22,7 @@ class Sum:
     """A join, which network files do not have yet."""
 
     name: str
+    arity: ClassVar[int] = 2
     stride: Vec3 = ONE
 
     def maps_from(self, first: int, second: int) -> int:
@@ -114,6 +115,8 @@ def test_joined_values_have_one_stride() -> None:
             "b",
             "nothing takes the output of layer 'a'; remove it",
         ),
+        ((Node(conv("a", 1, 1), ()),), "a", "layer a takes 1 value, but it is given 0"),
+        ((Node(conv(INPUT, 1, 1), (INPUT,)),), INPUT, "two layers named ''"),
         (
             (Node(conv("a", 1, 1), (INPUT,)), Node(conv("a", 2, 1), ("a",))),
             "a",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from statistics import median
+from unittest import mock
 
 import psutil
 import pytest
@@ -16,13 +17,16 @@ from devices import to_gpu
 from layers import CONVOLUTION, POOLED_CONVOLUTION, POOLING, Case, case_for, primitives_for
 
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.arena import output_into
-from znni.machine.arrays import Peak, peak_memory
+from znni.machine import device_arena
+from znni.machine.arena import SPARE, Arena, output_into
+from znni.machine.arrays import ALIGNMENT, Peak, peak_memory
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
 from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.plans.cost import Memory
+from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, UsesGpu
+from znni.plans.segments import Segment, Step
 
 # What the allocator, the interpreter and huge pages (2 MiB each) may add or hide, once.
 SLACK = 3 * 2**20
@@ -170,6 +174,43 @@ def as_promised(found: dict[str, tuple[int, int]]) -> bool:
         taken <= promised + SLACK and promised <= 1.15 * taken + SLACK
         for promised, taken in found.values()
     )
+
+
+def runs_in_its_place(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+    """A call finds room for all that it takes in the place that a plan gives it, and no more."""
+    case = case_for(primitive, layer, shape)
+    out = primitive.out_shape(case.layer, case.shape)
+    assert out is not None
+    cost = primitive.cost(case.layer, case.shape)
+    step = Step(case.layer, primitive.name, case.shape, out, cost, 1.0, 0.0, ("",))
+    part = DevicePart((Segment(primitive.device.kind, 1, (step,)),), case.shape)
+    run = primitive.build(case.layer, case.shape, case.weights)
+    if primitive.device.kind == "gpu":
+        placed = part.placed(device_arena.ALIGNMENT, device_arena.SPARE)
+        on_gpu = DeviceArena(placed.size, spare=0)
+        with on_gpu.step(out, *placed.places[0][0]):
+            run(to_gpu(case.x))
+        return
+    placed = part.placed(ALIGNMENT, SPARE)
+    arena = Arena(placed.size, spare=0)
+    with (
+        mock.patch.object(Arena, "_take_outside", side_effect=AssertionError("no room")),
+        arena.step(*placed.places[0][0]),
+    ):
+        run(case.x)
+
+
+@cases(CONVOLUTIONS)
+@pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
+def test_a_convolution_fits_its_place(primitive: Primitive, layer: Conv, shape: Shape5) -> None:
+    if not isinstance(primitive, UsesGpu):
+        runs_in_its_place(primitive, layer, shape)
+
+
+@cases(POOLINGS)
+@pytest.mark.parametrize("primitive", primitives_for(*POOLING))
+def test_a_pooling_fits_its_place(primitive: Primitive, layer: Pool, shape: Shape5) -> None:
+    runs_in_its_place(primitive, layer, shape)
 
 
 @cases(CONVOLUTIONS)

@@ -6,7 +6,7 @@ Weights are kept apart (``znni.network.weights``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
@@ -32,6 +32,7 @@ class Conv:
         InvalidInput: there are no maps, an extent is not positive, or the activation is unknown.
     """
 
+    arity: ClassVar[int] = 1  # the number of values that it takes
     name: str
     in_features: int
     out_features: int
@@ -103,6 +104,7 @@ class Pool:
         InvalidInput: an extent is not positive.
     """
 
+    arity: ClassVar[int] = 1  # the number of values that it takes
     name: str
     window: Vec3
 

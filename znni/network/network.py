@@ -47,11 +47,6 @@ class Node:
         """The name of the node and of its value."""
         return self.layer.name
 
-    @property
-    def is_convolution(self) -> bool:
-        """True if the node has weights."""
-        return isinstance(self.layer, Conv)
-
 
 @dataclass(frozen=True)
 class Network:
@@ -96,7 +91,7 @@ class Network:
     def __post_init__(self) -> None:
         if not self.convolutions:
             raise InvalidInput(f"network {self.name} has no convolution; give it at least one")
-        names = [node.name for node in self.nodes]
+        names = [INPUT, *(node.name for node in self.nodes)]
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise InvalidInput(f"network {self.name} has two layers named {name!r}; rename one")
@@ -214,4 +209,9 @@ def _maps_of(node: Node, maps: Mapping[str, int]) -> int:
     for name in node.inputs:
         if name not in maps:
             raise InvalidInput(f"layer {node.name} takes {name!r}, which no layer before it gives")
+    if len(node.inputs) != node.layer.arity:
+        raise InvalidInput(
+            f"layer {node.name} takes {counted(node.layer.arity, 'value')}, but it is given "
+            f"{len(node.inputs)}"
+        )
     return node.layer.maps_from(*(maps[name] for name in node.inputs))

@@ -170,7 +170,9 @@ def found(catalogue: Catalogue, chosen: Chosen) -> Primitive | None:
                 for piece in pieces
                 if piece.primitive in catalogue and min(piece.times, piece.items) > 0
             ]
-            return MicroBatches(tuple(made)) if 0 < len(made) == len(pieces) else None
+            devices = {piece.primitive.device.kind for piece in made}
+            alike = len(made) == len(pieces) and len(devices) == 1
+            return MicroBatches(tuple(made)) if alike else None
 
 
 def named(catalogue: Catalogue, chosen: Chosen) -> Primitive:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 from pydantic import TypeAdapter, ValidationError
@@ -208,7 +209,14 @@ class Plan:
 
 def _is_of_its_network(plan: Plan) -> bool:
     layers = tuple(layer for step in plan.steps for layer in step.layers)
-    return all(segment.steps for segment in plan.segments) and layers == plan.network.layers
+    if not all(segment.steps for segment in plan.segments) or layers != plan.network.layers:
+        return False
+    inputs = {node.name: node.inputs for node in plan.network.nodes}
+    return all(
+        step.takes == inputs[step.layers[0].name]
+        and all(inputs[b.name] == (a.name,) for a, b in pairwise(step.layers))
+        for step in plan.steps
+    )
 
 
 def _has_its_devices(plan: Plan) -> bool:
