@@ -2,7 +2,7 @@
 
 A block that cannot run here has a comment before it, ``<!-- not run: REASON -->``. One that needs a
 library that may be absent has ``<!-- needs: LIBRARY -->``. The program must still understand its
-commands. Examples are given ``volume``, an array.
+commands. Each example of Python stands by itself.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ def small_volume() -> NDArray[np.uint8]:
         return values
 
 
-def run(block: Block, names: dict[str, Any]) -> None:
-    """Run a block in this process; ``names`` are the variables of its document's examples."""
+def run(block: Block) -> None:
+    """Run a block in this process."""
     if block.language == "python":
-        exec(compile(block.code, str(block), "exec"), names)
+        exec(compile(block.code, str(block), "exec"), {"__name__": "example"})
         return
     for words in commands(block):
         check_understood(words, block)
@@ -155,10 +155,9 @@ RUN = sorted({block.document for block in BLOCKS if block.runs})
 @pytest.mark.parametrize("document", RUN, ids=lambda path: str(path.relative_to(ROOT)))
 @pytest.mark.usefixtures("folder")
 def test_what_a_document_says_works(document: Path) -> None:
-    names: dict[str, Any] = {"volume": small_volume()}
     for block in blocks_of(document):
         if block.runs:
-            run(block, names)
+            run(block)
 
 
 NOT_RUN = [block for block in BLOCKS if not block.runs]
@@ -190,7 +189,7 @@ def test_a_wrong_command_of_a_document_is_found() -> None:
         with pytest.raises(AssertionError, match=r"README\.md:1"):
             check_understood(shlex.split(wrong), said(wrong))
     with pytest.raises(AssertionError, match=r"README\.md:1"):
-        run(said("znni info absent.yaml\n"), {})
+        run(said("znni info absent.yaml\n"))
 
 
 def test_documents_have_blocks_of_both_kinds() -> None:

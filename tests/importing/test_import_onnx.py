@@ -177,6 +177,13 @@ def test_without_onnx_it_says_what_to_install(
         znni.import_network(tmp_path / "model.onnx", tmp_path / "net.yaml")
 
 
+def test_a_sentence_of_onnx_is_quoted_without_its_dot(tmp_path: Path) -> None:
+    onnx_or_skip()
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(InvalidInput, match=r"an ONNX model: [^;]*[^.;]; is it whole"):
+        znni.import_network(tmp_path / "model.onnx", tmp_path / "net.yaml")
+
+
 def test_a_slow_evaluator_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,7 +155,11 @@ ONLY_MODULES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Bent(nn.Conv3d(1, 1, 1)), "torch.export.export"),
 ]
 ONLY_PROGRAMS: list[tuple[Callable[[], Any], str]] = [
-    (Skip, "is read by 1.conv (aten.conv3d.default), 1 (aten.add.Tensor); skip"),
+    (
+        Skip,
+        "is read by 1.conv (aten.conv3d.default), 1 (aten.add.Tensor); skip connections and "
+        "branches cannot be represented, so U-Nets are not supported yet; ",
+    ),
     (lambda: Bent(nn.Conv3d(1, 1, 1)), "aten.neg.default) cannot be represented"),
     (lambda: nn.BatchNorm3d(1).train(), "training mode"),
     (lambda: nn.Dropout3d().train(), "training mode"),

@@ -137,7 +137,9 @@ def test_an_inferer_refuses(network: Network, weights: Weights) -> None:
     inferer = znni.Inferer(network, weights)
     for array, said in (
         (voxels((2, *VOLUME)), "2 maps"),
-        (voxels((*VOLUME, 1)), r"the maps: move it to the front"),
+        (voxels((*VOLUME, 1)), r"or \(maps, z, y, x\) .*the maps: move it to the front"),
+        (voxels((*VOLUME, 4)), r"the maps: move it to the front"),
+        (voxels((*VOLUME, 5)), r"for several maps$"),
         (voxels((2, 2, 2)), "field of view"),
         (np.full(VOLUME, np.nan), "holds nan at voxel z=0, y=0, x=0"),
         (voxels().tolist(), "a list"),

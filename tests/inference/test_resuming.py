@@ -131,6 +131,8 @@ def test_the_plan_is_that_which_the_run_began_with() -> None:
     assert "that is the plan of the unfinished output: give another one to go on with" in said
     said = refused(*RUN[:-2], "--threads", "2", "--out", "less.h5")
     assert "the plan is for 1 thread, not 2" in said
+    assert said.endswith(" finished blocks; a run with these changes goes on from there")
+    assert "the same command" not in said
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])

@@ -77,6 +77,10 @@ def _check_memory(plan: Plan) -> None:
             )
 
 
+# The most maps that images commonly have, such as red, green, blue and alpha.
+MOST_CHANNELS = 4
+
+
 def check_features(volume: Volume, network: Network) -> None:
     """Check that a volume has as many maps as the network takes.
 
@@ -85,9 +89,10 @@ def check_features(volume: Volume, network: Network) -> None:
     """
     if volume.features != network.in_features:
         last = " (the last axis looks like the maps: move it to the front)"
+        maps_last = volume.size.x <= MOST_CHANNELS or volume.size.x == network.in_features
         raise InvalidInput(
             f"the volume has {counted(volume.features, 'map')} and network {network.name} takes "
-            f"{network.in_features}; axes are (z, y, x), or (f, z, y, x) for several maps"
+            f"{network.in_features}; axes are (z, y, x), or (maps, z, y, x) for several maps"
             + last
-            * (volume.features > 1 and volume.size.x == network.in_features)
+            * (volume.features > 1 and maps_last)
         )

@@ -10,7 +10,9 @@ from typing import Generic, TypeVar
 from znni.core.errors import InvalidInput
 from znni.importing.checks import CHAIN
 
-NO_BRANCHES = f"skip connections and branches cannot be represented; {CHAIN}"
+NO_BRANCHES = (
+    "skip connections and branches cannot be represented, so U-Nets are not supported yet; " + CHAIN
+)
 
 Details = TypeVar("Details")
 

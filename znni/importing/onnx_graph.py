@@ -42,7 +42,7 @@ def read_onnx(path: Path) -> Found:
     except InvalidInput:
         raise
     except Exception as error:  # protobuf, the checker and onnx have errors of their own
-        problem = str(error).strip().split("\n")[0]
+        problem = str(error).strip().split("\n")[0].rstrip(".")
         raise InvalidInput(
             f"cannot be read as an ONNX model: {problem}; is it whole (with any file of weights "
             f"beside it)? export it again"

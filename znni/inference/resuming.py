@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from hashlib import sha256
 
-from znni.core.errors import InvalidInput, Unreadable, UnusableValues, option
+from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
 from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
@@ -20,6 +20,9 @@ from znni.plans.plan import Plan
 from znni.volumes.fingerprint import DIGITS, fingerprint
 
 log = logging.getLogger("znni")
+
+# Advice after an error that the same command would meet again.
+CHANGED_COMMAND = "a run with these changes goes on from there"
 
 
 def identified(asked: Request, weights: Weights) -> NewOutput:
@@ -129,6 +132,8 @@ def way_on(error: BaseException) -> str:
             f"{SAME_COMMAND}, if the input is as it was when that began, its time of change "
             f"included (cp -p keeps it)"
         )
+    if isinstance(error, InvalidInput | DoesNotFit):
+        return CHANGED_COMMAND
     return SAME_COMMAND
 
 
