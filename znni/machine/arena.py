@@ -1,9 +1,9 @@
 """Host memory shared by a patch's arrays, so that the system provides each page only once.
 
 The first touch of a page costs more than many passes over it: the system must find it and clear
-it. An arena keeps its pages between arrays. It is filled from both ends. Each layer's output goes
-to the opposite end from its input, and workspace goes next to the input. So whatever is freed
-first lies innermost, and the free memory between the ends stays in one piece.
+it. An arena keeps its pages between arrays. Within a patch, ``step`` serves each call at the places
+that a plan decided (``znni.plans.placement``). A call alone, as of a benchmark, is served by
+``in_use``: its output goes to one end, and its workspace to the same.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """GPU memory shared by a patch's arrays: one allocation of the size that a plan promises.
 
-A GPU has no pages to fall back on, so the free memory must stay in one piece. The arrays of a patch
-nest. Each layer's output goes to the opposite end from its input, and workspace goes next to the
-last array there. The last array taken at an end is freed first. So a stack at each end holds them
-all, and the free memory lies between the two.
+A GPU has no pages to fall back on, so the free memory must stay in one piece. Within a patch,
+``step`` serves each call at the places that a plan decided (``znni.plans.placement``). What a call
+takes beside its output nests: the last array taken is freed first.
 """
 
 from __future__ import annotations
