@@ -31,7 +31,7 @@ from znni.inference.request import Request
 from znni.network.weights import Weights
 from znni.volumes import block_checks
 from znni.volumes.hdf5 import output as hdf5_output
-from znni.volumes.ledger import Ledger, checksum_of
+from znni.volumes.ledger_entries import Ledger, checksum_of
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, ledger_name
 from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import partial_name

@@ -19,7 +19,7 @@ from znni.core.shapes import Vec3
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 from znni.plans.plan_file import save_plans
-from znni.volumes.ledger import parse
+from znni.volumes.ledger_entries import parse
 
 ZNNI = (sys.executable, "-c", "from znni.cli import main; main()")
 RAM = 4 << 30

@@ -27,7 +27,7 @@ from znni.calibration.choice import measurements_of
 from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.io_rates import handling_times
 from znni.calibration.measure import Workbench
-from znni.calibration.run_overhead import run_overhead
+from znni.calibration.overhead_figures import run_overhead
 from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
 from znni.core.options import Costs, PlanOptions

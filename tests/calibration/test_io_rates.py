@@ -19,7 +19,7 @@ from znni.calibration.io_rates import (
     handling_times,
     measure_handling,
 )
-from znni.calibration.run_overhead import run_overhead
+from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import OutputType, Stored
 from znni.core.shapes import Vec3

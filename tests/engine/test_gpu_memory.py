@@ -23,7 +23,7 @@ from znni.engine.patch import PatchRunner
 from znni.machine.detect import detect_machine
 from znni.primitives.catalogue import catalogue
 from znni.plans.primitive import on_device
-from znni.calibration.run_overhead import run_overhead
+from znni.calibration.overhead_figures import run_overhead
 from znni.network.weights import random_weights
 
 def free():

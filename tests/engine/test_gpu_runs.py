@@ -17,7 +17,7 @@ from random_plans import any_plan, random_volume, run
 
 import znni
 from planner.exhaustive import Search
-from znni.calibration.run_overhead import run_overhead
+from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3

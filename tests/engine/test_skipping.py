@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from random_networks import networks
 
 import znni
-from znni.calibration.run_overhead import PROCESS_BYTES
+from znni.calibration.overhead_figures import PROCESS_BYTES
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.skipping import MASK_BYTES, Skipped, is_constant, mask_pieces, of_constant

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from planner.exhaustive import Search
 from planner.limits import memory_of_run
-from znni.calibration.run_overhead import PROCESS_BYTES, run_overhead
+from znni.calibration.overhead_figures import PROCESS_BYTES, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices, DeviceChoice
 from znni.core.shapes import Vec3

@@ -27,7 +27,7 @@ from bench.same_output import difference
 from znni.core.errors import InvalidInput
 from znni.inference import api
 from znni.plans.plan_file import save_plans
-from znni.volumes.ledger import checksum_of
+from znni.volumes.ledger_entries import checksum_of
 from znni.volumes.locate import open_volume, read_ledger
 
 SCRIPT = SUPPORT / "killed_runs.py"

@@ -19,7 +19,7 @@ from small_disk import small_disk
 
 from bench.same_output import difference
 from znni.volumes.hdf5.chunks import ChunkWriter
-from znni.volumes.ledger import parse
+from znni.volumes.ledger_entries import parse
 from znni.volumes.zarr.chunks import ZarrChunks
 
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")

@@ -18,7 +18,7 @@ from znni.core.shapes import Box, Vec3
 from znni.inference.verification import compared
 from znni.volumes.block_checks import check_blocks
 from znni.volumes.hdf5.output import LEDGER
-from znni.volumes.ledger import Ledger
+from znni.volumes.ledger_entries import Ledger
 from znni.volumes.locate import open_volume, read_ledger
 
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml")

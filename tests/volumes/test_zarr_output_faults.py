@@ -29,7 +29,7 @@ from znni.core.shapes import Box, Vec3
 from znni.volumes.locate import open_volume
 from znni.volumes.partial_file import hold
 from znni.volumes.partial_folder import PartialFolder
-from znni.volumes.remote_folder import RemoteFolder
+from znni.volumes.remote_output import RemoteFolder
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "memory_files")
 

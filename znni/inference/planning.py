@@ -16,7 +16,7 @@ from planner.limits import memory_of_run, time_of_run
 from planner.sweeps import Views, views
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.io_rates import handling_times
-from znni.calibration.run_overhead import run_overhead
+from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import (
     ANYTHING,

@@ -22,7 +22,7 @@ from znni.network.network_file import network_from_text, network_text
 from znni.network.weights import Weights, weights_again, weights_for
 from znni.volumes.array import ArrayLike
 from znni.volumes.fingerprint import fingerprint
-from znni.volumes.ledger import Ledger
+from znni.volumes.ledger_entries import Ledger
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import StoredVolume
 

@@ -15,7 +15,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Sink, Volume
 from znni.volumes.io_threads import beside
-from znni.volumes.ledger import Ledger, block_entry, checksum_of, damage_entry
+from znni.volumes.ledger_entries import Ledger, block_entry, checksum_of, damage_entry
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.stored import reason
 

@@ -29,7 +29,7 @@ class Writer:
         begun: returns the state of an output at a path or URL; changes nothing, and raises the
             errors of ``create``.
         create: makes a new output, or opens an unfinished one to continue it.
-        ledger: returns the text of an output's ledger (``ledger.py``), or nothing if it has none.
+        ledger: returns the text of an output's ledger (``ledger_entries.py``), or nothing.
     """
 
     begun: Callable[[str, NewOutput], Begun]

@@ -15,7 +15,14 @@ from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.text import counted
 from znni.core.volume import NewOutput
-from znni.volumes.ledger import Ledger, changes_entry, identity_entry, line, parse, plan_entry
+from znni.volumes.ledger_entries import (
+    Ledger,
+    changes_entry,
+    identity_entry,
+    line,
+    parse,
+    plan_entry,
+)
 from znni.volumes.partial_file import write_all
 
 # Properties that differ if one of some others does: values are sampled where the input is read.

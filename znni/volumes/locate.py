@@ -12,7 +12,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.volume import Begun, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.formats import Format, Writer, check_plain, formats
-from znni.volumes.ledger import Ledger, parse
+from znni.volumes.ledger_entries import Ledger, parse
 from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
 

@@ -14,7 +14,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.io_threads import at_once, finish, mapped
 from znni.volumes.partial_folder import PartialFolder
-from znni.volumes.remote_folder import RemoteFolder
+from znni.volumes.remote_output import RemoteFolder
 from znni.volumes.zarr.encoding import Encoded, encoder, file_of
 
 ZERO = Vec3(0, 0, 0)

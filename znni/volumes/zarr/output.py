@@ -18,7 +18,7 @@ from znni.volumes.formats import chunk_extents, library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
 from znni.volumes.partial_file import check_room, partial_name, refused_at
 from znni.volumes.partial_folder import PartialFolder, check_folder
-from znni.volumes.remote_folder import RemoteFolder, check_url
+from znni.volumes.remote_output import RemoteFolder, check_url
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.encoding import compressors

@@ -10,7 +10,7 @@ from fakes import gpu, machine
 
 import znni
 from planner.overhead import OverheadSeconds
-from znni.calibration.run_overhead import run_overhead
+from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Stored
 from znni.core.shapes import Vec3
