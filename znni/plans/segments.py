@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from znni.core.shapes import Shape5, Vec3
@@ -121,7 +122,7 @@ class Segment:
     sub_batch: int
     steps: tuple[Step, ...]
 
-    @property
+    @cached_property
     def dying(self) -> tuple[tuple[str, ...], ...]:
         """The values that no later step takes, for each step.
 
@@ -135,7 +136,7 @@ class Segment:
             for index, step in enumerate(self.steps)
         )
 
-    @property
+    @cached_property
     def plain_windows(self) -> tuple[Vec3, ...]:
         """The windows of the pools that give one fragment per run."""
         return tuple(step.pool.window for step in self.steps if step.pool and step.pools_plainly)
