@@ -177,6 +177,11 @@ def is_extent(value: object) -> bool:
     return isinstance(value, SupportsIndex) and value.__index__() >= 1
 
 
+def round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple that is no less than a number."""
+    return -(-number // multiple) * multiple
+
+
 def valid_convolution(size: Vec3, kernel: Vec3) -> Vec3 | None:
     """Return the output size of a valid convolution, or None if the kernel exceeds the input."""
     return size - kernel + 1 if kernel.within(size) else None

@@ -21,6 +21,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from znni.core.shapes import round_up
 from znni.core.text import in_units
 from znni.machine.arrays import ALIGNMENT, empty_aligned
 from znni.machine.cuda import cupy
@@ -127,7 +128,7 @@ class Arena:
     def __init__(
         self, capacity: int, spare: int = mmap.PAGESIZE, *, page_locked: bool = False
     ) -> None:
-        self.capacity = -(-(capacity + spare) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.capacity = round_up(capacity + spare, mmap.PAGESIZE)
         self._pages = map_pages(self.capacity)
         self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
         self._lock = PageLock(self._pages) if page_locked else None
@@ -179,7 +180,7 @@ class Arena:
     def _take_at(self, start: int, nbytes: int) -> object:
         """Return the memory at a byte; memory elsewhere if workspace is still there."""
         self._collect()
-        stop = start + -(-nbytes // ALIGNMENT) * ALIGNMENT
+        stop = start + round_up(nbytes, ALIGNMENT)
         for index, (low, high) in enumerate(self._free):
             if low <= start and stop <= high:
                 rest = (low, start), (stop, high)
@@ -190,7 +191,7 @@ class Arena:
 
     def take(self, nbytes: int) -> object:
         """Return memory as an object with the buffer interface; it is freed with the last view."""
-        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        size = round_up(nbytes, ALIGNMENT)
         self._collect()
         candidates = reversed(self._free) if self._at_high_end else iter(self._free)
         found = next((piece for piece in candidates if piece[1] - piece[0] >= size), None)
@@ -236,7 +237,7 @@ class Arena:
         """Return the whole pages of a free piece to the system."""
         if self._lock:
             return
-        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        first = round_up(start, mmap.PAGESIZE)
         last = stop // mmap.PAGESIZE * mmap.PAGESIZE
         if first < last:
             self._pages.madvise(mmap.MADV_DONTNEED, first, last - first)

@@ -17,6 +17,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import DTypeLike
 
+from znni.core.shapes import round_up
 from znni.machine.arena import given_output, output_into
 from znni.machine.cuda import cupy
 
@@ -114,7 +115,7 @@ class DeviceArena:
         """
         start, stop = free
         if output == start:
-            start += -(-4 * prod(shape) // ALIGNMENT) * ALIGNMENT
+            start += round_up(4 * prod(shape), ALIGNMENT)
         elif output is not None:
             stop = output
         self._ends = TwoStacks(start, stop)
@@ -175,7 +176,7 @@ def for_now() -> Iterator[None]:
 
 def capacity_with_alignment(nbytes: int, spare: int = SPARE) -> int:
     """Return the bytes of an arena for arrays of that many bytes, with what alignment takes."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT + spare
+    return round_up(nbytes, ALIGNMENT) + spare
 
 
 class Block:
@@ -222,7 +223,7 @@ class TwoStacks:
                 stack.pop()
         start = self._low[-1].stop if self._low else self._start
         stop = self._high[-1].start if self._high else self._stop
-        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        size = round_up(nbytes, ALIGNMENT)
         if size > stop - start:
             raise RuntimeError(
                 f"{nbytes} bytes are taken and {stop - start} of {self.size} are free: a "

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from znni.core.shapes import round_up
 from znni.plans.segments import Segment, Step
 
 
@@ -95,7 +96,7 @@ def placement(
             taken = _placed(step, in_place, stacks, ends, alignment)
             found[-1].append(taken)
             beside = _beside_output(step, in_place=taken.at_high_end is None)
-            needed = taken.nbytes + _aligned(beside, alignment) + spare
+            needed = taken.nbytes + round_up(beside, alignment) + spare
             size = max(size, taken.low + taken.high + needed)
             _free(stacks, dying)
         if last:
@@ -116,7 +117,7 @@ def _placed(
         return _Taken(low, high, None, 0)
     at_high_end = not ends.get(step.takes[-1], True)
     ends[step.gives] = at_high_end
-    nbytes = _aligned(step.shape_out.nbytes, alignment)
+    nbytes = round_up(step.shape_out.nbytes, alignment)
     stacks[at_high_end].append(_Value(step.gives, (high if at_high_end else low) + nbytes))
     return _Taken(low, high, at_high_end, nbytes)
 
@@ -147,7 +148,3 @@ def _free(stacks: tuple[list[_Value], list[_Value]], names: tuple[str, ...]) -> 
             value.alive = value.alive and value.name not in names
         while stack and not stack[-1].alive:
             stack.pop()
-
-
-def _aligned(nbytes: int, alignment: int) -> int:
-    return -(-nbytes // alignment) * alignment
