@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import lcm
 from pathlib import Path
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
-from znni.network.layers import Conv, Layer
+from znni.network.layers import Affine, Conv, ConvTranspose, Layer, Pool, Weighted
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,12 @@ class Network:
             raise InvalidInput(
                 f"network {self.name}: nothing takes the output of layer {unused[0]!r}; remove it"
             )
+        if self.is_exact and self.strides[self.output] != Vec3(1, 1, 1):
+            raise InvalidInput(
+                f"network {self.name}: a sample of its output spans {self.strides[self.output]} "
+                f"voxels; end it with upsampling to the input's resolution, or use only "
+                f"convolutions without padding and max-pooling, which can give every voxel"
+            )
 
     @cached_property
     def maps(self) -> dict[str, int]:
@@ -128,6 +135,21 @@ class Network:
         return tuple(node.layer for node in self.nodes)
 
     @cached_property
+    def is_exact(self) -> bool:
+        """True if the output is that of one evaluation over the whole volume.
+
+        Otherwise the network is slid over the volume, and gives its output for every voxel.
+        """
+        return not all(isinstance(layer, Conv | Pool) and layer.is_dense for layer in self.layers)
+
+    @cached_property
+    def weighted(self) -> tuple[Weighted, ...]:
+        """The layers with weights, in the order of the nodes."""
+        return tuple(
+            layer for layer in self.layers if isinstance(layer, Conv | ConvTranspose | Affine)
+        )
+
+    @cached_property
     def convolutions(self) -> tuple[Conv, ...]:
         """The convolutions, in the order of the nodes."""
         return tuple(layer for layer in self.layers if isinstance(layer, Conv))
@@ -140,7 +162,7 @@ class Network:
     @cached_property
     def parameters(self) -> int:
         """The number of weights and biases."""
-        return sum(conv.parameters for conv in self.convolutions)
+        return sum(layer.parameters for layer in self.weighted)
 
     @cached_property
     def total_pooling(self) -> Vec3:
@@ -154,15 +176,31 @@ class Network:
 
     @cached_property
     def strides(self) -> dict[str, Vec3]:
-        """The distance in voxels between neighbouring samples of each value, by name."""
+        """The distance in voxels between neighbouring samples of each value, by name.
+
+        Raises:
+            InvalidInput: a layer joins values with different distances, or upsamples too far.
+        """
         strides = {INPUT: Vec3(1, 1, 1)}
         for node in self.nodes:
             taken = {strides[name] for name in node.inputs}
             if len(taken) > 1:
                 apart = " and ".join(f"{name!r} ({strides[name]})" for name in node.inputs)
                 raise InvalidInput(f"layer {node.name} joins {apart}, whose strides differ")
-            strides[node.name] = taken.pop() * node.layer.stride
+            strides[node.name] = node.layer.scaled(taken.pop())
         return strides
+
+    @cached_property
+    def alignment(self) -> Vec3:
+        """The voxels at whose multiples blocks may begin, so that all lattices keep their phase."""
+        if not self.is_exact:
+            return Vec3(1, 1, 1)
+        return Vec3(*(lcm(*axis) for axis in zip(*self.strides.values(), strict=True)))
+
+    @property
+    def granularity(self) -> Vec3:
+        """The voxels of which the extents of a patch are multiples."""
+        return self.alignment if self.is_exact else self.total_pooling
 
     def regions(self, output: Vec3) -> dict[str, Box]:
         """Return the voxels at which each value must be known for a block of dense output.
@@ -176,6 +214,8 @@ class Network:
         """
         regions = {self.output: Box(Vec3(0, 0, 0), output)}
         for node in reversed(self.nodes):
+            if not isinstance(node.layer, Conv | Pool):
+                raise ValueError(f"network {self.name} is exact; use block_geometry")
             for name in node.inputs:
                 needed = node.layer.needs(regions[node.name], self.strides[name])
                 known = regions.get(name)
@@ -209,9 +249,8 @@ def _maps_of(node: Node, maps: Mapping[str, int]) -> int:
     for name in node.inputs:
         if name not in maps:
             raise InvalidInput(f"layer {node.name} takes {name!r}, which no layer before it gives")
-    if len(node.inputs) != node.layer.arity:
-        raise InvalidInput(
-            f"layer {node.name} takes {counted(node.layer.arity, 'value')}, but it is given "
-            f"{len(node.inputs)}"
-        )
+    arity = node.layer.arity
+    if len(node.inputs) != arity and (arity is not None or len(node.inputs) < 2):
+        takes = "2 or more values" if arity is None else counted(arity, "value")
+        raise InvalidInput(f"layer {node.name} takes {takes}, but it is given {len(node.inputs)}")
     return node.layer.maps_from(*(maps[name] for name in node.inputs))

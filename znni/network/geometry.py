@@ -1,0 +1,208 @@
+"""Exact networks: the samples of every value, over the whole volume and in one block of it.
+
+The output of an exact network is that of one evaluation over the whole volume. Every value is an
+array of samples, whose sizes follow from the volume's extents as in PyTorch. A block of output
+depends on a box of samples of every value. Where that box reaches beyond the value, it holds zeros.
+
+Along an axis, a block either spans the whole volume or is cut from it. A whole axis needs no
+samples beyond the values, and their zeros are part of the plan. Blocks of a cut axis begin at
+multiples of the network's alignment. So all of them have the same shapes, those at the volume's
+faces too, whose zeros are set when they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.network.layers import Add, Concat, Multiply, Pool
+from znni.network.network import INPUT, Network, Node
+
+ZERO = Vec3(0, 0, 0)
+
+# Volumes of so many periods are large enough for every value to have samples.
+MANY_PERIODS = 4096
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The samples of one value in a block, counted from the first sample of the whole value.
+
+    If the block's first voxel is ``v``, its samples are ``v / stride`` further on.
+
+    Attributes:
+        stored: the samples that the block holds. Those beyond the whole value are zero.
+        computed: the samples that the value's node computes.
+    """
+
+    stored: Box
+    computed: Box
+
+    @property
+    def inner(self) -> Box:
+        """The computed samples, counted from the first stored one."""
+        return self.computed.shifted(ZERO - self.stored.start)
+
+
+@dataclass(frozen=True)
+class BlockGeometry:
+    """The samples of all values in a block whose first voxel is 0.
+
+    Attributes:
+        frames: the samples of each value, by name.
+        reads: the samples of each of its inputs that a node reads, by the node's name.
+        sizes: the samples of each whole value, by name.
+    """
+
+    frames: Mapping[str, Frame]
+    reads: Mapping[str, tuple[Box, ...]]
+    sizes: Mapping[str, Vec3]
+
+    def inside(self, name: str, shift: Vec3) -> Box:
+        """Return the computed samples of a value that lie within the whole value.
+
+        Args:
+            name: the value's name.
+            shift: the value's samples before the block.
+
+        Returns:
+            a box counted from the first stored sample. It may be empty.
+        """
+        frame = self.frames[name]
+        whole = Box(ZERO, self.sizes[name]).shifted(ZERO - shift)
+        start = frame.computed.start.maximum(whole.start).minimum(frame.computed.stop)
+        stop = frame.computed.stop.minimum(whole.stop).maximum(start)
+        return Box(start, stop).shifted(ZERO - frame.stored.start)
+
+
+def whole_sizes(network: Network, whole: Vec3) -> dict[str, Vec3]:
+    """Return the samples per axis of every value over the whole volume.
+
+    Args:
+        network: an exact network.
+        whole: the extents of its input.
+    """
+    sizes = {INPUT: whole}
+    for node in network.nodes:
+        sizes[node.name] = node.layer.size_from(*(sizes[name] for name in node.inputs))
+    return sizes
+
+
+@lru_cache(maxsize=256)
+def phase(network: Network) -> Vec3:
+    """Return the remainder of the input's extents, by the alignment, that suits the network.
+
+    With these extents, poolings drop no sample, and joins crop as little as possible.
+
+    Raises:
+        InvalidInput: no extents suit: values that are joined differ in size.
+    """
+    return Vec3(*(_axis_phase(network, axis) for axis in range(3)))
+
+
+def _axis_phase(network: Network, axis: int) -> int:
+    period = network.alignment[axis]
+    found = min(range(period), key=lambda rest: (*_misfit(network, axis, rest), rest))
+    dropped, _ = _misfit(network, axis, found)
+    if dropped:
+        raise InvalidInput(
+            f"network {network.name} drops samples along {'zyx'[axis]} for every extent of its "
+            f"input, so blocks of it cannot be joined; give poolings whose windows tile their input"
+        )
+    return found
+
+
+def _misfit(network: Network, axis: int, rest: int) -> tuple[int, int]:
+    """Return the samples that poolings drop, and those that joins crop, along an axis."""
+    sizes = whole_sizes(network, network.alignment * MANY_PERIODS + rest)
+    dropped = cropped = 0
+    for node in network.nodes:
+        taken = [sizes[name][axis] for name in node.inputs]
+        if isinstance(node.layer, Pool):
+            padded = taken[0] + node.layer.padding.total[axis]
+            dropped += (padded - node.layer.window[axis]) % node.layer.stride[axis]
+        cropped += sum(taken) - len(taken) * min(taken)
+    return dropped, cropped
+
+
+@lru_cache(maxsize=256)
+def context(network: Network) -> Vec3:
+    """Return the voxels per axis that the output has fewer than the input.
+
+    Raises:
+        InvalidInput: the output has more voxels than the input.
+    """
+    whole = network.alignment * MANY_PERIODS + phase(network)
+    lost = whole - whole_sizes(network, whole)[network.output]
+    if min(lost) < 0:
+        raise InvalidInput(
+            f"network {network.name} gives more voxels than it takes (by {ZERO - lost} per axis); "
+            f"correct the padding of its layers"
+        )
+    return lost
+
+
+def whole_input(network: Network, volume: Vec3) -> Vec3:
+    """Return the least extents of an input that suits the network and holds a volume.
+
+    Args:
+        network: an exact network.
+        volume: the extents to hold.
+    """
+    period, rest = network.alignment, phase(network)
+    whole = rest + (volume - rest).ceil_div(period) * period
+    while any(min(size) < 1 for size in whole_sizes(network, whole).values()):
+        whole += period
+    return whole
+
+
+@lru_cache(maxsize=1024)
+def block_geometry(network: Network, patch: Vec3, whole: Vec3) -> BlockGeometry:
+    """Return the samples of all values for a block of output.
+
+    Args:
+        network: an exact network.
+        patch: the output voxels of the block. An axis as long as the whole output is not cut.
+        whole: the extents of the network's input over the whole volume.
+    """
+    sizes = whole_sizes(network, whole)
+    out = sizes[network.output]
+    uncut = Vec3(*(int(extent >= limit) for extent, limit in zip(patch, out, strict=True)))
+    needed = {network.output: Box(ZERO, patch.minimum(out))}
+    frames: dict[str, Frame] = {}
+    reads: dict[str, tuple[Box, ...]] = {}
+    for node in reversed(network.nodes):
+        stored = needed[node.name]
+        computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
+        frames[node.name] = Frame(stored.hull(computed), computed)
+        taken = node.layer.reads(computed)
+        read = []
+        for name, crop in zip(node.inputs, _crops(node, sizes), strict=True):
+            box = taken.shifted(crop)
+            if node.layer.sees_edges:
+                box = _clipped(box, sizes[name], uncut)
+            read.append(box)
+            needed[name] = needed[name].hull(box) if name in needed else box
+        reads[node.name] = tuple(read)
+    frames[INPUT] = Frame(needed[INPUT], needed[INPUT])
+    return BlockGeometry(frames, reads, sizes)
+
+
+def _clipped(box: Box, size: Vec3, uncut: Vec3) -> Box:
+    """Return the part of a box within a whole value, along the axes that are not cut."""
+    start, stop = box.start.maximum(ZERO), box.stop.minimum(size)
+    return Box(
+        Vec3(*(s if u else b for s, b, u in zip(start, box.start, uncut, strict=True))),
+        Vec3(*(s if u else b for s, b, u in zip(stop, box.stop, uncut, strict=True))),
+    )
+
+
+def _crops(node: Node, sizes: Mapping[str, Vec3]) -> list[Vec3]:
+    """Return the first sample of each input that a node uses: joins crop to the centre."""
+    if not isinstance(node.layer, Concat | Add | Multiply):
+        return [ZERO] * len(node.inputs)
+    made = node.layer.size_from(*(sizes[name] for name in node.inputs))
+    return [(sizes[name] - made) // 2 for name in node.inputs]

@@ -1,0 +1,179 @@
+"""Layers that compute each voxel from the same voxel of their inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.network.activations import LEAKY_SLOPE, Activation, check_activation
+from znni.network.convolutions import check_maps
+from znni.network.layer_checks import check_count
+
+
+class SameVoxel:
+    """The geometry of layers whose output has the samples of their inputs."""
+
+    arity: ClassVar[int | None] = 1
+    sees_edges: ClassVar[bool] = False
+    is_dense: ClassVar[bool] = False
+
+    def scaled(self, scale: Vec3) -> Vec3:
+        """Return the voxels per sample of the output: those of the input."""
+        return scale
+
+    def reads(self, box: Box) -> Box:
+        """Return the samples of each input that a box of samples of the output depends on."""
+        return box
+
+    def rounded(self, box: Box) -> Box:
+        """Return the smallest box around another that the layer can compute."""
+        return box
+
+    def size_from(self, *sizes: Vec3) -> Vec3:
+        """Return the output's samples per axis: as many as the smallest input has."""
+        smallest = sizes[0]
+        for size in sizes[1:]:
+            smallest = smallest.minimum(size)
+        return smallest
+
+    def local_size(self, size: Vec3) -> Vec3:
+        """Return the output's samples per axis for a stored input."""
+        return size
+
+
+@dataclass(frozen=True)
+class Affine(SameVoxel):
+    """A factor and a shift for each map, and an activation: a batch norm that cannot be folded.
+
+    Attributes:
+        name: the name, unique within the network; it also names the weights.
+        features: the number of maps.
+        activation: the function applied to the result.
+        slope: the factor of ``leaky_relu`` for negative values.
+
+    Raises:
+        InvalidInput: there are no maps, or the activation is unknown.
+    """
+
+    name: str
+    features: int
+    activation: Activation = "identity"
+    slope: float = LEAKY_SLOPE
+    kind: Literal["affine"] = field(default="affine", repr=False)
+
+    def __post_init__(self) -> None:
+        check_count(f"layer {self.name}: features", self.features)
+        check_activation(f"layer {self.name}", self.activation)
+
+    @property
+    def local(self) -> Affine:
+        """The layer for a block: the same."""
+        return self
+
+    @property
+    def out_features(self) -> int:
+        """The number of output maps."""
+        return self.features
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the output maps for an input of that many maps.
+
+        Raises:
+            InvalidInput: the layer takes another number of maps.
+        """
+        check_maps(self.name, self.features, maps[0])
+        return self.features
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """The shape of the factors: one for each map."""
+        return (self.features,)
+
+    @property
+    def parameters(self) -> int:
+        """The number of factors and shifts."""
+        return 2 * self.features
+
+
+@dataclass(frozen=True)
+class Concat(SameVoxel):
+    """The maps of several values, one after the other."""
+
+    arity: ClassVar[int | None] = None
+    name: str
+    kind: Literal["concat"] = field(default="concat", repr=False)
+
+    @property
+    def local(self) -> Concat:
+        """The layer for a block: the same."""
+        return self
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the maps of all inputs together."""
+        return sum(maps)
+
+
+@dataclass(frozen=True)
+class _Elementwise(SameVoxel):
+    """A sum or product of values with equal numbers of maps, and an activation."""
+
+    arity: ClassVar[int | None] = None
+    name: str
+    activation: Activation = "identity"
+    slope: float = LEAKY_SLOPE
+
+    def __post_init__(self) -> None:
+        check_activation(f"layer {self.name}", self.activation)
+        if self.activation == "prelu":
+            raise InvalidInput(
+                f"layer {self.name}: prelu needs weights, which a join has none of; give it as an "
+                f"affine layer after the join"
+            )
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the maps of the output.
+
+        Raises:
+            InvalidInput: the inputs have different numbers of maps.
+        """
+        for other in maps[1:]:
+            if other != maps[0]:
+                raise InvalidInput(
+                    f"layer {self.name} joins {maps[0]} maps with {other}; give both the same "
+                    f"number of maps"
+                )
+        return maps[0]
+
+
+@dataclass(frozen=True)
+class Add(_Elementwise):
+    """The sum of values with equal numbers of maps, and an activation."""
+
+    kind: Literal["add"] = field(default="add", repr=False)
+
+    @property
+    def local(self) -> Add:
+        """The layer for a block: the same."""
+        return self
+
+
+@dataclass(frozen=True)
+class Multiply(_Elementwise):
+    """The product of values, and an activation. A value with one map multiplies all maps."""
+
+    kind: Literal["multiply"] = field(default="multiply", repr=False)
+
+    @property
+    def local(self) -> Multiply:
+        """The layer for a block: the same."""
+        return self
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the maps of the output.
+
+        Raises:
+            InvalidInput: the inputs have different numbers of maps, and more than one each.
+        """
+        return super().maps_from(*(each for each in maps if each > 1 or max(maps) == 1))

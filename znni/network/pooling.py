@@ -1,0 +1,106 @@
+"""Pooling as a layer of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.network.convolutions import NO_PADDING, ZERO, Padding
+from znni.network.layer_checks import check_extents, check_not_negative
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pooling by the maximum or the average of a window.
+
+    If the stride is the window and nothing is padded, a network may be slid over every voxel. The
+    plan then chooses between plain pooling and all fragments.
+
+    Attributes:
+        name: the name, unique within the network.
+        window: the extents in samples.
+        reduce: ``max`` or ``average``.
+        step: the samples of the input from one sample of the output to the next. ``ZERO`` stands
+            for the window.
+        padding: the samples around the input. A maximum ignores them; an average counts zeros.
+
+    Raises:
+        InvalidInput: an extent is not positive, or the padding is negative or as large as the
+            window.
+    """
+
+    arity: ClassVar[int | None] = 1
+    name: str
+    window: Vec3
+    reduce: Literal["max", "average"] = "max"
+    step: Vec3 = ZERO
+    padding: Padding = NO_PADDING
+    kind: Literal["pool"] = field(default="pool", repr=False)
+
+    def __post_init__(self) -> None:
+        where = f"layer {self.name}"
+        check_extents(f"{where}: window", self.window)
+        check_not_negative(f"{where}: stride", self.step)
+        for side in self.padding:
+            check_not_negative(f"{where}: padding", side)
+            if not side.within(self.window - 1):
+                raise InvalidInput(
+                    f"{where}: padding {side} is as large as the window {self.window}; give less"
+                )
+
+    @property
+    def stride(self) -> Vec3:
+        """The samples of the input from one sample of the output to the next."""
+        return self.window if self.step == ZERO else self.step
+
+    @property
+    def is_dense(self) -> bool:
+        """True if it may be evaluated at every voxel, by fragments."""
+        plain = self.stride == self.window and self.padding == NO_PADDING
+        return plain and self.reduce == "max"
+
+    @property
+    def sees_edges(self) -> bool:
+        """True if it must know where the volume ends: a maximum ignores what is beyond."""
+        return self.reduce == "max" and self.padding != NO_PADDING
+
+    @property
+    def local(self) -> Pool:
+        """The pooling of a block whose samples outside the volume are stored with it."""
+        return self if self.sees_edges else replace(self, padding=NO_PADDING)
+
+    def scaled(self, scale: Vec3) -> Vec3:
+        """Return the voxels per sample of the output, given those of the input."""
+        return scale * self.stride
+
+    def needs(self, region: Box, stride: Vec3) -> Box:
+        """Return the voxels of the input that a dense region of the output depends on.
+
+        Args:
+            region: the voxels at which the output is wanted.
+            stride: the voxels between neighbouring samples of the input.
+        """
+        return Box(region.start, region.stop + (self.window - 1) * stride)
+
+    def reads(self, box: Box) -> Box:
+        """Return the samples of the input that a box of samples of the output depends on."""
+        start = box.start * self.stride - self.padding.before
+        return Box(start, (box.stop - 1) * self.stride - self.padding.before + self.window)
+
+    def rounded(self, box: Box) -> Box:
+        """Return the smallest box around another that the layer can compute."""
+        return box
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the output maps for an input of that many maps."""
+        return maps[0]
+
+    def size_from(self, *sizes: Vec3) -> Vec3:
+        """Return the output's samples per axis for a whole input of that size, pooled plainly."""
+        return self.local_size(sizes[0] + self.padding.total)
+
+    def local_size(self, size: Vec3) -> Vec3:
+        """Return the output's samples per axis for a stored input, which holds its padding."""
+        return (size - self.window) // self.stride + 1

@@ -1,0 +1,81 @@
+"""Upsampling as a layer of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from znni.core.shapes import Box, Vec3
+from znni.network.convolutions import finer
+from znni.network.layer_checks import check_extents
+
+
+@dataclass(frozen=True)
+class Upsample:
+    """Upsampling by whole factors, as PyTorch does it without ``align_corners``.
+
+    Attributes:
+        name: the name, unique within the network.
+        factor: the samples of the output for each sample of the input, per axis.
+        mode: ``nearest`` repeats samples; ``trilinear`` interpolates between their centres.
+
+    Raises:
+        InvalidInput: a factor is not positive.
+    """
+
+    arity: ClassVar[int | None] = 1
+    is_dense: ClassVar[bool] = False
+    name: str
+    factor: Vec3
+    mode: Literal["nearest", "trilinear"] = "nearest"
+    kind: Literal["upsample"] = field(default="upsample", repr=False)
+
+    def __post_init__(self) -> None:
+        check_extents(f"layer {self.name}: factor", self.factor)
+
+    @property
+    def sees_edges(self) -> bool:
+        """True if it must know where the volume ends: interpolation repeats the last samples."""
+        return self.mode == "trilinear"
+
+    @property
+    def local(self) -> Upsample:
+        """The layer for a block: the same."""
+        return self
+
+    @property
+    def context(self) -> Vec3:
+        """The samples on each side that interpolation takes beside the ones it refines."""
+        if self.mode == "nearest":
+            return Vec3(0, 0, 0)
+        return Vec3(*(int(factor > 1) for factor in self.factor))
+
+    def scaled(self, scale: Vec3) -> Vec3:
+        """Return the voxels per sample of the output, given those of the input.
+
+        Raises:
+            InvalidInput: the output would be finer than the volume.
+        """
+        return finer(self.name, scale, self.factor)
+
+    def reads(self, box: Box) -> Box:
+        """Return the samples of the input that a box of samples of the output depends on."""
+        start, stop = box.start // self.factor, box.stop.ceil_div(self.factor)
+        return Box(start - self.context, stop + self.context)
+
+    def rounded(self, box: Box) -> Box:
+        """Return the smallest box around another that the layer can compute."""
+        start, stop = box.start // self.factor, box.stop.ceil_div(self.factor)
+        return Box(start * self.factor, stop * self.factor)
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the output maps: those of the input."""
+        return maps[0]
+
+    def size_from(self, *sizes: Vec3) -> Vec3:
+        """Return the output's samples per axis for a whole input of that size."""
+        return sizes[0] * self.factor
+
+    def local_size(self, size: Vec3) -> Vec3:
+        """Return the output's samples per axis for a stored input."""
+        return (size - self.context * 2) * self.factor
