@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.network.layers import Add, Concat, Join, Multiply, Operation, Pool, PooledConv
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
 
@@ -45,14 +45,30 @@ def sample_steps(operation: Operation, features: int) -> Iterator[Step]:
 def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
     """Return a bare step for a batch of inputs whose outputs have ``size`` voxels."""
     match operation:
-        case Conv():
-            shape = Shape5.of(batch, features, size + operation.kernel - 1)
-            out = Shape5.of(batch, operation.out_features, size)
-        case Pool():
+        case Pool() if operation.is_dense:
             shape = Shape5.of(batch, features, (size + 1) * operation.window - 1)
             out = Shape5.of(batch * operation.window.volume, features, size)
         case PooledConv():
             whole = size * operation.pool.window + operation.conv.kernel - 1
             shape = Shape5.of(batch, features, whole)
             out = Shape5.of(batch, operation.conv.out_features, size)
+        case Concat() | Add() | Multiply():
+            return _join(operation, features, batch, size)
+        case _:
+            made = operation.rounded(Box(Vec3(0, 0, 0), size))
+            shape = Shape5.of(batch, features, operation.reads(made).size)
+            out = Shape5.of(batch, operation.maps_from(features), made.size)
     return bare_step(operation, shape, out)
+
+
+def _join(operation: Join, features: int, batch: int, size: Vec3) -> Step:
+    """Return the bare step of a join; ``features`` are the maps of all its inputs."""
+    match operation:
+        case Concat():
+            maps = features
+        case Multiply(is_gate=True):
+            maps = features - 1
+        case _:
+            maps = features // 2
+    shape = Shape5.of(batch, features, size)
+    return bare_step(operation, shape, Shape5.of(batch, maps, size))

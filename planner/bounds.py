@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import Protocol
 
 from planner.bare_steps import sample_steps
 from planner.step_options import StepOptions
 from znni.core.shapes import Shape5
-from znni.network.layers import Layer, Operation, Pool, PooledConv
+from znni.network.layers import Operation, Pool, PooledConv
 from znni.network.network import Network, Node
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
@@ -102,7 +102,7 @@ class Bounds:
         self._network = network
         self._fused = {pair.pool: pair for pair in fusible}
         operations: list[tuple[Operation, int]] = [
-            *_features_in(network),
+            *network.operations.values(),
             *((pair, pair.conv.in_features) for pair in fusible),
         ]
         self._rates = {
@@ -122,7 +122,7 @@ class Bounds:
         """
         bounds: dict[str, float] = {}
         for node in self._network.nodes:
-            layer, out = node.layer, shapes[node.name]
+            (layer, _), out = self._network.operations[node.name], shapes[node.name]
             voxels = out.n * out.size.volume
             bounds[node.name] = voxels * self._rates[layer]
             if isinstance(layer, Pool) and layer in self._fused:
@@ -149,7 +149,7 @@ def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[
         network: the network.
         primitives: the primitives of the host.
     """
-    samples = [step for layer in _features_in(network) for step in sample_steps(*layer)]
+    samples = [step for given in network.operations.values() for step in sample_steps(*given)]
     found = {
         using.base: None
         for using in primitives
@@ -167,12 +167,6 @@ def _least_seconds_per_voxel(operation: Operation, features: int, options: StepO
             out = bare.shape_out
             rates.append(found[0].seconds / (out.n * out.size.volume))
     return BOUND_SLACK * min(rates, default=inf)
-
-
-def _features_in(network: Network) -> Iterator[tuple[Layer, int]]:
-    """Yield each layer with its number of input maps."""
-    for node in network.nodes:
-        yield node.layer, network.maps[node.inputs[0]]
 
 
 def _taken(node: Node, shapes: Mapping[str, Shape5]) -> int:

@@ -17,7 +17,7 @@ from planner.cost_model import CostModel
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
 from planner.partition import Partition
-from planner.segmentations import fusible_convolutions, segmentations
+from planner.segmentations import exact_segment, fusible_convolutions, segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.network.layers import PooledConv
@@ -161,6 +161,10 @@ class DeviceSearch:
 
         The first segment may take a few of the input's fragments at a time.
         """
+        if partition.storage:
+            segment = exact_segment(partition.nodes, partition.storage, partition.device)
+            yield (segment,), budget(partition.input_shape)
+            return
         handed = partition.handed.nbytes if partition.handed else 0
         batch = partition.input_shape.n
         for some in (n for n in range(batch, 0, -1) if batch % n == 0):
@@ -246,7 +250,8 @@ class DeviceSearch:
 
     def _bare_slots(self, segments: Segments, partition: Partition) -> list[Slot]:
         """Return the slots of the steps, each with its bare step as the only option."""
-        part = DevicePart(segments, partition.input_shape, hands_on=partition.handed is not None)
+        hands_on = partition.handed is not None
+        part = DevicePart(segments, partition.input_shape, hands_on, partition.storage)
         runs = [n for segment, n in part.runs() for _ in segment.steps]
         return [
             Slot((step,), n, held, part.writes_in_place(step))

@@ -14,6 +14,8 @@ from planner.patch_sizes import patch_sizes_near
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Shape5, Vec3
+from znni.network.geometry import input_box
+from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 
@@ -62,8 +64,8 @@ class Search(Space):
         tried = set[Vec3]()
         self._try_all(self.patches(), tried, best)
         if best.plans:
-            pooling = self.network.total_pooling
-            near = patch_sizes_near(best.plans[0].patch, self.output, pooling)
+            granularity = self.network.granularity
+            near = patch_sizes_near(best.plans[0].patch, self.output, granularity)
             self._try_all(near, tried, best)
 
     def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
@@ -105,7 +107,7 @@ class Search(Space):
         """
         if self.division == "all":  # no smaller, and slow to search without a limit on time
             return self.dividing("power-of-two").smallest()
-        patch = self.network.total_pooling
+        patch = self.network.granularity
         patch_candidate = self.patch_candidate(patch)
         candidates = [
             self._plan(patch_candidate, candidates)
@@ -175,8 +177,10 @@ class Search(Space):
 
     def _plan(self, patch_candidate: PatchCandidate, candidates: Iterable[Candidate]) -> Plan:
         segments = tuple(segment for candidate in candidates for segment in candidate.decided)
-        size = patch_candidate.patch + self.network.field_of_view - 1
-        parts = parts_of(segments, Shape5.of(1, self.network.in_features, size))
+        patch = patch_candidate.patch
+        size = input_box(self.network, patch).size
+        given = Shape5.of(1, self.network.in_features, size)
+        parts = parts_of(segments, given, storage_for(self.network, patch))
         memory, gpu_memory = memory_of_run(
             self.network, patch_candidate.patch, parts, self.overhead
         )

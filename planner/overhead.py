@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
+from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.plans.job_seconds import StageSeconds
 from znni.plans.totals import PlanMemory, PlanTime
@@ -218,5 +219,5 @@ class Overhead:
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     """Return the numbers of values in a patch's input block and in its output block."""
-    size_in = patch + network.field_of_view - 1
+    size_in = input_box(network, patch).size
     return network.in_features * size_in.volume, network.out_features * patch.volume

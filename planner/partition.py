@@ -10,6 +10,7 @@ from znni.core.options import DeviceChoice
 from znni.core.shapes import Shape5
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.network import INPUT, Network, Node
+from znni.plans.block_storage import BlockStorage
 
 # The processor that computes layers: the host, a GPU, or the host with primitives that also compute
 # on a GPU.
@@ -26,6 +27,7 @@ class Partition:
         input_shape: the shape of the tensor that they take for a patch.
         handed: the shape of the tensor that they hand on to a GPU, if they do.
         uses_gpu: whether they are on the host and may compute on the GPU.
+        storage: the arrays of a block, if the network is exact.
     """
 
     device: DeviceKind
@@ -33,6 +35,7 @@ class Partition:
     input_shape: Shape5
     handed: Shape5 | None
     uses_gpu: bool = False
+    storage: BlockStorage | None = None
 
     @property
     def processor(self) -> Processor:
@@ -90,7 +93,9 @@ class CutPoint(NamedTuple):
 
 def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
     """Return the numbers of first layers that may be on a host that also computes on the GPU."""
-    return _cuts(network)[1:] if device in ("auto", "cpu+gpu") else []
+    if network.is_exact or device not in ("auto", "cpu+gpu"):
+        return []
+    return _cuts(network)[1:]
 
 
 def cut_points(network: Network, device: DeviceChoice) -> list[int]:
@@ -102,13 +107,18 @@ def cut_points(network: Network, device: DeviceChoice) -> list[int]:
         case "cpu":
             return cuts[-1:]
         case "gpu":
-            return cuts[:1]
+            return cuts[:1] if not network.is_exact else []
         case "cpu+gpu":
             return cuts[1:-1]
 
 
 def _cuts(network: Network) -> list[int]:
-    """Return the numbers of first layers after which a single value is alive to be handed on."""
+    """Return the numbers of first layers after which a single value is alive to be handed on.
+
+    All layers of an exact network are on the host, because no primitive of a GPU takes them yet.
+    """
+    if network.is_exact:
+        return [len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 
 
@@ -118,6 +128,7 @@ def cut_network(
     layers_on_host: int,
     *,
     host_uses_gpu: bool = False,
+    storage: BlockStorage | None = None,
 ) -> Cut:
     """Return the layers on each device of a network that passes to the GPU at a cut point.
 
@@ -126,12 +137,13 @@ def cut_network(
         shapes: the network's ``shapes`` for a patch.
         layers_on_host: the number of first layers that are on the host.
         host_uses_gpu: whether these layers may compute on the GPU.
+        storage: the arrays of a block, if the network is exact.
     """
     on_host, on_gpu = network.nodes[:layers_on_host], network.nodes[layers_on_host:]
     (passed,) = network.alive[layers_on_host]
     handed = shapes[passed] if on_gpu else None
     partitions = (
-        Partition("cpu", on_host, shapes[INPUT], handed, host_uses_gpu),
+        Partition("cpu", on_host, shapes[INPUT], handed, host_uses_gpu, storage),
         Partition("gpu", on_gpu, shapes[passed], None),
     )
     return Cut(tuple(partition for partition in partitions if partition.nodes))

@@ -14,7 +14,9 @@ from planner.overhead import Load, Overhead
 from planner.partition import Cut, CutPoint, Processor, cut_network
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Machine
+from znni.network.geometry import shapes
 from znni.network.network import Network
+from znni.plans.block_storage import storage_for
 from znni.plans.job_seconds import Stage
 from znni.plans.totals import PlanTime
 
@@ -50,7 +52,8 @@ class PatchCandidate:
         self._machine = machine
         self._overhead = overhead
         self._patches = output.ceil_div(patch).volume
-        self._shapes = network.shapes(patch)
+        self._shapes = shapes(network, patch)
+        self._storage = storage_for(network, patch)
         on_gpu = bounds["gpu"].of_layers(self._shapes)
         backwards = accumulate(reversed(on_gpu.values()), initial=0.0)
         self._least_on_host = {
@@ -65,7 +68,13 @@ class PatchCandidate:
     def cut(self, cut_point: CutPoint) -> Cut:
         """Return the network cut into the layers on each device."""
         layers_on_host, host_uses_gpu = cut_point
-        return cut_network(self._network, self._shapes, layers_on_host, host_uses_gpu=host_uses_gpu)
+        return cut_network(
+            self._network,
+            self._shapes,
+            layers_on_host,
+            host_uses_gpu=host_uses_gpu,
+            storage=self._storage,
+        )
 
     def least_loads(self, cut_point: CutPoint) -> dict[DeviceKind, Load]:
         """Return the least load on each device: the bounds on seconds, and no memory."""

@@ -14,6 +14,7 @@ from znni.core.shapes import Shape5, fragments, valid_convolution
 from znni.machine.machine import DeviceKind
 from znni.network.layers import Conv, Layer, Pool, PooledConv
 from znni.network.network import Network, Node
+from znni.plans.block_storage import BlockStorage
 from znni.plans.segments import Segment, Step
 
 
@@ -36,6 +37,26 @@ def fusible_convolutions(network: Network, options: StepOptions) -> tuple[Pooled
         for pair in pooled_convolutions(network)
         if any(options.whole(bare) for bare in sample_steps(pair, pair.conv.in_features))
     )
+
+
+def exact_segment(
+    nodes: tuple[Node, ...], storage: BlockStorage, device: DeviceKind = "cpu"
+) -> Segment:
+    """Return the segment of an exact network's block, whose steps are bare.
+
+    Args:
+        nodes: the nodes of the network.
+        storage: the arrays of the block.
+        device: the device of all steps.
+    """
+    steps = []
+    for node in nodes:
+        geometry = storage.geometry
+        maps = sum(storage.maps[name] for name in node.inputs)
+        shape = Shape5.of(1, maps, geometry.reads[node.name][0].size)
+        out = Shape5.of(1, storage.maps[node.name], geometry.frames[node.name].computed.size)
+        steps.append(bare_step(node.layer.local, shape, out, node.inputs))
+    return Segment(device, 1, tuple(steps), is_exact=True)
 
 
 def segmentations(

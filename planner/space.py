@@ -167,7 +167,7 @@ class Space:
             len(set(layer.kernel if isinstance(layer, Conv) else layer.window)) == 1
             for layer in self.network.layers
         )
-        return patch_sizes(self.output, self.network.total_pooling, isotropic=isotropic)
+        return patch_sizes(self.output, self.network.granularity, isotropic=isotropic)
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:
         """Return the job in patches of that many output voxels."""

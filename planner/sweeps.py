@@ -129,7 +129,7 @@ def cubes(search: Search, edges: Iterable[float]) -> list[Vec3]:
     """
     axes = [
         axis_sizes(extent, pooling)
-        for extent, pooling in zip(search.output, search.network.total_pooling, strict=True)
+        for extent, pooling in zip(search.output, search.network.granularity, strict=True)
     ]
     patches = (Vec3(*(_nearest(wanted, sizes) for sizes in axes)) for wanted in edges)
     return list(dict.fromkeys(patches))

@@ -13,11 +13,13 @@ from znni.core.errors import InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
+from znni.engine.executor import placed
 from znni.engine.stages import Work
 from znni.engine.tiles import Job, Tile, read_input
+from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
-from znni.primitives.reference import activation
+from znni.primitives.reference import activation, exact
 
 # Bytes of a mask that are read at a time. They are part of the memory promised for a process.
 MASK_BYTES = 2**20
@@ -125,16 +127,17 @@ class Blocks:
         if self.is_outside(tile.written):
             with self._noting:
                 self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
-            return _known(tile, np.zeros(self._network.out_features, np.float32))
-        view, scaling = self._network.field_of_view, self._network.scaling
+            return _known(tile, np.zeros((self._network.out_features, 1, 1, 1), np.float32))
+        box = self._job.seen(tile, input_box(self._network, tile.computed.size))
         try:
-            seen = read_input(self._volume, self._job, tile, view, scaling, into)
+            seen = read_input(self._volume, self._job, box, self._network.scaling, into)
         except UnusableValues as error:
             if self._mask and not self._mask.read(Box(error.voxel, error.voxel + 1)).any():
                 error.add_note("the mask is 0 there, but this voxel is seen by others")
             raise
-        if not is_constant(seen):
-            return InputBlock(tile, seen)
+        if not is_constant(seen) or self._job.sees_zeros(box):
+            start = tile.computed.start + self._job.first
+            return InputBlock(tile, placed(seen, start) if self._network.is_exact else seen)
         with self._noting:
             self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
             given = self._of_constant(seen[:, 0, 0, 0])
@@ -166,9 +169,15 @@ class Blocks:
 
 
 def _known(tile: Tile, values: Float32) -> KnownBlock:
-    """Return a block with the same values (f',) everywhere, which takes no memory for them."""
-    everywhere = np.broadcast_to(values[:, None, None, None], (len(values), *tile.computed.size))
-    return KnownBlock(tile, everywhere)
+    """Return a block that repeats some values (f', z, y, x), from an aligned voxel on.
+
+    If they are those of one voxel, the block takes no memory for them.
+    """
+    size = tile.computed.size
+    if values[0].size == 1:
+        return KnownBlock(tile, np.broadcast_to(values, (len(values), *size)))
+    repeats = size // Vec3(*values.shape[1:])
+    return KnownBlock(tile, np.tile(values, (1, *repeats)))
 
 
 def is_constant(block: Float32) -> bool:
@@ -180,13 +189,22 @@ def is_constant(block: Float32) -> bool:
 
 
 def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
-    """Return the output (f',) of a network that sees nothing but these values (f,)."""
+    """Return the output of a network that sees nothing but these values (f,).
+
+    Returns:
+        the output (f', z, y, x) of one voxel. For an exact network whose output varies with the
+        phase of its lattices, it is that of one aligned block.
+    """
+    x = np.broadcast_to(values[:, None, None, None], (len(values), *network.alignment))
+    if network.is_exact:
+        y = exact(network, weights, x, beyond="wrap").astype(np.float32)
+        return y[:, :1, :1, :1] if is_constant(y) else y
     maps = values.astype(np.float64)
     for conv in network.convolutions:
         layer = weights[conv.name]
         sums = layer.weight.sum(axis=(2, 3, 4), dtype=np.float64) @ maps + layer.bias
         maps = activation(sums[np.newaxis, :, None, None, None], conv.activation)[0, :, 0, 0, 0]
-    return maps.astype(np.float32)
+    return maps[:, None, None, None].astype(np.float32)
 
 
 def check_mask(mask: Volume, volume: Volume) -> None:

@@ -14,6 +14,7 @@ from znni.core.errors import InvalidInput, UnusableValues, option
 from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
+from znni.network.geometry import context, whole_input
 from znni.network.network import InputScaling, Network
 from znni.network.weights import Float32
 
@@ -21,6 +22,8 @@ from znni.network.weights import Float32
 CACHED_VALUES = 2**18
 
 Region: TypeAlias = Box | tuple[slice, slice, slice]
+
+ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class Job:
         center: the input voxel that the first output voxel stands for: the middle of its field
             of view, or the lower of the two middles if its extent is even.
         pad: what the network sees beyond the volume's edges.
+        whole: the extents of an exact network's input, from voxel ``origin`` on. Beyond them it
+            sees zeros, whatever ``pad`` is. None: the network is dense.
+        first: the first wanted voxel of an exact network's whole output.
+        alignment: the voxels at whose multiples blocks of the whole output begin.
     """
 
     volume: Vec3
@@ -42,6 +49,28 @@ class Job:
     output: Vec3
     center: Vec3
     pad: Pad
+    whole: Vec3 | None = None
+    first: Vec3 = ZERO
+    alignment: Vec3 = ONE
+
+    def seen(self, tile: Tile, reach: Box) -> Box:
+        """Return the voxels of the volume, and around it, that the network sees for a tile.
+
+        Args:
+            tile: a patch of the job.
+            reach: the voxels of the input for a patch whose first output voxel is 0.
+        """
+        return reach.shifted(tile.computed.start + self.first + self.origin)
+
+    def sees_zeros(self, box: Box) -> bool:
+        """Return whether an exact network sees zeros in a box, which lie around its input."""
+        return bool(self.whole) and not box.shifted(ZERO - self.origin).within(
+            Box(ZERO, self.whole or ZERO)
+        )
+
+    def tiles(self, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
+        """Cover the output, or a part of it, with patches, as ``tiles`` does."""
+        return tiles(self.output, patch, part, self.first, self.alignment)
 
 
 def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Region | None) -> Job:
@@ -67,8 +96,8 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
             f"pad is {pad!r}, and border='valid' sees nothing beyond the edges; give "
             f"{option('border', 'same')}, or leave it out"
         )
-    view = network.field_of_view
-    before = (view - 1) // 2
+    lost = context(network) if network.is_exact else network.field_of_view - 1
+    view, before = lost + 1, lost // 2
     if border == "valid":
         if not view.within(volume):
             raise InvalidInput(
@@ -87,7 +116,12 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
             f"roi {wanted} is not within {possible}, the voxels of this {volume} volume "
             f"that have output{hint}"
         )
-    return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)
+    if not network.is_exact:
+        return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)
+    whole = whole_input(network, volume if border == "valid" else volume + lost)
+    origin = possible.start - before
+    first = wanted.start - possible.start
+    return Job(volume, origin, wanted.size, wanted.start, pad, whole, first, network.alignment)
 
 
 def _region(roi: Region, possible: Box) -> Box:
@@ -129,21 +163,36 @@ class Tile:
         return Box(start, start + self.written.size)
 
 
-def tiles(output: Vec3, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
+def tiles(
+    output: Vec3,
+    patch: Vec3,
+    part: Box | None = None,
+    first: Vec3 = ZERO,
+    alignment: Vec3 = ONE,
+) -> Iterator[Tile]:
     """Cover an output, or a part of it, with patches, x fastest.
 
     The boxes that they write partition it. A patch that would end beyond the output is shifted back
-    to end where the output does. So patches of a part that begin as those of the whole compute the
-    same.
+    to end where the output does, or at the next aligned voxel. So patches of a part that begin as
+    those of the whole compute the same.
+
+    Args:
+        output: extents of the output.
+        patch: extents of a patch, a multiple of the alignment.
+        part: the part to cover; None: all.
+        first: the first voxel of the output within the whole output of an exact network.
+        alignment: the voxels of the whole output at whose multiples patches begin.
     """
-    start, stop = part or Box(Vec3(0, 0, 0), output)
-    ends = (output - patch).maximum(Vec3(0, 0, 0))
-    for index in product(*map(range, (stop - start).ceil_div(patch))):
-        first = start + Vec3(*index) * patch
-        computed = first.minimum(ends)
+    start, stop = part or Box(ZERO, output)
+    aligned = (first + start) // alignment * alignment  # in voxels of the whole output
+    ends = ((first + output).ceil_div(alignment) * alignment - patch).maximum(ZERO)
+    for index in product(*map(range, (first + stop - aligned).ceil_div(patch))):
+        corner = aligned + Vec3(*index) * patch
+        computed = corner.minimum(ends) - first
+        begin = corner - first
         yield Tile(
             computed=Box(computed, computed + patch),
-            written=Box(first, (first + patch).minimum(stop)),
+            written=Box(begin.maximum(start), (begin + patch).minimum(stop)),
         )
 
 
@@ -156,16 +205,17 @@ class Remaining:
     size, the patches lie where they lie in a run that was never stopped.
 
     Args:
-        output: extents of the output.
+        job: the wanted output.
         history: boxes that were written (True), or lost since (False), in order.
 
     Attributes:
         output: extents of the output.
     """
 
-    def __init__(self, output: Vec3, history: Iterable[tuple[Box, bool]] = ()) -> None:
-        self.output = output
-        self._boxes = [Box(Vec3(0, 0, 0), output)]
+    def __init__(self, job: Job, history: Iterable[tuple[Box, bool]] = ()) -> None:
+        self.output = job.output
+        self._job = job
+        self._boxes = [Box(ZERO, job.output)]
         for box, written in history:
             if written:
                 self.take_off(box)
@@ -180,7 +230,7 @@ class Remaining:
     def tiles(self, patch: Vec3) -> Iterator[Tile]:
         """Cover what is left with patches; the boxes that they write partition it."""
         for box in tuple(self._boxes):
-            yield from tiles(self.output, patch, box)
+            yield from self._job.tiles(patch, box)
 
     def take_off(self, box: Box) -> None:
         """Note that a box is written."""
@@ -190,25 +240,22 @@ class Remaining:
 def read_input(
     volume: Volume,
     job: Job,
-    tile: Tile,
-    view: Vec3,
+    box: Box,
     scaling: InputScaling,
     into: Float32 | None = None,
 ) -> Float32:
-    """Read what the network sees for a tile: float32 (f, z, y, x), scaled, padded at the edges.
+    """Read what the network sees in a box: float32 (f, z, y, x), scaled, padded at the edges.
 
     Args:
         volume: the input.
         job: which output is wanted.
-        tile: a patch of the job.
-        view: the network's field of view.
+        box: the voxels that the network sees for a tile, from ``Job.seen``.
         scaling: how values are scaled.
         into: an array for the result; None makes one.
 
     Raises:
         UnusableValues: a value is NaN, or infinite as float32, and would spread to its neighbours.
     """
-    box = Box(tile.computed.start, tile.computed.stop + view - 1).shifted(job.origin)
     sources = [
         _source(start, stop, extent, job.pad)
         for start, stop, extent in zip(box.start, box.stop, job.volume, strict=True)
@@ -223,7 +270,9 @@ def read_input(
     if not _scale(raw, scaling, values):
         raise _not_finite(values, raw, sources)
     if job.pad == "constant":
-        _blank_outside(values, box, job.volume)
+        _blank_outside(values, box, Box(ZERO, job.volume))
+    if job.whole:
+        _blank_outside(values, box, Box(job.origin, job.origin + job.whole))
     return values
 
 
@@ -236,10 +285,11 @@ def _source(start: int, stop: int, extent: int, pad: Pad) -> NDArray[np.int64]:
     return (extent - 1) - np.abs((extent - 1) - position % period)
 
 
-def _blank_outside(values: Float32, box: Box, volume: Vec3) -> None:
+def _blank_outside(values: Float32, box: Box, known: Box) -> None:
+    """Set the values (f, z, y, x) of a box to zero where it lies outside another."""
     inside = [
-        slice(max(-start, 0), min(stop, extent) - start)
-        for start, stop, extent in zip(box.start, box.stop, volume, strict=True)
+        slice(max(low - start, 0), max(min(stop, high) - start, 0))
+        for start, stop, low, high in zip(*box, *known, strict=True)
     ]
     for axis, kept in enumerate(inside, start=1):
         along = np.moveaxis(values, axis, 0)

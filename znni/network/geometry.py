@@ -13,11 +13,11 @@ faces too, whose zeros are set when they run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import Add, Concat, Multiply, Pool
 from znni.network.network import INPUT, Network, Node
 
@@ -41,11 +41,6 @@ class Frame:
     stored: Box
     computed: Box
 
-    @property
-    def inner(self) -> Box:
-        """The computed samples, counted from the first stored one."""
-        return self.computed.shifted(ZERO - self.stored.start)
-
 
 @dataclass(frozen=True)
 class BlockGeometry:
@@ -60,22 +55,6 @@ class BlockGeometry:
     frames: Mapping[str, Frame]
     reads: Mapping[str, tuple[Box, ...]]
     sizes: Mapping[str, Vec3]
-
-    def inside(self, name: str, shift: Vec3) -> Box:
-        """Return the computed samples of a value that lie within the whole value.
-
-        Args:
-            name: the value's name.
-            shift: the value's samples before the block.
-
-        Returns:
-            a box counted from the first stored sample. It may be empty.
-        """
-        frame = self.frames[name]
-        whole = Box(ZERO, self.sizes[name]).shifted(ZERO - shift)
-        start = frame.computed.start.maximum(whole.start).minimum(frame.computed.stop)
-        stop = frame.computed.stop.minimum(whole.stop).maximum(start)
-        return Box(start, stop).shifted(ZERO - frame.stored.start)
 
 
 def whole_sizes(network: Network, whole: Vec3) -> dict[str, Vec3]:
@@ -159,16 +138,55 @@ def whole_input(network: Network, volume: Vec3) -> Vec3:
     return whole
 
 
+def over(network: Network, volume: Vec3) -> Network:
+    """Return the network for a volume: an exact one knows the extents of its input then.
+
+    Args:
+        network: any network.
+        volume: the extents that the input must hold.
+    """
+    if not network.is_exact:
+        return network
+    return replace(network, whole=whole_input(network, volume))
+
+
+def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
+    """Return the shape of each value that is computed for a patch, and of the network's input.
+
+    Args:
+        network: a dense network, or an exact one for a volume.
+        patch: the output voxels of the patch, a multiple of the network's granularity.
+    """
+    if not network.is_exact:
+        return network.shapes(patch)
+    frames = block_geometry(network, patch).frames
+    return {
+        name: Shape5.of(1, network.maps[name], frame.computed.size)
+        for name, frame in frames.items()
+    }
+
+
+def input_box(network: Network, patch: Vec3) -> Box:
+    """Return the voxels of the input for a patch whose first output voxel is 0."""
+    if network.is_exact:
+        return block_geometry(network, patch).frames[INPUT].stored
+    return Box(ZERO, patch + network.field_of_view - 1)
+
+
 @lru_cache(maxsize=1024)
-def block_geometry(network: Network, patch: Vec3, whole: Vec3) -> BlockGeometry:
+def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
     """Return the samples of all values for a block of output.
 
     Args:
-        network: an exact network.
+        network: an exact network for a volume.
         patch: the output voxels of the block. An axis as long as the whole output is not cut.
-        whole: the extents of the network's input over the whole volume.
+
+    Raises:
+        ValueError: the network is for no volume.
     """
-    sizes = whole_sizes(network, whole)
+    if network.whole is None:
+        raise ValueError(f"network {network.name} is for no volume; call over(network, volume)")
+    sizes = whole_sizes(network, network.whole)
     out = sizes[network.output]
     uncut = Vec3(*(int(extent >= limit) for extent, limit in zip(patch, out, strict=True)))
     needed = {network.output: Box(ZERO, patch.minimum(out))}

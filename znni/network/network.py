@@ -60,6 +60,8 @@ class Network:
         output: the name of the node whose value is the network's output.
         scaling: the scaling of the input.
         weights: the weights file that the network file names, if it names one.
+        whole: the extents of an exact network's input over the whole volume. They are None until
+            the volume is known.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is
@@ -72,6 +74,7 @@ class Network:
     output: str
     scaling: InputScaling = InputScaling()
     weights: Path | None = field(default=None, compare=False)
+    whole: Vec3 | None = None
 
     @classmethod
     def chain(
@@ -141,6 +144,20 @@ class Network:
         Otherwise the network is slid over the volume, and gives its output for every voxel.
         """
         return not all(isinstance(layer, Conv | Pool) and layer.is_dense for layer in self.layers)
+
+    @cached_property
+    def operations(self) -> dict[str, tuple[Layer, int]]:
+        """The operation of each node, and the number of maps that it takes, by name.
+
+        An exact network's layers find their zeros stored with their input, so they pad nothing.
+        """
+        return {
+            node.name: (
+                node.layer.local if self.is_exact else node.layer,
+                sum(self.maps[name] for name in node.inputs),
+            )
+            for node in self.nodes
+        }
 
     @cached_property
     def weighted(self) -> tuple[Weighted, ...]:

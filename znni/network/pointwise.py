@@ -117,9 +117,9 @@ class Concat(SameVoxel):
 
 @dataclass(frozen=True)
 class _Elementwise(SameVoxel):
-    """A sum or product of values with equal numbers of maps, and an activation."""
+    """A sum or product of two values with equal numbers of maps, and an activation."""
 
-    arity: ClassVar[int | None] = None
+    arity: ClassVar[int | None] = 2
     name: str
     activation: Activation = "identity"
     slope: float = LEAKY_SLOPE
@@ -138,18 +138,17 @@ class _Elementwise(SameVoxel):
         Raises:
             InvalidInput: the inputs have different numbers of maps.
         """
-        for other in maps[1:]:
-            if other != maps[0]:
-                raise InvalidInput(
-                    f"layer {self.name} joins {maps[0]} maps with {other}; give both the same "
-                    f"number of maps"
-                )
+        if maps[0] != maps[1]:
+            raise InvalidInput(
+                f"layer {self.name} joins {maps[0]} maps with {maps[1]}; give both the same number "
+                f"of maps"
+            )
         return maps[0]
 
 
 @dataclass(frozen=True)
 class Add(_Elementwise):
-    """The sum of values with equal numbers of maps, and an activation."""
+    """The sum of two values with equal numbers of maps, and an activation."""
 
     kind: Literal["add"] = field(default="add", repr=False)
 
@@ -161,8 +160,16 @@ class Add(_Elementwise):
 
 @dataclass(frozen=True)
 class Multiply(_Elementwise):
-    """The product of values, and an activation. A value with one map multiplies all maps."""
+    """The product of two values, and an activation.
 
+    Attributes:
+        name: the name, unique within the network.
+        activation: the function applied to the result.
+        slope: the factor of ``leaky_relu`` for negative values.
+        is_gate: whether the second value has one map, which multiplies all maps of the first.
+    """
+
+    is_gate: bool = False
     kind: Literal["multiply"] = field(default="multiply", repr=False)
 
     @property
@@ -174,6 +181,9 @@ class Multiply(_Elementwise):
         """Return the maps of the output.
 
         Raises:
-            InvalidInput: the inputs have different numbers of maps, and more than one each.
+            InvalidInput: the inputs have different numbers of maps, or a gate has several.
         """
-        return super().maps_from(*(each for each in maps if each > 1 or max(maps) == 1))
+        if self.is_gate:
+            check_maps(f"{self.name} (its gate)", 1, maps[1])
+            return maps[0]
+        return super().maps_from(*maps)

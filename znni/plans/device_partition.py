@@ -13,8 +13,10 @@ from itertools import groupby
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import DeviceKind
+from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import Placement, placement
 from znni.plans.segments import Segment, Step, segment_runs
+from znni.plans.storage_placement import held_beside_steps, storage_placement
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,13 @@ class DevicePart:
         segments: the segments, first to last.
         input_shape: the shape of the tensor that they take for a patch.
         hands_on: whether they hand a tensor on to the next part.
+        storage: the arrays of a block, if the network is exact.
     """
 
     segments: tuple[Segment, ...]
     input_shape: Shape5
     hands_on: bool = False
+    storage: BlockStorage | None = None
 
     @property
     def device(self) -> DeviceKind:
@@ -93,6 +97,9 @@ class DevicePart:
         segment's input. The other is the output that the last step writes into the tensor that is
         handed on.
         """
+        if self.storage:
+            yield from held_beside_steps(self.steps, self.storage)
+            return
         held = self.output_shape.nbytes if self.hands_on else 0
         stored = self.first_input.nbytes
         for segment in self.segments:
@@ -109,7 +116,12 @@ class DevicePart:
             stored = segment.steps[-1].shape_out.nbytes
 
     def writes_in_place(self, step: Step) -> bool:
-        """Return whether a step's output has its place in the tensor that is handed on."""
+        """Return whether a step's output has its place before the step begins.
+
+        That is so in the tensor that is handed on, and in the arrays of an exact network's block.
+        """
+        if self.storage:
+            return True
         return self.hands_on and step is self.segments[-1].steps[-1]
 
     def peaks(self) -> Iterator[tuple[Step, int]]:
@@ -119,6 +131,8 @@ class DevicePart:
 
     def placed(self, alignment: int = 1, spare: int = 0) -> Placement:
         """Return the places of all values in an arena, with the arguments of ``placement``."""
+        if self.storage:
+            return storage_placement(self.steps, self.storage, alignment, spare)
         return placement(self.segments, alignment, spare, hands_on=self.hands_on)
 
     def working_peak(self) -> tuple[int, Step]:
@@ -131,13 +145,18 @@ class DevicePart:
         return max(peak, beside + self.placed().size), step
 
 
-def parts_of(segments: tuple[Segment, ...], patch_input: Shape5) -> tuple[DevicePart, ...]:
+def parts_of(
+    segments: tuple[Segment, ...], patch_input: Shape5, storage: BlockStorage | None = None
+) -> tuple[DevicePart, ...]:
     """Return the parts of a patch's segments, first to last.
 
     Args:
         segments: the segments of all layers.
         patch_input: the shape of a patch's input.
+        storage: the arrays of a block, if the network is exact. All its segments are one part.
     """
+    if storage:
+        return (DevicePart(segments, patch_input, storage=storage),)
     groups = [tuple(group) for _, group in groupby(segments, lambda segment: segment.device)]
     parts: list[DevicePart] = []
     for group in groups:

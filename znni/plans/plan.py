@@ -16,11 +16,16 @@ from pydantic import TypeAdapter, ValidationError
 from znni.core.errors import PLAN_AGAIN, InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
+from znni.network.geometry import input_box
 from znni.network.network import Network
+from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
 from znni.plans.segments import Segment, Step
 from znni.plans.totals import PlanMemory, PlanTime
+
+
+ONE = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Plan:
     @property
     def parts(self) -> tuple[DevicePart, ...]:
         """The segments on the host, if there are any, and then those on the GPU."""
-        return parts_of(self.segments, self.input_shape)
+        return parts_of(self.segments, self.input_shape, storage_for(self.network, self.patch))
 
     def part(self, device: DeviceKind) -> DevicePart | None:
         """Return the segments on a device, if there are any."""
@@ -107,7 +112,7 @@ class Plan:
     @property
     def input_patch(self) -> Vec3:
         """The input voxels of one patch."""
-        return self.patch + self.network.field_of_view - 1
+        return input_box(self.network, self.patch).size
 
     @property
     def input_shape(self) -> Shape5:
@@ -165,9 +170,10 @@ class Plan:
         for segment, n in self.runs():
             for step in segment.steps:
                 if step.conv:
-                    positions = step.shape_in.size - step.conv.kernel + 1
+                    positions = step.conv.local_size(step.shape_in.size)
                     computed += n * step.shape_in.n * positions.volume * step.conv.parameters
-                    dense += step.conv.parameters
+                    scale = self.network.strides[step.conv.name] if self.network.is_exact else ONE
+                    dense += step.conv.parameters / scale.volume
         return 1 - dense * self.output.volume / (computed * self.patches)
 
     def __str__(self) -> str:
@@ -209,7 +215,12 @@ class Plan:
 
 def _is_of_its_network(plan: Plan) -> bool:
     layers = tuple(layer for step in plan.steps for layer in step.layers)
-    if not all(segment.steps for segment in plan.segments) or layers != plan.network.layers:
+    wanted = tuple(node.layer for node in plan.network.nodes)
+    if plan.network.is_exact:
+        wanted = tuple(layer.local for layer in wanted)
+    if not all(segment.steps for segment in plan.segments) or layers != wanted:
+        return False
+    if any(segment.is_exact != plan.network.is_exact for segment in plan.segments):
         return False
     inputs = {node.name: node.inputs for node in plan.network.nodes}
     return all(

@@ -116,11 +116,13 @@ class Segment:
         device: ``cpu`` or ``gpu``.
         sub_batch: the items of the input batch taken at a time, a divisor of the batch.
         steps: the steps in order.
+        is_exact: whether it computes a block of an exact network. Its pools have one phase.
     """
 
     device: DeviceKind
     sub_batch: int
     steps: tuple[Step, ...]
+    is_exact: bool = False
 
     @cached_property
     def dying(self) -> tuple[tuple[str, ...], ...]:
@@ -139,6 +141,8 @@ class Segment:
     @cached_property
     def plain_windows(self) -> tuple[Vec3, ...]:
         """The windows of the pools that give one fragment per run."""
+        if self.is_exact:
+            return ()
         return tuple(step.pool.window for step in self.steps if step.pool and step.pools_plainly)
 
     @property

@@ -1,0 +1,121 @@
+"""Places of an exact network's arrays in an arena, from the steps that use them.
+
+An array lives from the first step that writes into it to the last that reads from it. The largest
+arrays are placed first, each as low as its life allows. So the places are known before anything
+runs, and so is the memory of a patch, with all its gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from znni.core.shapes import round_up
+from znni.network.network import INPUT
+from znni.plans.block_storage import BlockStorage
+from znni.plans.placement import Placement, StepPlace
+from znni.plans.segments import Step
+
+
+class Life(NamedTuple):
+    """The steps during which an array is in use, both included."""
+
+    first: int
+    last: int
+
+
+class _Block(NamedTuple):
+    """Memory to be placed.
+
+    Attributes:
+        nbytes: its bytes.
+        life: the steps during which it is in use.
+        name: the storage's name, or the number of the step that it is workspace for.
+    """
+
+    nbytes: int
+    life: Life
+    name: str | int
+
+
+def lives(steps: tuple[Step, ...], storage: BlockStorage) -> dict[str, Life]:
+    """Return the life of each storage, by name; the network's input is not among them."""
+    found: dict[str, Life] = {}
+    for index, step in enumerate(steps):
+        for name in (step.gives, *step.takes):
+            at = storage.locations[name].storage
+            found[at] = Life(found[at].first if at in found else index, index)
+    found.pop(INPUT, None)
+    output = storage.locations[steps[-1].gives].storage
+    found[output] = Life(found[output].first, len(steps))
+    return found
+
+
+def held_beside_steps(steps: tuple[Step, ...], storage: BlockStorage) -> Iterator[tuple[Step, int]]:
+    """Yield each step with the bytes alive during it, less those of its input and output.
+
+    The result is negative for a step whose input and output share memory.
+    """
+    given = storage.storages[INPUT].shape.nbytes
+    alive_during = [
+        (storage.storages[name].shape.nbytes, life) for name, life in lives(steps, storage).items()
+    ]
+    for index, step in enumerate(steps):
+        alive = sum(nbytes for nbytes, life in alive_during if life.first <= index <= life.last)
+        yield step, given + alive - step.shape_in.nbytes - step.shape_out.nbytes
+
+
+def storage_placement(
+    steps: tuple[Step, ...], storage: BlockStorage, alignment: int = 1, spare: int = 0
+) -> Placement:
+    """Return places for the storages of a block, and for the workspace of its steps.
+
+    The network's input has no place: it lies outside the arena.
+
+    Args:
+        steps: the steps in order.
+        storage: the storages.
+        alignment: the bytes of which every array's beginning is a multiple.
+        spare: bytes of each step beside its workspace, for the alignment of the arrays in it.
+    """
+    blocks = [
+        _Block(round_up(storage.storages[name].shape.nbytes, alignment), life, name)
+        for name, life in lives(steps, storage).items()
+    ]
+    blocks += [
+        _Block(round_up(step.cost.memory.workspace, alignment) + spare, Life(index, index), index)
+        for index, step in enumerate(steps)
+    ]
+    places = _placed(blocks)
+    size = max(places[block.name] + block.nbytes for block in blocks)
+    return Placement(
+        size,
+        (
+            tuple(
+                StepPlace(
+                    places[storage.locations[step.gives].storage],
+                    _free(places[index], blocks, index),
+                )
+                for index, step in enumerate(steps)
+            ),
+        ),
+    )
+
+
+def _free(start: int, blocks: list[_Block], index: int) -> tuple[int, int]:
+    """Return the beginning and the end of a step's workspace."""
+    (nbytes,) = (block.nbytes for block in blocks if block.name == index)
+    return start, start + nbytes
+
+
+def _placed(blocks: list[_Block]) -> Mapping[str | int, int]:
+    """Return where each block begins: the largest first, each as low as its life allows."""
+    placed: list[tuple[int, _Block]] = []
+    for block in sorted(blocks, key=lambda it: (-it.nbytes, it.life)):
+        start = 0
+        for low, other in sorted(placed, key=lambda it: it[0]):
+            together = block.life.first <= other.life.last and other.life.first <= block.life.last
+            if together and low < start + block.nbytes and start < low + other.nbytes:
+                start = low + other.nbytes
+        placed.append((start, block))
+    return {block.name: start for start, block in placed}
