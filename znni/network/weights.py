@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
-from znni.network.layers import Conv
+from znni.network.layers import Weighted
 from znni.network.network import Network
 
 Float32: TypeAlias = NDArray[np.float32]
@@ -33,10 +33,12 @@ class ConvWeights:
     Attributes:
         weight: the weights (out, in, z, y, x), for cross-correlation.
         bias: the biases (out,).
+        slope: the factors of ``prelu`` for negative values (out,), if that is its activation.
     """
 
     weight: Float32
     bias: Float32
+    slope: Float32 | None = None
 
 
 @dataclass(frozen=True)
@@ -226,23 +228,26 @@ def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
     return found
 
 
-def conv_weights(layer: Conv, weights: ConvWeights | None) -> ConvWeights:
-    """Return a convolution's weights as C-contiguous float32, which compiled code may read.
+def conv_weights(layer: Weighted, weights: ConvWeights | None) -> ConvWeights:
+    """Return a layer's weights as C-contiguous float32, which compiled code may read.
 
     Raises:
         InvalidInput: there are no weights. Or they are not finite, or of a wrong shape or type.
     """
     if weights is None:
-        raise InvalidInput(f"layer {layer.name} is a convolution and needs weights")
-    return _checked("", layer, weights.weight, weights.bias)
+        raise InvalidInput(f"layer {layer.name} needs weights; give it ConvWeights(weight, bias)")
+    return _checked("", layer, weights.weight, weights.bias, weights.slope)
 
 
-def _checked(source: str, layer: Conv, weight: object, bias: object) -> ConvWeights:
-    """Return checked weights of a convolution from any values; errors begin with ``source``."""
-    where = f"{source}layer {layer.name}: "
+def _checked(
+    source: str, layer: Weighted, weight: object, bias: object, slope: object = None
+) -> ConvWeights:
+    """Return checked weights of a layer from any values; errors begin with ``source``."""
+    where, maps = f"{source}layer {layer.name}: ", (layer.out_features,)
     return ConvWeights(
         _checked_array(f"{where}weight", weight, layer.weight_shape),
-        _checked_array(f"{where}bias", bias, (layer.out_features,)),
+        _checked_array(f"{where}bias", bias, maps),
+        _checked_array(f"{where}slope", slope, maps) if layer.activation == "prelu" else None,
     )
 
 

@@ -6,12 +6,14 @@ dense output of a whole network with ``dense``, which slides it over the volume 
 
 from __future__ import annotations
 
+from math import erf, sqrt
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3, offsets
-from znni.network.layers import Activation, Conv, Layer, Pool
+from znni.network.layers import LEAKY_SLOPE, Activation, Conv, Layer, Pool
 from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
 
@@ -22,18 +24,31 @@ def convolution(x: NDArray[np.floating], layer: Conv, weights: ConvWeights) -> F
     """Return the valid cross-correlation of (n, f, z, y, x), plus bias, after the activation."""
     windows = sliding_window_view(x.astype(np.float64), layer.kernel, axis=(2, 3, 4))
     y = np.einsum("nfzyxabc,ofabc->nozyx", windows, weights.weight, optimize=True)
-    return activation(y + weights.bias[None, :, None, None, None], layer.activation)
+    slope = layer.slope if weights.slope is None else weights.slope
+    return activation(y + weights.bias[None, :, None, None, None], layer.activation, slope)
 
 
-def activation(x: Float64, kind: Activation) -> Float64:
-    """Return the activation of values (n, f, z, y, x), with PyTorch's default slopes."""
+def activation(
+    x: Float64, kind: Activation, slope: float | NDArray[np.floating] = LEAKY_SLOPE
+) -> Float64:
+    """Return the activation of values (n, f, z, y, x).
+
+    Args:
+        x: the values.
+        kind: the activation.
+        slope: the factor of negative values for leaky_relu; for prelu, one for each map.
+    """
     match kind:
         case "identity":
             return x
         case "relu":
             return np.maximum(x, 0)
         case "leaky_relu":
-            return np.where(x > 0, x, 0.01 * x)
+            return np.where(x > 0, x, slope * x)
+        case "prelu":
+            return np.where(x > 0, x, np.reshape(slope, (-1, 1, 1, 1)) * x)
+        case "gelu":
+            return x * (1 + np.vectorize(erf, otypes=[float])(x / sqrt(2))) / 2
         case "elu":
             return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
         case "sigmoid":
