@@ -48,7 +48,7 @@ def activation(
         case "prelu":
             return np.where(x > 0, x, np.reshape(slope, (-1, 1, 1, 1)) * x)
         case "gelu":
-            return x * (1 + np.vectorize(erf, otypes=[float])(x / sqrt(2))) / 2
+            return np.asarray(x * (1 + np.vectorize(erf, otypes=[float])(x / sqrt(2))) / 2)
         case "elu":
             return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
         case "sigmoid":
