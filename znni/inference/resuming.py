@@ -34,7 +34,7 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     """
     network, job, wanted, mask = asked.network, asked.job, asked.wanted, asked.mask
     whole = Box(Vec3(0, 0, 0), job.volume)
-    seen = Box(job.origin, job.origin + job.output + network.field_of_view - 1)
+    seen = seen_by(network, job)
     scaling = network.scaling
     known = {
         "the weights": weights.sha256[:DIGITS],
@@ -51,6 +51,13 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     if mask:
         known |= fingerprint(asked.mask_source, mask, Box(Vec3(0, 0, 0), mask.size), "the mask")
     return replace(wanted, identity=known)
+
+
+def seen_by(network: Network, job: Job) -> Box:
+    """Return the voxels that a job's output depends on; some lie beyond the volume."""
+    if job.whole:
+        return Box(job.origin, job.origin + job.whole)
+    return Box(job.origin, job.origin + job.output + network.field_of_view - 1)
 
 
 def _described(network: Network) -> str:
@@ -110,7 +117,7 @@ def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
 def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
     """Return what is left to be computed of a described output, and report it as progress."""
     history = output.begun.history
-    remaining = Remaining(job.output, history)
+    remaining = Remaining(job, history)
     if history:
         finished = job.output.volume - remaining.voxels
         log.warning(

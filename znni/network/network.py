@@ -15,7 +15,17 @@ from pathlib import Path
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
-from znni.network.layers import Affine, Conv, ConvTranspose, Layer, Pool, Weighted
+from znni.network.layers import (
+    Activation,
+    Add,
+    Affine,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Pool,
+    Weighted,
+)
 
 
 @dataclass(frozen=True)
@@ -175,6 +185,14 @@ class Network:
     def out_features(self) -> int:
         """The number of output maps."""
         return self.maps[self.output]
+
+    @property
+    def last_activation(self) -> Activation:
+        """The activation of the layer that gives the output."""
+        (last,) = (node.layer for node in self.nodes if node.name == self.output)
+        if isinstance(last, Conv | ConvTranspose | Affine | Add | Multiply):
+            return last.activation
+        return "identity"
 
     @cached_property
     def parameters(self) -> int:

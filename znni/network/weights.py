@@ -28,15 +28,18 @@ KINDS = ("weight", "bias")  # a convolution's arrays, which files call NAME.weig
 
 @dataclass(frozen=True)
 class ConvWeights:
-    """The parameters of one convolution.
+    """The parameters of one layer.
 
     Attributes:
-        weight: the weights (out, in, z, y, x), for cross-correlation.
+        weight: the weights, with the layer's ``weight_shape``. Those of a convolution are
+            (out, in, z, y, x), for cross-correlation.
         bias: the biases (out,).
+        slope: the factors of ``prelu`` for negative values (out,).
     """
 
     weight: Float32
     bias: Float32
+    slope: Float32 | None = None
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,16 @@ class BlockStorage:
         computed = self.geometry.frames[name].computed
         return computed.shifted(ZERO - self.locations[name].start)
 
+    def whole(self, name: str, start: Vec3) -> Box:
+        """Return where a whole value lies, counted from the first sample of its storage.
+
+        Args:
+            name: the value.
+            start: the value's samples before the block.
+        """
+        whole = Box(ZERO, self.geometry.sizes[name])
+        return whole.shifted(ZERO - start - self.locations[name].start)
+
     def inside(self, name: str, start: Vec3) -> Box:
         """Return the samples of a storage that lie within a whole value, as far as computed.
 
@@ -91,11 +101,9 @@ class BlockStorage:
         Returns:
             a box that may be empty.
         """
-        whole = Box(ZERO, self.geometry.sizes[name]).shifted(ZERO - start)
-        computed = self.geometry.frames[name].computed
+        whole, computed = self.whole(name, start), self.made(name)
         low = computed.start.maximum(whole.start).minimum(computed.stop)
-        high = computed.stop.minimum(whole.stop).maximum(low)
-        return Box(low, high).shifted(ZERO - self.locations[name].start)
+        return Box(low, computed.stop.minimum(whole.stop).maximum(low))
 
 
 def storage_for(network: Network, patch: Vec3) -> BlockStorage | None:
@@ -117,7 +125,7 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
     found: dict[str, Location] = {}
     for node in reversed(network.nodes):
         if node.name not in found:
-            boxes[node.name] = _own_box(node, network, geometry, found)
+            boxes[node.name] = _own_box(node, geometry, found)
             found[node.name] = Location(node.name, 0, boxes[node.name].start)
         at = found[node.name]
         first = at.first_map
@@ -138,9 +146,7 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
     return BlockStorage(geometry, storages, found, network.maps)
 
 
-def _own_box(
-    node: Node, network: Network, geometry: BlockGeometry, found: Mapping[str, Location]
-) -> Box:
+def _own_box(node: Node, geometry: BlockGeometry, found: Mapping[str, Location]) -> Box:
     """Return the samples of a value's own storage, with those of values concatenated in it."""
     box = geometry.frames[node.name].stored
     if isinstance(node.layer, Concat):

@@ -17,7 +17,7 @@ from znni.plans.cost import Cost
 if TYPE_CHECKING:
     from znni.network.weights import ConvWeights, Float32
 
-Run: TypeAlias = "Callable[[Float32], Float32]"
+Run: TypeAlias = "Callable[..., Float32]"
 Found = TypeVar("Found")
 Layer = TypeVar("Layer", Conv, Pool)
 
@@ -56,8 +56,12 @@ class Primitive(Protocol):
         Returns:
             ``run(x) -> y``, a function of float32 arrays (n, f, z, y, x) on the primitive's device.
             ``x`` has exactly ``shape`` and is not changed. It may be a view with any strides,
-            except that its last axis is contiguous. ``y`` is new and C-contiguous. A ``run`` is not
-            reentrant.
+            except that its last axis is contiguous. ``y`` comes from ``new_output`` and may be such
+            a view too. A ``run`` is not reentrant.
+
+            A join's ``run(*xs)`` takes one array for each input, whose maps together are those of
+            ``shape``. A layer that ``sees_edges`` has ``run(x, inside)``: a box of samples of ``x``,
+            beyond which the volume ends.
         """
 
 

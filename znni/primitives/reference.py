@@ -6,12 +6,28 @@ dense output of a whole network with ``dense``, which slides it over the volume 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
+from scipy.special import erf
 
-from znni.core.shapes import Vec3, offsets
-from znni.network.layers import Activation, Conv, Layer, Pool
+from znni.core.shapes import Box, Vec3, offsets
+from znni.network.layers import (
+    LEAKY_SLOPE,
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Padding,
+    Pool,
+    Upsample,
+)
 from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
 
@@ -22,20 +38,42 @@ def convolution(x: NDArray[np.floating], layer: Conv, weights: ConvWeights) -> F
     """Return the valid cross-correlation of (n, f, z, y, x), plus bias, after the activation."""
     windows = sliding_window_view(x.astype(np.float64), layer.kernel, axis=(2, 3, 4))
     y = np.einsum("nfzyxabc,ofabc->nozyx", windows, weights.weight, optimize=True)
-    return activation(y + weights.bias[None, :, None, None, None], layer.activation)
+    sums = y + weights.bias[None, :, None, None, None]
+    return activation(sums, layer.activation, layer.slope, weights.slope)
 
 
-def activation(x: Float64, kind: Activation) -> Float64:
-    """Return the activation of values (n, f, z, y, x), with PyTorch's default slopes."""
+def activation(
+    x: Float64,
+    kind: Activation,
+    slope: float = LEAKY_SLOPE,
+    slopes: NDArray[np.floating] | None = None,
+) -> Float64:
+    """Return the activation of values (n, f, z, y, x).
+
+    Args:
+        x: the values.
+        kind: the activation.
+        slope: the factor of ``leaky_relu`` for negative values.
+        slopes: the factors of ``prelu``, one for each map.
+
+    Raises:
+        ValueError: ``prelu`` has no slopes.
+    """
     match kind:
         case "identity":
             return x
         case "relu":
             return np.maximum(x, 0)
         case "leaky_relu":
-            return np.where(x > 0, x, 0.01 * x)
+            return np.where(x > 0, x, slope * x)
         case "elu":
             return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+        case "prelu":
+            if slopes is None:
+                raise ValueError("prelu has no slopes")
+            return np.where(x > 0, x, slopes[:, None, None, None] * x)
+        case "gelu":
+            return np.asarray(x / 2 * (1 + erf(x / np.sqrt(2))))
         case "sigmoid":
             return 1 / (1 + np.exp(-x))
         case "tanh":
@@ -81,4 +119,161 @@ def dense(network: Network, weights: Weights, x: NDArray[np.floating]) -> Float6
 def _computed(layer: Layer, weights: Weights, x: NDArray[np.floating]) -> Float64:
     if isinstance(layer, Conv):
         return convolution(x, layer, weights[layer.name])
-    return pooling(x, layer)
+    if isinstance(layer, Pool):
+        return pooling(x, layer)
+    raise ValueError(f"layer {layer.name} is of an exact network")
+
+
+def exact(
+    network: Network,
+    weights: Weights,
+    x: NDArray[np.floating],
+    beyond: Literal["zeros", "wrap"] = "zeros",
+) -> Float64:
+    """Return the output (f', z', y', x') of an exact network evaluated once on (f, z, y, x).
+
+    Args:
+        network: an exact network.
+        weights: its weights.
+        x: the whole input.
+        beyond: what lies beyond every value: ``zeros``, as padding has it; or ``wrap``, the same
+            values again and again. With ``wrap`` no value has another size than its lattice gives
+            it, so the extents of ``x`` must be a multiple of the network's alignment.
+    """
+    values: dict[str, Float64] = {INPUT: x.astype(np.float64)}
+    for node in network.nodes:
+        given = [values[name] for name in node.inputs]
+        values[node.name] = _whole(node.layer, weights, given, beyond)
+    return values[network.output]
+
+
+def _whole(
+    layer: Layer, weights: Weights, given: list[Float64], beyond: Literal["zeros", "wrap"]
+) -> Float64:
+    """Return a layer's whole output (f', z', y', x') for its whole inputs."""
+    x = given[0]
+    match layer:
+        case Conv():
+            padded = _padded(x, layer.padding, layer.reach, layer.stride, beyond, 0.0)
+            return _finished(_strided(padded, layer, weights[layer.name]), layer, weights)
+        case ConvTranspose():
+            return _finished(_transposed(x, layer, weights[layer.name], beyond), layer, weights)
+        case Pool():
+            missing = -np.inf if layer.reduce == "max" else 0.0
+            padded = _padded(x, layer.padding, layer.window, layer.stride, beyond, missing)
+            seen = sliding_window_view(padded, layer.window, axis=(1, 2, 3))
+            sz, sy, sx = layer.stride
+            seen = seen[:, ::sz, ::sy, ::sx]
+            reduced = seen.max if layer.reduce == "max" else seen.mean
+            return np.asarray(reduced(axis=(4, 5, 6)))
+        case Upsample():
+            return _upsampled(x, layer, beyond)
+        case Affine():
+            scale, shift = weights[layer.name].weight, weights[layer.name].bias
+            y = x * scale[:, None, None, None] + shift[:, None, None, None]
+            return _finished(y, layer, weights)
+    cropped = given if beyond == "wrap" else _cropped(given)
+    match layer:
+        case Concat():
+            return np.concatenate(cropped)
+        case Add():
+            return _finished(cropped[0] + cropped[1], layer, weights)
+        case Multiply():
+            return _finished(cropped[0] * cropped[1], layer, weights)
+
+
+def _finished(
+    y: Float64, layer: Conv | ConvTranspose | Affine | Add | Multiply, weights: Weights
+) -> Float64:
+    """Return values after a layer's activation."""
+    found = weights.layers.get(layer.name)
+    slope = None if found is None else found.slope
+    return activation(y[None], layer.activation, layer.slope, slope)[0]
+
+
+def _padded(
+    x: Float64,
+    padding: Padding,
+    reach: Vec3,
+    stride: Vec3,
+    beyond: Literal["zeros", "wrap"],
+    missing: float,
+) -> Float64:
+    """Return values (f, z, y, x) with what a layer of that reach sees around them."""
+    if beyond == "zeros":
+        around = [(0, 0), *zip(padding.before, padding.after, strict=True)]
+        return np.pad(x, around, constant_values=missing)
+    after = (reach - stride - padding.before).maximum(Vec3(0, 0, 0))
+    return np.pad(x, [(0, 0), *zip(padding.before, after, strict=True)], mode="wrap")
+
+
+def _strided(x: Float64, layer: Conv, weights: ConvWeights) -> Float64:
+    """Return a convolution's sums (f', z', y', x') for its padded input."""
+    seen = sliding_window_view(x, layer.reach, axis=(1, 2, 3))
+    (sz, sy, sx), (dz, dy, dx) = layer.stride, layer.dilation
+    seen = seen[:, ::sz, ::sy, ::sx, ::dz, ::dy, ::dx]
+    groups = zip(np.split(seen, layer.groups), np.split(weights.weight, layer.groups), strict=True)
+    parts = [np.einsum("fzyxabc,ofabc->ozyx", some, taps, optimize=True) for some, taps in groups]
+    return np.concatenate(parts) + weights.bias[:, None, None, None]
+
+
+def _transposed(
+    x: Float64,
+    layer: ConvTranspose,
+    weights: ConvWeights,
+    beyond: Literal["zeros", "wrap"],
+) -> Float64:
+    """Return a transposed convolution's sums (f', z', y', x'): each sample adds its kernel."""
+    size = Vec3(*x.shape[1:])
+    full = (size - 1) * layer.stride + layer.kernel
+    y = np.zeros((layer.out_features, *full))
+    (sz, sy, sx), (nz, ny, nx) = layer.stride, size
+    for tap in offsets(layer.kernel):
+        part = np.einsum("fzyx,fo->ozyx", x, weights.weight[:, :, tap.z, tap.y, tap.x])
+        y[
+            :,
+            tap.z : tap.z + (nz - 1) * sz + 1 : sz,
+            tap.y : tap.y + (ny - 1) * sy + 1 : sy,
+            tap.x : tap.x + (nx - 1) * sx + 1 : sx,
+        ] += part
+    if beyond == "wrap":
+        for axis, (extent, pad) in enumerate(
+            zip(size * layer.stride, layer.padding, strict=True), 1
+        ):
+            along = np.moveaxis(y, axis, 0)
+            whole = np.zeros((extent, *along.shape[1:]))
+            np.add.at(whole, (np.arange(len(along)) - pad) % extent, along)
+            y = np.moveaxis(whole, 0, axis)
+    else:
+        wanted = layer.size_from(size)
+        more = [(0, max(0, p + w - f)) for p, w, f in zip(layer.padding, wanted, full, strict=True)]
+        start = layer.padding
+        y = np.pad(y, [(0, 0), *more])[:, *Box(start, start + wanted).slices]
+    return y + weights.bias[:, None, None, None]
+
+
+def _upsampled(x: Float64, layer: Upsample, beyond: Literal["zeros", "wrap"]) -> Float64:
+    """Return upsampled values; interpolation sees the outermost samples again beyond the edges."""
+    for axis, factor in enumerate(layer.factor, start=1):
+        if layer.mode == "nearest":
+            x = x.repeat(factor, axis)
+            continue
+        count = x.shape[axis]
+        place = (np.arange(count * factor) + 0.5) / factor - 0.5
+        low = np.floor(place).astype(int)
+        share = (place - low).reshape(-1, *(1,) * (3 - axis))
+        below, above = (
+            (at % count if beyond == "wrap" else at.clip(0, count - 1)) for at in (low, low + 1)
+        )
+        x = x.take(below, axis) * (1 - share) + x.take(above, axis) * share
+    return x
+
+
+def _cropped(given: list[Float64]) -> list[Float64]:
+    """Return values (f, z, y, x) cropped around their centres to the smallest of them."""
+    size = Vec3(*np.min([value.shape[1:] for value in given], axis=0).tolist())
+    starts = [(Vec3(*value.shape[1:]) - size) // 2 for value in given]
+    return [
+        value[:, *Box(start, start + size).slices]
+        for value, start in zip(given, starts, strict=True)
+    ]
