@@ -107,6 +107,11 @@ def _misfit(network: Network, axis: int, rest: int) -> tuple[int, int]:
     return dropped, cropped
 
 
+def large_input(network: Network) -> Vec3:
+    """Return extents of an input that suits the network and gives every value many samples."""
+    return network.alignment * MANY_PERIODS + phase(network)
+
+
 @lru_cache(maxsize=256)
 def context(network: Network) -> Vec3:
     """Return the voxels per axis that the output has fewer than the input.
@@ -114,7 +119,7 @@ def context(network: Network) -> Vec3:
     Raises:
         InvalidInput: the output has more voxels than the input.
     """
-    whole = network.alignment * MANY_PERIODS + phase(network)
+    whole = large_input(network)
     lost = whole - whole_sizes(network, whole)[network.output]
     if min(lost) < 0:
         raise InvalidInput(

@@ -60,8 +60,8 @@ class Primitive(Protocol):
             a view too. A ``run`` is not reentrant.
 
             A join's ``run(*xs)`` takes one array for each input, whose maps together are those of
-            ``shape``. A layer that ``sees_edges`` has ``run(x, inside)``: a box of samples of ``x``,
-            beyond which the volume ends.
+            ``shape``. A layer that ``sees_edges`` has ``run(x, inside)``, with the box of samples
+            of ``x`` that lie within the volume.
         """
 
 

@@ -6,6 +6,7 @@ dense output of a whole network with ``dense``, which slides it over the volume 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import erf
 
 from znni.core.shapes import Box, Vec3, offsets
+from znni.network.geometry import large_input, whole_sizes
 from znni.network.layers import (
     LEAKY_SLOPE,
     Activation,
@@ -28,7 +30,7 @@ from znni.network.layers import (
     Pool,
     Upsample,
 )
-from znni.network.network import INPUT, Network
+from znni.network.network import INPUT, Network, Node
 from znni.network.weights import ConvWeights, Weights
 
 Float64 = NDArray[np.float64]
@@ -140,9 +142,13 @@ def exact(
             values again and again. With ``wrap`` no value has another size than its lattice gives
             it, so the extents of ``x`` must be a multiple of the network's alignment.
     """
+    extents = Vec3(*x.shape[1:]) if beyond == "zeros" else large_input(network)
+    sizes = whole_sizes(network, extents)
     values: dict[str, Float64] = {INPUT: x.astype(np.float64)}
     for node in network.nodes:
         given = [values[name] for name in node.inputs]
+        if isinstance(node.layer, Concat | Add | Multiply):
+            given = _cropped(node, given, sizes, beyond)
         values[node.name] = _whole(node.layer, weights, given, beyond)
     return values[network.output]
 
@@ -172,14 +178,12 @@ def _whole(
             scale, shift = weights[layer.name].weight, weights[layer.name].bias
             y = x * scale[:, None, None, None] + shift[:, None, None, None]
             return _finished(y, layer, weights)
-    cropped = given if beyond == "wrap" else _cropped(given)
-    match layer:
         case Concat():
-            return np.concatenate(cropped)
+            return np.concatenate(given)
         case Add():
-            return _finished(cropped[0] + cropped[1], layer, weights)
+            return _finished(given[0] + given[1], layer, weights)
         case Multiply():
-            return _finished(cropped[0] * cropped[1], layer, weights)
+            return _finished(given[0] * given[1], layer, weights)
 
 
 def _finished(
@@ -269,11 +273,28 @@ def _upsampled(x: Float64, layer: Upsample, beyond: Literal["zeros", "wrap"]) ->
     return x
 
 
-def _cropped(given: list[Float64]) -> list[Float64]:
-    """Return values (f, z, y, x) cropped around their centres to the smallest of them."""
-    size = Vec3(*np.min([value.shape[1:] for value in given], axis=0).tolist())
-    starts = [(Vec3(*value.shape[1:]) - size) // 2 for value in given]
+def _cropped(
+    node: Node,
+    given: list[Float64],
+    sizes: Mapping[str, Vec3],
+    beyond: Literal["zeros", "wrap"],
+) -> list[Float64]:
+    """Return the inputs of a join, cropped around their centres to the smallest of them.
+
+    Args:
+        node: the join.
+        given: its whole inputs (f, z, y, x).
+        sizes: the whole sizes of the values. With ``wrap`` they are those of a large volume.
+        beyond: as for ``exact``.
+    """
+    made = node.layer.size_from(*(sizes[name] for name in node.inputs))
+    starts = [(sizes[name] - made) // 2 for name in node.inputs]
+    if beyond == "wrap":
+        return [
+            np.roll(value, [-at for at in start], axis=(1, 2, 3))
+            for value, start in zip(given, starts, strict=True)
+        ]
     return [
-        value[:, *Box(start, start + size).slices]
+        value[:, *Box(start, start + made).slices]
         for value, start in zip(given, starts, strict=True)
     ]
