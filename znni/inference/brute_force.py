@@ -56,6 +56,8 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
         given, layer = waiting[taken].pop(), node.layer
         if isinstance(layer, Pool):
             made = _pooled(given, layer.window)
+        elif not isinstance(layer, Conv):
+            raise ValueError(f"network {network.name} is exact; use block_at")
         else:
             made = _convolved(given, layer, weights[layer.name])
             if layer is network.convolutions[-1]:

@@ -66,6 +66,20 @@ class BlockStorage:
     locations: Mapping[str, Location]
     maps: Mapping[str, int]
 
+    def shape_taken(self, name: str, takes: tuple[str, ...]) -> Shape5:
+        """Return the shape of all that a node reads, as one array with the maps of its inputs.
+
+        Args:
+            name: the node's name.
+            takes: the names of the values that it takes.
+        """
+        maps = sum(self.maps[taken] for taken in takes)
+        return Shape5.of(1, maps, self.geometry.reads[name][0].size)
+
+    def shape_made(self, name: str) -> Shape5:
+        """Return the shape of what a node computes."""
+        return Shape5.of(1, self.maps[name], self.geometry.frames[name].computed.size)
+
     def read(self, node: Node, index: int) -> Box:
         """Return the samples of a storage that a node reads for one of its inputs.
 
