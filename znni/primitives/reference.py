@@ -6,7 +6,8 @@ dense output of a whole network with ``dense``, which slides it over the volume 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from znni.core.shapes import Box, Vec3, offsets
 from znni.network.geometry import large_input, whole_sizes
 from znni.network.layers import (
     LEAKY_SLOPE,
+    NO_PADDING,
     Activation,
     Add,
     Affine,
@@ -186,6 +188,60 @@ def _whole(
             return _finished(given[0] * given[1], layer, weights)
 
 
+def local(
+    layer: Layer,
+    weights: Weights,
+    given: Sequence[NDArray[np.floating]],
+    inside: Box | None = None,
+) -> Float64:
+    """Return what a primitive computes for a layer of an exact network (n, f', z', y', x').
+
+    No layer pads: zeros around a value are stored with it. The output is what all of the input
+    gives.
+
+    Args:
+        layer: the layer.
+        weights: the weights of its network.
+        given: its inputs (n, f, z, y, x).
+        inside: the samples of the input that lie within the volume; None means all.
+    """
+    return np.stack(
+        [
+            _local(layer, weights, [part.astype(np.float64) for part in parts], inside)
+            for parts in zip(*given, strict=True)
+        ]
+    )
+
+
+def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | None) -> Float64:
+    x = given[0]
+    match layer:
+        case Conv():
+            return _whole(replace(layer, padding=NO_PADDING), weights, given, "zeros")
+        case ConvTranspose():
+            size, (before, after) = Vec3(*x.shape[1:]), layer.context
+            y = _scattered(x, layer, weights[layer.name])
+            start = before * layer.stride + layer.padding
+            stop = start + (size - before - after) * layer.stride
+            short = [(0, max(0, a - b)) for a, b in zip(stop, y.shape[1:], strict=True)]
+            y = np.pad(y, [(0, 0), *short])[:, *Box(start, stop).slices]
+            return _finished(y + weights[layer.name].bias[:, None, None, None], layer, weights)
+        case Pool(padding=padding) if padding != NO_PADDING:
+            seen = np.full(x.shape, -np.inf if layer.reduce == "max" else 0.0)
+            kept = (inside or Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))).slices
+            seen[:, *kept] = x[:, *kept]
+            return _whole(replace(layer, padding=NO_PADDING), weights, [seen], "zeros")
+        case Upsample(mode="trilinear"):
+            if inside:
+                for axis, (a, b) in enumerate(zip(*inside, strict=True), start=1):
+                    x = x.take(np.arange(x.shape[axis]).clip(a, b - 1), axis)
+            whole = _upsampled(x, layer, "zeros")
+            start = layer.context * layer.factor
+            return whole[:, *Box(start, Vec3(*whole.shape[1:]) - start).slices]
+        case _:
+            return _whole(layer, weights, given, "zeros")
+
+
 def _finished(
     y: Float64, layer: Conv | ConvTranspose | Affine | Add | Multiply, weights: Weights
 ) -> Float64:
@@ -221,17 +277,11 @@ def _strided(x: Float64, layer: Conv, weights: ConvWeights) -> Float64:
     return np.concatenate(parts) + weights.bias[:, None, None, None]
 
 
-def _transposed(
-    x: Float64,
-    layer: ConvTranspose,
-    weights: ConvWeights,
-    beyond: Literal["zeros", "wrap"],
-) -> Float64:
-    """Return a transposed convolution's sums (f', z', y', x'): each sample adds its kernel."""
-    size = Vec3(*x.shape[1:])
-    full = (size - 1) * layer.stride + layer.kernel
+def _scattered(x: Float64, layer: ConvTranspose, weights: ConvWeights) -> Float64:
+    """Return all sums of a transposed convolution: each sample adds its kernel."""
+    (sz, sy, sx), (nz, ny, nx) = layer.stride, x.shape[1:]
+    full = (Vec3(nz, ny, nx) - 1) * layer.stride + layer.kernel
     y = np.zeros((layer.out_features, *full))
-    (sz, sy, sx), (nz, ny, nx) = layer.stride, size
     for tap in offsets(layer.kernel):
         part = np.einsum("fzyx,fo->ozyx", x, weights.weight[:, :, tap.z, tap.y, tap.x])
         y[
@@ -240,19 +290,24 @@ def _transposed(
             tap.y : tap.y + (ny - 1) * sy + 1 : sy,
             tap.x : tap.x + (nx - 1) * sx + 1 : sx,
         ] += part
+    return y
+
+
+def _transposed(
+    x: Float64, layer: ConvTranspose, weights: ConvWeights, beyond: Literal["zeros", "wrap"]
+) -> Float64:
+    """Return a transposed convolution's whole output before its activation."""
+    size, y = Vec3(*x.shape[1:]), _scattered(x, layer, weights)
     if beyond == "wrap":
-        for axis, (extent, pad) in enumerate(
-            zip(size * layer.stride, layer.padding, strict=True), 1
-        ):
-            along = np.moveaxis(y, axis, 0)
+        for axis, extent in enumerate(size * layer.stride):
+            along = np.moveaxis(y, axis + 1, 0)
             whole = np.zeros((extent, *along.shape[1:]))
-            np.add.at(whole, (np.arange(len(along)) - pad) % extent, along)
-            y = np.moveaxis(whole, 0, axis)
+            np.add.at(whole, (np.arange(len(along)) - layer.padding[axis]) % extent, along)
+            y = np.moveaxis(whole, 0, axis + 1)
     else:
-        wanted = layer.size_from(size)
-        more = [(0, max(0, p + w - f)) for p, w, f in zip(layer.padding, wanted, full, strict=True)]
-        start = layer.padding
-        y = np.pad(y, [(0, 0), *more])[:, *Box(start, start + wanted).slices]
+        start, stop = layer.padding, layer.padding + layer.size_from(size)
+        short = [(0, max(0, a - b)) for a, b in zip(stop, y.shape[1:], strict=True)]
+        y = np.pad(y, [(0, 0), *short])[:, *Box(start, stop).slices]
     return y + weights.bias[:, None, None, None]
 
 
