@@ -128,7 +128,7 @@ class Network:
         """The number of maps of each value, by name; the network's input is ``INPUT``."""
         maps = {INPUT: self.in_features}
         for node in self.nodes:
-            maps[node.name] = _maps_of(node, maps)
+            maps[node.name] = maps_of(node, maps)
         return maps
 
     @cached_property
@@ -279,7 +279,7 @@ class Network:
         )
 
 
-def _maps_of(node: Node, maps: Mapping[str, int]) -> int:
+def maps_of(node: Node, maps: Mapping[str, int]) -> int:
     """Return the maps of a node's value, given the maps of the values before it."""
     for name in node.inputs:
         if name not in maps:
