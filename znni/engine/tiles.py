@@ -129,6 +129,13 @@ def for_job(network: Network, job: Job) -> Network:
     return replace(network, whole=job.whole) if job.whole else network
 
 
+def seen_by(network: Network, job: Job) -> Box:
+    """Return the voxels that a job's output depends on; some lie beyond the volume."""
+    if job.whole:
+        return Box(job.origin, job.origin + job.whole)
+    return Box(job.origin, job.origin + job.output + network.field_of_view - 1)
+
+
 def _region(roi: Region, possible: Box) -> Box:
     slices = roi.slices if isinstance(roi, Box) else roi
     if len(slices) != 3 or not all(map(_is_part, slices)):

@@ -11,7 +11,7 @@ from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
 from znni.engine.pipeline import Progress
-from znni.engine.tiles import Job, Remaining
+from znni.engine.tiles import Job, Remaining, seen_by
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import Request
 from znni.network.network import INPUT, Network
@@ -51,13 +51,6 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     if mask:
         known |= fingerprint(asked.mask_source, mask, Box(Vec3(0, 0, 0), mask.size), "the mask")
     return replace(wanted, identity=known)
-
-
-def seen_by(network: Network, job: Job) -> Box:
-    """Return the voxels that a job's output depends on; some lie beyond the volume."""
-    if job.whole:
-        return Box(job.origin, job.origin + job.whole)
-    return Box(job.origin, job.origin + job.output + network.field_of_view - 1)
 
 
 def _described(network: Network) -> str:

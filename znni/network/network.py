@@ -274,9 +274,14 @@ class Network:
         return (
             f"{self.name}: {counted(len(self.nodes), 'layer')}, "
             f"{counted(self.parameters, 'parameter')}, "
-            f"{self.in_features} -> {counted(self.out_features, 'map')}, "
-            f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
+            f"{self.in_features} -> {counted(self.out_features, 'map')}, {self._lattice}"
         )
+
+    @property
+    def _lattice(self) -> str:
+        if self.is_exact:
+            return f"computed over the whole volume in blocks of multiples of {self.alignment}"
+        return f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
 
 
 def maps_of(node: Node, maps: Mapping[str, int]) -> int:
