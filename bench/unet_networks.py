@@ -22,7 +22,7 @@ from znni.network.layers import (
 )
 from znni.network.network import INPUT, Network, Node
 
-ONE = Vec3(1, 1, 1)
+ONE, THREE = Vec3(1, 1, 1), Vec3(3, 3, 3)
 
 
 class _Graph:
@@ -42,7 +42,7 @@ class _Graph:
         self,
         taken: str,
         features: int,
-        kernel: Vec3 = Vec3(3, 3, 3),
+        kernel: Vec3 = THREE,
         activation: Activation = "relu",
         stride: Vec3 = ONE,
         *,
@@ -111,18 +111,18 @@ def rsunet() -> Network:
     """Return a residual symmetric U-Net with 16 to 256 maps."""
     graph, flat = _Graph(), Vec3(1, 5, 5)
     at, skips = graph.conv(INPUT, 16, flat, "elu"), []
-    windows = (Vec3(1, 2, 2), Vec3(2, 2, 2), Vec3(2, 2, 2))
+    windows = (Vec3(1, 2, 2), *(Vec3(2, 2, 2),) * 3)
 
     def block(taken: str, maps: int) -> str:
         first = graph.conv(taken, maps, activation="elu")
         second = graph.conv(graph.conv(first, maps, activation="elu"), maps, activation="identity")
         return graph.add(Add(f"sum{len(graph.nodes)}", "elu"), second, first)
 
-    at = block(at, 32)
-    for maps, window in zip((64, 128, 256), windows, strict=True):
+    at = block(at, 16)
+    for maps, window in zip((32, 64, 128, 256), windows, strict=True):
         skips.append((at, window))
         at = block(graph.pool(at, window), maps)
-    for maps in (128, 64, 32):
+    for maps in (128, 64, 32, 16):
         skip, window = skips.pop()
         narrow = graph.conv(at, maps, ONE, "identity")
         up = graph.add(Upsample(f"up{len(graph.nodes)}", window, "trilinear"), narrow)
