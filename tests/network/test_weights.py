@@ -272,5 +272,5 @@ def test_layers_missing_and_unknown() -> None:
         checked_weights(fewer, NETWORK)
     with pytest.raises(InvalidInput, match=r"mine: has no weights for layer 'last'; .* of first"):
         _ = fewer["last"]
-    with pytest.raises(InvalidInput, match="layer last is a convolution and needs weights"):
+    with pytest.raises(InvalidInput, match="layer last needs weights"):
         conv_weights(NETWORK.convolutions[1], None)

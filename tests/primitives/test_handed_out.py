@@ -31,6 +31,7 @@ STEPS: tuple[tuple[Any, str], ...] = (
     (LoweredLayer, "lower"),
     (LoweredLayer, "multiply"),
     (LoweredLayer, "lift"),
+    (LoweredLayer, "activate"),
     (FftLayer, "forward_planes"),
     (FftLayer, "inverse_planes"),
     (FftLayer, "products"),

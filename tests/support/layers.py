@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -21,6 +22,7 @@ from znni.primitives.catalogue import catalogue
 CONVOLUTION = Conv("convolution", 2, 3, Vec3(2, 3, 2), "identity"), Shape5(1, 2, 7, 8, 9)
 POOLING = Pool("pooling", Vec3(2, 2, 2)), Shape5(1, 2, 9, 11, 13)
 POOLED_CONVOLUTION = PooledConv(CONVOLUTION[0], POOLING[0]), CONVOLUTION[1]
+UNORDERED: set[Activation] = {"softmax", "gelu", "prelu"}  # no pooling comes before them
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 
 
@@ -81,7 +83,10 @@ def random_weights(layer: Conv, seed: int = 0) -> ConvWeights:
     generator = np.random.default_rng(seed)
     weight = generator.standard_normal(layer.weight_shape, np.float32)
     weight *= np.float32((layer.in_features * layer.kernel.volume) ** -0.5)
-    return ConvWeights(weight, generator.standard_normal(layer.out_features, np.float32))
+    bias = generator.standard_normal(layer.out_features, np.float32)
+    prelu = layer.activation == "prelu"
+    slope = generator.standard_normal(layer.out_features, np.float32) if prelu else None
+    return ConvWeights(weight, bias, slope)
 
 
 def random_input(shape: Shape5, seed: int = 0) -> Float32:
@@ -121,7 +126,8 @@ def assert_accurate(primitive: Primitive, case: Case, y: Float32) -> None:
     pooled = isinstance(case.layer, PooledConv)
     conv = case.layer.conv if pooled else case.layer
     linear = reference.convolution(case.x, identity(conv), case.weights)
-    expected = reference.activation(linear, conv.activation)
+    slope = conv.slope if case.weights.slope is None else case.weights.slope
+    expected = reference.activation(linear, conv.activation, slope)
     if pooled:
         expected = reference.pooling(expected, case.layer.pool)
     products = linear - case.weights.bias[:, np.newaxis, np.newaxis, np.newaxis]
@@ -131,7 +137,7 @@ def assert_accurate(primitive: Primitive, case: Case, y: Float32) -> None:
 
 def identity(layer: Conv) -> Conv:
     """Return the same convolution without an activation."""
-    return Conv(layer.name, layer.in_features, layer.out_features, layer.kernel, "identity")
+    return replace(layer, activation="identity")
 
 
 def _contiguous(shape: Shape5, seed: int) -> Float32:
@@ -174,6 +180,8 @@ def convolution_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
     """Draw any convolution that the primitive can run, with an input of any memory layout."""
     activation = draw(st.sampled_from(get_args(Activation)))
     layer = Conv("convolution", draw(maps), draw(maps), draw(extents(1, 5)), activation)
+    if primitive.device.kind == "cpu":
+        layer = replace(layer, slope=draw(st.sampled_from([0.01, 0.3, -0.5])))
     size = layer.kernel + draw(extents(0, 9))
     shape = Shape5.of(draw(st.integers(1, 3)), layer.in_features, size)
     suitable = suited(primitive, layer, shape, draw(st.sampled_from("zyx")))
@@ -184,8 +192,9 @@ def convolution_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
 @st.composite
 def pooled_cases(draw: st.DrawFn, primitive: Primitive) -> Case:
     """Draw any pooled convolution that the primitive can run, with any memory layout."""
-    activation = draw(st.sampled_from([a for a in get_args(Activation) if a != "softmax"]))
+    activation = draw(st.sampled_from([a for a in get_args(Activation) if a not in UNORDERED]))
     conv = Conv("convolution", draw(st.integers(1, 4)), draw(maps), draw(extents(1, 5)), activation)
+    conv = replace(conv, slope=draw(st.sampled_from([0.01, 0.3, 1.5])))
     layer = PooledConv(conv, Pool("pooling", draw(extents(1, 3))))
     size = conv.kernel + layer.pool.window - 1 + draw(extents(0, 17))
     shape = Shape5.of(draw(st.integers(1, 3)), conv.in_features, size)

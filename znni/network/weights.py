@@ -34,7 +34,7 @@ class ConvWeights:
         weight: the weights, with the layer's ``weight_shape``. Those of a convolution are
             (out, in, z, y, x), for cross-correlation.
         bias: the biases (out,).
-        slope: the factors of ``prelu`` for negative values (out,).
+        slope: the factors of ``prelu`` for negative values (out,), if that is its activation.
     """
 
     weight: Float32
@@ -255,19 +255,19 @@ def conv_weights(layer: Weighted, weights: ConvWeights | None) -> ConvWeights:
         InvalidInput: there are no weights. Or they are not finite, or of a wrong shape or type.
     """
     if weights is None:
-        raise InvalidInput(f"layer {layer.name} needs weights")
-    return _checked("", layer, *weights.arrays.values())
+        raise InvalidInput(f"layer {layer.name} needs weights; give it ConvWeights(weight, bias)")
+    return _checked("", layer, weights.weight, weights.bias, weights.slope)
 
 
 def _checked(
     source: str, layer: Weighted, weight: object, bias: object, slope: object = None
 ) -> ConvWeights:
     """Return checked weights of a layer from any values; errors begin with ``source``."""
-    where = f"{source}layer {layer.name}: "
+    where, maps = f"{source}layer {layer.name}: ", (layer.out_features,)
     return ConvWeights(
         _checked_array(f"{where}weight", weight, layer.weight_shape),
-        _checked_array(f"{where}bias", bias, (layer.out_features,)),
-        None if slope is None else _checked_array(f"{where}slope", slope, (layer.out_features,)),
+        _checked_array(f"{where}bias", bias, maps),
+        _checked_array(f"{where}slope", slope, maps) if layer.activation == "prelu" else None,
     )
 
 

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkabl
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
 from znni.machine.machine import Device, DeviceKind
 from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Layer as AnyLayer
 from znni.plans.cost import Cost
 
 if TYPE_CHECKING:
     from znni.network.weights import ConvWeights, Float32
 
+# Functions of one array for each input. If the layer sees edges, a ``Box`` comes last.
 Run: TypeAlias = "Callable[..., Float32]"
 Found = TypeVar("Found")
-Layer = TypeVar("Layer", Conv, Pool)
+Layer = TypeVar("Layer", bound=AnyLayer)
 
 
 class Primitive(Protocol):
@@ -56,12 +58,14 @@ class Primitive(Protocol):
         Returns:
             ``run(x) -> y``, a function of float32 arrays (n, f, z, y, x) on the primitive's device.
             ``x`` has exactly ``shape`` and is not changed. It may be a view with any strides,
-            except that its last axis is contiguous. ``y`` comes from ``new_output`` and may be such
-            a view too. A ``run`` is not reentrant.
+            except that its last axis is contiguous. ``y`` is new and C-contiguous, or the array
+            given by ``output_into``. On the host that may be a view with any positive strides,
+            except that its last axis is contiguous. A ``run`` is not reentrant.
 
-            A join's ``run(*xs)`` takes one array for each input, whose maps together are those of
-            ``shape``. A layer that ``sees_edges`` has ``run(x, inside)``, with the box of samples
-            of ``x`` that lie within the volume.
+            A join's ``run`` takes one array for each input. Their maps add up to those of
+            ``shape``. The output of an ``Add``, ``Multiply`` or ``Affine`` may be the memory of the
+            first input. If the layer sees edges, ``run`` takes a ``Box`` after the input: its
+            samples within the volume, counted from the first sample of ``x``.
         """
 
 
@@ -119,17 +123,36 @@ def applied_to(
 def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:
     """Return the output shape of a valid convolution.
 
-    It is None for another layer, for other maps, or if the input is too small.
+    It is None for another layer, for other maps, or if the input is too small. It is also None for
+    a convolution with a stride, dilation, groups or padding.
     """
-    if not isinstance(layer, Conv) or layer.in_features != shape.f:
+    if not isinstance(layer, Conv) or layer.in_features != shape.f or not layer.is_dense:
         return None
     size = valid_convolution(shape.size, layer.kernel)
     return size and Shape5.of(shape.n, layer.out_features, size)
 
 
+def convolved_with_gaps(layer: Operation, shape: Shape5) -> Shape5 | None:
+    """Return the output shape of a convolution with any stride, dilation and groups.
+
+    It is None for another layer, for other maps, if the input is too small, or if there is padding:
+    zeros are stored around the input.
+    """
+    if not isinstance(layer, Conv) or layer.in_features != shape.f:
+        return None
+    if layer != layer.local or not layer.reach.within(shape.size):
+        return None
+    return Shape5.of(shape.n, layer.out_features, layer.local_size(shape.size))
+
+
 def pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
-    """Return the output shape of max-pooling; None for another layer or too small an input."""
-    size = max_pooling(shape.size, layer.window) if isinstance(layer, Pool) else None
+    """Return the output shape of max-pooling with stride = window, without padding.
+
+    It is None for another layer or too small an input.
+    """
+    if not isinstance(layer, Pool) or not layer.is_dense:
+        return None
+    size = max_pooling(shape.size, layer.window)
     return size and Shape5.of(shape.n, shape.f, size)
 
 
@@ -143,7 +166,7 @@ def convolved_and_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
 
 def fragmented(layer: Operation, shape: Shape5) -> Shape5 | None:
     """Return the output shape of max-pooling fragments; None if their sizes would differ."""
-    if not isinstance(layer, Pool):
+    if not isinstance(layer, Pool) or not layer.is_dense:
         return None
     size = fragments(shape.size, layer.window)
     return size and Shape5.of(shape.n * layer.window.volume, shape.f, size)

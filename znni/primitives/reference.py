@@ -42,26 +42,19 @@ def convolution(x: NDArray[np.floating], layer: Conv, weights: ConvWeights) -> F
     """Return the valid cross-correlation of (n, f, z, y, x), plus bias, after the activation."""
     windows = sliding_window_view(x.astype(np.float64), layer.kernel, axis=(2, 3, 4))
     y = np.einsum("nfzyxabc,ofabc->nozyx", windows, weights.weight, optimize=True)
-    sums = y + weights.bias[None, :, None, None, None]
-    return activation(sums, layer.activation, layer.slope, weights.slope)
+    slope = layer.slope if weights.slope is None else weights.slope
+    return activation(y + weights.bias[None, :, None, None, None], layer.activation, slope)
 
 
 def activation(
-    x: Float64,
-    kind: Activation,
-    slope: float = LEAKY_SLOPE,
-    slopes: NDArray[np.floating] | None = None,
+    x: Float64, kind: Activation, slope: float | NDArray[np.floating] = LEAKY_SLOPE
 ) -> Float64:
     """Return the activation of values (n, f, z, y, x).
 
     Args:
         x: the values.
         kind: the activation.
-        slope: the factor of ``leaky_relu`` for negative values.
-        slopes: the factors of ``prelu``, one for each map.
-
-    Raises:
-        ValueError: ``prelu`` has no slopes.
+        slope: the factor of negative values for leaky_relu; for prelu, one for each map.
     """
     match kind:
         case "identity":
@@ -73,9 +66,7 @@ def activation(
         case "elu":
             return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
         case "prelu":
-            if slopes is None:
-                raise ValueError("prelu has no slopes")
-            return np.where(x > 0, x, slopes[:, None, None, None] * x)
+            return np.where(x > 0, x, np.reshape(slope, (-1, 1, 1, 1)) * x)
         case "gelu":
             return np.asarray(x / 2 * (1 + erf(x / np.sqrt(2))))
         case "sigmoid":
@@ -247,8 +238,8 @@ def _finished(
 ) -> Float64:
     """Return values after a layer's activation."""
     found = weights.layers.get(layer.name)
-    slope = None if found is None else found.slope
-    return activation(y[None], layer.activation, layer.slope, slope)[0]
+    slope = layer.slope if found is None or found.slope is None else found.slope
+    return activation(y[None], layer.activation, slope)[0]
 
 
 def _padded(

@@ -16,7 +16,7 @@ def libraries():
 
 workers(2).for_each(lambda _worker, _item: None, range(2))
 before, row = libraries(), -np.ones(3, np.float32)
-activate(row, np.float32(2), 1)
+activate(row, np.float32(2), np.float32(0), 1)
 print(row.tolist(), libraries() == before)
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from znni.core.shapes import Shape5
-from znni.network.layers import Operation, PooledConv
+from znni.network.layers import Conv, Operation, PooledConv
 from znni.plans.primitive import convolved_and_pooled
 
 # Largest number of input maps. With more, the output is no longer much larger than the input. The
@@ -11,16 +11,24 @@ from znni.plans.primitive import convolved_and_pooled
 MOST_FEATURES = 4
 
 
+def keeps_order(conv: Conv) -> bool:
+    """Return whether larger sums of a map always give larger outputs, or equal ones."""
+    return not (
+        conv.activation in ("softmax", "gelu", "prelu")
+        or (conv.activation == "leaky_relu" and conv.slope < 0)
+    )
+
+
 def pooled_first_layer(layer: Operation, shape: Shape5) -> tuple[PooledConv, Shape5] | None:
     """Return a convolution of few maps with its pooling, and the shape of its output.
 
     Returns:
-        None for another operation, too many maps or too small a size. It is also None with softmax,
-        which does not keep the order of a map's values, so pooling cannot come before it.
+        None for another operation, too many maps or too small a size. It is also None for an
+        activation that does not keep the order of a map's values, so pooling cannot come before it.
     """
     out = convolved_and_pooled(layer, shape)
     if out is None or not isinstance(layer, PooledConv):
         return None
-    if shape.f > MOST_FEATURES or layer.conv.activation == "softmax":
+    if shape.f > MOST_FEATURES or not keeps_order(layer.conv):
         return None
     return layer, out

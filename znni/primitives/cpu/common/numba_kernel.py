@@ -1,4 +1,4 @@
-"""Compilation of the CPU primitives' numba kernels, and the flat views that they take as input."""
+"""Compilation of the CPU primitives' numba kernels, and the flat views of arrays that they take."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def numba_kernel(function: Callable[..., None]) -> Callable[..., None]:
     the output is larger than the caches, that takes longer than to compute it.
 
     Multiplications and additions may be fused, and a zero may lose its sign. Infinities and NaNs
-    follow IEEE 754.
+    follow IEEE 754, in divisions by zero too: a test for zero would keep loops from vectors.
     """
     decorate: Callable[[Callable[..., None]], Callable[..., None]] = njit(  # type: ignore[call-overload]
-        nogil=True, cache=True, fastmath={"contract", "nsz"}, _nrt=False
+        nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy", _nrt=False
     )
     return decorate(function)
 
@@ -46,11 +46,38 @@ class FlatView(NamedTuple):
 
 
 def flat_view(x: Float32) -> FlatView:
-    """Return the memory that ``x`` spans, uncopied and read-only."""
-    strides = tuple(stride // x.itemsize for stride in x.strides)
-    reach = [stride * (extent - 1) for stride, extent in zip(strides, x.shape, strict=True)]
+    """Return the memory that an input spans, uncopied and read-only."""
+    return _flat(x, writeable=False)
+
+
+def output_view(y: Float32) -> FlatView:
+    """Return the memory that an output spans, to be written between its first and last element.
+
+    The memory also holds what lies between the output's rows. A kernel must not touch it.
+    """
+    return _flat(y, writeable=True)
+
+
+def _flat(array: Float32, *, writeable: bool) -> FlatView:
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    reach = [stride * (extent - 1) for stride, extent in zip(strides, array.shape, strict=True)]
     backwards = tuple(slice(None, None, -1 if distance < 0 else None) for distance in reach)
     span = 1 + sum(map(abs, reach))
-    memory = as_strided(x[backwards], (span,), (x.itemsize,), writeable=False)
+    memory = as_strided(array[backwards], (span,), (array.itemsize,), writeable=writeable)
     start = -sum(distance for distance in reach if distance < 0)
     return FlatView(np.asarray(memory), start, strides)
+
+
+def longest_rows(*arrays: Float32) -> tuple[Float32, ...]:
+    """Return views of arrays (n, f, z, y, x) of one shape with rows as long as possible.
+
+    Rows and planes that follow each other without a gap in all of the arrays become one row. The
+    extents of the axes that were joined to it are 1.
+    """
+    for axis in (3, 2):
+        shape, row = arrays[0].shape, arrays[0].shape[-1]
+        if shape[axis] > 1 and any(a.strides[axis] != a.itemsize * row for a in arrays):
+            break
+        joined = (*shape[:axis], *(1,) * (4 - axis), shape[axis] * row)
+        arrays = tuple(array.reshape(joined) for array in arrays)
+    return arrays

@@ -118,6 +118,12 @@ class VectorCode:
         )
         return self._build.select(keep, left, right)
 
+    def finished(self, value: Value, bias: Value, slope: Value, floor: Value) -> Value:
+        """Return w = max(value + bias, floor), or w * slope where w is negative."""
+        bounded = self.at_least(self.add(value, bias), floor)
+        below = self._build.fcmp_ordered("<", bounded, self.constant(0.0))
+        return self._build.select(below, self.multiply(bounded, slope), bounded)
+
     # Between lanes
 
     def first(self, vector: Value, count: Value) -> Value:

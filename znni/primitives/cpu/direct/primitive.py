@@ -1,8 +1,9 @@
 """Direct convolution: sums of shifted rows, blocked for registers and cache.
 
 A band of output rows is computed at a time. The input rows under it are copied end to end, so that
-a position's neighbours lie at fixed offsets. A register tile may run across row ends: it then
-computes a few positions that are dropped. Nothing depends on the input's layout in memory.
+a position's neighbours lie at fixed offsets, with any stride and dilation (``packing``). A register
+tile may run across row ends: it then computes a few positions that are dropped. Nothing depends on
+the input's layout in memory. If a layer has groups of maps, each is computed by itself.
 """
 
 from __future__ import annotations
@@ -13,23 +14,22 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, workspace
 from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applied_to, convolved
+from znni.plans.primitive import Run, applied_to, convolved_with_gaps
 from znni.primitives.cpu.common.activation import (
-    CODES,
     FUSED_BY_ROW,
     activate,
+    row_finish,
     softmax_over_maps,
     with_activation,
 )
-from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel
+from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
 from znni.primitives.cpu.common.streaming import (
     bytes_to_write,
     fetch_to_write,
@@ -37,6 +37,7 @@ from znni.primitives.cpu.common.streaming import (
     stream,
 )
 from znni.primitives.cpu.common.workers import share_count, workers
+from znni.primitives.cpu.direct.packing import Packing
 from znni.primitives.cpu.direct.register_tile import add_tile, registers, tile_width
 
 # Bytes of a band's sums, which stay in the second-level cache. They are the sums of one register
@@ -57,8 +58,9 @@ class Blocking(NamedTuple):
     Attributes:
         maps: output maps in a register tile.
         width: positions in a register tile.
-        groups: number of register tiles that hold all output maps.
+        tiles: number of register tiles that hold all output maps of a group.
         rows: output rows in a band.
+        packing: layout of the copied rows.
         positions: positions in a band, including dropped ones, in whole tiles.
         features: input maps copied at a time.
         packed: floats of the copied rows, including those that the last tile reads beyond them.
@@ -69,8 +71,9 @@ class Blocking(NamedTuple):
 
     maps: int
     width: int
-    groups: int
+    tiles: int
     rows: int
+    packing: Packing
     positions: int
     features: int
     packed: int
@@ -81,26 +84,27 @@ class Blocking(NamedTuple):
     def of(cls, layer: Conv, shape: Shape5, out: Shape5) -> Blocking:
         """Return the blocking for a layer on an input of ``shape``."""
         one_go = cls._keeping(1, layer, shape, out)
-        if one_go.features == shape.f:
+        if one_go.features == shape.f // layer.groups:
             return one_go
-        return cls._keeping(one_go.groups, layer, shape, out)
+        return cls._keeping(one_go.tiles, layer, shape, out)
 
     @classmethod
     def _keeping(cls, kept: int, layer: Conv, shape: Shape5, out: Shape5) -> Blocking:
-        """Return the blocking that keeps the sums of so many groups at a time."""
-        groups = -(-layer.out_features // registers().maps)
-        maps = -(-layer.out_features // groups)
+        """Return the blocking that keeps the sums of so many tiles at a time."""
+        group = out.f // layer.groups
+        tiles = -(-group // registers().maps)
+        maps = -(-group // tiles)
         width = tile_width(maps)
         most = min(BAND_POSITIONS, SUMS_BYTES // (4 * kept * maps))
-        bands = -(-out.y // max(1, most // shape.x))
+        bands = -(-out.y // max(1, most // Packing.of(layer, 1, out.x).pitch))
         rows = -(-out.y // bands)
-        needed = (rows - 1) * shape.x + out.x
+        packing = Packing.of(layer, rows, out.x)
+        needed = (rows - 1) * packing.pitch + out.x
         positions = -(-needed // width) * width
-        map_size = layer.kernel.z * (rows + layer.kernel.y - 1) * shape.x
-        features = min(shape.f, max(1, PACKED_BYTES // (4 * map_size)))
+        features = min(shape.f // layer.groups, max(1, PACKED_BYTES // (4 * packing.floats)))
         return cls(
-            maps, width, groups, rows, positions, features,
-            packed=features * map_size + positions - needed,
+            maps, width, tiles, rows, packing, positions, features,
+            packed=features * packing.floats + positions - needed,
             sums=kept * maps * positions,
             finished=rows * out.x if is_streamed(out.nbytes) else 0,
         )  # fmt: skip
@@ -121,17 +125,18 @@ class Direct:
     version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape for any convolution."""
-        return convolved(layer, shape)
+        """Return the output's shape for any convolution whose zeros are stored around its input."""
+        return convolved_with_gaps(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost; the workspace is one band for each thread."""
         layer, out = applied_to(Conv, self, layer, shape)
         blocking = Blocking.of(layer, shape, out)
-        maps = blocking.maps * blocking.groups
-        taps = layer.in_features * layer.kernel.volume
+        maps = blocking.maps * blocking.tiles * layer.groups
+        taps = layer.in_features // layer.groups * layer.kernel.volume
         bands = out.n * out.z * -(-out.y // blocking.rows)
-        read_again = layer.kernel.z * (blocking.rows + layer.kernel.y - 1) / blocking.rows
+        packing, over = blocking.packing, layer.stride.z * layer.stride.y * blocking.rows
+        read_again = packing.planes * len(packing.y.phases) * packing.height / over
         cost = Cost(
             flops=2.0 * bands * maps * blocking.positions * taps,
             bytes_moved=shape.nbytes * read_again + bytes_to_write(out.nbytes),
@@ -141,7 +146,7 @@ class Direct:
                 resident=4 * maps * taps + 8 * blocking.features * layer.kernel.volume,
             ),
             efficiency=EFFICIENCY,
-            handed=HandedOut(1, share_count(self.device.threads, bands)),
+            handed=HandedOut(1, share_count(self.device.threads, layer.groups * bands)),
         )
         return with_activation(cost, layer.activation, out, FUSED_BY_ROW, self.device.threads)
 
@@ -150,26 +155,30 @@ class Direct:
         layer, out = applied_to(Conv, self, layer, shape)
         given = conv_weights(layer, weights)
         blocking = Blocking.of(layer, shape, out)
-        tile_weights = _tile_weights(given.weight, blocking)
-        offsets = _tap_offsets(layer.kernel, shape, blocking)
+        tile_weights = _tile_weights(given.weight, layer.groups, blocking)
+        packing = blocking.packing
+        offsets = packing.tap_offsets(blocking.features, layer.kernel)
+        phases = np.array(packing.y.phases), np.array(packing.x.phases)
+        steps = *layer.stride, layer.dilation.z
         convolve_bands = _band_kernel(blocking.maps, blocking.width)
-        code, pool = CODES[layer.activation], workers(self.device.threads)
+        finish, pool = row_finish(layer, out.f, given), workers(self.device.threads)
         bands = -(-out.y // blocking.rows)
-        parts = list(pool.shares(out.n * out.z * bands))
+        parts = list(pool.shares(out.n * layer.groups * out.z * bands))
 
         def run(x: Float32) -> Float32:
             view = flat_view(x)
             y = new_output(out)
+            target = output_view(y)
             packed = workspace((pool.threads, blocking.packed), np.float32)
             sums = workspace((pool.threads, blocking.sums), np.float32)
             finished = workspace((pool.threads, blocking.finished), np.float32)
 
             def task(worker: int, part: slice) -> None:
                 convolve_bands(
-                    *view, tuple(shape), tuple(layer.kernel), y.ravel(), tuple(out), part.start,
-                    part.stop, blocking.rows, blocking.features, blocking.positions,
-                    packed[worker], sums[worker], finished[worker], tile_weights, offsets,
-                    given.bias, code,
+                    *view, tuple(shape), tuple(layer.kernel), steps, phases, *target, tuple(out),
+                    layer.groups, part.start, part.stop, blocking.rows, packing.height,
+                    packing.pitch, blocking.features, blocking.positions, packed[worker],
+                    sums[worker], finished[worker], tile_weights, offsets, finish,
                 )  # fmt: skip
 
             pool.for_each(task, parts)
@@ -185,100 +194,132 @@ def primitives(device: Device) -> tuple[Direct, ...]:
     return (Direct(device),)
 
 
-def _tile_weights(weight: Float32, blocking: Blocking) -> Float32:
-    """Return weights by group, input map, tap and map; zero for maps that fill the last group."""
-    out_features = weight.shape[0]
-    padded = np.zeros((blocking.groups, weight[0].size, blocking.maps), np.float32)
-    for o in range(out_features):
-        padded[o // blocking.maps, :, o % blocking.maps] = weight[o].ravel()
+def _tile_weights(weight: Float32, groups: int, blocking: Blocking) -> Float32:
+    """Return weights by group, tile, input map, tap and map; zero for maps that fill a tile."""
+    by_group = weight.reshape(groups, len(weight) // groups, -1)
+    padded = np.zeros((groups, blocking.tiles, by_group.shape[2], blocking.maps), np.float32)
+    for o in range(by_group.shape[1]):
+        padded[:, o // blocking.maps, :, o % blocking.maps] = by_group[:, o]
     return padded.ravel()
 
 
-def _tap_offsets(kernel: Vec3, shape: Shape5, blocking: Blocking) -> NDArray[np.int64]:
-    """Return the offset of each tap in the copied maps, from the position that it adds to."""
-    rows = blocking.rows + kernel.y - 1
-    size = (blocking.features, kernel.z, rows, shape.x)
-    index = np.arange(np.prod(size), dtype=np.int64).reshape(size)
-    return index[:, :, : kernel.y, : kernel.x].ravel()
-
-
 @numba_kernel
-def _pack(memory, start, strides, corner, extent, height, packed):  # type: ignore[no-untyped-def]
-    """Copy maps and rows end to end: ``extent`` (f, z, y, x) from ``corner`` (f, z, y).
+def _pack(  # type: ignore[no-untyped-def]
+    memory, start, strides, shape, corner, steps, planes, phases, rows, height, pitch, packed,
+):  # fmt: skip
+    """Copy the rows of a map under a band end to end, by phase, from ``corner`` (f, z, y).
 
-    Each map's plane takes ``height`` rows. The last rows may keep their old values.
+    Each phase takes ``height`` rows of ``pitch``, of which ``rows`` are needed. Others, and samples
+    beyond the input, keep their old values.
     """
-    features, planes, rows, width = extent
-    for f in range(features):
-        for z in range(planes):
-            at = start + (corner[0] + f) * strides[1] + (corner[1] + z) * strides[2]
-            to = (f * planes + z) * height * width
-            for y in range(rows):
-                source = memory[at + (corner[2] + y) * strides[3] :]
-                target = packed[to + y * width :]
-                for x in range(width):
-                    target[x] = source[x]
+    step = steps[2]
+    to = 0
+    for z in range(planes):
+        plane = start + corner[0] * strides[1] + (corner[1] * steps[0] + z * steps[3]) * strides[2]
+        for first_y in phases[0]:
+            last_row = (shape[3] - 1 - first_y) // steps[1] - corner[2]
+            for first_x in phases[1]:
+                width = min(pitch, (shape[4] - 1 - first_x) // step + 1)
+                for y in range(min(rows, last_row + 1)):
+                    row = (corner[2] + y) * steps[1] + first_y
+                    source = memory[plane + row * strides[3] + first_x :]
+                    target = packed[to + y * pitch :]
+                    if step == 1:
+                        for x in range(width):
+                            target[x] = source[x]
+                    elif step == 2:
+                        for x in range(width):
+                            target[x] = source[2 * x]
+                    else:
+                        for x in range(width):
+                            target[x] = source[step * x]
+                to += height * pitch
 
 
 @numba_kernel
-def _finish(sums, pitch, rows, width, bias, code, finished, y, start):  # type: ignore[no-untyped-def]
+def _finish(  # type: ignore[no-untyped-def]
+    sums, pitch, rows, width, bias, slope, code, finished, memory, start, row_stride
+):
     """Move the sums of kept positions into the output's rows, with bias and activation.
 
-    If ``finished`` has any room, they are built there and streamed to the output.
+    If ``finished`` has any room, they are built there and streamed to the output. Rows without gaps
+    between them are finished as one.
     """
-    size = rows * width
     streamed = finished.size > 0
-    target = finished[:size] if streamed else y[start : start + size]
-    for i in range(rows):
-        row, total = target[i * width :], sums[i * pitch :]
-        for x in range(width):
-            row[x] = total[x]
-    activate(target, bias, code)
-    if streamed:
-        stream(target, y, start, size)  # type: ignore[call-arg]  # numba passes the context
+    together = rows if row_stride == width else 1
+    size = together * width
+    for first in range(0, rows, together):
+        to = start + first * row_stride
+        target = finished[:size] if streamed else memory[to : to + size]
+        for i in range(together):
+            row, total = target[i * width :], sums[(first + i) * pitch :]
+            for x in range(width):
+                row[x] = total[x]
+        activate(target, bias, slope, code)
+        if streamed:
+            stream(target, memory, to, size)  # type: ignore[call-arg]  # numba passes the context
 
 
 @cache
 def _band_kernel(maps: int, width: int) -> Callable[..., None]:
-    """Return the compiled loop over bands (n, z, y), for one size of register tile."""
+    """Return the compiled loop over bands (n, group, z, y), for one size of register tile."""
 
     @numba_kernel
     def convolve_bands(  # type: ignore[no-untyped-def]
-        memory, start, strides, shape, kernel, y, out, first_band, stop_band, rows, features,
-        positions, packed, sums, finished, weights, offsets, bias, code,
+        memory, start, strides, shape, kernel, steps, phases, target, target_start, target_strides,
+        out, groups, first_band, stop_band, rows, height, pitch, features, positions, packed, sums,
+        finished, weights, offsets, finish,
     ):  # fmt: skip
         volume = kernel[0] * kernel[1] * kernel[2]
-        height = rows + kernel[1] - 1
+        map_floats = kernel[0] * len(phases[0]) * len(phases[1]) * height * pitch
+        in_maps, out_maps = shape[1] // groups, out[1] // groups
+        tiles = -(-out_maps // maps)
         bands = -(-out[3] // rows)
         for index in range(first_band, stop_band):
             plane, band = divmod(index, bands)
-            n, top = divmod(plane, out[2])
+            plane, top = divmod(plane, out[2])
+            n, group = divmod(plane, groups)
             left = band * rows
             band_rows = min(rows, out[3] - left)
-            used, size = (band_rows - 1) * shape[4] + out[4], band_rows * out[4]
-            for first in range(0, shape[1], features):
-                count = min(features, shape[1] - first)
-                last = first + count == shape[1]
-                corner = (first, top, left)
-                extent = (count, kernel[0], band_rows + kernel[1] - 1, shape[4])
-                _pack(memory, start + n * strides[0], strides, corner, extent, height, packed)
-                for first_map in range(0, out[1], maps):
-                    stop_map = min(first_map + maps, out[1]) if last else first_map
-                    group_maps = range(first_map, stop_map)
-                    for o in group_maps:
-                        to = (((n * out[1] + o) * out[2] + top) * out[3] + left) * out[4]
-                        fetch_to_write(y, to)  # type: ignore[call-arg]  # numba adds the context
-                        fetch_to_write(y, to + size - 1)
+            used = (band_rows - 1) * pitch + out[4]
+            corner_of_output = target_start + n * target_strides[0] + top * target_strides[2]
+            corner_of_output += left * target_strides[3]
+            # The last voxel of a row, or of all rows if no gaps lie between them.
+            apart = 1 if target_strides[3] == out[4] else band_rows
+            length = band_rows * out[4] // apart
+            for first in range(0, in_maps, features):
+                count = min(features, in_maps - first)
+                last = first + count == in_maps
+                for f in range(count):
+                    corner = (group * in_maps + first + f, top, left)
+                    _pack(
+                        memory, start + n * strides[0], strides, shape, corner, steps, kernel[0],
+                        phases, band_rows + height - rows, height, pitch, packed[f * map_floats :],
+                    )  # fmt: skip
+                for first_map in range(0, out_maps, maps):
+                    stop_map = min(first_map + maps, out_maps) if last else first_map
+                    tile_maps = range(first_map, stop_map)
+                    for o in tile_maps:
+                        at = corner_of_output + (group * out_maps + o) * target_strides[1]
+                        for row in range(apart):
+                            to = at + row * target_strides[3]
+                            fetch_to_write(target, to)  # type: ignore[call-arg]  # numba adds it
+                            fetch_to_write(target, to + length - 1)
                     first_sum = first_map * positions % sums.size
-                    taps = (first_map * shape[1] + first * maps) * volume
+                    tile = group * tiles + first_map // maps
+                    taps = (tile * in_maps + first) * maps * volume
                     for at in range(0, used, width):
                         add_tile(  # type: ignore[call-arg]  # numba passes the context
                             maps, width, sums, first_sum + at, positions, first > 0, packed, at,
                             offsets, count * volume, weights, taps,
                         )  # fmt: skip
-                    for o in group_maps:
-                        to = (((n * out[1] + o) * out[2] + top) * out[3] + left) * out[4]
+                    for o in tile_maps:
                         total = sums[first_sum + (o - first_map) * positions :]
-                        _finish(total, shape[4], band_rows, out[4], bias[o], code, finished, y, to)
+                        f = group * out_maps + o
+                        to = corner_of_output + f * target_strides[1]
+                        _finish(
+                            total, pitch, band_rows, out[4], finish[0][f], finish[1][f], finish[2],
+                            finished, target, to, target_strides[3],
+                        )  # fmt: skip
 
     return convolve_bands

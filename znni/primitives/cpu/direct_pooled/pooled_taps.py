@@ -31,6 +31,7 @@ ARGUMENTS = {
     "out_x": INDEX,
     "weights": FLOATS,  # (group of output maps, input map, tap, lane)
     "bias": FLOATS,  # for whole groups
+    "slope": FLOATS,
     "floor": FLOATS,
     "pooled": FLOATS,  # the worker's scratch
 }
@@ -92,5 +93,5 @@ def _pooled_voxel(
                     weight = emit.load(emit.at(weights, taps[tap] * LANES))
                     total.set(emit.multiply_add(value, weight, total.get()))
     largest = reduce(emit.larger, (total.get() for total in sums.values()))
-    bias = emit.load(emit.at(emit["bias"], feature))
-    return emit.at_least(emit.add(largest, bias), emit.load(emit["floor"]))
+    bias, slope = (emit.load(emit.at(emit[name], feature)) for name in ("bias", "slope"))
+    return emit.finished(largest, bias, slope, emit.load(emit["floor"]))

@@ -21,7 +21,8 @@ from znni.plans.primitive import Run, applying
 from znni.primitives.cpu.common.activation import (
     FUSED_BY_VECTOR,
     activate_further,
-    bias_and_floor,
+    addresses,
+    vector_finish,
     with_activation,
 )
 from znni.primitives.cpu.common.first_layer import pooled_first_layer
@@ -80,7 +81,7 @@ class DirectPooled:
         kernel = pooled_taps(pair.conv.kernel, pair.pool.window)
         pool = workers(self.device.threads)
         lanes = _by_lanes(given.weight)
-        bias, floor = bias_and_floor(pair.conv, given)
+        finish = vector_finish(pair.conv, given)
 
         def run(x: Float32) -> Float32:
             y = new_output(out)
@@ -97,15 +98,14 @@ class DirectPooled:
                 "out_y": out.y,
                 "out_x": out.x,
                 "weights": lanes.ctypes.data,
-                "bias": bias.ctypes.data,
-                "floor": floor.ctypes.data,
+                **addresses(finish),
             }
 
             def take_rows(worker: int, _: int) -> None:
                 kernel(**arguments, pooled=pooled[worker].ctypes.data)
 
             pool.for_each(take_rows, range(pool.threads))
-            activate_further(y, pair.conv.activation, pool)
+            activate_further(y, pair.conv, pool)
             return y
 
         return run

@@ -19,8 +19,8 @@ from znni.primitives.cpu.fft_tiled.planes import PLANE_ARGUMENTS, Planes
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
-# Arguments of both drivers. The forward driver ignores bias and floor. A share is some tiles of one
-# group of 16 maps.
+# Arguments of both drivers. The forward driver ignores bias, slope and floor. A share is some tiles
+# of one group of 16 maps.
 DRIVER_ARGUMENTS = {
     "rows": INDEX,
     "columns_y": INDEX,
@@ -39,6 +39,7 @@ DRIVER_ARGUMENTS = {
     "tile_stride": INDEX,
     "frequency_stride": INDEX,
     "bias": FLOATS,
+    "slope": FLOATS,
     "floor": FLOATS,
 }
 
@@ -79,7 +80,7 @@ def inverse_driver() -> PhaseKernel:
             plane, image = planes.at(z), emit.at(corner, emit.times(z, emit["array_z_stride"]))
             planes.mirror(plane)
             planes.transform_y(plane, emit["columns_y"])
-            rows = [*skip, emit["inner_y"], emit["inner_x"], share.bias, emit["floor"]]
+            rows = [*skip, emit["inner_y"], emit["inner_x"], *share.finish, emit["floor"]]
             emit.call(emit["rows"], [plane, image, *share.image, *rows, planes.end])
     return emit.compile_phase()
 
@@ -89,7 +90,7 @@ class _Share:
 
     Attributes:
         image: arguments for rows of the maps: two strides, and the number of maps.
-        bias: address of the maps' biases.
+        finish: addresses of the maps' biases and slopes.
     """
 
     def __init__(self, emit: PhaseEmitter) -> None:
@@ -100,7 +101,7 @@ class _Share:
         self._feature = emit.times(self._group, LANES)
         maps = emit.smaller(emit.minus(emit["maps"], self._feature), LANES)
         self.image = [emit["array_map_stride"], emit["array_y_stride"], maps]
-        self.bias = emit.at(emit["bias"], self._feature)
+        self.finish = [emit.at(emit[name], self._feature) for name in ("bias", "slope")]
 
     @contextmanager
     def tiles(self) -> Iterator[tuple[list[Value], Value]]:

@@ -172,9 +172,8 @@ def forward_rows(length: int) -> Kernel:
 def inverse_rows(length: int, outputs: int) -> Kernel:
     """Return a kernel from a plane of spectra along x to image rows, with bias and activation.
 
-    The kernel writes 16 maps. Its arguments ``bias`` and ``floor`` are 16 numbers each: a voxel
-    becomes max(value + bias, floor). If there are fewer than 16 maps, rows pass through
-    ``staging``.
+    The kernel writes 16 maps. Its arguments ``bias``, ``slope`` and ``floor`` are 16 numbers each:
+    see ``VectorFinish``. If there are fewer than 16 maps, rows pass through ``staging``.
 
     Args:
         length: length of the transform.
@@ -192,10 +191,11 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
         inner_y=INDEX,
         inner_x=INDEX,
         bias=FLOATS,
+        slope=FLOATS,
         floor=FLOATS,
         staging=FLOATS,
     )
-    bias, floor = emit.load(emit["bias"]), emit.load(emit["floor"])
+    finish = [emit.load(emit[name]) for name in ("bias", "slope", "floor")]
     staged = emit["maps"], "<", emit.index(LANES)
     staging = emit["staging"]
     stride = emit.chosen(*staged, emit.index(length), emit["map_stride"])
@@ -209,7 +209,7 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
         voxels: dict[int, Value] = {}
 
         def write(x: int, value: Value, voxels: dict[int, Value] = voxels) -> None:
-            voxels[x] = emit.at_least(emit.add(value, bias), floor)
+            voxels[x] = emit.finished(value, *finish)
 
         inverse_row_codelet(length, outputs).evaluate(
             emit, read=lambda i: emit.load(emit.at(source, i * LANES)), write=write

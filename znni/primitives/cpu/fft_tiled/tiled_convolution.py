@@ -12,7 +12,7 @@ from znni.core.shapes import Vec3
 from znni.machine.arena import new_output, workspace
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import ConvWeights, Float32
-from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
+from znni.primitives.cpu.common.activation import activate_further, addresses, vector_finish
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.phases import Phase, PhaseKernel, run_phases
@@ -99,7 +99,7 @@ class TiledConvolution:
         few_rows = batches.batch < FEW_ROWS
         self._product = frequency_product(batches.out_groups, few_rows, numbers)
         self._places = tiling.places()
-        self._bias, self._floor = bias_and_floor(layer, weights)
+        self._finish = vector_finish(layer, weights)
         self._kernels = self._kernel_spectra(empty_aligned) if resident else None
 
     def __call__(self, x: Float32) -> Float32:
@@ -119,7 +119,7 @@ class TiledConvolution:
                 self._transform(self._inverse, target, tiles, spectra),
             ]
             run_phases(passes, addresses, self._workers)
-        activate_further(y, batches.layer.activation, self._workers)
+        activate_further(y, batches.layer, self._workers)
         return y
 
     def _kernel_spectra(self, allocate: Callable[[tuple[int, ...], DTypeLike], Float32]) -> Float32:
@@ -158,8 +158,7 @@ class TiledConvolution:
             number=batches.numbers.floats,
             tile_stride=batches.tile_stride,
             frequency_stride=batches.frequency_stride,
-            bias=self._bias.ctypes.data,
-            floor=self._floor.ctypes.data,
+            **addresses(self._finish),
         )
 
     def _multiply(self, kernels: Float32, rows: int, spectra: Float32) -> Phase:

@@ -8,7 +8,7 @@ from znni.core.shapes import Vec3
 from znni.machine.arena import new_output, workspace
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import ConvWeights, Float32
-from znni.primitives.cpu.common.activation import activate_further, bias_and_floor
+from znni.primitives.cpu.common.activation import activate_further, addresses, vector_finish
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.simd import FLOAT_BYTES
 from znni.primitives.cpu.common.workers import workers
@@ -56,7 +56,7 @@ class PooledConvolution:
         by_frequency = self._spectra.transpose(1, 0, 2, 3)
         transform_kernels(weight, tile, by_frequency, FLOAT32, self._workers)
         self._places = tiling.places()
-        self._bias, self._floor = bias_and_floor(conv, weights)
+        self._finish = vector_finish(conv, weights)
 
     def __call__(self, x: Float32) -> Float32:
         """Return the pooled output (n, f', z, y, x) for an input (n, f, z, y, x)."""
@@ -84,8 +84,7 @@ class PooledConvolution:
             **plane_arguments(tiles.tile),
             "kernels": self._spectra.ctypes.data,
             "group_stride": self._spectra.strides[0] // FLOAT_BYTES,
-            "bias": self._bias.ctypes.data,
-            "floor": self._floor.ctypes.data,
+            **addresses(self._finish),
         }
 
         def take_tiles(worker: int, _: int) -> None:
@@ -99,7 +98,7 @@ class PooledConvolution:
             )
 
         self._workers.for_each(take_tiles, range(threads))
-        activate_further(y, tiles.layer.conv.activation, self._workers)
+        activate_further(y, tiles.layer.conv, self._workers)
         return y
 
 

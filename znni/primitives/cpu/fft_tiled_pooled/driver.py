@@ -49,6 +49,7 @@ ARGUMENTS = {
     "values": FLOATS,  # the worker's own: a tile's spectra
     "largest": FLOATS,  # the worker's own: a row, minus infinity at first
     "bias": FLOATS,
+    "slope": FLOATS,
     "floor": FLOATS,
 }
 
@@ -135,6 +136,6 @@ def _pooled(emit: Emitter, planes: Planes, image: Value, feature: Value, skip: l
                 source = planes.row(planes.along_z(first, i), emit.plus(top, j))
                 emit.call(emit["largest_row"], [source, emit["largest"]])
             span = [skip_x, emit["written_x"]]
-            last = [emit.at(emit["bias"], feature), emit["floor"]]
+            last = [*(emit.at(emit[name], feature) for name in ("bias", "slope")), emit["floor"]]
             strides = [emit["target_map_stride"], maps]
             emit.call(emit["pooled_row"], [emit["largest"], row, *strides, *span, *last])

@@ -130,8 +130,8 @@ def largest_row(length: int, outputs: int) -> Kernel:
 def pooled_row(window: int, outputs: int) -> Kernel:
     """Return a kernel that stores the largest of each window along x in rows of 16 maps.
 
-    It adds the bias and applies the floor. It then sets the values read to minus infinity, for the
-    next row.
+    It adds the bias and applies slope and floor. It then sets the values read to minus infinity,
+    for the next row.
 
     Args:
         window: extent of the window along x.
@@ -146,9 +146,10 @@ def pooled_row(window: int, outputs: int) -> Kernel:
         skip_x=INDEX,
         inner_x=INDEX,
         bias=FLOATS,
+        slope=FLOATS,
         floor=FLOATS,
     )
-    bias, floor = emit.load(emit["bias"]), emit.load(emit["floor"])
+    finish = [emit.load(emit[name]) for name in ("bias", "slope", "floor")]
     voxels: dict[int, Value] = {}
     for x in range(outputs):
         largest = emit.constant(-inf)
@@ -156,7 +157,7 @@ def pooled_row(window: int, outputs: int) -> Kernel:
             address = emit.at(emit["largest"], (x * window + i) * LANES)
             largest = emit.at_least(emit.load(address), largest)
             emit.store(emit.constant(-inf), address)
-        voxels[x] = emit.at_least(emit.add(largest, bias), floor)
+        voxels[x] = emit.finished(largest, *finish)
     span = emit["skip_x"], emit["inner_x"]
     store_transposed(emit, voxels, emit["image"], emit["map_stride"], span, emit["maps"])
     return emit.compile()

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from znni.network.weights import ConvWeights, Float32
-from znni.primitives.cpu.common.activation import CODES, activate
+from znni.primitives.cpu.common.activation import activate_rows, row_finish
+from znni.primitives.cpu.common.numba_kernel import longest_rows, output_view
 from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.common.vector_code import NUMBER
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking, Scratch
@@ -32,8 +33,7 @@ class FftLayer:
     def __init__(self, blocking: Blocking, weights: ConvWeights) -> None:
         self.blocking = blocking
         self._weight = np.ascontiguousarray(weights.weight)
-        self._bias = weights.bias
-        self._code = CODES[blocking.layer.activation]
+        self._finish = row_finish(blocking.layer, blocking.layer.out_features, weights)
         self._plane_waves = _plane_waves(blocking)
         self._accumulate = Accumulator(_line_waves(blocking))
         self._transforms = blocking.transforms()
@@ -93,8 +93,12 @@ class FftLayer:
     ) -> None:
         """Transform a slab back along y and x, with output map ``o``'s bias and activation."""
         stop = min(slab + self.blocking.pruned.slab, len(output))
-        self._transforms[worker].inverse_planes(half[slab:stop], output[slab:stop])
-        activate(output[slab:stop].reshape(-1), self._bias[o], self._code)
+        part = output[slab:stop]
+        self._transforms[worker].inverse_planes(half[slab:stop], part)
+        (rows,) = longest_rows(part[np.newaxis, np.newaxis])
+        bias, slope, code = self._finish
+        finish = bias[o:], slope[o:], code
+        activate_rows(*output_view(rows), rows.shape, 0, part.size, *finish)
 
     def _frequencies(self, block: int) -> slice:
         """Return a plane's frequencies in the block that begins at this vector."""

@@ -17,8 +17,13 @@ import numpy as np
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.activation import CODES, activate
-from znni.primitives.cpu.common.numba_kernel import FlatView, numba_kernel
+from znni.primitives.cpu.common.activation import Finish, activate, activate_rows
+from znni.primitives.cpu.common.numba_kernel import (
+    FlatView,
+    longest_rows,
+    numba_kernel,
+    output_view,
+)
 
 
 class Split(NamedTuple):
@@ -129,13 +134,13 @@ class LoweredLayer:
         layer: the convolution.
         split: division of the kernel's axes.
         matrix: weights as a matrix, from ``Split.matrix``.
-        bias: biases (out,).
+        finish: bias and activation.
     """
 
     layer: Conv
     split: Split
     matrix: Float32
-    bias: Float32
+    finish: Finish
 
     def lower(
         self, image: FlatView, corner: Vec3, positions: Vec3, first: int, rows: Float32
@@ -158,13 +163,18 @@ class LoweredLayer:
     ) -> None:
         """Finish a block of an output image, ``image`` (f, z, y, x), from its product.
 
-        ``product`` is (maps * lifted taps, positions), for maps from ``first`` on. It may be the
-        memory of ``image`` itself if there is one lifted tap and the block is the whole image.
+        ``product`` is (maps * lifted taps, positions), for maps from ``first`` on.
         """
         positions, lifted = tuple(block.positions(self.split)), tuple(self.split.lifted)
         box = (first, *corner), (block.maps, *block.size)
-        code = CODES[self.layer.activation]
-        _lift(product, lifted, positions, image, *box, self.bias, code)
+        _lift(product, lifted, positions, *output_view(image), *box, *self.finish)
+
+    def activate(self, image: Float32, maps: slice) -> None:
+        """Finish some maps of an output image (f, z, y, x) that holds the product itself."""
+        (rows,) = longest_rows(image[np.newaxis, maps])
+        bias, slope, code = self.finish
+        finish = bias[maps], slope[maps], code
+        activate_rows(*output_view(rows), rows.shape, 0, rows.size, *finish)
 
 
 @numba_kernel
@@ -184,13 +194,16 @@ def _lower(memory, start, strides, corner, lowered, positions, first, rows):  # 
 
 
 @numba_kernel
-def _lift(product, lifted, positions, image, corner, extent, bias, code):  # type: ignore[no-untyped-def]
+def _lift(  # type: ignore[no-untyped-def]
+    product, lifted, positions, memory, start, strides, corner, extent, bias, slope, code
+):
     taps = lifted[0] * lifted[1] * lifted[2]
     for o in range(extent[0]):
         for z in range(extent[1]):
             for y in range(extent[2]):
-                row = image[corner[0] + o, corner[1] + z, corner[2] + y]
-                row = row[corner[3] : corner[3] + extent[3]]
+                to = start + (corner[0] + o) * strides[0] + (corner[1] + z) * strides[1]
+                to += (corner[2] + y) * strides[2] + corner[3]
+                row = memory[to : to + extent[3]]
                 for tap in range(taps):
                     rest, dx = divmod(tap, lifted[2])
                     dz, dy = divmod(rest, lifted[1])
@@ -202,4 +215,4 @@ def _lift(product, lifted, positions, image, corner, extent, bias, code):  # typ
                     else:
                         for x in range(row.size):
                             row[x] += part[x]
-                activate(row, bias[corner[0] + o], code)
+                activate(row, bias[corner[0] + o], slope[corner[0] + o], code)

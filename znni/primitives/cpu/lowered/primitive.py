@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -16,10 +17,11 @@ from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
     FUSED_BY_ROW,
+    row_finish,
     softmax_over_maps,
     with_activation,
 )
-from znni.primitives.cpu.common.numba_kernel import flat_view
+from znni.primitives.cpu.common.numba_kernel import flat_view, longest_rows
 from znni.primitives.cpu.common.workers import Workers, even_slices, workers
 from znni.primitives.cpu.lowered.lowering import Block, LoweredLayer, Split, bounded_block
 
@@ -84,7 +86,8 @@ class Lowered:
         conv, out = applied_to(Conv, self, layer, shape)
         given = conv_weights(conv, weights)
         split, block = self._blocking(conv, out)
-        prepared = LoweredLayer(conv, split, split.matrix(given.weight), given.bias)
+        finish = row_finish(conv, conv.out_features, given)
+        prepared = LoweredLayer(conv, split, split.matrix(given.weight), finish)
         convolve = _convolve_in_blocks if self.blocked else _convolve_whole
         pool = workers(self.device.threads)
 
@@ -144,8 +147,7 @@ def _convolve_whole(
     result_shape = (matrix.shape[0], positions)
     result = None if _product_is_output(split) else workspace(result_shape, np.float32)
     for source, target in zip(x, y, strict=True):
-        multiplied = target.reshape(result_shape) if result is None else result
-        _convolve_image(prepared, block, source, lowered, multiplied, target, pool)
+        _convolve_image(prepared, block, source, lowered, result, target, pool)
 
 
 def _convolve_image(
@@ -153,28 +155,55 @@ def _convolve_image(
     block: Block,
     source: Float32,
     lowered: Float32,
-    multiplied: Float32,
+    result: Float32 | None,
     target: Float32,
     pool: Workers,
 ) -> None:
+    """Convolve an image; without memory for the ``result``, its product is made in the output."""
     view, positions = flat_view(source), block.positions(prepared.split)
     taps = prepared.split.lifted.volume
 
     def lower(_worker: int, rows: slice) -> None:
         prepared.lower(view, ORIGIN, positions, rows.start, lowered[rows])
 
-    def multiply(_worker: int, columns: slice) -> None:
-        prepared.multiply(slice(None), lowered[:, columns], multiplied[:, columns])
+    def multiply(_worker: int, item: tuple[slice, Float32]) -> None:
+        columns, multiplied = item
+        prepared.multiply(slice(None), lowered[:, columns], multiplied)
 
     def lift(_worker: int, maps: slice) -> None:
+        if result is None:
+            prepared.activate(target, maps)
+            return
         part = Block(maps.stop - maps.start, block.size)
         rows = slice(taps * maps.start, taps * maps.stop)
-        prepared.lift(multiplied[rows], target, ORIGIN, part, maps.start)
+        prepared.lift(result[rows], target, ORIGIN, part, maps.start)
 
     parts = pool.threads * PARTS_PER_THREAD
     pool.for_each(lower, even_slices(lowered.shape[0], parts))
-    pool.for_each(multiply, even_slices(lowered.shape[1], parts))
+    products = _by_rows(target) if result is None else ((slice(0, result.shape[1]), result),)
+    pool.for_each(multiply, _by_columns(products, parts))
     pool.for_each(lift, even_slices(block.maps, parts))
+
+
+def _by_rows(image: Float32) -> Iterator[tuple[slice, Float32]]:
+    """Yield the matrices (maps, columns) that an output image consists of, with their columns."""
+    (rows,) = longest_rows(image[np.newaxis])
+    length = rows.shape[4]
+    for index, (z, y) in enumerate(product(range(rows.shape[2]), range(rows.shape[3]))):
+        yield slice(index * length, (index + 1) * length), rows[0, :, z, y]
+
+
+def _by_columns(
+    products: Iterable[tuple[slice, Float32]], parts: int
+) -> Iterator[tuple[slice, Float32]]:
+    """Yield nearly equal parts of matrices; a matrix is cut only if it is the only one."""
+    first, *others = products
+    if others:
+        yield from (first, *others)
+        return
+    columns, multiplied = first
+    for part in even_slices(columns.stop, parts):
+        yield part, multiplied[:, part]
 
 
 def _convolve_in_blocks(

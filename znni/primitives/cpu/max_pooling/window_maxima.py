@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel
+from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
 from znni.primitives.cpu.common.streaming import (
     LINE,
     fetch_to_read,
@@ -74,11 +74,11 @@ def window_maxima(
     scratch = Scratch.of(Shape5(*x.shape), Shape5(*y.shape), window)
     maxima = workspace((pool.threads, 2, scratch.maxima), np.float32)
     result = workspace((pool.threads, scratch.result), np.float32)
-    pool_planes = _plane_kernel(window.x)
+    pool_planes, target = _plane_kernel(window.x), output_view(y)
 
     def task(worker: int, part: slice) -> None:
         pool_planes(
-            *view, x.shape[3:], y.ravel(), y.shape, tuple(window), tuple(fragments_per_axis),
+            *view, x.shape[3:], *target, y.shape, tuple(window), tuple(fragments_per_axis),
             part.start, part.stop, *maxima[worker], result[worker], is_streamed(y.nbytes),
         )  # fmt: skip
 
@@ -150,8 +150,8 @@ def _plane_kernel(across: int) -> Callable[..., None]:
 
     @numba_kernel
     def pool_planes(  # type: ignore[no-untyped-def]
-        memory, start, strides, size, flat, out, window, counts, first, stop, over_z, over_zy,
-        result, streamed,
+        memory, start, strides, size, flat, to_start, to_strides, out, window, counts, first, stop,
+        over_z, over_zy, result, streamed,
     ):  # fmt: skip
         """Pool the output planes (n, f, z) with these indices, for all fragments."""
         _, features, out_z, out_y, out_x = out
@@ -173,9 +173,14 @@ def _plane_kernel(across: int) -> Callable[..., None]:
                 ahead = at + window[0] * strides[2]
                 for o in range(counts[1] * counts[2]):
                     fragment = (n * counts[0] + oz) * counts[1] * counts[2] + o
-                    to = ((fragment * features + f) * out_z + z) * out_y * out_x
-                    fetch_to_write(flat, to)  # type: ignore[call-arg]  # numba passes the context
-                    fetch_to_write(flat, to + out_y * out_x - 1)
+                    to = to_start + fragment * to_strides[0] + f * to_strides[1] + z * to_strides[2]
+                    # Whole planes are stored at once if no gaps lie between their rows.
+                    rows = 1 if to_strides[3] == out_x else out_y
+                    length = out_y * out_x // rows
+                    for y in range(rows):
+                        at_row = to + y * to_strides[3]
+                        fetch_to_write(flat, at_row)  # type: ignore[call-arg]  # numba adds it
+                        fetch_to_write(flat, at_row + length - 1)
                     oy, ox = divmod(o, counts[2])
                     for y in range(out_y):
                         for i in range(0, share, LINE):
@@ -187,11 +192,13 @@ def _plane_kernel(across: int) -> Callable[..., None]:
                             _strided_maxima(
                                 across, over_zy, row + x * across, result, y * out_x + x
                             )
-                    if streamed:
-                        stream(result, flat, to, out_y * out_x)
-                    else:
-                        target = flat[to:]
-                        for i in range(out_y * out_x):
-                            target[i] = result[i]
+                    for y in range(rows):
+                        made, at_row = result[y * length :], to + y * to_strides[3]
+                        if streamed:
+                            stream(made, flat, at_row, length)
+                        else:
+                            target = flat[at_row:]
+                            for i in range(length):
+                                target[i] = made[i]
 
     return pool_planes

@@ -9,7 +9,7 @@ import numpy as np
 
 from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
-from znni.network.layers import Activation
+from znni.network.layers import LEAKY_SLOPE, Activation, Conv, Operation, PooledConv
 from znni.plans.cost import Cost
 from znni.primitives.gpu.common.kernels import larger_source
 
@@ -31,6 +31,15 @@ SOFTMAX_PASSES = 4
 SOFTMAX_EFFICIENCY = 0.1
 
 THREADS = 256
+
+
+def has_source(layer: Operation) -> bool:
+    """Return whether kernels know the activation of a layer, with its slope."""
+    conv = layer.conv if isinstance(layer, PooledConv) else layer
+    if not isinstance(conv, Conv):
+        return True
+    known = conv.activation != "leaky_relu" or conv.slope == LEAKY_SLOPE
+    return known and conv.activation in EXPRESSIONS
 
 
 def activation_source(activation: Activation) -> str:

@@ -16,7 +16,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
-from znni.primitives.gpu.common.activation import with_softmax
+from znni.primitives.gpu.common.activation import has_source, with_softmax
 from znni.primitives.gpu.common.number_formats import NumberFormat
 
 
@@ -119,13 +119,17 @@ class ShapedPrimitive(ABC, Generic[AnyWork]):
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the shape of the output, or None if the primitive declines."""
-        work = self.work(layer, shape)
+        work = self._known(layer, shape)
         return None if work is None else work.out
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost of a call."""
-        return applying(self.work(layer, shape), self, layer, shape).cost
+        return applying(self._known(layer, shape), self, layer, shape).cost
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare all that can be done once, and return what runs the layer."""
-        return self.prepare(applying(self.work(layer, shape), self, layer, shape), weights)
+        return self.prepare(applying(self._known(layer, shape), self, layer, shape), weights)
+
+    def _known(self, layer: Operation, shape: Shape5) -> AnyWork | None:
+        """Return the work of a layer, or None if kernels do not know its activation."""
+        return self.work(layer, shape) if has_source(layer) else None
