@@ -74,19 +74,13 @@ def test_a_volume_of_an_empty_dataspace() -> None:
         ("volume.h5:/rat", None, "no dataset '/rat'"),
         ("volume.h5:/raw", "other", "give one"),
         ("volume.h5", "/", "no dataset"),
-        (".", None, "is a folder"),
+        (".", None, "is a folder; give a file, or a Zarr by a name that ends in .zarr"),
     ],
 )
 def test_datasets(volume: str, dataset: str | None, said: str) -> None:
     options = ("--dataset", dataset) if dataset else ()
     message = refused("infer", volume, "--net", "tiny.yaml", "--out", "out.h5", *options)
     assert said in message
-
-
-def test_a_folder_is_no_volume(small_case: Path) -> None:
-    (small_case / "volume").mkdir()
-    message = refused("infer", "volume", *INFER[2:])
-    assert "volume: is a folder; give a file, or a Zarr by a name that ends in .zarr" in message
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])

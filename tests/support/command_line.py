@@ -134,3 +134,9 @@ def read_main(path: Path | str) -> NDArray[Any]:
     with h5py.File(path, "r") as file:
         values: NDArray[Any] = file["main"][()]
         return values
+
+
+def attributes(path: str = "out.h5") -> dict[str, Any]:
+    """Return the attributes of an output."""
+    with h5py.File(path) as file:
+        return dict(file["main"].attrs)
