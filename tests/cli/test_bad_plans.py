@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import pytest
-from command_line import refused_without_trace, succeeds, voxels
+from command_line import refused_without_trace, rewrite, succeeds, voxels, write_volume
 
 from znni.plans.plan import Plan
 
@@ -68,10 +67,8 @@ def test_a_plan_of_another_network_or_machine() -> None:
     succeeds(*MAKE)
     assert "1 MiB are allowed" in refused("--ram", "1MiB")
     assert re.search(r"not 77; give threads=(\d+) \(--threads \1\), or", refused("--threads", 77))
-    network = Path("tiny.yaml")
-    network.write_text(network.read_text().replace("sigmoid", "tanh"))
-    message = refused()
-    assert "the plan is for network tiny, as it was then" in message
+    rewrite("tiny.yaml", "sigmoid", "tanh")
+    assert "the plan is for network tiny, as it was then" in refused()
     assert "as it was then" in refused("--dry-run")
 
 
@@ -99,9 +96,7 @@ def test_a_plan_for_smaller_types() -> None:
     assert "are allowed; give ram=" in refused("--ram", ram)
     assert "are allowed; give ram=" in refused("--ram", ram, "--dry-run")
     succeeds(*INFER, "--ram", ram, "--dtype", "float16")
-    Path("volume.h5").unlink()
-    with h5py.File("volume.h5", "w") as file:
-        file["raw"] = voxels(dtype="float64")
+    write_volume(voxels(dtype="float64"))
     again = ("--dtype", "float16", "--overwrite")
     assert "are allowed; give ram=" in refused("--ram", ram, *again)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from command_line import INFER, read_main, voxels, write_volume
+from command_line import INFER, cut, read_main, voxels, write_volume
 from command_line import refused_without_trace as refused
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
@@ -26,15 +25,11 @@ def only_two_axes() -> None:
     write_volume(np.zeros((5, 6)))
 
 
-def truncate(path: str, share: float) -> None:
-    os.truncate(path, int(Path(path).stat().st_size * share))
-
-
 VOLUMES: dict[str, tuple[Callable[[], object], list[str]]] = {
     "missing": (lambda: Path("volume.h5").unlink(), ["volume.h5: no such file"]),
     "not HDF5": (lambda: Path("volume.h5").write_text("text"), ["cannot be read as HDF5"]),
     "empty file": (lambda: Path("volume.h5").write_text(""), ["cannot be read as HDF5"]),
-    "cut short": (lambda: truncate("volume.h5", 0.5), ["cannot be read as HDF5", "truncated"]),
+    "cut short": (lambda: cut("volume.h5", 0.5), ["cannot be read as HDF5", "truncated"]),
     "no dataset": (lambda: h5py.File("volume.h5", "w").close(), ["no dataset", "none at all"]),
     "several": (several_datasets, ["/raw (7, 20, 23) uint8", "as volume.h5:/more/labels"]),
     "two axes": (only_two_axes, ["no dataset with axes (z, y, x)", "/raw (5, 6) float64"]),

@@ -63,14 +63,14 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
             for segments in segmentations(NETWORK.nodes, Shape5.of(1, 1, size), fusible=fusible):
                 seconds = fastest_of_segments(segments, output, patch, memory, options, overhead)
                 best = min(best, seconds)
+        search = Search(NETWORK, output, machine(memory), catalogue, overhead)
         if best == inf:
             with pytest.raises(DoesNotFit):
-                Search(NETWORK, output, machine(memory), catalogue, overhead).fastest()[0]
+                search.fastest()
             continue
-        plan = Search(NETWORK, output, machine(memory), catalogue, overhead).fastest()[0]
+        plan = search.fastest()[0]
         assert plan.seconds == pytest.approx(best)
         assert plan.memory.total <= memory
-        search = Search(NETWORK, output, machine(memory), catalogue, overhead)
         assert search.lower_bound(plan.patch) <= plan.seconds
         fused += any(len(step.layers) == 2 for part in plan.segments for step in part.steps)
     assert bool(fused) == bool(fusible)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -114,6 +115,11 @@ def rewrite(path: Path | str, old: str, new: str) -> None:
     text = Path(path).read_text()
     assert old in text
     Path(path).write_text(text.replace(old, new, 1))
+
+
+def cut(path: Path | str, share: float) -> None:
+    """Keep a share of a file's bytes."""
+    os.truncate(path, int(Path(path).stat().st_size * share))
 
 
 def write_case(folder: Path) -> None:
