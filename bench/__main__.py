@@ -26,6 +26,7 @@ from bench.report import plot_command, report_command, table_command
 from bench.scaling import scaling_command
 from bench.search import search_command
 from bench.top_plans import top_plans_command
+from bench.unets import unets_command
 from bench.volumes import volumes_command
 from znni.cli.values import usage_error
 from znni.core.errors import ZnniError
@@ -33,6 +34,7 @@ from znni.core.errors import ZnniError
 COMMANDS: dict[str, Callable[..., None]] = {
     "layers": layers_command,
     "network": network_command,
+    "unets": unets_command,
     "profile": profile_command,
     "top-plans": top_plans_command,
     "search": search_command,

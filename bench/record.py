@@ -44,6 +44,7 @@ Kind: TypeAlias = Literal[
     "shares",
     "strategies",
     "top-plans",
+    "unets",
     "volumes",
 ]
 

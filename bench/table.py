@@ -161,6 +161,18 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
     },
     "network": NETWORK_COLUMNS,
     "gpu-networks": NETWORK_COLUMNS,
+    "unets": {
+        "network": "{network}",
+        "name": "{name}",
+        "window": "{window}",
+        "s": "{seconds:.3f}",
+        "rounds": "{rounds}",
+        "spread": "{spread:.0%}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "predicted": "{predicted_voxels_per_s:,.0f}",
+        "error": "{error:.1e}",
+        "declared GiB": "{declared_gib:.2f}",
+    },
     "profile": {
         "network": "{network}",
         "patch": "{patch}",

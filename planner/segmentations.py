@@ -51,10 +51,8 @@ def exact_segment(
     """
     steps = []
     for node in nodes:
-        geometry = storage.geometry
-        maps = sum(storage.maps[name] for name in node.inputs)
-        shape = Shape5.of(1, maps, geometry.reads[node.name][0].size)
-        out = Shape5.of(1, storage.maps[node.name], geometry.frames[node.name].computed.size)
+        shape = storage.shape_taken(node.name, node.inputs)
+        out = storage.shape_made(node.name)
         steps.append(bare_step(node.layer.local, shape, out, node.inputs))
     return Segment(device, 1, tuple(steps), is_exact=True)
 
@@ -174,6 +172,8 @@ def _output(layer: Layer, shape: Shape5) -> Shape5 | None:
     if isinstance(layer, Conv):
         size = valid_convolution(shape.size, layer.kernel)
         return size and Shape5.of(shape.n, layer.out_features, size)
+    if not isinstance(layer, Pool):
+        return None
     size = fragments(shape.size, layer.window)
     return size and Shape5.of(shape.n * layer.window.volume, shape.f, size)
 

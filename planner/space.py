@@ -17,11 +17,13 @@ from planner.partition import CutPoint, Processor, cut_points, cut_points_using_
 from planner.patch_candidate import PatchCandidate
 from planner.patch_sizes import patch_sizes
 from znni.core.options import DeviceChoice, Division
-from znni.core.shapes import Vec3
+from znni.core.shapes import Box, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine
-from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
+
+# A box whose reads differ along the axes if a layer does not treat them alike.
+SAMPLE = Box(Vec3(0, 0, 0), Vec3.of(60))
 
 
 @dataclass(eq=False)
@@ -163,10 +165,7 @@ class Space:
 
     def patches(self) -> Iterator[Vec3]:
         """Yield the patches to try first: a spread, if many sizes differ by little."""
-        isotropic = all(
-            len(set(layer.kernel if isinstance(layer, Conv) else layer.window)) == 1
-            for layer in self.network.layers
-        )
+        isotropic = all(len(set(layer.reads(SAMPLE).size)) == 1 for layer in self.network.layers)
         return patch_sizes(self.output, self.network.granularity, isotropic=isotropic)
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:

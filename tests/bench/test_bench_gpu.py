@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_layers import DEVICE
+from gpu_layers import H200
 from layers import random_case
 from quick_benchmarks import needs_torch
 from typer.testing import CliRunner
@@ -39,7 +39,6 @@ from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Primitive, on_device
 from znni.primitives.catalogue import catalogue
 
-H200 = replace(DEVICE, capability=90)
 CEILINGS = GpuCeilings("NVIDIA H200", flops=60e12, copy_bandwidth=4e12)
 ROWS: list[Row] = [
     {

@@ -224,30 +224,21 @@ def test_a_file_without_results_and_a_profiles_picture_are_refused(tmp_path: Pat
 
 def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
     out = tmp_path / "layers.json"
-    command = f"layers --kernel 2 --size 8 --features 2 --out-features 2 --no-peers --out {out}"
-    run = [sys.executable, "-m", "bench"]
-    root = ROOT
-    printed = subprocess.run(
-        [*run, *command.split(), "--only", "direct", "--repeats", "1"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    measured = f"layers --kernel 2 --size 8 --features 2 --out-features 2 --no-peers --out {out}"
+    printed = bench_command(*measured.split(), "--only", "direct", "--repeats", "1").stdout
     assert "ceilings with" in printed
-    again = subprocess.run(
-        [*run, "table", out], cwd=root, capture_output=True, text=True, check=True
-    ).stdout
-    assert again in printed
-    chosen = subprocess.run(
-        [*run, "table", "--choices", out], cwd=root, capture_output=True, text=True, check=True
-    ).stdout
-    assert "regret" in chosen
-    refused = subprocess.run(
-        [*run, "table", tmp_path / "no"], cwd=root, capture_output=True, text=True, check=False
-    )
-    assert refused.returncode == InvalidInput.exit_code
+    assert bench_command("table", out).stdout in printed
+    assert "regret" in bench_command("table", "--choices", out).stdout
+    refused = bench_command("table", tmp_path / "no", code=InvalidInput.exit_code)
     assert refused.stderr.startswith("bench: error: ")
+
+
+def bench_command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the benchmarks' command in a process of its own."""
+    command = [sys.executable, "-m", "bench", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done
 
 
 @pytest.mark.parametrize("none", [["--repeats", "0"], ["--budget", "0"]])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import refused, succeeds
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu
+from gpu_layers import H200
 from layers import does
 
 from planner.cost_model import BUILT_IN
@@ -22,14 +23,13 @@ from znni.calibration.shapes import GPU_FULL, GPU_QUICK, Call, designed_calls
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_host, detect_machine
-from znni.machine.machine import Device, Machine
+from znni.machine.machine import Machine
 from znni.machine.timing import Timing
 from znni.network.layers import Conv
 from znni.plans.plan import Plan
 from znni.plans.primitive import Primitive, on_device
 from znni.primitives.catalogue import catalogue
 
-H200 = Device("gpu", "NVIDIA H200", 125 * 2**30, 1, flops=67e12, bandwidth=4.9e12, capability=90)
 ON_GPU = on_device(catalogue(Machine(detect_host().host, (H200,))), "gpu")
 BOTH = fake_catalogue() | fake_gpu_catalogue()
 CONVOLUTION = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, 90, 90, 90))

@@ -6,9 +6,11 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -136,39 +138,32 @@ def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:6000])
 
 
-def of_another_version(path: Path) -> None:
-    CostDatabase(path).add(HERE, [MEASURED])
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-
-
-def without_sense(path: Path) -> None:
+def change(path: Path, statement: str) -> None:
     CostDatabase(path).add(HERE, [MEASURED])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE measurements SET operation = '{}'")
+        connection.execute(statement)
 
 
-def impossible(path: Path) -> None:
-    CostDatabase(path).add(HERE, [MEASURED])
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE measurements SET operation = replace(operation, ':3', ':0')")
+def add_seconds(path: Path, seconds: float) -> None:
+    CostDatabase(path).add(HERE, [replace(MEASURED, seconds=seconds)])
 
 
-def negative(path: Path) -> None:
-    CostDatabase(path).add(HERE, [replace(MEASURED, seconds=-1.0)])
+OPERATIONS = "UPDATE measurements SET operation ="
+SPOILT: dict[str, Callable[[Path], None]] = {
+    "text": text,
+    "cut short": cut_short,
+    "of another version": partial(change, statement="PRAGMA user_version = 99"),
+    "without sense": partial(change, statement=f"{OPERATIONS} '{{}}'"),
+    "impossible": partial(change, statement=f"{OPERATIONS} replace(operation, ':3', ':0')"),
+    "negative": partial(add_seconds, seconds=-1.0),
+    "endless": partial(add_seconds, seconds=inf),
+}
 
 
-def endless(path: Path) -> None:
-    CostDatabase(path).add(HERE, [replace(MEASURED, seconds=inf)])
-
-
-SPOILT = [text, cut_short, of_another_version, without_sense, impossible, negative, endless]
-
-
-@pytest.mark.parametrize("spoil", SPOILT)
-def test_a_damaged_file_is_one_clear_error(tmp_path: Path, spoil: object) -> None:
+@pytest.mark.parametrize("fault", SPOILT)
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path, fault: str) -> None:
     path = tmp_path / "costs.sqlite"
-    spoil(path)  # type: ignore[operator]
+    SPOILT[fault](path)
     said = rf"costs\.sqlite: measured costs cannot be read: .*; delete the file.* with {VARIABLE}"
     with pytest.raises(InvalidInput, match=said) as refused:
         CostDatabase(path).measured(HERE)

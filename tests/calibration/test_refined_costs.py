@@ -32,20 +32,16 @@ def primitives(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
 
 
-def steps_of(made: Plan) -> list[Step]:
-    return [step for segment in made.segments for step in segment.steps]
-
-
-def several_patches() -> tuple[list[Step], tuple[str, ...]]:
+def several_patches() -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Return the steps of a plan of small patches, and the command that runs it over several."""
     succeeds("plan", "--net", "tiny.yaml", "--volume", "7,10,12", "--out", "plan.json")
     made = Plan.from_json(Path("plan.json").read_bytes())
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json", "--out", "out.h5")
-    return steps_of(made), (*run, "--overwrite")
+    return made.steps, (*run, "--overwrite")
 
 
 def test_what_steps_took_is_kept(database: CostDatabase) -> None:
-    steps = steps_of(plan("tiny.yaml", (7, 20, 23)))
+    steps = plan("tiny.yaml", (7, 20, 23)).steps
     record_steps([(step, 0.125) for step in steps], 1, database)
     assert [(m.primitive, m.shape, m.seconds, m.day) for m in database.measured(HERE)] == [
         (step.primitive, step.shape_in, 0.125, today()) for step in steps
@@ -53,7 +49,7 @@ def test_what_steps_took_is_kept(database: CostDatabase) -> None:
 
 
 def test_the_first_call_of_a_step_does_not_count() -> None:
-    first, second, *_ = steps_of(plan("tiny.yaml", (7, 20, 23)))
+    first, second, *_ = plan("tiny.yaml", (7, 20, 23)).steps
     times = StepTimes()
     for seconds in (100.0, 1.0, 3.0, 2.0):
         times(first, seconds)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import h5py
 import numpy as np
 import pytest
-from command_line import INFER, VOLUME, read_main, refused, succeeds, voxels
+from command_line import INFER, VOLUME, attributes, read_main, refused, succeeds, voxels
 from fakes import Fake, fake_catalogue
 from tiny_network import close, whole
 
@@ -39,11 +38,9 @@ def test_less_accuracy_is_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> 
     assert succeeds(*INFER, "--dry-run", "--accuracy", "bfloat16").endswith(line)
     said = succeeds(*INFER, "--accuracy", "bfloat16")
     assert "; accuracy bfloat16 in conv1, conv2: " in said
-    with h5py.File("out.h5") as file:
-        assert file["main"].attrs["accuracy"] == "bfloat16"
+    assert attributes()["accuracy"] == "bfloat16"
     assert "accuracy" not in succeeds(*INFER, "--overwrite")
-    with h5py.File("out.h5") as file:
-        assert file["main"].attrs["accuracy"] == "float32"
+    assert attributes()["accuracy"] == "float32"
 
 
 def test_a_plan_of_less_accuracy_is_run_only_where_that_is_allowed(

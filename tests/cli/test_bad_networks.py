@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 from command_line import INFER, rewrite
 from command_line import refused_without_trace as refused
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
-
-
-def change_weights(**changes: np.ndarray | None) -> None:
-    arrays = dict(np.load("tiny.npz")) | {k.replace("_", "."): v for k, v in changes.items()}
-    np.savez("tiny.npz", **{name: a for name, a in arrays.items() if a is not None})
 
 
 @pytest.mark.parametrize(
@@ -24,6 +16,7 @@ def change_weights(**changes: np.ndarray | None) -> None:
         ("features: 3", "features: 4", "layer conv1: weight has shape (3, 1, 2, 3, 3)"),
         ("weights: tiny.npz", "", "--random-weights"),
         ("tiny.npz", "other.npz", "other.npz: no such weights file"),
+        ("tiny.npz", "volume.h5", "volume.h5: lacks 'conv1.bias'"),
     ],
 )
 def test_networks(old: str, new: str, said: str) -> None:
@@ -36,15 +29,3 @@ def test_a_field_of_view_larger_than_the_volume() -> None:
     rewrite("tiny.yaml", "weights: tiny.npz", "")
     message = refused(*INFER, "--random-weights", 1)
     assert "7x20x23 voxels, smaller than network tiny's field of view 9x6x8" in message
-
-
-def test_weights() -> None:
-    change_weights(conv1_bias=np.full(3, np.nan, np.float32))
-    assert "layer conv1: bias has 3 values not finite" in refused(*INFER)
-    change_weights(conv1_bias=None)
-    assert "lacks 'conv1.bias'" in refused(*INFER)
-    change_weights(conv1_bias=np.zeros(3), conv9_bias=np.zeros(3))
-    assert "holds 'conv9.bias'" in refused(*INFER)
-    Path("tiny.npz").write_bytes(b"")
-    assert "tiny.npz: cannot be read" in refused(*INFER)
-    assert "both" in refused(*INFER, "--random-weights", 1, "--weights", "tiny.npz")

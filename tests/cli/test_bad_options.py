@@ -37,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
         (("--pad", "wrap"), "--pad"),
         (("--unknown",), "No such option: --unknown; see znni infer --help"),
         (("--random-weights", "-1"), "-1 is not a seed"),
+        (("--random-weights", "1", "--weights", "tiny.npz"), "both"),
         (("--plan", "none.json"), "none.json: cannot be read: No such file or directory; check"),
         (("--net", "none.yaml"), "none.yaml: no such network file"),
     ],

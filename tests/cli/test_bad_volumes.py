@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from command_line import INFER, read_main, voxels, write_volume
+from command_line import INFER, cut, read_main, voxels, write_volume
 from command_line import refused_without_trace as refused
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
@@ -26,15 +25,11 @@ def only_two_axes() -> None:
     write_volume(np.zeros((5, 6)))
 
 
-def truncate(path: str, share: float) -> None:
-    os.truncate(path, int(Path(path).stat().st_size * share))
-
-
 VOLUMES: dict[str, tuple[Callable[[], object], list[str]]] = {
     "missing": (lambda: Path("volume.h5").unlink(), ["volume.h5: no such file"]),
     "not HDF5": (lambda: Path("volume.h5").write_text("text"), ["cannot be read as HDF5"]),
     "empty file": (lambda: Path("volume.h5").write_text(""), ["cannot be read as HDF5"]),
-    "cut short": (lambda: truncate("volume.h5", 0.5), ["cannot be read as HDF5", "truncated"]),
+    "cut short": (lambda: cut("volume.h5", 0.5), ["cannot be read as HDF5", "truncated"]),
     "no dataset": (lambda: h5py.File("volume.h5", "w").close(), ["no dataset", "none at all"]),
     "several": (several_datasets, ["/raw (7, 20, 23) uint8", "as volume.h5:/more/labels"]),
     "two axes": (only_two_axes, ["no dataset with axes (z, y, x)", "/raw (5, 6) float64"]),
@@ -74,19 +69,13 @@ def test_a_volume_of_an_empty_dataspace() -> None:
         ("volume.h5:/rat", None, "no dataset '/rat'"),
         ("volume.h5:/raw", "other", "give one"),
         ("volume.h5", "/", "no dataset"),
-        (".", None, "is a folder"),
+        (".", None, "is a folder; give a file, or a Zarr by a name that ends in .zarr"),
     ],
 )
 def test_datasets(volume: str, dataset: str | None, said: str) -> None:
     options = ("--dataset", dataset) if dataset else ()
     message = refused("infer", volume, "--net", "tiny.yaml", "--out", "out.h5", *options)
     assert said in message
-
-
-def test_a_folder_is_no_volume(small_case: Path) -> None:
-    (small_case / "volume").mkdir()
-    message = refused("infer", "volume", *INFER[2:])
-    assert "volume: is a folder; give a file, or a Zarr by a name that ends in .zarr" in message
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import h5py
 import numpy as np
 import pytest
-from command_line import INFER, NET, VOLUME, read_main, succeeds, voxels, write_volume
+from command_line import INFER, NET, VOLUME, attributes, read_main, succeeds, voxels, write_volume
 from tiny_network import close, expected, parts, whole
 
 from znni import __version__
@@ -26,30 +26,30 @@ def test_an_output_says_how_it_came_to_be() -> None:
         assert list(file) == ["ledger", "main"]
         main = file["main"]
         assert (main.dtype, main.shape, main.chunks) == (np.uint8, (2, 4, 6, 3), (1, 4, 6, 3))
-        attributes = dict(main.attrs)
-    assert attributes["network"] == "tiny"
-    assert attributes["weights_sha256"] == weights.sha256
-    assert attributes["weights"] == "tiny.npz"
-    assert attributes["source"] == "volume.h5"
-    assert attributes["znni_version"] == __version__
-    assert attributes["command"] == (
+    noted = attributes()
+    assert noted["network"] == "tiny"
+    assert noted["weights_sha256"] == weights.sha256
+    assert noted["weights"] == "tiny.npz"
+    assert noted["source"] == "volume.h5"
+    assert noted["znni_version"] == __version__
+    assert noted["command"] == (
         "znni infer volume.h5 --net tiny.yaml --out out.h5 "
         "--roi 1:5,4:10,6:9 --dtype uint8 --threads 1"
     )
-    assert attributes["voxel_offset"].tolist() == [1, 4, 6]
-    assert attributes["scale"] == pytest.approx(1 / 255)
-    assert attributes["seconds"] > 0
-    assert attributes["peak_memory_bytes"] > 0
-    assert attributes["gpu_peak_memory_bytes"] == 0
-    assert attributes["fallbacks"] == 0
+    assert noted["voxel_offset"].tolist() == [1, 4, 6]
+    assert noted["scale"] == pytest.approx(1 / 255)
+    assert noted["seconds"] > 0
+    assert noted["peak_memory_bytes"] > 0
+    assert noted["gpu_peak_memory_bytes"] == 0
+    assert noted["fallbacks"] == 0
     for purpose in ("building", "running", "reading", "host_layers", "writing"):
-        assert attributes[f"{purpose}_seconds"] > 0
-        assert attributes[f"predicted_{purpose}_seconds"] > 0
-    in_turn = attributes["building_seconds"] + attributes["running_seconds"]
-    assert attributes["seconds"] == pytest.approx(in_turn)
-    assert attributes["gpu_layers_seconds"] == 0
-    assert attributes["bottleneck"] in get_args(Stage)
-    plan = Plan.from_json(attributes["plan"])
+        assert noted[f"{purpose}_seconds"] > 0
+        assert noted[f"predicted_{purpose}_seconds"] > 0
+    in_turn = noted["building_seconds"] + noted["running_seconds"]
+    assert noted["seconds"] == pytest.approx(in_turn)
+    assert noted["gpu_layers_seconds"] == 0
+    assert noted["bottleneck"] in get_args(Stage)
+    plan = Plan.from_json(noted["plan"])
     assert plan.network == network
     assert plan.output == (4, 6, 3)
     described = succeeds("info", "out.h5")
@@ -130,8 +130,7 @@ def test_little_memory_gives_the_same() -> None:
     write_volume(voxels((30, 31, 33)))
     succeeds(*INFER, "--ram", "512.2MiB")
     assert close(read_main("out.h5"), expected(voxels((30, 31, 33))))
-    with h5py.File("out.h5") as file:
-        assert Plan.from_json(file["main"].attrs["plan"]).patches > 1
+    assert Plan.from_json(attributes()["plan"]).patches > 1
 
 
 def test_several_maps_in() -> None:

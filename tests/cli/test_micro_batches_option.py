@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
-from command_line import VOLUME, read_main, refused, succeeds
+from command_line import VOLUME, attributes, read_main, refused, succeeds
 from fakes import Fake, fake_catalogue
 
 import znni
@@ -59,11 +58,9 @@ def test_commands_and_library_plan_with_the_pieces_that_are_asked_for(
     assert last_of(znni.plan("tiny.yaml", VOLUME, micro_batches=chosen)) == primitive
     assert f" {primitive} " in succeeds(*INFER, "--dry-run", *option)
     succeeds(*INFER, *option)
-    with h5py.File("out.h5") as file:
-        assert last_of(Plan.from_json(file["main"].attrs["plan"])) == primitive
-        volume = np.zeros(VOLUME, np.float32)
+    assert last_of(Plan.from_json(attributes()["plan"])) == primitive
     inferer = znni.Inferer("tiny.yaml", micro_batches=chosen)
-    assert inferer(volume).shape == read_main("out.h5").shape
+    assert inferer(np.zeros(VOLUME, np.float32)).shape == read_main("out.h5").shape
 
 
 def test_powers_of_two_unless_told_otherwise() -> None:

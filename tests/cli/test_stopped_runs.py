@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_network
 import zarr
 from command_line import LONG_VOLUME, one_line, read_main, voxels, write_case, znni
 from fakes import Fake, fake_catalogue
@@ -21,10 +22,7 @@ from paths import SUPPORT
 from small_disk import small_disk
 
 from bench.same_output import difference
-from znni.network.network_file import load_network
-from znni.network.weights import load_weights
 from znni.plans.primitive import convolved
-from znni.primitives.reference import dense
 
 SCRIPT = SUPPORT / "stopped_run.py"
 FAST = Fake("conv", convolved)  # computes the same as the one in stopped_run.py, at once
@@ -33,19 +31,10 @@ FAST = Fake("conv", convolved)  # computes the same as the one in stopped_run.py
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float64]:
     """Return the output of a complete run."""
-    folder = tmp_path_factory.mktemp("expected")
-    write_case(folder)
-    network = load_network(folder / "tiny.yaml")
-    weights = load_weights(folder / "tiny.npz", network)
-    scaling = network.scaling
-    x: NDArray[np.floating] = voxels(LONG_VOLUME)[np.newaxis] * scaling.scale + scaling.offset
-    return dense(network, weights, x)
-
-
-def heed_signals() -> None:
-    """Restore signals that a shell disables for jobs in the background, and nohup for any job."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("expected"))
+        write_case(Path())
+        return tiny_network.expected(voxels(LONG_VOLUME))
 
 
 @contextmanager
@@ -59,7 +48,6 @@ def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=heed_signals,  # noqa: PLW1509
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "block\n"

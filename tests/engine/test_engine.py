@@ -148,18 +148,14 @@ def test_where_memory_is_short_what_comes_before_a_pool_is_computed_again() -> N
 
 
 def test_every_division_with_a_fused_step() -> None:
-    network = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
-    patch = network.total_pooling
-    generator = np.random.default_rng(0)
-    volume = generator.random((1, *(patch + network.field_of_view - 1)), dtype=np.float32)
-    expected = dense(network, random_weights(network, 7), volume)
+    patch = NESTING.total_pooling
+    given = Shape5.of(1, 1, patch + NESTING.field_of_view - 1)
     found = set()
-    fusible = tuple(pooled_convolutions(network))
-    for segments in segmentations(network.nodes, Shape5(1, *volume.shape), fusible=fusible):
+    fusible = tuple(pooled_convolutions(NESTING))
+    for segments in segmentations(NESTING.nodes, given, fusible=fusible):
         names = tuple(step.operation.name for part in segments for step in part.steps)
-        if len(names) < len(network.layers):
-            plan = plan_of(segments, network, patch, patch)
-            np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+        if len(names) < len(NESTING.layers):
+            assert_dense(NESTING, plan_of(segments, NESTING, patch, patch))
             found.add(names)
     assert found == {
         ("l0+l1", "l2", "l3", "l4"),
@@ -186,10 +182,7 @@ def test_a_fused_step_amid_its_segment() -> None:
     step, held = next(plan.parts[0].held_beside())
     in_place = plan.input_shape.nbytes + steps[0].shape_out.nbytes + WORKSPACE
     assert held + step.cost.memory.working == in_place, "the stored input is read where it is"
-    generator = np.random.default_rng(0)
-    volume = generator.random((1, *plan.input_patch), dtype=np.float32)
-    expected = dense(network, random_weights(network, 7), volume)
-    np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
+    assert_dense(network, plan)
 
 
 def test_an_error_while_reading_stops_the_run() -> None:

@@ -11,10 +11,9 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
-from command_line import read_main, refused, succeeds, znni
+from command_line import read_main, refused, succeeds, write_volume, znni
 from numpy.typing import NDArray
 from paths import NETWORKS
 from small_disk import small_disk
@@ -39,9 +38,7 @@ FINISHED = 3  # blocks, when a stage fails
 @pytest.fixture(autouse=True)
 def whole(own_folder: Path) -> Path:
     """The output of a run that was left alone, of some tens of patches, by a plan that is noted."""
-    with h5py.File("volume.h5", "w") as file:
-        values = np.random.default_rng(0).integers(0, 255, SIZE)
-        file["raw"] = values.astype(np.uint8)
+    write_volume(np.random.default_rng(0).integers(0, 255, SIZE, np.uint8))
     plan = ("plan", "--net", NET, "--volume", "volume.h5", "--device", "gpu", "--out", "plan.json")
     succeeds(*plan, "--gpu-memory", "256MiB", "--costs", "built-in")
     succeeds(*PLANNED, "whole.h5")

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import psutil
 import pytest
-from command_line import read_main, refused, succeeds
+from command_line import attributes, read_main, refused, succeeds, write_volume
 from numpy.typing import NDArray
 from paths import NETWORKS
 
@@ -37,11 +36,9 @@ def run_twice_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def whole(own_folder: Path) -> NDArray[Any]:
+def whole(own_folder: Path) -> NDArray[Any]:  # noqa: ARG001 - volume.h5 is in it
     """The output of a run in this process alone, by a plan that is noted."""
-    with h5py.File(own_folder / "volume.h5", "w") as file:
-        values = np.random.default_rng(0).integers(0, 255, (300, 200, 250))
-        file["raw"] = values.astype(np.uint8)
+    write_volume(np.random.default_rng(0).integers(0, 255, (300, 200, 250), np.uint8))
     plan = ("plan", "--net", NET, "--volume", "volume.h5", "--device", "gpu", "--out", "plan.json")
     succeeds(*plan, "--gpu-memory", "256MiB", "--costs", "built-in")
     succeeds(*RUN, "one.h5", "--plan", "plan.json", *LIMITS)
@@ -54,10 +51,9 @@ def test_two_workers_give_the_same_bytes(
     run_twice_there(monkeypatch)
     print(succeeds(*RUN, "two.h5", "--plan", "plan.json", *LIMITS))
     np.testing.assert_array_equal(read_main("two.h5"), whole)
-    with h5py.File("two.h5") as file:
-        told = file["main"].attrs
-        promised = told["predicted_gpu_memory_bytes"]
-        assert promised / 2 < told["gpu_peak_memory_bytes"] <= promised
+    told = attributes("two.h5")
+    promised = told["predicted_gpu_memory_bytes"]
+    assert promised / 2 < told["gpu_peak_memory_bytes"] <= promised
 
 
 def test_a_worker_that_is_killed_ends_the_run(

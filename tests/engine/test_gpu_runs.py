@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-import h5py
 import numpy as np
 import pytest
-from command_line import OUTPUT, read_main, succeeds
+from command_line import OUTPUT, attributes, read_main, succeeds
 from fakes import FakeOnGpu, fake_catalogue
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -192,9 +191,8 @@ def test_a_volume_through_the_command_line(monkeypatch: pytest.MonkeyPatch) -> N
     for dtype, values in expected.items():
         said = succeeds(*run, "--dtype", dtype, "--device", "gpu", "--out", "gpu.h5")
         assert "voxels in" in said
-        with h5py.File("gpu.h5") as file:
-            taken = file["main"].attrs["gpu_peak_memory_bytes"]
-            promised = file["main"].attrs["predicted_gpu_memory_bytes"]
+        noted = attributes("gpu.h5")
+        taken, promised = noted["gpu_peak_memory_bytes"], noted["predicted_gpu_memory_bytes"]
         assert (promised - device_layers.DEVICE_BYTES) / 2 < taken <= promised
         found = read_main("gpu.h5")
         assert found.shape == OUTPUT

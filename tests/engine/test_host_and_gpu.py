@@ -18,10 +18,10 @@ from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run
 
 from planner.partition import cut_network
 from planner.segmentations import segmentations
-from znni.core.shapes import Shape5, Vec3
-from znni.engine import device_layers
+from znni.core.shapes import Shape5, Vec3, offsets
+from znni.engine import device_layers, device_recombine
 from znni.engine.device_layers import DeviceLayers
-from znni.engine.host_layers import HostLayers
+from znni.engine.host_layers import HostLayers, place
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import RunState, ThisProcess, run_volume
 from znni.engine.skipping import Blocks
@@ -49,6 +49,16 @@ PLACES = {
 def on_host() -> Iterator[None]:
     with fake_gpu():
         yield
+
+
+def test_fragments_start_where_the_host_places_them() -> None:
+    patch, stride = Vec3(4, 6, 8), Vec3(2, 3, 4)
+    at = tuple(offsets(stride))
+    fragments = np.arange(len(at) * 3 * 8, dtype=np.float32).reshape(len(at), 3, 2, 2, 2)
+    dense = np.zeros((3, *patch), np.float32)
+    place(fragments, at, stride, dense)
+    firsts = device_recombine.starts(at, patch)
+    np.testing.assert_array_equal(dense.reshape(3, -1)[:, firsts], fragments[:, :, 0, 0, 0].T)
 
 
 @settings(max_examples=80)

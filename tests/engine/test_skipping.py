@@ -8,39 +8,26 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import NET, read_main, refused, succeeds
-from fakes import Fake, fake_catalogue
+from command_line import NET, attributes, read_main, refused, succeeds
+from fakes import Watched, fake_catalogue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import networks
+from tiny_network import expected
 
 import znni
 from znni.calibration.overhead_figures import PROCESS_BYTES
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Box, Vec3
 from znni.engine.skipping import MASK_BYTES, Skipped, is_constant, mask_pieces, of_constant
-from znni.network.layers import Operation
 from znni.network.network import Network
-from znni.network.weights import ConvWeights, Float32, random_weights
-from znni.plans.primitive import Run, convolved
+from znni.network.weights import random_weights
+from znni.plans.primitive import convolved
 from znni.primitives.reference import dense
 
 SIZE = (3, 35, 37)
 INFER = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5", "--plan", "plan.json")
 calls: list[str] = []
-
-
-class Counted(Fake):
-    """Notes its calls."""
-
-    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        run = super().build(layer, shape, weights)
-
-        def noting(x: Float32) -> Float32:
-            calls.append(layer.name)
-            return run(x)
-
-        return noting
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +38,8 @@ def nine_blocks(
     write(np.random.default_rng(1).integers(1, 200, SIZE).astype(np.uint8))
     if "real" in request.node.name:
         return
-    catalogue = fake_catalogue(Counted("conv", convolved, flops=100.0))
+    watched = Watched("conv", convolved, flops=100.0, before=lambda layer: calls.append(layer.name))
+    catalogue = fake_catalogue(watched)
     monkeypatch.setattr("znni.inference.planning.catalogue", lambda _machine: catalogue)
     small = znni.plan("tiny.yaml", (3, 15, 17), threads=1)
     (small_case / "plan.json").write_text(small.to_json())
@@ -67,17 +55,6 @@ def write(values: Any, name: str = "volume.h5") -> None:
 def read_input() -> Any:
     with h5py.File("volume.h5") as file:
         return file["raw"][()]
-
-
-def expected(values: Any) -> Any:
-    network = znni.load_network("tiny.yaml")
-    weights = znni.load_weights("tiny.npz", network)
-    return dense(network, weights, values[np.newaxis] * 0.01 - 1)
-
-
-def attributes() -> dict[str, Any]:
-    with h5py.File("out.h5") as file:
-        return dict(file["main"].attrs)
 
 
 def blocks(count: int = 1) -> int:

@@ -10,11 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-from import_cases import sequential, torch_or_skip
-
-import znni
-from znni.core.errors import InvalidInput
+from import_cases import refusal, sequential, torch_or_skip
 
 torch = torch_or_skip()
 nn = torch.nn
@@ -23,13 +19,6 @@ nn = torch.nn
 def program_file(path: Path, module: Any) -> Path:
     torch.export.save(torch.export.export(module, (torch.zeros(1, 1, 2, 2, 2),)), path)
     return path
-
-
-def refusal(source: Any, folder: Path) -> str:
-    with pytest.raises(InvalidInput) as refused:
-        znni.import_network(source, folder / "net.yaml")
-    assert not list(folder.glob("net.*"))
-    return str(refused.value)
 
 
 LEFT = "left-by-a-pickle"

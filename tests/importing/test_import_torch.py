@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from import_cases import numbers, pooled, read_back, relative, sequential, torch_or_skip
+from import_cases import numbers, pooled, read_back, refusal, relative, sequential, torch_or_skip
 
 import znni
-from znni.core.errors import InvalidInput, RunFailed
+from znni.core.errors import RunFailed
 from znni.importing.parity import Parity
 
 torch = torch_or_skip()
@@ -164,13 +164,6 @@ ONLY_PROGRAMS: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.BatchNorm3d(1).train(), "training mode"),
     (lambda: nn.Dropout3d().train(), "training mode"),
 ]
-
-
-def refusal(source: Any, folder: Path) -> str:
-    with pytest.raises(InvalidInput) as refused:
-        znni.import_network(source, folder / "net.yaml")
-    assert not list(folder.glob("net.*"))
-    return str(refused.value)
 
 
 @pytest.mark.parametrize(("layer", "named"), [*REFUSED, *ONLY_MODULES])

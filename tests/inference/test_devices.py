@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import refused, succeeds
-from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
-from hypothesis import given
-from hypothesis import strategies as st
+from fakes import fake_gpu_catalogue, gpu, machine
+from random_networks import chain
 
 from planner.exhaustive import Search
 from planner.limits import memory_of_run
@@ -23,23 +20,13 @@ from znni.engine.workers.fleet import Member
 from znni.inference import planning
 from znni.inference.devices import CONTEXT_BYTES, choose_gpus, seeing_only
 from znni.machine.machine import Machine
-from znni.network.layers import Conv, Pool
-from znni.network.network import Network
 from znni.network.weights import random_weights
-from znni.plans.job_seconds import Stage, StageSeconds
+from znni.plans.job_seconds import StageSeconds
 from znni.plans.plan import Plan
 from znni.plans.totals import PlanTime
 
 GIB = 2**30
-NETWORK = Network.chain(
-    "net",
-    1,
-    (
-        Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu"),
-        Pool("pool1", Vec3(2, 2, 2)),
-        Conv("conv2", 2, 3, Vec3(3, 3, 3), "relu"),
-    ),
-)
+NETWORK = chain(("conv", 3), ("pool", 2), ("conv", 3), features=3)
 OUTPUT = Vec3(40, 40, 48)
 
 
@@ -157,21 +144,6 @@ def test_workers_take_patches_in_rounds() -> None:
         assert time.total(patches) == replace(time, workers=1).total(most)
 
 
-@given(
-    st.lists(st.floats(0.01, 9), min_size=5, max_size=5),
-    st.integers(1, 50),
-    st.integers(1, 8),
-    st.sampled_from(["gpu_layers", "transfer", "reading", "writing"]),
-)
-def test_what_is_left_to_a_stage_is_what_the_job_takes_with_it(
-    seconds: list[float], patches: int, workers: int, stage: Stage
-) -> None:
-    time = PlanTime(1.0, 2.0, StageSeconds(*seconds), workers)
-    left = time.stage_within(time.total(patches), patches, stage)
-    again = replace(time, patch=replace(time.patch, **{stage: left}))
-    assert again.total(patches) == pytest.approx(time.total(patches))
-
-
 def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made = planned(3), list[Any]()
     monkeypatch.setattr(planning, "Fleet", lambda _plan, members, _dtype: made.extend(members))
@@ -186,31 +158,3 @@ def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
         assert alone.segments == plan.segments
         assert options == {"dtype": "uint8"}
     assert Plan.from_json(plan.to_json()) == plan
-
-
-def test_the_command_line_plans_for_several(
-    small_case: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        planning,
-        "catalogue",
-        lambda there: (
-            fake_catalogue()
-            | {
-                name: replace(found, device=there.gpus[0])
-                for name, found in fake_gpu_catalogue().items()
-            }
-        ),
-    )
-    (small_case / "there.yaml").write_text(
-        "host: {name: there, memory: 40GiB, threads: 3, flops: 300 Gflop/s, bandwidth: 30 GB/s}\n"
-        "gpus:\n"
-        "  - &card {name: Card, memory: 12GiB, flops: 6 Tflop/s, bandwidth: 300 GB/s}\n"
-        "  - *card\n"
-        "  - *card\n"
-    )
-    plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--machine", "there.yaml")
-    table = succeeds(*plan, "--gpus", "2")
-    assert "layers on each of 2 x Card, " in table
-    assert "beside 1 x Card, not used" in table
-    assert "there are 3 GPUs" in refused(*plan, "--gpus", "4")

@@ -22,7 +22,8 @@ from znni.volumes.partial_folder import PartialFolder
 
 DRY = (*RUN, "--dry-run", "--out")
 
-State: TypeAlias = Callable[[], AbstractContextManager[None]]  # sets up the output's place
+# Sets up the output's place, maybe for as long as a block runs.
+State: TypeAlias = Callable[[], AbstractContextManager[None] | None]
 
 
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
@@ -63,47 +64,33 @@ def test_a_mask_that_does_not_fit() -> None:
     assert "refused now" not in succeeds(*DRY, "out.h5", "--mask", "mask.h5:/other")
 
 
-@contextmanager
-def taken(name: str) -> Iterator[None]:
+def taken(name: str) -> None:
     """Put an unrelated file at the output's place."""
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text("precious")
-    yield
 
 
-@contextmanager
-def taken_at_url(name: str) -> Iterator[None]:
+def taken_at_url(name: str) -> None:
     """Put an unrelated file at the output's place in a store."""
     fsspec.filesystem("memory").pipe_file(name, b"precious")
-    yield
 
 
-@contextmanager
-def left_empty(name: str) -> Iterator[None]:
+def left_empty(name: str) -> None:
     """Leave the files of a run that was killed before it wrote anything."""
     if name.endswith(".h5"):
         Path(f"{name}.partial").touch()
     else:
         Path(f"{name}.partial").mkdir()
-    yield
 
 
-@contextmanager
-def left(name: str) -> Iterator[None]:
+def left(name: str) -> None:
     """Leave some blocks of another run."""
     interrupt(name, dtype="uint8")
-    yield
 
 
-@contextmanager
-def damaged(name: str, file: str, damage: Callable[[bytes], bytes]) -> Iterator[None]:
+def damaged(name: str, file: str, damage: Callable[[bytes], bytes]) -> None:
     """Leave some blocks of an earlier run, and damage the file that leads to them."""
-    partial = interrupt(name)
-    damage_file(partial / file, damage)
-    yield
-
-
-def damage_file(path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = interrupt(name) / file
     path.write_bytes(damage(path.read_bytes()))
 
 
@@ -112,7 +99,10 @@ def cut(stored: bytes) -> bytes:
 
 
 def with_long_attribute(stored: bytes) -> bytes:
-    """Return an HDF5 file whose attributes end past their place."""
+    """Return an HDF5 file whose attributes end past their place.
+
+    A run that did not check them would fail only at its end, when it updates them.
+    """
     length = stored.index(b"bottleneck\0") - 6
     return stored[:length] + b"\xff\xff" + stored[length + 2 :]
 
@@ -144,7 +134,7 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("out", "options", "made", "said"),
     [
-        ("out.txt", (), nullcontext, "writes no format with this ending"),
+        ("out.txt", (), nullcontext, "with this ending; use one of .h5, .hdf5, .zarr"),
         ("/", (), nullcontext, "writes no format with this ending"),
         ("volume.h5", ("--overwrite",), nullcontext, "is the input"),
         ("out.h5", ("--compression", "gzip"), nullcontext, "HDF5 takes no compression"),
@@ -154,11 +144,11 @@ def small_disk() -> Iterator[None]:
         ("out.h5", ("--overwrite",), partial(taken, "out.h5/thesis.tex"), "is a folder; name"),
         ("out.h5", (), partial(taken, "out.h5.partial/thesis.tex"), "is in the way of one"),
         ("out.h5", (), partial(another_run, "out.h5"), "is in use"),
-        ("out.h5", (), small_disk, "the disk has 1 KiB free"),
+        ("out.h5", (), small_disk, "the output takes 261 KiB and the disk has 1 KiB free"),
         ("out.h5", (), partial(left, "out.h5"), "blocks of another run"),
         ("out.h5", (), partial(taken, "out.h5.partial"), "without the ledger"),
-        ("out.h5", (), partial(damaged, "out.h5", "", cut), "truncated file"),
-        ("out.h5", (), partial(damaged, "out.h5", "", with_long_attribute), "iterating over attr"),
+        ("out.h5", (), partial(damaged, "out.h5", "", cut), "as HDF5 cannot read it: "),
+        ("out.h5", (), partial(damaged, "out.h5", "", with_long_attribute), "read it: Error iter"),
         ("none/out.h5", (), nullcontext, "there is no folder"),
         ("/proc/out.h5", (), nullcontext, "/proc is no place for files; write elsewhere"),
         ("volume.h5/out.h5", (), nullcontext, "there is no folder volume.h5; make it first"),
@@ -168,7 +158,7 @@ def small_disk() -> Iterator[None]:
         ("out.zarr", ("--overwrite",), partial(taken, "out.zarr/thesis.tex"), "of something else"),
         ("out.zarr", (), partial(taken, "out.zarr.partial"), "is in the way of one"),
         ("out.zarr", (), partial(another_run, "out.zarr"), "is in use"),
-        ("out.zarr", ("--compression", "none"), small_disk, "the disk has 1 KiB free"),
+        ("out.zarr", ("--compression", "none"), small_disk, "261 KiB and the disk has 1 KiB free"),
         ("out.zarr", (), partial(left, "out.zarr"), "blocks of another run"),
         ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", cut), "be continued: "),
         ("out.zarr", (), partial(damaged, "out.zarr", "0/zarr.json", longer), "(2, 140, 15, 16)"),
@@ -192,7 +182,7 @@ def test_it_says_what_the_run_says(
     out: str, options: tuple[str, ...], made: State, said: str
 ) -> None:
     out = out.replace("/HERE", str(Path.cwd()))
-    with made():
+    with made() or nullcontext():
         before = everything()
         shown = dry_run_of_refused(*RUN, "--out", out, *options).splitlines()
         assert everything() == before
@@ -209,6 +199,10 @@ def test_it_says_what_the_run_says(
         ("out.h5", ("--overwrite",), partial(taken, "out.h5")),
         ("out.h5", ("--overwrite",), partial(taken, "out.h5.partial")),
         ("out.h5", ("--no-resume",), partial(left, "out.h5")),
+        ("out.h5", ("--no-resume",), partial(damaged, "out.h5", "", cut)),
+        ("out.h5", ("--no-resume",), partial(damaged, "out.h5", "", with_long_attribute)),
+        ("out.zarr", ("--no-resume",), partial(damaged, "out.zarr", "0/zarr.json", cut)),
+        ("out.zarr", ("--no-resume",), partial(damaged, "out.zarr", "0/zarr.json", longer)),
         ("out.zarr", ("--overwrite",), partial(taken, "out.zarr")),
         ("out.zarr", (), partial(left_empty, "out.zarr")),
         ("out.h5", (), partial(left_empty, "out.h5")),
@@ -218,7 +212,7 @@ def test_it_says_what_the_run_says(
 )
 @pytest.mark.usefixtures("memory_files")
 def test_it_refuses_nothing_that_runs(out: str, options: tuple[str, ...], made: State) -> None:
-    with made():
+    with made() or nullcontext():
         before = everything()
         assert "refused" not in succeeds(*DRY, out, "--roi", ":9,:,:", *options)
         assert everything() == before

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
+from command_line import write_volume
 from paths import NETWORKS
 
 import znni
@@ -45,8 +45,7 @@ znni.infer("volume.h5", sys.argv[1], "out.h5", plan=plan, progress=count, **{MEM
 @pytest.mark.parametrize("device", ["gpu", "cpu+gpu"])
 @pytest.mark.usefixtures("own_folder")
 def test_a_killed_run_goes_on_to_the_same_bytes(device: DeviceChoice) -> None:
-    with h5py.File("volume.h5", "w") as file:
-        file["raw"] = np.random.default_rng(0).integers(0, 255, EXTENTS).astype(np.uint8)
+    write_volume(np.random.default_rng(0).integers(0, 255, EXTENTS, np.uint8))
     limits = PlanOptions(**MEMORY, device=device, costs="built-in")
     found = znni.search(NET, EXTENTS, input_itemsize=1, **limits).fastest(10)
     plan = min(found, key=lambda plan: plan.patch.volume)

@@ -13,27 +13,20 @@ import pytest
 from command_line import VOLUME, voxels
 from fakes import Fake, fake_catalogue
 from numpy.typing import NDArray
+from random_networks import chain
 from tiny_network import close, expected
 
 import znni
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import Machine
-from znni.network.layers import Conv, Operation, Pool
+from znni.network.layers import Operation
 from znni.network.network import Network
 from znni.network.weights import ConvWeights, Weights
 from znni.plans.primitive import Catalogue, Run, convolved
 from znni.primitives.catalogue import catalogue
 
-NETWORK = Network.chain(
-    "net",
-    1,
-    (
-        Conv("conv1", 1, 6, Vec3(3, 3, 3), "relu"),
-        Pool("pool1", Vec3(2, 2, 2)),
-        Conv("conv2", 6, 8, Vec3(5, 5, 5), "relu"),
-    ),
-)
+NETWORK = chain(("conv", 3), ("pool", 2), ("conv", 5), features=8)
 POOLING = "max_pooling_fragments"
 CALLS = 3
 SLACK = 3 * 2**20  # one-time share of the allocator, the interpreter and huge pages

@@ -14,20 +14,14 @@ import numpy as np
 import pytest
 from command_line import voxels
 from numpy.typing import NDArray
+from tiny_network import expected
 
 import znni
 from znni.core.errors import InvalidInput
 from znni.inference.monai import OF_MONAI
 from znni.inference.network_import import network_of
-from znni.primitives.reference import dense
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
-
-
-def expected(volume: NDArray[Any]) -> NDArray[Any]:
-    network = znni.load_network("tiny.yaml")
-    weights = znni.load_weights("tiny.npz", network)
-    return dense(network, weights, volume.reshape(-1, *volume.shape[-3:]) * 0.01 - 1)
 
 
 def as_numpy(values: NDArray[Any]) -> Any:

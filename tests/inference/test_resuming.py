@@ -66,12 +66,8 @@ def test_an_interrupted_run_computes_only_what_is_left(out: str, options: dict[s
     )
     assert difference(expected, Path(out)) == ""
     assert done[0] == report.finished_before > 0
-    assert report.finished_before + report.voxels == read_shape(out)
+    assert report.finished_before + report.voxels == open_volume(out).size.volume
     assert sorted(path.name for path in Path().glob("out.*")) == [out]
-
-
-def read_shape(out: str) -> int:
-    return open_volume(out).size.volume
 
 
 @pytest.mark.parametrize("out", OUTPUTS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,27 +115,6 @@ def test_a_ledger_of_anything() -> None:
         assert parse(text) == (None, 0)
 
 
-def test_an_unfinished_file_that_hdf5_cannot_read() -> None:
-    partial = interrupt("out.h5")
-    partial.write_bytes(partial.read_bytes()[:1000])
-    said = refused(*RUN, "--out", "out.h5")
-    assert said.startswith("out.h5.partial: cannot be continued, as HDF5 cannot read it: ")
-    assert znni(*RUN, "--out", "out.h5", "--no-resume").code == 0
-
-
-def test_an_unfinished_file_whose_attributes_hdf5_cannot_read() -> None:
-    """Without this check the damage would show only at the end, when the attributes are updated."""
-    partial = interrupt("out.h5")
-    stored = bytearray(partial.read_bytes())
-    place = stored.index(b"bottleneck\0")
-    stored[place - 6 : place - 4] = b"\xff\xff"  # the length of that name
-    partial.write_bytes(stored)
-    said = refused(*RUN, "--out", "out.h5")
-    assert "out.h5.partial: cannot be continued, as HDF5 cannot read it: " in said
-    assert not Path("out.h5").exists()
-    assert znni(*RUN, "--out", "out.h5", "--no-resume").code == 0
-
-
 def test_a_new_file_that_hdf5_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("bad heap")
@@ -163,19 +140,9 @@ def test_blocks_that_go_astray(
     assert not Path(out).exists()
 
 
-def test_an_unfinished_zarr_that_cannot_be_opened() -> None:
-    partial = interrupt("out.zarr")
-    text = (partial / "0" / "zarr.json").read_text()
-    (partial / "0" / "zarr.json").write_text("{")
-    said = refused(*RUN, "--out", "out.zarr")
-    assert said.startswith("out.zarr.partial: cannot be continued: ")
-    (partial / "0" / "zarr.json").write_text(text.replace("139,", "140,", 1))
-    said = refused(*RUN, "--out", "out.zarr")
-    assert "it has float32 of shape (2, 140, 15, 16), and the output is float32 of (2, 139," in said
-    assert znni(*RUN, "--out", "out.zarr", "--no-resume").code == 0
-
-
-def test_a_block_of_the_input_that_cannot_be_read() -> None:
+def test_a_block_of_the_input_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The input's samples would find the damaged block before it is reached."""
+    monkeypatch.setattr("znni.volumes.fingerprint.SAMPLES", 0)
     group = zarr.create_group("in.zarr")
     group.create_array("raw", data=voxels(LONG_VOLUME), chunks=(10, 20, 23))
     run = ("infer", "in.zarr", *RUN[2:])
@@ -183,22 +150,13 @@ def test_a_block_of_the_input_that_cannot_be_read() -> None:
     chunk = Path("in.zarr/raw/c/10/0/0")
     stored = chunk.read_bytes()
     chunk.write_bytes(stored[:-30])
-    with unsampled():
-        said = refused(*run, "--out", "out.h5", code=4)
-        assert "in.zarr:/raw: cannot be read at " in said
-        assert re.search(r"out.h5.partial holds \d+ finished blocks; the same com", said), said
-        assert "goes on from there, if the input is as it was when that began, its time " in said
-        chunk.write_bytes(stored)
-        assert "were finished before" in znni(*run, "--out", "out.h5").out
+    said = refused(*run, "--out", "out.h5", code=4)
+    assert "in.zarr:/raw: cannot be read at " in said
+    assert re.search(r"out.h5.partial holds \d+ finished blocks; the same com", said), said
+    assert "goes on from there, if the input is as it was when that began, its time " in said
+    chunk.write_bytes(stored)
+    assert "were finished before" in znni(*run, "--out", "out.h5").out
     np.testing.assert_array_equal(read_main("alone.h5"), read_main("out.h5"))
-
-
-@contextmanager
-def unsampled() -> Iterator[None]:
-    """Switch off the input's samples, which would find the damaged block before it is reached."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("znni.volumes.fingerprint.SAMPLES", 0)
-        yield
 
 
 @pytest.mark.parametrize("out", OUTPUTS)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
 import pytest
-from command_line import LONG_VOLUME, refused, voxels, write_volume, znni
+from command_line import LONG_VOLUME, refused, rewrite, voxels, write_volume, znni
 from interrupted_runs import OUTPUTS, RUN, interrupt
 
 from znni.volumes.locate import read_ledger
@@ -17,14 +18,8 @@ from znni.volumes.locate import read_ledger
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
 
-def change_network() -> None:
-    text = Path("tiny.yaml").read_text()
-    Path("tiny.yaml").write_text(text.replace("activation: relu", "activation: tanh"))
-
-
-def change_scaling() -> None:
-    text = Path("tiny.yaml").read_text()
-    Path("tiny.yaml").write_text(text.replace("scale: 0.01", "scale: 0.02"))
+change_network = partial(rewrite, "tiny.yaml", "relu", "tanh")
+change_scaling = partial(rewrite, "tiny.yaml", "0.01", "0.02")
 
 
 def change_input() -> None:
@@ -94,8 +89,7 @@ def test_only_what_differs_is_named(change: str) -> None:
     interrupt("out.h5")
     options = ("--roi", ":100,3:,:") if change == "region" else ()
     if change == "field of view":
-        text = Path("tiny.yaml").read_text()
-        Path("tiny.yaml").write_text(text.replace("kernel: [1, 2, 3]", "kernel: [1, 3, 3]"))
+        rewrite("tiny.yaml", "[1, 2, 3]", "[1, 3, 3]")
     said = refused(*RUN, "--out", "out.h5", *options, "--random-weights", "1")
     named = [part.split(" (")[0] for part in said.split("which differs ")[1].split("; in ")]
     network = ["in the weights", "the network", "the region"]

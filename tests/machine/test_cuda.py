@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from gpu_layers import needs_compiler
 
 from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed
 from znni.machine import cuda
 from znni.machine.cuda import LibraryFailed, device_errors
 
 
-@pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64")
+@needs_compiler
 @pytest.mark.parametrize(
     ("status", "error", "said"),
     [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from gpu_layers import needs_compiler
 
 from znni.machine import cuda_kernels
 from znni.machine.cuda_kernels import ResourceUsage, compile_offline, parsed_usage, resource_usage
@@ -24,10 +24,6 @@ extern "C" __global__ void reversed(__half* x) {
     x[threadIdx.x] = staged[WIDTH - 1 - threadIdx.x];
 }
 """
-
-needs_compiler = pytest.mark.skipif(
-    find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
-)
 
 
 @needs_compiler

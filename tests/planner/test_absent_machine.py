@@ -8,19 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from calibration_cases import slow
 from command_line import read_main, refused, succeeds
 from fakes import Fake, fake_catalogue
 from paths import MACHINES
 
 import znni
-from planner.cost_model import BUILT_IN, NOT_HERE
+from planner.cost_model import NOT_HERE
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record
-from znni.calibration.shapes import Call
-from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine_file import load_machine
-from znni.network.layers import Conv
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved
 from znni.primitives.catalogue import catalogue
@@ -49,11 +47,7 @@ def primitives(small_case: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
 def measured(primitives: Catalogue, database: CostDatabase) -> None:
     """Costs measured on this machine, under the same device name."""
     for name, factor in (("declared", 3.0), ("measured", 1.0)):
-        primitive = primitives[name]
-        for extent in range(8, 20):
-            call = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, extent, 20, 30))
-            seconds = BUILT_IN.estimate(primitive, *call, primitive.cost(*call)).seconds
-            record([(primitive, call, factor * seconds)], database)
+        record(slow(primitives[name], factor), database)
 
 
 def convolutions(plan: Plan) -> set[str]:

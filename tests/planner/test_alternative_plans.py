@@ -50,18 +50,8 @@ def test_no_plans_are_not_asked_for(search: Search) -> None:
 def test_a_ranking_tells_how_each_plan_differs_from_the_first(search: Search) -> None:
     plans = search.fastest(6)
     header, first, *others = ranking(plans).splitlines()
-    assert header.split() == [
-        "rank",
-        "patch",
-        "patches",
-        "voxels/s",
-        "+-",
-        "of",
-        "best",
-        "memory",
-        "wasted",
-        "how",
-    ]
+    columns = "rank patch patches voxels/s +- of best memory wasted how"
+    assert " ".join(header.split()) == columns
     assert first.split()[:2] == ["1", str(plans[0].patch)]
     assert first.endswith("  as above")
     assert " 100.0%  " in first

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
+from random_networks import chain
 
 from planner.exhaustive import Search
 from planner.overhead import Overhead
@@ -20,19 +21,9 @@ from znni.inference.plan_choice import smaller_plan
 from znni.inference.request import Requirements
 from znni.machine.gpus import Gpu
 from znni.machine.machine import Device, Machine, limited
-from znni.network.layers import Conv, Pool
-from znni.network.network import Network
 from znni.plans.plan import Plan
 
-NETWORK = Network.chain(
-    "net",
-    1,
-    (
-        Conv("conv1", 1, 2, Vec3(3, 3, 3), "relu"),
-        Pool("pool1", Vec3(2, 2, 2)),
-        Conv("conv2", 2, 1, Vec3(3, 3, 3), "relu"),
-    ),
-)
+NETWORK = chain(("conv", 3), ("pool", 2), ("conv", 3), features=1)
 OUTPUT = Vec3(40, 40, 48)
 ON_HOST = Overhead(1000, 1, 2)
 ON_GPU = Overhead(1000, 1, 2, cuda=500, gpu=300, gpu_value_in=4, gpu_voxel_out=2)
@@ -100,7 +91,7 @@ def test_the_primitives_are_those_of_the_devices_that_are_wanted() -> None:
     assert primitives_for(NETWORK, both, there, "cpu") == fake_catalogue()
     assert primitives_for(NETWORK, both, there, "gpu") == fake_gpu_catalogue()
     without_conv = {name: found for name, found in both.items() if name != "gpu_conv"}
-    with pytest.raises(InvalidInput, match="no GPU primitive of this accuracy does layer conv1"):
+    with pytest.raises(InvalidInput, match="no GPU primitive of this accuracy does layer l0"):
         primitives_for(NETWORK, without_conv, there, "gpu")
     for device in ("gpu", "cpu+gpu"):
         asked = rf"device='{re.escape(device)}' \(--device .*\): .*; give device='cpu'"
@@ -121,7 +112,7 @@ def test_a_gpu_whose_primitives_cannot_do_the_network_is_left_alone() -> None:
         if name != "gpu_pool"
     }
     search = Search(NETWORK, OUTPUT, with_gpu(10**7), few, ON_GPU, division="none")
-    with pytest.raises(InvalidInput, match="no primitives compute network net in patches of"):
+    with pytest.raises(InvalidInput, match="no primitives compute network test in patches of"):
         search.smallest()
     both = few | fake_catalogue()
     search = Search(NETWORK, OUTPUT, with_gpu(10**7), both, ON_GPU, division="none")

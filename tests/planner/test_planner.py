@@ -18,6 +18,7 @@ from planner_cases import (
     WITH_FUSED,
     by_brute_force,
 )
+from random_networks import chain
 
 from planner.choices import Slot
 from planner.cost_model import BUILT_IN
@@ -62,26 +63,22 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
             for segments in segmentations(NETWORK.nodes, Shape5.of(1, 1, size), fusible=fusible):
                 seconds = fastest_of_segments(segments, output, patch, memory, options, overhead)
                 best = min(best, seconds)
+        search = Search(NETWORK, output, machine(memory), catalogue, overhead)
         if best == inf:
             with pytest.raises(DoesNotFit):
-                Search(NETWORK, output, machine(memory), catalogue, overhead).fastest()[0]
+                search.fastest()
             continue
-        plan = Search(NETWORK, output, machine(memory), catalogue, overhead).fastest()[0]
+        plan = search.fastest()[0]
         assert plan.seconds == pytest.approx(best)
         assert plan.memory.total <= memory
-        search = Search(NETWORK, output, machine(memory), catalogue, overhead)
         assert search.lower_bound(plan.patch) <= plan.seconds
         fused += any(len(step.layers) == 2 for part in plan.segments for step in part.steps)
     assert bool(fused) == bool(fusible)
 
 
 def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None:
-    layers = [Conv(f"c{i}", 1, 1, Vec3(2, 2, 2), "relu") for i in range(3)]
-    network = Network.chain(
-        "one pool",
-        1,
-        (*layers, Pool("pool", Vec3(2, 2, 2)), Conv("last", 1, 1, Vec3(1, 1, 1), "relu")),
-    )
+    convolutions = [("conv", 2)] * 3
+    network = chain(*convolutions, ("pool", 2), ("conv", 1), features=1)
     fusible = tuple(pooled_convolutions(network))
     names = {
         tuple("".join(step.operation.name[:2] for step in part.steps) for part in segments)
@@ -89,13 +86,13 @@ def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None
         if any(part.plain_windows for part in segments)
     }
     assert names == {
-        ("c0c1c2pola",),
-        ("c0c1c2la",),
-        ("c0", "c1c2pola"),
-        ("c0", "c1c2la"),
-        ("c0c1", "c2pola"),
-        ("c0c1", "c2la"),
-        ("c0c1c2", "pola"),
+        ("l0l1l2l3l4",),
+        ("l0l1l2l4",),
+        ("l0", "l1l2l3l4"),
+        ("l0", "l1l2l4"),
+        ("l0l1", "l2l3l4"),
+        ("l0l1", "l2l4"),
+        ("l0l1l2", "l3l4"),
     }
 
 
@@ -158,16 +155,7 @@ def test_too_little_memory_names_what_would_do(catalogue: dict[str, Primitive]) 
 
 def test_where_memory_is_short_a_fused_step_makes_room_for_larger_patches() -> None:
     """Their smaller borders save more than the first convolution's repetition costs."""
-    network = Network.chain(
-        "wide",
-        1,
-        (
-            Conv("conv1", 1, 40, Vec3(3, 3, 3), "relu"),
-            Pool("pool1", Vec3(2, 2, 2)),
-            Conv("conv2", 40, 40, Vec3(5, 5, 5), "relu"),
-            Conv("conv3", 40, 40, Vec3(5, 5, 5), "relu"),
-        ),
-    )
+    network = chain(("conv", 3), ("pool", 2), ("conv", 5), ("conv", 5), features=40)
     output = Vec3(96, 96, 96)
     apart = fake_catalogue(Multiplying("conv", convolved))
     both = apart | {"fused": Multiplying("fused", convolved_and_pooled)}

@@ -66,6 +66,14 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
         assert plan.gpu.name == "Card"
 
 
+def test_plans_for_several_gpus() -> None:
+    Path("there.yaml").write_text(f"{THERE}  - *card\n")
+    table = succeeds(*PLAN, "--gpus", "2")
+    assert "layers on each of 2 x Card, " in table
+    assert "beside 1 x Card, not used" in table
+    assert "there are 3 GPUs" in refused(*PLAN, "--gpus", "4")
+
+
 def test_a_plan_for_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
     succeeds(*THERE_ON_GPU, "--out", "plan.json")
     monkeypatch.setattr("znni.machine.gpus.why_no_gpu", lambda: "CUDA finds no GPU")

@@ -37,6 +37,7 @@ from znni.primitives.reference import dense
 
 CONV_OF_ONE = Conv("conv1", 1, 2, Vec3(2, 2, 2), "relu")
 CONV_OF_FRAGMENTS = Conv("conv2", 2, 1, Vec3(3, 3, 3), "identity")
+POOLED = Network.chain("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
 DIVISIONS: tuple[Division, ...] = ("none", "power-of-two")
 CONV = Conv("hidden", 5, 7, Vec3(3, 2, 4), "relu")
 POOL = Pool("pool", Vec3(2, 1, 3))
@@ -133,22 +134,19 @@ class Growing(Fake):
 
 
 def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -> None:
-    network = Network.chain(
-        "net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS)
-    )
     catalogue: dict[str, Primitive] = {
         "quick": Growing("quick", convolved, flops=1e5, workspace=2_000),
         "slow": Fake("slow", convolved, flops=3e5),
         "fragments": Fake("fragments", fragmented),
     }
     output, overhead = Vec3(8, 8, 8), Overhead(0, 0, 0)
-    weights = random_weights(network, 3)
-    volume = np.random.default_rng(0).random((1, *(output + network.field_of_view - 1)), np.float32)
+    weights = random_weights(POOLED, 3)
+    volume = np.random.default_rng(0).random((1, *(output + POOLED.field_of_view - 1)), np.float32)
     faster = 0
     for memory in range(30_000, 60_000, 1_000):
         whole, divided = (
             Search(
-                network, output, machine(memory), catalogue, overhead, division=division
+                POOLED, output, machine(memory), catalogue, overhead, division=division
             ).fastest()[0]
             for division in DIVISIONS
         )
@@ -157,7 +155,7 @@ def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -
         faster += divided.seconds < whole.seconds
         if divided.patch == output and isinstance(divided.segments[-1].steps[-1].primitive, InTurn):
             y = PatchRunner(Plan.from_json(divided.to_json()), catalogue, weights)(volume)
-            np.testing.assert_allclose(y, dense(network, weights, volume), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(y, dense(POOLED, weights, volume), rtol=1e-4, atol=1e-5)
     assert faster > 3
 
 
@@ -169,7 +167,6 @@ class Uneven(Growing):
         return replace(cost, flops=cost.flops * (1 if shape.n % 3 == 0 else 1.5))
 
 
-POOLED = Network.chain("net", 1, (CONV_OF_ONE, Pool("pool1", Vec3(2, 2, 2)), CONV_OF_FRAGMENTS))
 UNEVEN: dict[str, Primitive] = {
     "quick": Uneven("quick", convolved, flops=1e5, workspace=2_000),
     "resident": Growing("resident", convolved, flops=1.2e5, workspace=300, resident=5_000),

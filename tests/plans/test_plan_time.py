@@ -14,13 +14,18 @@ from znni.plans.job_seconds import Stage, StageSeconds
 from znni.plans.totals import PlanTime
 
 
-@given(st.tuples(*[st.floats(0, 10)] * 7), st.integers(1, 9), st.sampled_from(get_args(Stage)))
+@given(
+    st.tuples(*[st.floats(0, 10)] * 7),
+    st.integers(1, 50),
+    st.integers(1, 8),
+    st.sampled_from(get_args(Stage)),
+)
 def test_the_seconds_that_a_time_leaves_a_stage(
-    seconds: tuple[float, ...], patches: int, stage: Stage
+    seconds: tuple[float, ...], patches: int, workers: int, stage: Stage
 ) -> None:
-    time = PlanTime(*seconds[:2], StageSeconds(*seconds[2:]))
+    time = PlanTime(*seconds[:2], StageSeconds(*seconds[2:]), workers)
     within = time.stage_within(time.total(patches), patches, stage)
-    if patches == 1 or time.patch.bottleneck == stage:
+    if workers == 1 and (patches == 1 or time.patch.bottleneck == stage):
         assert within == pytest.approx(time.patch.by_stage()[stage], abs=1e-6)
     there = replace(time, patch=replace(time.patch, **{stage: max(within, 0)}))
     assert there.total(patches) == pytest.approx(time.total(patches), abs=1e-6)

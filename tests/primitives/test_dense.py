@@ -8,6 +8,7 @@ from dilated import dense_dilated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_networks import chain, networks
+from random_plans import random_volume
 
 import znni
 from znni.core.shapes import Vec3
@@ -22,12 +23,6 @@ CHAINS = [
 ]
 
 
-def volume_for(network: Network, output: Vec3, seed: int) -> Float32:
-    generator = np.random.default_rng(seed)
-    size = output + network.field_of_view - 1
-    return generator.standard_normal((network.in_features, *size)).astype(np.float32)
-
-
 def scaled(network: Network, volume: Float32) -> Float32:
     scaling = network.scaling
     return volume * np.float32(scaling.scale) + np.float32(scaling.offset)
@@ -38,7 +33,7 @@ def scaled(network: Network, volume: Float32) -> Float32:
 def test_any_network_equals_single_windows(
     network: Network, output: tuple[int, int, int], seed: int
 ) -> None:
-    volume, weights = volume_for(network, Vec3(*output), seed), random_weights(network, seed)
+    volume, weights = random_volume(network, Vec3(*output), seed), random_weights(network, seed)
     found = znni.Inferer(network, weights, threads=2, ram=2**31)(volume)
     expected = dense(network, weights, scaled(network, volume))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
@@ -47,7 +42,7 @@ def test_any_network_equals_single_windows(
 @pytest.mark.parametrize("network", CHAINS, ids=str)
 def test_windows_of_two_three_and_mixed_equal_a_dilated_evaluation(network: Network) -> None:
     pytest.importorskip("torch", reason="the dilated evaluation is PyTorch's")
-    volume, weights = volume_for(network, Vec3(19, 23, 29), 1), random_weights(network, 1)
+    volume, weights = random_volume(network, Vec3(19, 23, 29), 1), random_weights(network, 1)
     found = znni.Inferer(network, weights, threads=2, ram=2**31)(volume)
     expected = dense_dilated(network, weights, volume)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

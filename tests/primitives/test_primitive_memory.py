@@ -8,7 +8,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import product
 from statistics import median
+from typing import Any
 from unittest import mock
 
 import psutil
@@ -52,8 +54,20 @@ POOLED = [
 ]
 
 
-def cases(layers: list[tuple[Operation, Shape5]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("layer", "shape"), layers, ids=[la.name for la, _ in layers])
+def examples() -> Iterator[Any]:
+    """Yield each primitive with each layer of its kind, as test parameters."""
+    kinds: list[tuple[tuple[Operation, Shape5], list[tuple[Operation, Shape5]]]] = [
+        (CONVOLUTION, CONVOLUTIONS),
+        (POOLING, POOLINGS),
+        (POOLED_CONVOLUTION, POOLED),
+    ]
+    for kind, layers in kinds:
+        for (layer, shape), tested in product(layers, primitives_for(*kind)):
+            name = f"{tested.id}-{layer.name}"
+            yield pytest.param(*tested.values, layer, shape, id=name, marks=tested.marks)
+
+
+every_layer = pytest.mark.parametrize(("primitive", "layer", "shape"), list(examples()))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -150,7 +164,8 @@ def both(declared: Memory, measured: Memory) -> dict[str, tuple[int, int]]:
     return {kind: (promised, taken) for (kind, promised), taken in pairs}
 
 
-def check(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+@every_layer
+def test_a_layer_keeps_to_its_memory(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
     case = case_for(primitive, layer, shape)
     case.run(primitive)  # compile, start threads, let libraries make their buffers
     uses_gpu = isinstance(primitive, UsesGpu)
@@ -176,8 +191,11 @@ def as_promised(found: dict[str, tuple[int, int]]) -> bool:
     )
 
 
-def runs_in_its_place(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+@every_layer
+def test_a_layer_fits_its_place(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
     """A call finds room for all that it takes in the place that a plan gives it, and no more."""
+    if isinstance(primitive, UsesGpu):
+        pytest.skip("takes a GPU's arena, too: test_a_layer_keeps_to_its_memory measures it")
     case = case_for(primitive, layer, shape)
     out = primitive.out_shape(case.layer, case.shape)
     assert out is not None
@@ -198,39 +216,3 @@ def runs_in_its_place(primitive: Primitive, layer: Operation, shape: Shape5) -> 
         arena.step(*placed.places[0][0]),
     ):
         run(case.x)
-
-
-@cases(CONVOLUTIONS)
-@pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
-def test_a_convolution_fits_its_place(primitive: Primitive, layer: Conv, shape: Shape5) -> None:
-    if isinstance(primitive, UsesGpu):
-        pytest.skip("takes a GPU's arena, too: test_convolution_keeps_to_its_memory measures it")
-    runs_in_its_place(primitive, layer, shape)
-
-
-@cases(POOLINGS)
-@pytest.mark.parametrize("primitive", primitives_for(*POOLING))
-def test_a_pooling_fits_its_place(primitive: Primitive, layer: Pool, shape: Shape5) -> None:
-    runs_in_its_place(primitive, layer, shape)
-
-
-@cases(CONVOLUTIONS)
-@pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION))
-def test_convolution_keeps_to_its_memory(
-    primitive: Primitive, layer: Operation, shape: Shape5
-) -> None:
-    check(primitive, layer, shape)
-
-
-@cases(POOLINGS)
-@pytest.mark.parametrize("primitive", primitives_for(*POOLING))
-def test_pooling_keeps_to_its_memory(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
-    check(primitive, layer, shape)
-
-
-@cases(POOLED)
-@pytest.mark.parametrize("primitive", primitives_for(*POOLED_CONVOLUTION))
-def test_pooled_convolution_keeps_to_its_memory(
-    primitive: Primitive, layer: Operation, shape: Shape5
-) -> None:
-    check(primitive, layer, shape)

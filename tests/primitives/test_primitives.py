@@ -70,28 +70,22 @@ def test_convolution_is_the_reference(primitive: Primitive, data: st.DataObject)
     assert_accurate(primitive, case, run_checked(primitive, case))
 
 
-@convolutions
-@pytest.mark.parametrize("kernel", [Vec3(3, 3, 3), Vec3(4, 2, 3)], ids=str)
-def test_convolution_of_80_maps_is_accurate(primitive: Primitive, kernel: Vec3) -> None:
-    case = case_for(primitive, Conv("layer", 80, 80, kernel, "relu"), Shape5(2, 80, 6, 7, 8))
-    assert_accurate(primitive, case, run_checked(primitive, case))
+REAL_LAYERS = [
+    (Conv("first", 1, 80, Vec3(5, 5, 5), "relu"), Shape5(1, 1, 9, 17, 27)),
+    (Conv("hidden", 80, 80, Vec3(3, 3, 3), "relu"), Shape5(2, 80, 6, 7, 8)),
+    (Conv("uneven", 80, 80, Vec3(4, 2, 3), "relu"), Shape5(2, 80, 6, 7, 8)),
+    (Conv("last", 80, 3, Vec3(5, 5, 5), "relu"), Shape5(1, 80, 9, 17, 27)),
+    # More than one block of any kind.
+    (Conv("many blocks", 13, 11, Vec3(2, 3, 4), "relu"), Shape5(1, 13, 9, 47, 53)),
+]
 
 
 @convolutions
-@pytest.mark.parametrize(
-    ("maps_in", "maps_out", "kernel", "size"),
-    [
-        (1, 80, Vec3(5, 5, 5), Vec3(9, 17, 27)),  # a first layer
-        (80, 3, Vec3(5, 5, 5), Vec3(9, 17, 27)),  # a last layer
-        (13, 11, Vec3(2, 3, 4), Vec3(9, 47, 53)),  # more than one block of any kind
-    ],
-    ids=["first", "last", "large"],
-)
+@pytest.mark.parametrize(("layer", "shape"), REAL_LAYERS, ids=[la.name for la, _ in REAL_LAYERS])
 def test_layers_of_real_sizes_are_accurate(
-    primitive: Primitive, maps_in: int, maps_out: int, kernel: Vec3, size: Vec3
+    primitive: Primitive, layer: Conv, shape: Shape5
 ) -> None:
-    layer = Conv("layer", maps_in, maps_out, kernel, "relu")
-    case = case_for(primitive, layer, Shape5.of(1, maps_in, size))
+    case = case_for(primitive, layer, shape)
     assert_accurate(primitive, case, run_checked(primitive, case))
 
 

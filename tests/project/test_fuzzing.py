@@ -10,7 +10,9 @@ from fuzz_kinds import KINDS
 from fuzz_mutations import HOSTILE_PICKLES
 from fuzzing import CANARY, available, fuzzed, watch_for_code
 
-INPUTS = 8  # of each kind; python tests/support/fuzzing.py runs 10,000 in all
+# Inputs of each kind; python tests/support/fuzzing.py runs 10,000 in all.
+INPUTS = 8
+IMPORTS = 150
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,7 +24,8 @@ def watched() -> None:
 def test_inputs_are_taken_for_what_they_are_or_refused(name: str, own_folder: Path) -> None:
     if name not in available():
         pytest.skip(f"needs {', '.join(KINDS[name].needs)}")
-    for found in fuzzed(name, range(INPUTS), own_folder):
+    count = IMPORTS if KINDS[name].command[0] == "import" else INPUTS
+    for found in fuzzed(name, range(count), own_folder):
         assert not found.wrong, found
 
 

@@ -107,12 +107,7 @@ def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -
     } <= rows
     on_gpu = replace(plan, gpu_memory=replace(plan.memory, process=0))
     beside = str(replace(report, plan=on_gpu, gpu_peak_memory=5 << 20)).splitlines()[-1]
-    assert beside.split() == [
-        "GPU",
-        "memory",
-        "5",
-        "MiB",
-        *in_units(on_gpu.gpu_memory.total).split(),
-    ]
+    promised = in_units(on_gpu.gpu_memory.total)
+    assert " ".join(beside.split()) == f"GPU memory 5 MiB {promised}"
     fallen = replace(report, fallbacks=(plan, plan), accuracy_note="bfloat16 in c")
     assert "; memory ran out 2 times; accuracy bfloat16 in c; predicted" in str(fallen)

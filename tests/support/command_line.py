@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -116,6 +117,11 @@ def rewrite(path: Path | str, old: str, new: str) -> None:
     Path(path).write_text(text.replace(old, new, 1))
 
 
+def cut(path: Path | str, share: float) -> None:
+    """Keep a share of a file's bytes."""
+    os.truncate(path, int(Path(path).stat().st_size * share))
+
+
 def write_case(folder: Path) -> None:
     """Write ``tiny.yaml``, its weights and ``volume.h5`` into a folder."""
     (folder / "tiny.yaml").write_text(NET)
@@ -134,3 +140,9 @@ def read_main(path: Path | str) -> NDArray[Any]:
     with h5py.File(path, "r") as file:
         values: NDArray[Any] = file["main"][()]
         return values
+
+
+def attributes(path: str = "out.h5") -> dict[str, Any]:
+    """Return the attributes of an output."""
+    with h5py.File(path) as file:
+        return dict(file["main"].attrs)

@@ -71,6 +71,22 @@ class Fake:
         return reference.pooling(x, layer)
 
 
+@dataclass(frozen=True)
+class Watched(Fake):
+    """Primitive that calls a function before each run."""
+
+    before: Callable[[Operation], object] = lambda _layer: None
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        run = super().build(layer, shape, weights)
+
+        def watched(x: Float32) -> Float32:
+            self.before(layer)
+            return run(x)
+
+        return watched
+
+
 # This primitive convolves and pools: one of its output voxels takes eight of the convolution's.
 FUSED = Fake("fused", convolved_and_pooled, flops=800.0)
 

@@ -40,10 +40,10 @@ from fuzz_readers import (
     of_hdf5_weights,
     of_safetensors,
     outcome_agrees,
+    read_by_h5py,
     read_by_nibabel,
     read_by_numpy,
     read_by_tifffile,
-    volume,
     weights_by_hand,
     zarr_gives,
 )
@@ -76,9 +76,23 @@ class Kind:
         return znni(*self.command)
 
 
-IMPORT = ("--out", "imported.yaml", "--overwrite")
-LIKE = ("--like", "tiny.yaml")
 GO_ON = tuple(part for part in INFER if part != "--overwrite")
+
+
+def importing(
+    file: str,
+    make: Callable[[], None],
+    mutate: Callable[[Random, bytes], bytes],
+    share: int,
+    *needs: str,
+    like: bool = False,
+    right: Callable[[Outcome], bool] = imported_reads_back,
+) -> Kind:
+    """Return the kind of a file that is imported."""
+    command = ("import", file, "--out", "imported.yaml", "--overwrite")
+    options = ("--like", "tiny.yaml") if like else ()
+    return Kind(make, (file,), mutate, (*command, *options), right, share, needs)
+
 
 KINDS: dict[str, Kind] = {
     "network (YAML)": Kind(
@@ -102,7 +116,7 @@ KINDS: dict[str, Kind] = {
         ("plan.json",),
         fuzz_mutations.of_json,
         (*INFER, "--plan", "plan.json"),
-        lambda _outcome: gives(volume()),
+        lambda _outcome: gives(read_by_h5py()),
         1500,
     ),
     "volume (HDF5)": Kind(
@@ -110,7 +124,7 @@ KINDS: dict[str, Kind] = {
         ("volume.h5",),
         fuzz_mutations.of_bytes,
         INFER,
-        lambda _outcome: gives(volume()),
+        lambda _outcome: gives(read_by_h5py()),
         1500,
     ),
     "output (HDF5)": Kind(
@@ -144,7 +158,7 @@ KINDS: dict[str, Kind] = {
         ("tiny.safetensors",),
         fuzz_mutations.of_safetensors,
         (*INFER, "--weights", "tiny.safetensors"),
-        lambda _outcome: gives(volume(), weights_by_hand(of_safetensors("tiny.safetensors"))),
+        lambda _outcome: gives(read_by_h5py(), weights_by_hand(of_safetensors("tiny.safetensors"))),
         700,
     ),
     "weights (npz)": Kind(
@@ -152,7 +166,7 @@ KINDS: dict[str, Kind] = {
         ("tiny.npz",),
         fuzz_mutations.of_archive,
         INFER,
-        lambda _outcome: gives(volume(), weights_by_hand(dict(np.load("tiny.npz")))),
+        lambda _outcome: gives(read_by_h5py(), weights_by_hand(dict(np.load("tiny.npz")))),
         200,
     ),
     "weights (HDF5)": Kind(
@@ -160,52 +174,35 @@ KINDS: dict[str, Kind] = {
         ("weights.h5",),
         fuzz_mutations.of_bytes,
         (*INFER, "--weights", "weights.h5"),
-        lambda _outcome: gives(volume(), weights_by_hand(of_hdf5_weights())),
+        lambda _outcome: gives(read_by_h5py(), weights_by_hand(of_hdf5_weights())),
         300,
     ),
-    "state dict (safetensors)": Kind(
-        small_case,
-        ("tiny.safetensors",),
-        fuzz_mutations.of_safetensors,
-        ("import", "tiny.safetensors", *IMPORT, *LIKE),
-        imported_reads_back,
-        300,
+    "state dict (safetensors)": importing(
+        "tiny.safetensors", small_case, fuzz_mutations.of_safetensors, 300, like=True
     ),
-    "network (ONNX)": Kind(
-        onnx_case,
-        ("net.onnx",),
-        fuzz_mutations.of_protocol_buffer,
-        ("import", "net.onnx", *IMPORT),
-        imported_reads_back,
-        1000,
-        ("onnx", "onnxruntime"),
+    "network (ONNX)": importing(
+        "net.onnx", onnx_case, fuzz_mutations.of_protocol_buffer, 1000, "onnx"
     ),
-    "state dict (PyTorch)": Kind(
+    "state dict (PyTorch)": importing(
+        "net.pt",
         torch_case,
-        ("net.pt",),
         fuzz_mutations.of_archive,
-        ("import", "net.pt", *IMPORT, *LIKE),
-        imported_is_what_torch_reads("net.pt"),
         600,
-        ("torch",),
+        "torch",
+        like=True,
+        right=imported_is_what_torch_reads("net.pt"),
     ),
-    "state dict (PyTorch, before 1.6)": Kind(
+    "state dict (PyTorch, before 1.6)": importing(
+        "old.pt",
         torch_case,
-        ("old.pt",),
         fuzz_mutations.of_bytes,
-        ("import", "old.pt", *IMPORT, *LIKE),
-        imported_is_what_torch_reads("old.pt"),
         200,
-        ("torch",),
+        "torch",
+        like=True,
+        right=imported_is_what_torch_reads("old.pt"),
     ),
-    "exported program (PyTorch)": Kind(
-        program_case,
-        ("net.pt2",),
-        fuzz_mutations.of_archive,
-        ("import", "net.pt2", *IMPORT),
-        imported_reads_back,
-        200,
-        ("torch",),
+    "exported program (PyTorch)": importing(
+        "net.pt2", program_case, fuzz_mutations.of_archive, 200, "torch"
     ),
     "output (OME-Zarr)": Kind(
         zarr_output_case,
@@ -221,7 +218,7 @@ KINDS: dict[str, Kind] = {
         ("out.h5.partial", "out.h5.partial.ledger"),
         fuzz_mutations.of_bytes,
         GO_ON,
-        lambda _outcome: gives(volume()),
+        lambda _outcome: gives(read_by_h5py()),
         500,
     ),
     "unfinished output (OME-Zarr)": Kind(
@@ -229,7 +226,7 @@ KINDS: dict[str, Kind] = {
         ("out.zarr.partial/0/zarr.json",),
         fuzz_mutations.of_json,
         tuple("out.zarr" if part == "out.h5" else part for part in GO_ON),
-        lambda _outcome: gives(volume(), out="out.zarr"),
+        lambda _outcome: gives(read_by_h5py(), out="out.zarr"),
         500,
         ("zarr",),
     ),
@@ -259,14 +256,7 @@ KINDS: dict[str, Kind] = {
         300,
         ("tifffile",),
     ),
-    "network (ZNN, HDF5)": Kind(
-        znn_case,
-        ("net.h5",),
-        fuzz_mutations.of_bytes,
-        ("import", "net.h5", *IMPORT),
-        imported_reads_back,
-        300,
-    ),
+    "network (ZNN, HDF5)": importing("net.h5", znn_case, fuzz_mutations.of_bytes, 300),
 }
 
 

@@ -150,10 +150,6 @@ def of_hdf5_weights() -> dict[str, NDArray[Any]]:
         return {name: file[name][()] for name in file}
 
 
-def volume() -> NDArray[Any]:
-    return read_by_h5py()
-
-
 def imported_reads_back(_outcome: Outcome) -> bool:
     """Return whether the import wrote a network with finite weights.
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from znni import import_network
+from znni.core.errors import InvalidInput
 from znni.importing.chain import Chain
 from znni.network.layers import Conv
 from znni.network.weights import Weights, load_weights
@@ -58,6 +60,14 @@ def read_back(path: Path) -> tuple[Any, Weights]:
 def relative(found: Array, wanted: Array) -> float:
     assert found.shape == wanted.shape
     return float(np.abs(found - wanted).max() / np.abs(wanted).max())
+
+
+def refusal(source: Any, folder: Path) -> str:
+    """Return the error of an import that must fail and write nothing."""
+    with pytest.raises(InvalidInput) as refused:
+        import_network(source, folder / "net.yaml")
+    assert not list(folder.glob("net.*"))
+    return str(refused.value)
 
 
 def sequential() -> Any:

@@ -14,31 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fakes import Fake, fake_catalogue
+from fakes import Watched, fake_catalogue
 
 import znni.inference.planning
 from znni.cli import main
-from znni.core.shapes import Shape5
-from znni.network.layers import Layer
-from znni.network.weights import ConvWeights, Float32
-from znni.plans.primitive import Run, convolved
+from znni.plans.primitive import convolved
 from znni.volumes.hdf5 import format as hdf5
 from znni.volumes.zarr import output as zarr_output
 
 PATCH_SECONDS = 0.1
-
-
-class Slow(Fake):
-    """Primitive that takes longer than it needs."""
-
-    def build(self, layer: Layer, shape: Shape5, weights: ConvWeights | None) -> Run:
-        run = super().build(layer, shape, weights)
-
-        def slowly(x: Float32) -> Float32:
-            time.sleep(PATCH_SECONDS)
-            return run(x)
-
-        return slowly
 
 
 class Fated:
@@ -65,7 +49,8 @@ class FatedZarr(Fated, zarr_output.ZarrOutput):
 
 if __name__ == "__main__":
     fate = sys.argv.pop(1)
-    znni.inference.planning.catalogue = lambda _: fake_catalogue(Slow("conv", convolved))  # type: ignore[assignment]
+    slow = Watched("conv", convolved, before=lambda _: time.sleep(PATCH_SECONDS))
+    znni.inference.planning.catalogue = lambda _: fake_catalogue(slow)  # type: ignore[assignment]
     hdf5.Hdf5Output = FatedHdf5  # type: ignore[misc]
     zarr_output.ZarrOutput = FatedZarr  # type: ignore[misc]
     main()

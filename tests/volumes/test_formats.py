@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from command_line import read_main, refused, succeeds, voxels
+from command_line import cut, read_main, refused, succeeds, voxels
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed
@@ -37,10 +36,6 @@ def check(place: str, expected: NDArray[Any], dataset: str | None = None) -> Non
     box = Box(Vec3(0, 0, 0), volume.size)
     np.testing.assert_array_equal(volume.read(box), expected)
     np.testing.assert_array_equal(volume.read(BOX), expected[:, *BOX.slices])
-
-
-def cut(path: str, share: float) -> None:
-    os.truncate(path, int(Path(path).stat().st_size * share))
 
 
 def write_nifti(path: str, values: NDArray[Any], slope: float = 1.0) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-import zarr
 from block_memory import taken_and_counted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.zarr.output import MOST_SHARD_VOXELS, ZarrOutput, chunk_and_shard
 
@@ -41,24 +39,6 @@ def test_chunks_of_the_patches_of_real_plans() -> None:
     assert (chunk, shard) == (Vec3(79, 76, 76), Vec3(316, 76, 380))
     assert chunk_and_shard(Vec3(317, 40, 7), size)[0] == Vec3(64, 40, 64)
     assert chunk_and_shard(size, Vec3(317, 40, 7))[0] == Vec3(64, 40, 7)
-
-
-@pytest.mark.usefixtures("own_folder")
-@pytest.mark.parametrize("sharded", [False, True])
-def test_blocks_that_share_chunks(sharded: bool) -> None:
-    """If extents have no divisors, a chunk that two blocks share holds the values of both."""
-    size, patch = Vec3(67, 12, 139), Vec3(31, 11, 37)
-    values = np.random.default_rng(0).random((2, *size)).astype(np.float32)
-    output = ZarrOutput("out.zarr", NewOutput(2, size, sharded=sharded))
-    output.describe({}, patch)
-    for z in range(0, size.z, patch.z):
-        for y in range(0, size.y, patch.y):
-            for x in range(0, size.x, patch.x):
-                start = Vec3(z, y, x)
-                box = Box(start, (start + patch).minimum(size))
-                output.write(box, values[:, *box.slices])
-    output.finish({})
-    np.testing.assert_array_equal(zarr.open_array("out.zarr/0", mode="r")[...], values)
 
 
 @pytest.mark.usefixtures("own_folder")

@@ -61,6 +61,16 @@ def test_any_array_in_any_patches_is_read_back(
     np.testing.assert_array_equal(written(place, wanted, patch, values)[...], values)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_blocks_that_share_chunks(sharded: bool, tmp_path: Path) -> None:
+    """If extents have no divisors, a chunk that two blocks share holds the values of both."""
+    size, patch = Vec3(67, 12, 139), Vec3(31, 11, 37)
+    values = np.random.default_rng(0).random((2, *size), np.float32)
+    wanted = NewOutput(2, size, sharded=sharded)
+    found = written(str(tmp_path / "out.zarr"), wanted, patch, values)
+    np.testing.assert_array_equal(found[...], values)
+
+
 @pytest.mark.parametrize("compression", get_args(Compression))
 @pytest.mark.parametrize("sharded", [False, True])
 def test_files_are_those_that_zarr_writes(

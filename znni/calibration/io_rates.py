@@ -29,6 +29,7 @@ from znni.engine.pipeline import convert
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.machine.arena import map_pages
 from znni.machine.machine import Machine
+from znni.network.geometry import input_box
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.primitives.cpu.common.workers import workers
@@ -219,7 +220,8 @@ def _read(path: Path, dtype: DTypeLike, block: Vec3) -> SecondsPerValue:
 
     def read(place: Box) -> None:
         tile = next(tile for tile in tiles(whole, block) if tile.written == place)
-        read_input(volume, job, tile, network.field_of_view, network.scaling)
+        box = job.seen(tile, input_box(network, tile.computed.size))
+        read_input(volume, job, box, network.scaling)
 
     return _each_block(block, block.volume, read)
 

@@ -51,6 +51,8 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
                     f"the plan runs {step.primitive} on the {segment.device}, but it runs on the "
                     f"{primitive.device.kind}; {PLAN_AGAIN}"
                 )
+            if part.storage:
+                shape = part.storage.shape_taken(step.layers[0].name, step.takes)
             made = primitive.out_shape(step.operation, shape)
             if step.shape_in != shape or step.shape_out != made:
                 raise InvalidInput(

@@ -62,9 +62,14 @@ class Fragments(NamedTuple):
     stride: Vec3
 
 
-def whole(block: Array) -> Fragments:
+def whole(block: Array | Fragments) -> Fragments:
     """Return a patch's input (f, z, y, x) as its only fragment."""
-    return Fragments(block[None], (ZERO,), Vec3(1, 1, 1))
+    return block if isinstance(block, Fragments) else placed(block, ZERO)
+
+
+def placed(block: Array, start: Vec3) -> Fragments:
+    """Return a block's input (f, z, y, x) as its only fragment, at its place in a whole output."""
+    return Fragments(block[None], (start,), Vec3(1, 1, 1))
 
 
 class Executor:
@@ -92,7 +97,7 @@ class Executor:
             (
                 segment,
                 tuple(
-                    Prepared(step, _build(step, catalogue, weights), place)
+                    Prepared(step, built(step, catalogue, weights), place)
                     for step, place in zip(segment.steps, places, strict=True)
                 ),
             )
@@ -148,7 +153,8 @@ class Executor:
             place(made)
 
 
-def _build(step: Step, catalogue: Catalogue, weights: Weights) -> Run:
-    parameters = weights[step.conv.name] if step.conv else None
+def built(step: Step, catalogue: Catalogue, weights: Weights) -> Run:
+    """Return the function that computes a step, prepared."""
+    parameters = weights[name] if (name := step.layers[0].name) in weights.layers else None
     primitive = named(catalogue, step.primitive)
     return primitive.build(step.operation, step.shape_in, parameters)

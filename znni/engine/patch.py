@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
+from znni.engine.block_layers import BlockLayers
 from znni.engine.checks import check_runnable
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.executor import Measured, not_measured, whole
@@ -55,6 +56,8 @@ class PatchRunner:
         def ready(part: DevicePart) -> Layers:
             if part.device == "gpu":
                 return DeviceLayers(plan, part, catalogue, weights, measured, dtype)
+            if part.storage:
+                return BlockLayers(plan, part, catalogue, weights, measured)
             return HostLayers(plan, part, catalogue, weights, measured)
 
         self._layers = [ready(part) for part in plan.parts]

@@ -96,8 +96,8 @@ def recheck(
     block = next((block for block in finished if not state.blocks.is_outside(block)), None)
     if block is None:
         return JobSeconds()
-    size = state.remaining.output
-    only = Remaining(size, [(Box(Vec3(0, 0, 0), size), True), (block, False)])
+    job = state.remaining.job
+    only = Remaining(job, [(Box(Vec3(0, 0, 0), job.output), True), (block, False)])
     share, accepted = ROUNDING[state.dtype]
     found = Comparison(output, accepted)
     again = RunState(state.blocks.unmasked(), found, state.dtype, only)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -124,6 +124,18 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
     return Job(volume, origin, wanted.size, wanted.start, pad, whole, first, network.alignment)
 
 
+def for_job(network: Network, job: Job) -> Network:
+    """Return the network for a job's volume: an exact one knows the extents of its input then."""
+    return replace(network, whole=job.whole) if job.whole else network
+
+
+def seen_by(network: Network, job: Job) -> Box:
+    """Return the voxels that a job's output depends on; some lie beyond the volume."""
+    if job.whole:
+        return Box(job.origin, job.origin + job.whole)
+    return Box(job.origin, job.origin + job.output + network.field_of_view - 1)
+
+
 def _region(roi: Region, possible: Box) -> Box:
     slices = roi.slices if isinstance(roi, Box) else roi
     if len(slices) != 3 or not all(map(_is_part, slices)):
@@ -209,12 +221,13 @@ class Remaining:
         history: boxes that were written (True), or lost since (False), in order.
 
     Attributes:
-        output: extents of the output.
+        job: the wanted output.
+        output: its extents.
     """
 
     def __init__(self, job: Job, history: Iterable[tuple[Box, bool]] = ()) -> None:
+        self.job = job
         self.output = job.output
-        self._job = job
         self._boxes = [Box(ZERO, job.output)]
         for box, written in history:
             if written:
@@ -230,7 +243,7 @@ class Remaining:
     def tiles(self, patch: Vec3) -> Iterator[Tile]:
         """Cover what is left with patches; the boxes that they write partition it."""
         for box in tuple(self._boxes):
-            yield from self._job.tiles(patch, box)
+            yield from self.job.tiles(patch, box)
 
     def take_off(self, box: Box) -> None:
         """Note that a box is written."""

@@ -107,10 +107,10 @@ def infer(
     weights = weights_for(network, weights, random_seed)
     asked = request(source, network, **options)
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
-    blocks = Blocks(asked.volume, job, network, weights, asked.mask)
+    blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
     output = open_output(out, source, wanted, asked.mask_source)
-    if dtype == "uint8" and network.convolutions[-1].activation not in ("sigmoid", "softmax"):
+    if dtype == "uint8" and network.last_activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
         plan, earlier = plan_of_rest(output.begun, made, asked)

@@ -8,18 +8,19 @@ planes as its kernel or window is deep, however large the field of view is.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product, tee
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Vec3
-from znni.network.layers import Conv, Pool
+from znni.core.shapes import Box, Vec3
+from znni.network.geometry import whole_sizes
+from znni.network.layers import Affine, Conv, ConvTranspose, Pool
 from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
-from znni.primitives.reference import activation
+from znni.primitives.reference import activation, local
 
 Float64: TypeAlias = NDArray[np.float64]
 
@@ -56,6 +57,8 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
         given, layer = waiting[taken].pop(), node.layer
         if isinstance(layer, Pool):
             made = _pooled(given, layer.window)
+        elif not isinstance(layer, Conv):
+            raise ValueError(f"network {network.name} is exact; use exact_at")
         else:
             made = _convolved(given, layer, weights[layer.name])
             if layer is network.convolutions[-1]:
@@ -66,6 +69,68 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
         waiting[node.name] = list[Planes](tee(made, copies))
     (plane,) = waiting[network.output].pop()
     return AtVoxel(plane[:, 0, 0], max(float(np.abs(plane).max()) for plane in sums))
+
+
+def exact_at(
+    network: Network, weights: Weights, seen: Callable[[Box], NDArray[np.floating]], at: Vec3
+) -> AtVoxel:
+    """Compute one voxel of an exact network's output, from the samples that it depends on.
+
+    Args:
+        network: an exact network for a volume.
+        weights: parameters of the network.
+        seen: function that returns a box of the network's input (f, z, y, x), within its extents.
+        at: the voxel of the whole output.
+    """
+    if network.whole is None:
+        raise ValueError(f"network {network.name} is for no volume")
+    sizes = whole_sizes(network, network.whole)
+    boxes = {network.output: Box(at, at + 1)}
+    reads: dict[str, list[Box]] = {}
+    for node in reversed(network.nodes):
+        boxes[node.name] = node.layer.rounded(boxes[node.name])
+        made = node.layer.size_from(*(sizes[name] for name in node.inputs))
+        for name in node.inputs:
+            crop = (sizes[name] - made) // 2 if len(node.inputs) > 1 else Vec3(0, 0, 0)
+            read = node.layer.reads(boxes[node.name]).shifted(crop)
+            reads.setdefault(node.name, []).append(read)
+            known = _within(read, sizes[name])
+            boxes[name] = boxes[name].hull(known) if name in boxes else known
+    values = {INPUT: seen(boxes[INPUT]).astype(np.float64)}
+    largest = 0.0
+    for node in network.nodes:
+        given = [
+            _window(values[name], boxes[name], box)[np.newaxis]
+            for name, box in zip(node.inputs, reads[node.name], strict=True)
+        ]
+        (taken, *_), (first, *_) = reads[node.name], node.inputs
+        inside = Box(Vec3(0, 0, 0), sizes[first]).shifted(Vec3(0, 0, 0) - taken.start)
+        inside = inside.intersection(Box(Vec3(0, 0, 0), taken.size)) or inside
+        value = local(node.layer, weights, given, inside)[0]
+        kept = _within(boxes[node.name], sizes[node.name])
+        values[node.name] = _window(value, boxes[node.name], kept)
+        boxes[node.name] = kept
+        if isinstance(node.layer, Conv | ConvTranspose | Affine):
+            largest = float(np.abs(value).max())
+    found = _window(values[network.output], boxes[network.output], Box(at, at + 1))
+    return AtVoxel(found[:, 0, 0, 0], largest)
+
+
+def _within(box: Box, size: Vec3) -> Box:
+    """Return the part of a box within a whole value; it is empty at an edge if there is none."""
+    start = box.start.maximum(Vec3(0, 0, 0)).minimum(size)
+    return Box(start, box.stop.minimum(size).maximum(start))
+
+
+def _window(values: Float64, known: Box, wanted: Box) -> Float64:
+    """Return the values (f, z, y, x) of another box; those that are not known are zero."""
+    found = np.zeros((len(values), *wanted.size))
+    if common := known.intersection(wanted):
+        origin = Vec3(0, 0, 0)
+        source = common.shifted(origin - known.start)
+        target = common.shifted(origin - wanted.start)
+        found[:, *target.slices] = values[:, *source.slices]
+    return found
 
 
 def _convolved(planes: Planes, layer: Conv, weights: ConvWeights) -> Planes:

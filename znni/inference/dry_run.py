@@ -76,7 +76,7 @@ def rehearse(
     except ZnniError as error:
         obstacles.append(error)
     found, _ = plan_of_rest(begun, plan, asked)
-    left = Remaining(asked.job.output, begun.history)
+    left = Remaining(asked.job, begun.history)
     seconds = found.time.total(sum(1 for _ in left.tiles(found.patch)))
     total = asked.job.output.volume
     return DryRun(found, total, total - left.voxels, seconds, tuple(obstacles))

@@ -16,7 +16,7 @@ from znni.engine.checks import check_features
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import RunState
 from znni.engine.skipping import Blocks
-from znni.engine.tiles import Remaining, make_job
+from znni.engine.tiles import Remaining, for_job, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import prepare
@@ -99,8 +99,8 @@ class Inferer:
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
 
-        blocks = Blocks(volume, job, self.network, self.weights)
-        state = RunState(blocks, output, "float32", Remaining(job.output))
+        blocks = Blocks(volume, job, required.network, self.weights)
+        state = RunState(blocks, output, "float32", Remaining(job))
         runner.run(state, lambda failed, short: smaller_plan(failed, short, required))
         return dense
 
@@ -109,7 +109,7 @@ class Inferer:
         job = make_job(self.network, volume.size, self._border, self._pad, None)
         output_array = 4 * self.network.out_features * job.output.volume
         stored = Stored("float32", volume.itemsize, output_array)
-        return Requirements(self.network, job, self._choices, stored)
+        return Requirements(for_job(self.network, job), job, self._choices, stored)
 
     def _runner_for(self, required: Requirements) -> FallbackRunner:
         """Return the runner of the given plan, or of one for this job; it fits into memory."""

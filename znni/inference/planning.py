@@ -35,7 +35,7 @@ from znni.engine.checks import check_runnable
 from znni.engine.executor import Measured, not_measured
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Processes, ThisProcess
-from znni.engine.tiles import Region, make_job
+from znni.engine.tiles import Region, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.inference.devices import choose_gpus, primitives_for, seeing_only
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
@@ -120,7 +120,7 @@ def search(
     choices, stored = Choices(**options), Stored(dtype, input_itemsize)
     job = make_job(network, extents, border, "reflect", roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory)
-    required = Requirements(network, job, choices, stored)
+    required = Requirements(for_job(network, job), job, choices, stored)
     return search_for(required, choose_gpus(wanted, choices))
 
 

@@ -16,6 +16,7 @@ from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
 from znni.engine.skipping import check_mask
+from znni.engine.tiles import make_job, seen_by
 from znni.inference.request import Request
 from znni.network.network import Network
 from znni.network.network_file import network_from_text, network_text
@@ -240,10 +241,11 @@ def _check_marks(
     volume: Volume,
 ) -> None:
     """Refuse an input whose marks differ from the ledger's; its time of change may differ."""
-    view = origin.network.field_of_view
-    start = Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
-    seen = Box(start, start + output.size + view - 1)
-    whole = Box(Vec3(0, 0, 0), volume.size)
+    recorded, whole = origin.attributes, Box(Vec3(0, 0, 0), volume.size)
+    offset = Vec3(*recorded.voxel_offset)
+    region = Box(offset, offset + output.size)
+    job = make_job(origin.network, volume.size, recorded.border, recorded.pad, region)
+    seen = seen_by(origin.network, job)
     marks = fingerprint(source, volume, seen.intersection(whole) or whole)
     if marks.keys() != {name for name in ledger.identity if name.startswith("the input's ")}:
         return  # for example, a file before and an array now: their marks cannot be compared

@@ -10,7 +10,7 @@ from znni.core.options import Border, Choices, Compression, OutputType, Pad, Pla
 from znni.core.volume import NewOutput, Volume
 from znni.engine.checks import check_features
 from znni.engine.skipping import check_mask
-from znni.engine.tiles import Job, Region, make_job
+from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.network.network import Network
 from znni.volumes.array import ArrayLike
 from znni.volumes.locate import open_volume
@@ -112,5 +112,6 @@ def request(
         resume=resume,
     )
     return Request(
-        network, job, choices, stored, source, dataset, volume, border, mask, masked, wanted
-    )
+        for_job(network, job), job, choices, stored, source, dataset, volume, border,
+        mask, masked, wanted,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
 from znni.engine.pipeline import Progress
-from znni.engine.tiles import Job, Remaining
+from znni.engine.tiles import Job, Remaining, seen_by
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import Request
 from znni.network.network import INPUT, Network
@@ -34,7 +34,7 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     """
     network, job, wanted, mask = asked.network, asked.job, asked.wanted, asked.mask
     whole = Box(Vec3(0, 0, 0), job.volume)
-    seen = Box(job.origin, job.origin + job.output + network.field_of_view - 1)
+    seen = seen_by(network, job)
     scaling = network.scaling
     known = {
         "the weights": weights.sha256[:DIGITS],
@@ -110,7 +110,7 @@ def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
 def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
     """Return what is left to be computed of a described output, and report it as progress."""
     history = output.begun.history
-    remaining = Remaining(job.output, history)
+    remaining = Remaining(job, history)
     if history:
         finished = job.output.volume - remaining.voxels
         log.warning(

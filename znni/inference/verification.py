@@ -15,7 +15,8 @@ from znni.core.options import ACCURACIES, Accuracy, Pad
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
-from znni.inference.brute_force import at_voxel
+from znni.engine.tiles import for_job, make_job
+from znni.inference.brute_force import AtVoxel, at_voxel, exact_at
 from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
 from znni.network.network import Network
 from znni.network.weights import Weights
@@ -157,8 +158,7 @@ def verify(
         if masked and not stored[index].any() and not _mask_at(masked, origin, at):
             unneeded += 1
         else:
-            window = seen_at(volume, origin, at)
-            computed[index], seen = at_voxel(origin.network, parameters, window)
+            computed[index], seen = voxel_at(volume, origin, parameters, at)
             largest_sum = max(largest_sum, seen)
         progress(index + 1, len(places))
     errors, allowed = compared(
@@ -207,8 +207,8 @@ def tolerance(network: Network, accuracy: Accuracy, largest_sum: float) -> float
         largest_sum: the largest magnitude that was seen in the last convolution before its
             activation.
     """
-    bounded = network.convolutions[-1].activation in BOUNDED
-    return ACCURACIES[accuracy] * len(network.convolutions) * (1.0 if bounded else largest_sum)
+    bounded = network.last_activation in BOUNDED
+    return ACCURACIES[accuracy] * len(network.weighted) * (1.0 if bounded else largest_sum)
 
 
 def compared(
@@ -232,12 +232,28 @@ def compared(
         return np.where(overflown, 0.0, np.abs(values - computed)), allowed
 
 
-def seen_at(volume: Volume, origin: Origin, at: Vec3) -> NDArray[np.float32]:
-    """Return what the network sees for an output voxel (f, z, y, x), padded beyond the edges."""
-    view, scaling = origin.network.field_of_view, origin.network.scaling
-    start = at + Vec3(*origin.attributes.voxel_offset) - (view - 1) // 2
-    axes = [range(a, b) for a, b in zip(start, start + view, strict=True)]
-    pad = origin.attributes.pad
+def voxel_at(volume: Volume, origin: Origin, weights: Weights, at: Vec3) -> AtVoxel:
+    """Compute one voxel of an output from its input."""
+    voxel = at + Vec3(*origin.attributes.voxel_offset)
+    if not origin.network.is_exact:
+        view = origin.network.field_of_view
+        start = voxel - (view - 1) // 2
+        return at_voxel(origin.network, weights, seen_in(volume, origin, Box(start, start + view)))
+    job = make_job(
+        origin.network, volume.size, origin.attributes.border, origin.attributes.pad, None
+    )
+    network = for_job(origin.network, job)
+
+    def seen(box: Box) -> NDArray[np.float32]:
+        return seen_in(volume, origin, box.shifted(job.origin))
+
+    return exact_at(network, weights, seen, voxel - job.center)
+
+
+def seen_in(volume: Volume, origin: Origin, box: Box) -> NDArray[np.float32]:
+    """Return what the network sees in a box (f, z, y, x), padded beyond the volume's edges."""
+    scaling, pad = origin.network.scaling, origin.attributes.pad
+    axes = [range(a, b) for a, b in zip(*box, strict=True)]
     seen = [
         [_seen_from(position, extent, pad) for position in axis]
         for axis, extent in zip(axes, volume.size, strict=True)

@@ -177,6 +177,18 @@ class Arena:
         memory: Any = self._take_at(start, 4 * prod(shape))
         return np.asarray(memory).view(np.float32).reshape(shape)
 
+    def array_at(self, start: int, shape: tuple[int, ...]) -> Float32:
+        """Return an array at a byte of the arena, whatever else lies there.
+
+        Args:
+            start: the first byte.
+            shape: the shape of the array.
+        """
+        pages = self._lock or self._pages
+        nobody: deque[tuple[int, int]] = deque()
+        memory: Any = _Block(self._address, start, 0, 4 * prod(shape), pages, nobody)
+        return np.asarray(memory).view(np.float32).reshape(shape)
+
     def _take_at(self, start: int, nbytes: int) -> object:
         """Return the memory at a byte; memory elsewhere if workspace is still there."""
         self._collect()

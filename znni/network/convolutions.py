@@ -147,6 +147,11 @@ class Conv:
         return (size - self.reach) // self.stride + 1
 
     @property
+    def fan_in(self) -> int:
+        """The inputs of one output value."""
+        return self.in_features // self.groups * self.kernel.volume
+
+    @property
     def weight_shape(self) -> tuple[int, ...]:
         """The shape of the weights: (out, in / groups, z, y, x)."""
         return (self.out_features, self.in_features // self.groups, *self.kernel)
@@ -258,6 +263,11 @@ class ConvTranspose:
     def local_size(self, size: Vec3) -> Vec3:
         """Return the output's samples per axis for a stored input, in whole strides."""
         return (size - self.context.total) * self.stride
+
+    @property
+    def fan_in(self) -> int:
+        """The inputs of one output value, on average."""
+        return max(1, self.in_features * self.kernel.volume // self.stride.volume)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:

@@ -107,6 +107,11 @@ def _misfit(network: Network, axis: int, rest: int) -> tuple[int, int]:
     return dropped, cropped
 
 
+def large_input(network: Network) -> Vec3:
+    """Return extents of an input that suits the network and gives every value many samples."""
+    return network.alignment * MANY_PERIODS + phase(network)
+
+
 @lru_cache(maxsize=256)
 def context(network: Network) -> Vec3:
     """Return the voxels per axis that the output has fewer than the input.
@@ -114,7 +119,7 @@ def context(network: Network) -> Vec3:
     Raises:
         InvalidInput: the output has more voxels than the input.
     """
-    whole = network.alignment * MANY_PERIODS + phase(network)
+    whole = large_input(network)
     lost = whole - whole_sizes(network, whole)[network.output]
     if min(lost) < 0:
         raise InvalidInput(
@@ -197,14 +202,9 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
         computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
         frames[node.name] = Frame(stored.hull(computed), computed)
         taken = node.layer.reads(computed)
-        read = []
-        for name, crop in zip(node.inputs, _crops(node, sizes), strict=True):
-            box = taken.shifted(crop)
-            if node.layer.sees_edges:
-                box = _clipped(box, sizes[name], uncut)
-            read.append(box)
+        reads[node.name] = tuple(taken.shifted(crop) for crop in _crops(node, sizes))
+        for name, box in zip(node.inputs, reads[node.name], strict=True):
             needed[name] = needed[name].hull(box) if name in needed else box
-        reads[node.name] = tuple(read)
     frames[INPUT] = Frame(needed[INPUT], needed[INPUT])
     return BlockGeometry(frames, reads, sizes)
 

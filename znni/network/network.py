@@ -15,7 +15,17 @@ from pathlib import Path
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
-from znni.network.layers import Affine, Conv, ConvTranspose, Layer, Pool, Weighted
+from znni.network.layers import (
+    Activation,
+    Add,
+    Affine,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Pool,
+    Weighted,
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +128,7 @@ class Network:
         """The number of maps of each value, by name; the network's input is ``INPUT``."""
         maps = {INPUT: self.in_features}
         for node in self.nodes:
-            maps[node.name] = _maps_of(node, maps)
+            maps[node.name] = maps_of(node, maps)
         return maps
 
     @cached_property
@@ -175,6 +185,14 @@ class Network:
     def out_features(self) -> int:
         """The number of output maps."""
         return self.maps[self.output]
+
+    @property
+    def last_activation(self) -> Activation:
+        """The activation of the layer that gives the output."""
+        (last,) = (node.layer for node in self.nodes if node.name == self.output)
+        if isinstance(last, Conv | ConvTranspose | Affine | Add | Multiply):
+            return last.activation
+        return "identity"
 
     @cached_property
     def parameters(self) -> int:
@@ -256,12 +274,17 @@ class Network:
         return (
             f"{self.name}: {counted(len(self.nodes), 'layer')}, "
             f"{counted(self.parameters, 'parameter')}, "
-            f"{self.in_features} -> {counted(self.out_features, 'map')}, "
-            f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
+            f"{self.in_features} -> {counted(self.out_features, 'map')}, {self._lattice}"
         )
 
+    @property
+    def _lattice(self) -> str:
+        if self.is_exact:
+            return f"computed over the whole volume in blocks of multiples of {self.alignment}"
+        return f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
 
-def _maps_of(node: Node, maps: Mapping[str, int]) -> int:
+
+def maps_of(node: Node, maps: Mapping[str, int]) -> int:
     """Return the maps of a node's value, given the maps of the values before it."""
     for name in node.inputs:
         if name not in maps:

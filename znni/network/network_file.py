@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from znni.core.errors import InvalidInput, option
-from znni.core.shapes import Vec3
-from znni.core.yaml_file import LARGEST, Count, Entry, Name, YamlFile, is_count
-from znni.network.layers import Activation, Conv, Layer, Pool
-from znni.network.network import InputScaling, Network
+from znni.core.errors import InvalidInput
+from znni.core.yaml_file import Count, Entry, Name, YamlFile
+from znni.network.geometry import context
+from znni.network.layer_entries import (
+    FOLDED,
+    KINDS,
+    WINDOWS,
+    AddEntry,
+    AffineEntry,
+    ConcatEntry,
+    ConvEntry,
+    ConvTransposeEntry,
+    Finite,
+    LayerKind,
+    MultiplyEntry,
+    PoolEntry,
+    UpsampleEntry,
+    WindowEntry,
+    entry_of,
+)
+from znni.network.layers import Concat
+from znni.network.network import INPUT, InputScaling, Network, Node, maps_of
 
-FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-
-
-def _extents(value: object) -> Vec3:
-    """Return three positive extents from ``3`` or ``[1, 5, 5]``."""
-    three: Sequence[Any] = value if isinstance(value, list | tuple) else [value] * 3
-    if len(three) != 3 or not all(map(is_count, three)):
-        raise ValueError(f"give an integer from 1 to {LARGEST}, or three of them as [z, y, x]")
-    return Vec3(*map(int, three))
-
-
-def _finite(value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not -FLOAT32_MAX <= value <= FLOAT32_MAX
-    ):
-        raise ValueError("give a finite number")
-    return float(value)
+# The name of the join of several outputs.
+OUTPUTS = "outputs"
 
 
 def _file_name(value: object) -> str:
@@ -44,47 +44,39 @@ def _file_name(value: object) -> str:
     return str(value)
 
 
-Extents = Annotated[Vec3, BeforeValidator(_extents)]
-Finite = Annotated[float, BeforeValidator(_finite)]
+def _sources(value: object) -> list[str]:
+    """Return the names of the layers that a layer takes, from one name or a list."""
+    given = value if isinstance(value, list) else [value]
+    if not given or not all(isinstance(name, str) for name in given):
+        raise ValueError("give the name of an earlier layer, or a list of names")
+    return [str(name) for name in given]
+
+
 FileName = Annotated[str, BeforeValidator(_file_name)]
-
-
-# Reasons why options of other libraries' layers are errors: a window that slides over every voxel
-# does not use them.
-DENSE = "every voxel gets an output, and pooling makes the layers after it sparse; leave it out"
-VALID = f"convolutions are valid, {option('border', 'same')} pads the whole volume; leave it out"
-ONE_GROUP = "every map depends on all input maps: give grouped kernels as full ones with zeros"
-FOLDED = "fold its scale and shift into the convolution's kernels and biases, and leave it out"
-
-
-class _ConvEntry(Entry):
-    unneeded: ClassVar[Mapping[str, str]] = {
-        "padding": VALID,
-        "stride": DENSE,
-        "dilation": DENSE,
-        "groups": ONE_GROUP,
-        "batchnorm": FOLDED,
-        "batch_norm": FOLDED,
-    }
-    features: Count
-    kernel: Extents
-    activation: Activation = "identity"
-
-
-class _PoolEntry(Entry):
-    unneeded: ClassVar[Mapping[str, str]] = {
-        "stride": "it is the window; leave it out",
-        "kernel": "a pooling has a window: and it steps by the window",
-        "padding": VALID,
-    }
-    window: Extents
+Sources = Annotated[list[str], BeforeValidator(_sources)]
 
 
 class _LayerEntry(Entry):
     unneeded: ClassVar[Mapping[str, str]] = {"batchnorm": FOLDED, "batch_norm": FOLDED}
     name: Name | None = None
-    conv: _ConvEntry | None = None
-    pool: _PoolEntry | None = None
+    sources: Sources | None = Field(default=None, alias="from")
+    conv: ConvEntry | None = None
+    conv_transpose: ConvTransposeEntry | None = None
+    pool: PoolEntry | None = None
+    upsample: UpsampleEntry | None = None
+    affine: AffineEntry | None = None
+    concat: ConcatEntry | None = None
+    add: AddEntry | None = None
+    multiply: MultiplyEntry | None = None
+    instance_norm: WindowEntry | None = None
+    group_norm: WindowEntry | None = None
+    global_pool: WindowEntry | None = None
+
+    @property
+    def kinds(self) -> dict[str, LayerKind]:
+        """What the entry says, by kind; a layer has one kind."""
+        given = ((kind, getattr(self, kind)) for kind in type(self).model_fields)
+        return {kind: entry for kind, entry in given if isinstance(entry, LayerKind)}
 
 
 class _InputEntry(Entry):
@@ -96,6 +88,7 @@ class _NetworkFile(Entry):
     name: Name
     in_features: Count = 1
     layers: Annotated[list[_LayerEntry], Field(min_length=1)]
+    outputs: Sources | None = None
     weights: FileName | None = None
     input: _InputEntry = _InputEntry()
 
@@ -129,58 +122,77 @@ def network_from_text(text: str, name: str | Path) -> Network:
 def network_text(network: Network) -> str:
     """Return a network file on one line, in JSON, which is also YAML. It names no weights."""
     features = {"name": network.name, "in_features": network.in_features}
-    layers = [_entry_of(layer) for layer in network.layers]
-    return json.dumps(features | {"input": asdict(network.scaling), "layers": layers})
-
-
-def _entry_of(layer: Layer) -> dict[str, Any]:
-    if isinstance(layer, Pool):
-        return {"name": layer.name, "pool": {"window": layer.window}}
-    conv = {
-        "features": layer.out_features,
-        "kernel": layer.kernel,
-        "activation": layer.activation,
-    }
-    return {"name": layer.name, "conv": conv}
+    nodes, outputs = list(network.nodes), [network.output]
+    if nodes[-1].name == OUTPUTS:
+        last = nodes.pop()
+        outputs = list(last.inputs)
+    before = [INPUT, *(node.name for node in nodes)]
+    layers = []
+    for node, default in zip(nodes, before, strict=False):
+        sources = {} if node.inputs == (default,) else {"from": list(node.inputs)}
+        entry = {KINDS[type(node.layer)]: entry_of(node.layer)}
+        layers.append({"name": node.name, **sources, **entry})
+    named = {} if outputs == before[-1:] else {"outputs": outputs}
+    return json.dumps(features | {"input": asdict(network.scaling), "layers": layers} | named)
 
 
 def _network_of(file: YamlFile) -> Network:
     entries = file.checked(_NetworkFile)
-    for index, entry in enumerate(entries.layers):
-        if (entry.conv is None) == (entry.pool is None):
-            problem = "a layer is either a conv or a pool; give one of the two"
-            raise file.refusal(("layers", index), problem)
-    layers = _chain(entries)
-    names = [layer.name for layer in layers]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            problem = f"an earlier layer is also named {name!r}; rename one"
-            raise file.refusal(("layers", index, "name"), problem)
+    nodes = _nodes(file, entries)
+    output = nodes[-1].name
+    if entries.outputs:
+        known = [node.name for node in nodes]
+        for name in entries.outputs:
+            if name not in known:
+                problem = f"there is no layer {name!r}; the layers are {', '.join(known)}"
+                raise file.refusal(("outputs",), problem)
+        output = entries.outputs[0]
+        if len(entries.outputs) > 1:
+            output = OUTPUTS
+            nodes.append(Node(Concat(OUTPUTS), tuple(entries.outputs)))
     try:
-        return Network.chain(
+        network = Network(
             name=entries.name,
             in_features=entries.in_features,
-            layers=layers,
+            nodes=tuple(nodes),
+            output=output,
             scaling=InputScaling(entries.input.scale, entries.input.offset),
             weights=file.path.parent / entries.weights if entries.weights else None,
         )
+        if network.is_exact:
+            context(network)  # raises an error if its layers do not fit together
     except InvalidInput as error:
         raise file.refusal(("layers",), str(error)) from None
+    return network
 
 
-def _chain(entries: _NetworkFile) -> tuple[Layer, ...]:
-    """Return the layers with chained maps, and with default names (conv1, pool1, conv2, ...)."""
-    layers: list[Layer] = []
+def _nodes(file: YamlFile, entries: _NetworkFile) -> list[Node]:
+    """Return the nodes, with default names (conv1, pool1, conv2, ...)."""
+    nodes: list[Node] = []
+    maps = {INPUT: entries.in_features}
     count = Counter[str]()
-    features = entries.in_features
-    for entry in entries.layers:
-        kind = "conv" if entry.conv else "pool"
+    for index, entry in enumerate(entries.layers):
+        where = ("layers", index)
+        if len(entry.kinds) != 1:
+            kinds = ", ".join(KINDS.values())
+            raise file.refusal(where, f"a layer is of one kind; give one of {kinds}")
+        ((kind, given),) = entry.kinds.items()
         count[kind] += 1
         name = entry.name or f"{kind}{count[kind]}"
-        if entry.conv:
-            conv = entry.conv
-            layers.append(Conv(name, features, conv.features, conv.kernel, conv.activation))
-            features = conv.features
-        elif entry.pool:
-            layers.append(Pool(name, entry.pool.window))
-    return tuple(layers)
+        if isinstance(given, WindowEntry):
+            raise file.refusal((*where, kind), f"layer {name} is of kind {kind}, which {WINDOWS}")
+        if name in maps:
+            problem = f"an earlier layer is also named {name!r}; rename one"
+            raise file.refusal((*where, "name"), problem)
+        takes = entry.sources or [nodes[-1].name if nodes else INPUT]
+        for source in takes:
+            if source not in maps:
+                problem = f"layer {name} takes {source!r}, which no layer before it is named"
+                raise file.refusal((*where, "from"), f"{problem}; name an earlier layer")
+        try:
+            node = Node(given.layer(name, [maps[source] for source in takes]), tuple(takes))
+            maps[name] = maps_of(node, maps)
+        except InvalidInput as error:
+            raise file.refusal(where, str(error)) from None
+        nodes.append(node)
+    return nodes

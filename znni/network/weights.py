@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
-from znni.network.layers import Weighted
+from znni.network.layers import Affine, Weighted
 from znni.network.network import Network
 
 Float32: TypeAlias = NDArray[np.float32]
@@ -28,10 +28,11 @@ KINDS = ("weight", "bias")  # a convolution's arrays, which files call NAME.weig
 
 @dataclass(frozen=True)
 class ConvWeights:
-    """The parameters of one convolution.
+    """The parameters of one layer.
 
     Attributes:
-        weight: the weights (out, in, z, y, x), for cross-correlation.
+        weight: the weights, with the layer's ``weight_shape``. Those of a convolution are
+            (out, in, z, y, x), for cross-correlation.
         bias: the biases (out,).
         slope: the factors of ``prelu`` for negative values (out,), if that is its activation.
     """
@@ -39,6 +40,12 @@ class ConvWeights:
     weight: Float32
     bias: Float32
     slope: Float32 | None = None
+
+    @property
+    def arrays(self) -> dict[str, Float32]:
+        """The arrays by the last part of their names in a file."""
+        found = {"weight": self.weight, "bias": self.bias}
+        return found if self.slope is None else found | {"slope": self.slope}
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,9 @@ class Weights:
     @property
     def nbytes(self) -> int:
         """The bytes of all arrays."""
-        return sum(w.weight.nbytes + w.bias.nbytes for w in self.layers.values())
+        return sum(
+            array.nbytes for layer in self.layers.values() for array in layer.arrays.values()
+        )
 
     @cached_property
     def sha256(self) -> str:
@@ -72,8 +81,8 @@ class Weights:
         digest = hashlib.sha256()
         for name in sorted(self.layers):
             digest.update(name.encode())
-            digest.update(self.layers[name].weight.tobytes())
-            digest.update(self.layers[name].bias.tobytes())
+            for array in self.layers[name].arrays.values():
+                digest.update(array.tobytes())
         return digest.hexdigest()
 
 
@@ -89,11 +98,17 @@ def random_weights(network: Network, seed: int) -> Weights:
         raise InvalidInput(f"{seed} is not a seed for random weights; give 0 or larger")
     generator = np.random.default_rng(seed)
     layers = {}
-    for conv in network.convolutions:
-        scale = np.sqrt(2.0 / (conv.in_features * conv.kernel.volume))
-        weight = generator.standard_normal(conv.weight_shape, dtype=np.float32)
-        bias = generator.standard_normal(conv.out_features, dtype=np.float32)
-        layers[conv.name] = ConvWeights(weight * np.float32(scale), bias * np.float32(0.01))
+    for layer in network.weighted:
+        weight = generator.standard_normal(layer.weight_shape, dtype=np.float32)
+        bias = generator.standard_normal(layer.out_features, dtype=np.float32)
+        if isinstance(layer, Affine):
+            weight = 1 + weight * np.float32(0.1)
+        else:
+            weight = weight * np.float32(np.sqrt(2.0 / layer.fan_in))
+        slope = None
+        if layer.activation == "prelu":
+            slope = generator.uniform(0, 0.5, layer.out_features).astype(np.float32)
+        layers[layer.name] = ConvWeights(weight, bias * np.float32(0.01), slope)
     return Weights(layers, source=RANDOM.format(seed=seed))
 
 
@@ -127,13 +142,13 @@ def checked_weights(given: Weights, network: Network) -> Weights:
                 f"{given.source}: layer {name} has a {type(layer).__name__}; give it "
                 f"ConvWeights(weight, bias)"
             )
-        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = layer.weight, layer.bias
+        arrays |= {f"{name}.{kind}": array for kind, array in layer.arrays.items()}
     return _weights_of(network, arrays, given.source)
 
 
 def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> Weights:
     """Return a network's weights from arrays named ``NAME.weight`` and ``NAME.bias``."""
-    expected = {f"{conv.name}.{kind}" for conv in network.convolutions for kind in KINDS}
+    expected = {f"{layer.name}.{kind}" for layer in network.weighted for kind in _kinds(layer)}
     if missing := sorted(expected - arrays.keys()):
         raise InvalidInput(
             f"{source}: lacks {missing[0]!r}, which network {network.name} needs; it holds "
@@ -145,10 +160,15 @@ def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> 
             f"these the weights of another network?"
         )
     layers = {}
-    for conv in network.convolutions:
-        weight, bias = (arrays[f"{conv.name}.{kind}"] for kind in KINDS)
-        layers[conv.name] = _checked(f"{source}: ", conv, weight, bias)
+    for layer in network.weighted:
+        found = [arrays[f"{layer.name}.{kind}"] for kind in _kinds(layer)]
+        layers[layer.name] = _checked(f"{source}: ", layer, *found)
     return Weights(layers, source)
+
+
+def _kinds(layer: Weighted) -> tuple[str, ...]:
+    """Return the last parts of the names of a layer's arrays."""
+    return (*KINDS, "slope") if layer.activation == "prelu" else KINDS
 
 
 def weights_for(

@@ -66,6 +66,20 @@ class BlockStorage:
     locations: Mapping[str, Location]
     maps: Mapping[str, int]
 
+    def shape_taken(self, name: str, takes: tuple[str, ...]) -> Shape5:
+        """Return the shape of all that a node reads, as one array with the maps of its inputs.
+
+        Args:
+            name: the node's name.
+            takes: the names of the values that it takes.
+        """
+        maps = sum(self.maps[taken] for taken in takes)
+        return Shape5.of(1, maps, self.geometry.reads[name][0].size)
+
+    def shape_made(self, name: str) -> Shape5:
+        """Return the shape of what a node computes."""
+        return Shape5.of(1, self.maps[name], self.geometry.frames[name].computed.size)
+
     def read(self, node: Node, index: int) -> Box:
         """Return the samples of a storage that a node reads for one of its inputs.
 
@@ -81,6 +95,16 @@ class BlockStorage:
         computed = self.geometry.frames[name].computed
         return computed.shifted(ZERO - self.locations[name].start)
 
+    def whole(self, name: str, start: Vec3) -> Box:
+        """Return where a whole value lies, counted from the first sample of its storage.
+
+        Args:
+            name: the value.
+            start: the value's samples before the block.
+        """
+        whole = Box(ZERO, self.geometry.sizes[name])
+        return whole.shifted(ZERO - start - self.locations[name].start)
+
     def inside(self, name: str, start: Vec3) -> Box:
         """Return the samples of a storage that lie within a whole value, as far as computed.
 
@@ -91,11 +115,9 @@ class BlockStorage:
         Returns:
             a box that may be empty.
         """
-        whole = Box(ZERO, self.geometry.sizes[name]).shifted(ZERO - start)
-        computed = self.geometry.frames[name].computed
+        whole, computed = self.whole(name, start), self.made(name)
         low = computed.start.maximum(whole.start).minimum(computed.stop)
-        high = computed.stop.minimum(whole.stop).maximum(low)
-        return Box(low, high).shifted(ZERO - self.locations[name].start)
+        return Box(low, computed.stop.minimum(whole.stop).maximum(low))
 
 
 def storage_for(network: Network, patch: Vec3) -> BlockStorage | None:
@@ -117,7 +139,7 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
     found: dict[str, Location] = {}
     for node in reversed(network.nodes):
         if node.name not in found:
-            boxes[node.name] = _own_box(node, network, geometry, found)
+            boxes[node.name] = _own_box(node, geometry, found)
             found[node.name] = Location(node.name, 0, boxes[node.name].start)
         at = found[node.name]
         first = at.first_map
@@ -138,9 +160,7 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
     return BlockStorage(geometry, storages, found, network.maps)
 
 
-def _own_box(
-    node: Node, network: Network, geometry: BlockGeometry, found: Mapping[str, Location]
-) -> Box:
+def _own_box(node: Node, geometry: BlockGeometry, found: Mapping[str, Location]) -> Box:
     """Return the samples of a value's own storage, with those of values concatenated in it."""
     box = geometry.frames[node.name].stored
     if isinstance(node.layer, Concat):

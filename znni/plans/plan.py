@@ -24,7 +24,6 @@ from znni.plans.plan_text import plan_table
 from znni.plans.segments import Segment, Step
 from znni.plans.totals import PlanMemory, PlanTime
 
-
 ONE = Vec3(1, 1, 1)
 
 

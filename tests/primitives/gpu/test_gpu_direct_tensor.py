@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_layers import needs_compiler
+from gpu_layers import H200, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
-from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.primitives import reference
@@ -35,8 +34,6 @@ from znni.primitives.gpu.direct_tensor.launch import convolution_source, image_s
 from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
 from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
 from znni.primitives.gpu.direct_tensor.work import Pieces
-
-GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
 
 formats = pytest.mark.parametrize(
     "numbers", [FLOAT16_PAIR, FLOAT16], ids=lambda numbers: numbers.name
@@ -91,18 +88,18 @@ def test_there_is_room_for_the_barriers_of_many_stages() -> None:
 
 
 def test_kernels_without_room_are_left_to_others() -> None:
-    primitive = GpuDirectTensor(GPU, FLOAT16)
+    primitive = GpuDirectTensor(H200, FLOAT16)
     assert primitive.out_shape(layer_of((8, 8), Vec3(9, 9, 9)), Shape5(1, 8, 20, 20, 20)) is None
     many = layer_of((400, 8), Vec3(3, 3, 3))
-    assert GpuDirectTensor(GPU, FLOAT16_PAIR).out_shape(many, Shape5(1, 400, 9, 9, 9)) is None
+    assert GpuDirectTensor(H200, FLOAT16_PAIR).out_shape(many, Shape5(1, 400, 9, 9, 9)) is None
     assert primitive.out_shape(many, Shape5(1, 400, 9, 9, 9)) == Shape5(1, 8, 7, 7, 7)
     with pytest.raises(ValueError, match="gpu_direct_tensor does not apply"):
-        GpuDirectTensor(GPU, FLOAT16_PAIR).cost(many, Shape5(1, 400, 9, 9, 9))
+        GpuDirectTensor(H200, FLOAT16_PAIR).cost(many, Shape5(1, 400, 9, 9, 9))
 
 
 def test_older_gpus_have_no_such_instructions() -> None:
-    assert len(direct_tensor.primitives(GPU)) == 2
-    assert direct_tensor.primitives(replace(GPU, capability=80)) == ()
+    assert len(direct_tensor.primitives(H200)) == 2
+    assert direct_tensor.primitives(replace(H200, capability=80)) == ()
 
 
 @given(st.integers(1, 40), extents(1, 300), st.sampled_from([FLOAT16, FLOAT16_PAIR]))
@@ -138,7 +135,7 @@ def test_strips_are_the_whole_output(size: Vec3) -> None:
 def test_memory_is_the_image_and_the_weights(numbers: TensorFormat, maps: tuple[int, int]) -> None:
     conv, shape = layer_of(maps, Vec3(2, 3, 1)), Shape5(3, maps[0], 20, 31, 40)
     pieces = pieces_of(conv, numbers, shape)
-    memory = GpuDirectTensor(GPU, numbers).cost(conv, shape).memory
+    memory = GpuDirectTensor(H200, numbers).cost(conv, shape).memory
     assert memory.workspace == pieces.image_bytes + 4
     assert memory.working == shape.nbytes + pieces.out.nbytes + memory.workspace
     ordered = weights_by_stage(random_weights(conv).weight, pieces.block)
@@ -248,17 +245,13 @@ def layers_of_all_kinds() -> list[tuple[Conv, Shape5]]:
 def test_layers_of_all_kinds_are_the_reference(
     numbers: TensorFormat, layer: Conv, shape: Shape5
 ) -> None:
-    primitive = GpuDirectTensor(GPU, numbers)
-    case = random_case(layer, shape)
-    assert_accurate(primitive, case, case.run(primitive))
+    assert_accurate(GpuDirectTensor(H200, numbers), random_case(layer, shape))
 
 
 @pytest.mark.gpu
 @formats
 @pytest.mark.parametrize("factor", [1e-30, 1e-4, 3e4, 1e30])
 def test_images_of_any_range_are_the_reference(numbers: TensorFormat, factor: float) -> None:
-    primitive = GpuDirectTensor(GPU, numbers)
     layer = layer_of((20, 16), Vec3(3, 3, 3), "identity")
     case = random_case(layer, Shape5(2, 20, 9, 19, 23))
-    case = scaled(case, factor)
-    assert_accurate(primitive, case, case.run(primitive))
+    assert_accurate(GpuDirectTensor(H200, numbers), scaled(case, factor))

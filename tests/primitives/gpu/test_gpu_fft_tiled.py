@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from gpu_layers import H200
 from layers import assert_accurate, random_case
 
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.plans.accuracy import class_of
 from znni.primitives.common.codelets import Codelet
@@ -25,8 +25,6 @@ from znni.primitives.gpu.fft_tiled.spectrum_formats import SPECTRA
 from znni.primitives.gpu.fft_tiled.transform import device_function
 from znni.primitives.gpu.fft_tiled.work import TileBatches
 
-GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
-
 formats = pytest.mark.parametrize(
     "numbers", [BFLOAT16_PAIR, FLOAT16], ids=lambda numbers: numbers.name
 )
@@ -34,7 +32,7 @@ formats = pytest.mark.parametrize(
 
 def with_numbers(tile: int, numbers: TensorFormat) -> GpuFftTiled:
     """Return the primitive of the catalogue."""
-    return next(p for p in primitives(GPU) if (p.tile, p.numbers) == (tile, numbers))
+    return next(p for p in primitives(H200) if (p.tile, p.numbers) == (tile, numbers))
 
 
 def executed(codelet: Codelet, values: list[float]) -> list[float]:
@@ -94,7 +92,9 @@ def test_products_fit_shared_memory_and_cover_the_maps(
 
 def test_layers_of_too_many_maps_are_left_to_others() -> None:
     layer = Conv("wide", 2000, 8, Vec3(3, 3, 3), "relu")
-    assert GpuFftTiled(GPU, BFLOAT16_PAIR, 16).out_shape(layer, Shape5(1, 2000, 16, 16, 16)) is None
+    assert (
+        GpuFftTiled(H200, BFLOAT16_PAIR, 16).out_shape(layer, Shape5(1, 2000, 16, 16, 16)) is None
+    )
 
 
 @formats
@@ -127,14 +127,14 @@ def test_workspace_holds_the_spectra_of_a_batch(
 
 def test_other_gpus_are_offered_nothing() -> None:
     for numbers, others in ((BFLOAT16_PAIR, []), (FLOAT16, [FASTEST])):
-        tiles = [primitive.tile for primitive in primitives(GPU) if primitive.numbers is numbers]
+        tiles = [primitive.tile for primitive in primitives(H200) if primitive.numbers is numbers]
         assert tiles == [*TILES, *others]
     for capability in (80, 100):
-        assert not primitives(replace(GPU, capability=capability))
+        assert not primitives(replace(H200, capability=capability))
 
 
 def test_only_tf32_and_less_has_spectra_in_float16() -> None:
-    catalogue = {p.name: p for p in primitives(GPU)}
+    catalogue = {p.name: p for p in primitives(H200)}
     assert len(catalogue) == 2 * len(TILES) + 1
     assert class_of(catalogue["gpu_fft_tiled_24"]) == "float32"
     assert class_of(catalogue["gpu_fft_tiled_24_float16"]) == "tf32"
@@ -165,13 +165,11 @@ def layers_of_all_kinds() -> list[tuple[int, Conv, Shape5]]:
 def test_layers_of_all_kinds_are_the_reference(
     tile: int, layer: Conv, shape: Shape5, numbers: TensorFormat
 ) -> None:
-    primitive = with_numbers(tile, numbers)
-    case = random_case(layer, shape)
-    assert_accurate(primitive, case, case.run(primitive))
+    assert_accurate(with_numbers(tile, numbers), random_case(layer, shape))
 
 
 def test_tiles_of_given_extents_are_cut_whatever_the_size() -> None:
-    primitive = GpuFftTiled(GPU, FLOAT16, FASTEST)
+    primitive = GpuFftTiled(H200, FLOAT16, FASTEST)
     assert primitive.name == "gpu_fft_tiled_16x20x32_float16"
     layer = Conv("layer", 80, 80, Vec3(3, 3, 3), "relu")
     small, large = (
@@ -186,6 +184,6 @@ def test_tiles_of_given_extents_are_cut_whatever_the_size() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("maps", [(80, 80), (3, 17)])
 def test_tiles_of_given_extents_are_the_reference(maps: tuple[int, int]) -> None:
-    primitive = GpuFftTiled(GPU, FLOAT16, FASTEST)
+    primitive = GpuFftTiled(H200, FLOAT16, FASTEST)
     case = random_case(Conv("layer", *maps, Vec3(3, 4, 2), "relu"), Shape5(2, maps[0], 31, 40, 67))
-    assert_accurate(primitive, case, case.run(primitive))
+    assert_accurate(primitive, case)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_layers import H200
 from layers import Case, assert_accurate, identity, random_case, scaled
 
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.machine import Device
 from znni.network.layers import Conv
 from znni.network.weights import ConvWeights, Float32
 from znni.primitives import reference
@@ -27,9 +27,8 @@ from znni.primitives.gpu.fft_tiled.ranges import (
     scales_of_kernels,
 )
 
-GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
 TILE = Vec3(24, 24, 24)
-PRIMITIVE = GpuFftTiled(GPU, FLOAT16, 24)
+PRIMITIVE = GpuFftTiled(H200, FLOAT16, 24)
 LARGEST = 65504.0  # of float16
 SMALLEST = 2.0**-126  # of float32's normal numbers
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_layers import needs_compiler
+from gpu_layers import H200, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
-from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.plans.accuracy import class_of
@@ -38,7 +37,6 @@ from znni.primitives.gpu.lowered_tensor.launch import source
 from znni.primitives.gpu.lowered_tensor.primitive import GpuLoweredTensor, primitives
 from znni.primitives.gpu.lowered_tensor.weights import weights_by_unit
 
-GPU = Device("gpu", "of a test", 2**36, 1, 6.7e13, 4.8e12, capability=90)
 PROCESSORS = 132
 CUBE = Vec3(3, 3, 3)
 
@@ -195,7 +193,7 @@ def test_numbers_are_rounded_to_the_nearest(value: float, bits: int) -> None:
 @maps
 def test_memory_is_input_output_and_weights(numbers: TensorFormat, maps: tuple[int, int]) -> None:
     conv, shape = layer_of(maps, CUBE), Shape5(2, maps[0], 11, 22, 75)
-    primitive = GpuLoweredTensor(GPU, numbers)
+    primitive = GpuLoweredTensor(H200, numbers)
     out = primitive.out_shape(conv, shape)
     assert out == Shape5(2, maps[1], 9, 20, 73)
     memory = primitive.cost(conv, shape).memory
@@ -208,7 +206,7 @@ def test_memory_is_input_output_and_weights(numbers: TensorFormat, maps: tuple[i
 
 
 def test_what_there_is_no_room_for_is_left_to_others() -> None:
-    primitive = GpuLoweredTensor(GPU, BFLOAT16_PAIR)
+    primitive = GpuLoweredTensor(H200, BFLOAT16_PAIR)
     for maps, kernel in (((80, 80), CUBE), ((80, 3), Vec3(5, 5, 5)), ((4096, 3), CUBE)):
         shape = Shape5(1, maps[0], 20, 20, 20)
         assert primitive.out_shape(layer_of(maps, kernel), shape) is None
@@ -217,10 +215,10 @@ def test_what_there_is_no_room_for_is_left_to_others() -> None:
 
 
 def test_other_gpus_have_no_such_instructions() -> None:
-    exact, rounded_ = primitives(GPU)
+    exact, rounded_ = primitives(H200)
     assert (class_of(exact), class_of(rounded_)) == ("float32", "tf32")
     for capability in (80, 100):
-        assert primitives(replace(GPU, capability=capability)) == ()
+        assert primitives(replace(H200, capability=capability)) == ()
 
 
 @needs_compiler
@@ -251,16 +249,12 @@ def layers_of_all_kinds() -> list[tuple[Conv, Shape5]]:
 def test_layers_of_all_kinds_are_the_reference(
     numbers: TensorFormat, layer: Conv, shape: Shape5
 ) -> None:
-    primitive = GpuLoweredTensor(GPU, numbers)
-    case = random_case(layer, shape)
-    assert_accurate(primitive, case, case.run(primitive))
+    assert_accurate(GpuLoweredTensor(H200, numbers), random_case(layer, shape))
 
 
 @pytest.mark.gpu
 @formats
 @pytest.mark.parametrize("factor", [1e-25, 1e25])
 def test_images_of_any_range_are_the_reference(numbers: TensorFormat, factor: float) -> None:
-    primitive = GpuLoweredTensor(GPU, numbers)
     case = random_case(layer_of((20, 3), CUBE, "identity"), Shape5(2, 20, 9, 19, 23))
-    case = scaled(case, factor)
-    assert_accurate(primitive, case, case.run(primitive))
+    assert_accurate(GpuLoweredTensor(H200, numbers), scaled(case, factor))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import get_args
 
 import pytest
+from gpu_layers import needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import extents
@@ -23,9 +23,7 @@ from znni.primitives.gpu.fft_tiled.spectrum_formats import SPECTRA
 from znni.primitives.gpu.fft_tiled.transform import transform_shape
 from znni.primitives.gpu.max_pooling import primitive as pooling
 
-pytestmark = pytest.mark.skipif(
-    find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
-)
+pytestmark = needs_compiler
 
 FEW_BYTES = 32  # that a thread may spill of its line: it costs less than a block of fewer threads
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import get_args
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ from fakes import Fake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import extents, inputs, random_weights, seeds
-from sub_layer_lanes import ShuffledLanes
 
 from znni.core.shapes import Shape5, Vec3
+from znni.machine.arena import output_into
 from znni.network.layers import Activation, Conv
-from znni.plans.primitive import convolved
+from znni.network.weights import Float32
+from znni.plans.primitive import Run, convolved
 from znni.primitives import reference
 from znni.primitives.host_and_gpu.host_ram import build_parts
 from znni.primitives.host_and_gpu.splits import Split, splits
@@ -25,6 +28,86 @@ from znni.primitives.host_and_gpu.sub_layers import SubLayers
 HIDDEN = Conv("hidden", 80, 80, Vec3(5, 5, 5), "relu")
 MANY = Shape5(8, 80, 104, 104, 104)
 ONE = MANY._replace(n=1)
+
+
+class Event(NamedTuple):
+    """A position in a stream's work."""
+
+    stream: ShuffledStream
+    position: int
+
+
+class ShuffledStream:
+    """Runs its work in order; each piece waits for the events before it."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.asked: list[Callable[[], None] | Event] = []
+
+    def record(self) -> Event:
+        return Event(self, len(self.asked))
+
+    def wait_event(self, event: Event) -> None:
+        self.asked.append(event)
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the next piece of work may begin."""
+        if self.done == len(self.asked):
+            return False
+        work = self.asked[self.done]
+        return not isinstance(work, Event) or work.stream.done >= work.position
+
+    def step(self) -> None:
+        work = self.asked[self.done]
+        if not isinstance(work, Event):
+            work()
+        self.done += 1
+
+
+class ShuffledLanes:
+    """Lanes without a GPU. They run pieces of random streams when a caller waits for the work."""
+
+    def __init__(self, activation: Activation, seed: int) -> None:
+        self.uploading, self.computing, self.downloading = (ShuffledStream() for _ in range(3))
+        self.allocated = 0
+        self.uploaded = 0
+        self.downloaded = 0
+        self._activation: Activation = activation
+        self._random = Random(seed)
+
+    def buffer(self, shape: Shape5) -> Float32:
+        self.allocated += shape.nbytes
+        return np.full(shape, np.nan, np.float32)
+
+    def upload(self, x: Float32, into: Float32) -> None:
+        self.uploaded += x.nbytes
+        self.uploading.asked.append(lambda: np.copyto(into, x))
+
+    def download(self, y: Float32, into: Float32) -> None:
+        self.downloaded += y.nbytes
+        self.downloading.asked.append(lambda: np.copyto(into, y))
+
+    def call(self, run: Run, x: Float32, into: Float32) -> None:
+        def work() -> None:
+            with output_into(into):
+                run(x)
+
+        self.computing.asked.append(work)
+
+    def add(self, partial: Float32, into: Float32, *, last: bool) -> None:
+        def work() -> None:
+            np.add(into, partial, out=into)
+            if last:
+                into[...] = reference.activation(into, self._activation)
+
+        self.computing.asked.append(work)
+
+    def wait(self) -> None:
+        streams = self.uploading, self.computing, self.downloading
+        while ready := [stream for stream in streams if stream.ready]:
+            self._random.choice(ready).step()
+        assert all(stream.done == len(stream.asked) for stream in streams), "streams wait for ever"
 
 
 def divided(layer: Conv, shape: Shape5, split: Split) -> SubLayers:

@@ -1,0 +1,130 @@
+"""Networks as PyTorch modules, for comparisons with PyTorch and with what it exports to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - as PyTorch's documentation has it
+from torch import Tensor, nn
+
+from znni.network.layers import (
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Pool,
+    Upsample,
+)
+from znni.network.network import INPUT, Network, Node
+from znni.network.weights import Weights
+
+
+class TorchGraph(nn.Module):
+    """A network that PyTorch computes over one whole input (1, f, z, y, x).
+
+    Args:
+        network: an exact network.
+        weights: its weights.
+        dtype: the type of weights and values.
+    """
+
+    def __init__(
+        self, network: Network, weights: Weights, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self._network = network
+        for index, node in enumerate(network.nodes):
+            if node.name in weights.layers:
+                for kind, array in weights[node.name].arrays.items():
+                    values = torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
+                    self.register_buffer(f"{kind}{index}", values)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output (1, f', z', y', x')."""
+        values = {INPUT: x}
+        for index, node in enumerate(self._network.nodes):
+            given = [values[name] for name in node.inputs]
+            values[node.name] = self._computed(index, node, given)
+        return values[self._network.output]
+
+    def _computed(self, index: int, node: Node, given: list[Tensor]) -> Tensor:
+        layer, x = node.layer, given[0]
+
+        def array(kind: str) -> Any:
+            return getattr(self, f"{kind}{index}", None)
+
+        match layer:
+            case Conv():
+                before, after = layer.padding
+                padding: Any = tuple(before)
+                if before != after:
+                    sides = zip(reversed(before), reversed(after), strict=True)
+                    x, padding = F.pad(x, [each for side in sides for each in side]), 0
+                y = F.conv3d(
+                    x, array("weight"), array("bias"), tuple(layer.stride), padding,
+                    tuple(layer.dilation), layer.groups,
+                )  # fmt: skip
+            case ConvTranspose():
+                y = F.conv_transpose3d(
+                    x, array("weight"), array("bias"), tuple(layer.stride), tuple(layer.padding),
+                    tuple(layer.padding - layer.padding_after),
+                )  # fmt: skip
+            case Pool():
+                pool = F.max_pool3d if layer.reduce == "max" else F.avg_pool3d
+                y = pool(x, tuple(layer.window), tuple(layer.stride), tuple(layer.padding.before))
+            case Upsample():
+                y = F.interpolate(x, scale_factor=tuple(map(float, layer.factor)), mode=layer.mode)
+            case Affine():
+                shape = (1, -1, 1, 1, 1)
+                y = x * array("weight").view(shape) + array("bias").view(shape)
+            case Concat():
+                y = torch.cat(_cropped(given), 1)
+            case Add():
+                first, second = _cropped(given)
+                y = first + second
+            case Multiply():
+                first, second = _cropped(given)
+                y = first * second
+        return _activated(y, layer, array("slope"))
+
+
+def _cropped(given: list[Tensor]) -> list[Tensor]:
+    """Return values cropped around their centres to the smallest of them."""
+    size = [min(extents) for extents in zip(*(value.shape[2:] for value in given), strict=True)]
+    for axis, extent in enumerate(size, start=2):
+        given = [
+            value
+            if value.shape[axis] == extent
+            else value.narrow(axis, (value.shape[axis] - extent) // 2, extent)
+            for value in given
+        ]
+    return given
+
+
+def _activated(y: Tensor, layer: Layer, slopes: Tensor | None) -> Tensor:
+    match getattr(layer, "activation", "identity"):
+        case "identity":
+            return y
+        case "relu":
+            return F.relu(y)
+        case "leaky_relu":
+            return F.leaky_relu(y, getattr(layer, "slope"))  # noqa: B009 - of several classes
+        case "prelu" if slopes is not None:
+            return F.prelu(y, slopes)
+        case "elu":
+            return F.elu(y)
+        case "gelu":
+            return F.gelu(y)
+        case "sigmoid":
+            return torch.sigmoid(y)
+        case "tanh":
+            return torch.tanh(y)
+        case "softmax":
+            return torch.softmax(y, 1)
+        case other:
+            raise ValueError(f"no such activation: {other}")

@@ -1,0 +1,155 @@
+"""U-Nets that people train, as networks with folded batch norm, to be measured.
+
+The widths and depths are those of pytorch-3dunet, nnU-Net's plain network, a residual symmetric
+U-Net of connectomics, and a valid U-Net as funlib makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from znni.core.shapes import Vec3
+from znni.network.layers import (
+    Activation,
+    Add,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Padding,
+    Pool,
+    Upsample,
+)
+from znni.network.network import INPUT, Network, Node
+
+ONE, THREE = Vec3(1, 1, 1), Vec3(3, 3, 3)
+
+
+class _Graph:
+    """Nodes of a network that is being made."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.maps = {INPUT: 1}
+
+    def add(self, layer: Layer, *inputs: str) -> str:
+        """Add a layer, and return the name of its value."""
+        self.nodes.append(Node(layer, inputs))
+        self.maps[layer.name] = layer.maps_from(*(self.maps[name] for name in inputs))
+        return layer.name
+
+    def conv(
+        self,
+        taken: str,
+        features: int,
+        kernel: Vec3 = THREE,
+        activation: Activation = "relu",
+        stride: Vec3 = ONE,
+        *,
+        same: bool = True,
+    ) -> str:
+        """Add a convolution, whose padding keeps the size unless it is valid."""
+        half = (kernel - 1) // 2 if same else Vec3(0, 0, 0)
+        conv = Conv(
+            f"conv{len(self.nodes)}", self.maps[taken], features, kernel, activation, stride,
+            padding=Padding(half, half),
+        )  # fmt: skip
+        return self.add(conv, taken)
+
+    def pool(self, taken: str, window: Vec3) -> str:
+        """Add a max-pooling."""
+        return self.add(Pool(f"pool{len(self.nodes)}", window), taken)
+
+    def upsample(self, taken: str, factor: Vec3) -> str:
+        """Add upsampling by repetition."""
+        return self.add(Upsample(f"up{len(self.nodes)}", factor), taken)
+
+    def concat(self, *taken: str) -> str:
+        """Add a join of maps."""
+        return self.add(Concat(f"join{len(self.nodes)}"), *taken)
+
+    def network(self, name: str) -> Network:
+        """Return the network."""
+        return Network(name, 1, tuple(self.nodes), self.nodes[-1].name)
+
+
+def unet3d() -> Network:
+    """Return pytorch-3dunet's UNet3D with 32 to 256 maps."""
+    graph, two = _Graph(), Vec3(2, 2, 2)
+    at, skips = INPUT, []
+    for level, maps in enumerate((32, 64, 128, 256)):
+        if level:
+            skips.append(at)
+            at = graph.pool(at, two)
+        at = graph.conv(graph.conv(at, maps // 2), maps)
+    for maps in (128, 64, 32):
+        at = graph.concat(skips.pop(), graph.upsample(at, two))
+        at = graph.conv(graph.conv(at, maps), maps)
+    graph.conv(at, 3, ONE, "sigmoid")
+    return graph.network("unet3d")
+
+
+def nnunet() -> Network:
+    """Return nnU-Net's plain network of six stages, with batch norm for instance norm."""
+    graph, two = _Graph(), Vec3(2, 2, 2)
+    at, skips = INPUT, []
+    for level, maps in enumerate((32, 64, 128, 256, 320, 320)):
+        if level:
+            skips.append(at)
+        at = graph.conv(at, maps, activation="leaky_relu", stride=two if level else ONE)
+        at = graph.conv(at, maps, activation="leaky_relu")
+    for maps in (320, 256, 128, 64, 32):
+        up = ConvTranspose(f"up{len(graph.nodes)}", graph.maps[at], maps, two, "identity", two)
+        at = graph.concat(graph.add(up, at), skips.pop())
+        for _ in range(2):
+            at = graph.conv(at, maps, activation="leaky_relu")
+    graph.conv(at, 3, ONE, "identity")
+    return graph.network("nnunet")
+
+
+def rsunet() -> Network:
+    """Return a residual symmetric U-Net with 16 to 256 maps."""
+    graph, flat = _Graph(), Vec3(1, 5, 5)
+    at, skips = graph.conv(INPUT, 16, flat, "elu"), []
+    windows = (Vec3(1, 2, 2), *(Vec3(2, 2, 2),) * 3)
+
+    def block(taken: str, maps: int) -> str:
+        first = graph.conv(taken, maps, activation="elu")
+        second = graph.conv(graph.conv(first, maps, activation="elu"), maps, activation="identity")
+        return graph.add(Add(f"sum{len(graph.nodes)}", "elu"), second, first)
+
+    at = block(at, 16)
+    for maps, window in zip((32, 64, 128, 256), windows, strict=True):
+        skips.append((at, window))
+        at = block(graph.pool(at, window), maps)
+    for maps in (128, 64, 32, 16):
+        skip, window = skips.pop()
+        narrow = graph.conv(at, maps, ONE, "identity")
+        up = graph.add(Upsample(f"up{len(graph.nodes)}", window, "trilinear"), narrow)
+        at = block(graph.add(Add(f"sum{len(graph.nodes)}"), up, skip), maps)
+    graph.conv(graph.conv(at, 16, flat, "elu"), 3, ONE, "sigmoid")
+    return graph.network("rsunet")
+
+
+def valid_unet() -> Network:
+    """Return a valid U-Net of four levels with 12 to 768 maps."""
+    graph, two = _Graph(), Vec3(2, 2, 2)
+    at, skips = INPUT, []
+    for level, maps in enumerate((12, 48, 192, 768)):
+        if level:
+            skips.append(at)
+            at = graph.pool(at, two)
+        at = graph.conv(graph.conv(at, maps, same=False), maps, same=False)
+    for maps in (192, 48, 12):
+        at = graph.concat(graph.upsample(at, two), skips.pop())
+        at = graph.conv(graph.conv(at, maps, same=False), maps, same=False)
+    graph.conv(at, 3, ONE, "sigmoid")
+    return graph.network("valid-unet")
+
+
+UNETS: Mapping[str, Callable[[], Network]] = {
+    "unet3d": unet3d,
+    "nnunet": nnunet,
+    "rsunet": rsunet,
+    "valid-unet": valid_unet,
+}

@@ -1,0 +1,351 @@
+"""The entries of a network file's layers, and the layers that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BeforeValidator, model_validator
+
+from znni.core.shapes import Vec3
+from znni.core.yaml_file import LARGEST, Count, Entry, is_count
+from znni.network.activations import LEAKY_SLOPE
+from znni.network.convolutions import NO_PADDING, ZERO
+from znni.network.layers import (
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Padding,
+    Pool,
+    Upsample,
+)
+
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+
+# Reasons why options of other libraries' layers are errors.
+FOLDED = (
+    "fold its scale and shift into the convolution's kernels and biases and leave it out, or give "
+    "an affine layer"
+)
+WINDOWS = (
+    "needs the mean of a whole window, and this version runs only layers that look at a "
+    "neighbourhood; train with batch norm instead, or use another network"
+)
+
+
+def _is_index(value: object) -> bool:
+    return value == 0 if not is_count(value) else True
+
+
+def _three(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value] * 3
+
+
+def extents(value: object) -> Vec3:
+    """Return three positive extents from ``3`` or ``[1, 5, 5]``."""
+    three = _three(value)
+    if len(three) != 3 or not all(map(is_count, three)):
+        raise ValueError(f"give an integer from 1 to {LARGEST}, or three of them as [z, y, x]")
+    return Vec3(*map(int, three))
+
+
+def _margins(value: object) -> Vec3:
+    """Return three extents of 0 or more."""
+    three = _three(value)
+    if len(three) != 3 or not all(map(_is_index, three)) or True in three or False in three:
+        raise ValueError(f"give an integer from 0 to {LARGEST}, or three of them as [z, y, x]")
+    return Vec3(*map(int, three))
+
+
+def _padding(value: object) -> Padding | Literal["valid", "same"]:
+    """Return padding from ``same``, ``valid``, extents, or a mapping of before and after."""
+    if value == "same" or value == "valid":  # noqa: PLR1714 - a list in a set cannot be hashed
+        return "same" if value == "same" else "valid"
+    if isinstance(value, Mapping) and set(value) == {"before", "after"}:
+        return Padding(_margins(value["before"]), _margins(value["after"]))
+    try:
+        return Padding(_margins(value), _margins(value))
+    except ValueError:
+        raise ValueError("give valid, same, or zeros per side as 1 or [z, y, x]") from None
+
+
+def finite(value: object) -> float:
+    """Return a finite number as a float."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -FLOAT32_MAX <= value <= FLOAT32_MAX
+    ):
+        raise ValueError("give a finite number")
+    return float(value)
+
+
+Extents = Annotated[Vec3, BeforeValidator(extents)]
+Margins = Annotated[Vec3, BeforeValidator(_margins)]
+Sides = Annotated[Padding | Literal["valid", "same"], BeforeValidator(_padding)]
+Finite = Annotated[float, BeforeValidator(finite)]
+
+
+class _LeakyEntry(Entry):
+    leaky_relu: Finite
+
+
+ActivationEntry: TypeAlias = Activation | _LeakyEntry
+
+
+def _activation(entry: ActivationEntry) -> tuple[Activation, float]:
+    """Return the name of an activation and the slope for negative values."""
+    if isinstance(entry, _LeakyEntry):
+        return "leaky_relu", entry.leaky_relu
+    return entry, LEAKY_SLOPE
+
+
+def _named_activation(layer: Conv | ConvTranspose | Affine | Add | Multiply) -> dict[str, Any]:
+    if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
+        return {"activation": {"leaky_relu": layer.slope}}
+    return {"activation": layer.activation}
+
+
+class LayerKind(Entry):
+    """What a layer's entry says under its kind, such as ``conv:``."""
+
+    def layer(self, name: str, maps: Sequence[int]) -> Layer:
+        """Return the layer.
+
+        Args:
+            name: its name.
+            maps: the maps of its inputs.
+
+        Raises:
+            InvalidInput: the entry's numbers make no layer.
+        """
+        raise NotImplementedError
+
+
+class ConvEntry(LayerKind):
+    """A convolution."""
+
+    unneeded: ClassVar[Mapping[str, str]] = {"batchnorm": FOLDED, "batch_norm": FOLDED}
+    features: Count
+    kernel: Extents
+    stride: Extents = Vec3(1, 1, 1)
+    padding: Sides = "valid"
+    dilation: Extents = Vec3(1, 1, 1)
+    groups: Count = 1
+    activation: ActivationEntry = "identity"
+
+    def layer(self, name: str, maps: Sequence[int]) -> Conv:
+        """Return the convolution."""
+        activation, slope = _activation(self.activation)
+        return Conv(
+            name, maps[0], self.features, self.kernel, activation, self.stride, self.dilation,
+            self.groups, self._zeros, slope,
+        )  # fmt: skip
+
+    @property
+    def _zeros(self) -> Padding:
+        if self.padding == "valid":
+            return NO_PADDING
+        if isinstance(self.padding, Padding):
+            return self.padding
+        total = (self.kernel - 1) * self.dilation
+        return Padding(total // 2, total - total // 2)
+
+    @model_validator(mode="after")
+    def _same_has_no_stride(self) -> ConvEntry:
+        if self.padding == "same" and self.stride != Vec3(1, 1, 1):
+            raise ValueError("padding: same needs stride 1; give the zeros per side as a number")
+        return self
+
+
+class ConvTransposeEntry(LayerKind):
+    """A transposed convolution."""
+
+    features: Count
+    kernel: Extents
+    stride: Extents
+    padding: Margins = ZERO
+    output_padding: Margins = ZERO
+    activation: ActivationEntry = "identity"
+
+    def layer(self, name: str, maps: Sequence[int]) -> ConvTranspose:
+        """Return the transposed convolution."""
+        activation, slope = _activation(self.activation)
+        return ConvTranspose(
+            name, maps[0], self.features, self.kernel, activation, self.stride, self.padding,
+            self.padding - self.output_padding, slope,
+        )  # fmt: skip
+
+
+class PoolEntry(LayerKind):
+    """A pooling."""
+
+    unneeded: ClassVar[Mapping[str, str]] = {"kernel": "a pooling has a window:"}
+    window: Extents
+    kind: Literal["max", "average"] = "max"
+    stride: Extents | None = None
+    padding: Sides = "valid"
+
+    def layer(self, name: str, maps: Sequence[int]) -> Pool:  # noqa: ARG002 - any number of maps
+        """Return the pooling."""
+        padding = NO_PADDING if isinstance(self.padding, str) else self.padding
+        step = ZERO if self.stride in (None, self.window) else self.stride
+        return Pool(name, self.window, self.kind, step or ZERO, padding)
+
+    @model_validator(mode="after")
+    def _no_same(self) -> PoolEntry:
+        if self.padding == "same":
+            raise ValueError("padding: same is for convolutions; give the padding as a number")
+        return self
+
+
+class UpsampleEntry(LayerKind):
+    """Upsampling."""
+
+    factor: Extents
+    mode: Literal["nearest", "trilinear"] = "nearest"
+
+    def layer(self, name: str, maps: Sequence[int]) -> Upsample:  # noqa: ARG002
+        """Return the upsampling."""
+        return Upsample(name, self.factor, self.mode)
+
+
+class AffineEntry(LayerKind):
+    """A factor and a shift for each map."""
+
+    activation: ActivationEntry = "identity"
+
+    def layer(self, name: str, maps: Sequence[int]) -> Affine:
+        """Return the layer."""
+        return Affine(name, maps[0], *_activation(self.activation))
+
+
+class ConcatEntry(LayerKind):
+    """The maps of several layers."""
+
+    def layer(self, name: str, maps: Sequence[int]) -> Concat:  # noqa: ARG002
+        """Return the join."""
+        return Concat(name)
+
+
+class AddEntry(LayerKind):
+    """The sum of two layers."""
+
+    activation: ActivationEntry = "identity"
+
+    def layer(self, name: str, maps: Sequence[int]) -> Add:  # noqa: ARG002
+        """Return the join."""
+        return Add(name, *_activation(self.activation))
+
+
+class MultiplyEntry(LayerKind):
+    """The product of two layers, the second of which may have one map."""
+
+    activation: ActivationEntry = "identity"
+
+    def layer(self, name: str, maps: Sequence[int]) -> Multiply:
+        """Return the join."""
+        is_gate = len(maps) == 2 and maps[1] == 1 < maps[0]
+        return Multiply(name, *_activation(self.activation), is_gate)
+
+
+class WindowEntry(LayerKind):
+    """A layer that looks at a whole window, which is read to be refused by name."""
+
+    eps: Finite = 1e-5
+    groups: Count = 1
+    affine: bool = True
+
+
+KINDS: dict[type[Layer], str] = {
+    Conv: "conv",
+    ConvTranspose: "conv_transpose",
+    Pool: "pool",
+    Upsample: "upsample",
+    Affine: "affine",
+    Concat: "concat",
+    Add: "add",
+    Multiply: "multiply",
+}
+
+# Names of layers without a name begin with these.
+PREFIXES = {"conv_transpose": "up", "upsample": "upsample"}
+
+
+def entry_of(layer: Layer) -> dict[str, Any]:
+    """Return what a network file says of a layer under its kind."""
+    match layer:
+        case Conv():
+            return _changed(
+                {
+                    "features": layer.out_features,
+                    "kernel": layer.kernel,
+                    "stride": layer.stride,
+                    "padding": _sides(layer.padding),
+                    "dilation": layer.dilation,
+                    "groups": layer.groups,
+                    **_named_activation(layer),
+                }
+            )
+        case ConvTranspose():
+            return _changed(
+                {
+                    "features": layer.out_features,
+                    "kernel": layer.kernel,
+                    "stride": layer.stride,
+                    "padding": layer.padding,
+                    "output_padding": layer.padding - layer.padding_after,
+                    **_named_activation(layer),
+                },
+                keep=("stride",),
+            )
+        case Pool():
+            return _changed(
+                {
+                    "window": layer.window,
+                    "kind": layer.reduce,
+                    "stride": layer.stride,
+                    "padding": _sides(layer.padding),
+                },
+                drop=("stride",) * (layer.step == ZERO),
+                keep=("stride",),
+            )
+        case Upsample():
+            return {"factor": layer.factor, "mode": layer.mode}
+        case Concat():
+            return {}
+        case _:
+            return _named_activation(layer)
+
+
+def _sides(padding: Padding) -> Any:
+    """Return padding as a network file has it."""
+    if padding.before == padding.after:
+        return padding.before
+    return {"before": padding.before, "after": padding.after}
+
+
+DEFAULTS: dict[str, Any] = {
+    "stride": Vec3(1, 1, 1),
+    "dilation": Vec3(1, 1, 1),
+    "padding": ZERO,
+    "output_padding": ZERO,
+    "groups": 1,
+    "kind": "max",
+}
+
+
+def _changed(
+    entry: dict[str, Any], keep: Sequence[str] = (), drop: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return an entry without the keys whose values are the defaults."""
+    return {
+        key: value
+        for key, value in entry.items()
+        if key not in drop and (key in keep or key not in DEFAULTS or DEFAULTS[key] != value)
+    }
