@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.primitives.cpu.common.strided import take_every
 
 
 class Axis(NamedTuple):
@@ -102,14 +103,5 @@ def pack_map(  # type: ignore[no-untyped-def]
                 for y in range(min(rows, last_row + 1)):
                     row = (corner[2] + y) * steps[1] + first_y
                     source = memory[plane + row * strides[3] + first_x :]
-                    target = packed[to + y * pitch :]
-                    if step == 1:
-                        for x in range(width):
-                            target[x] = source[x]
-                    elif step == 2:
-                        for x in range(width):
-                            target[x] = source[2 * x]
-                    else:
-                        for x in range(width):
-                            target[x] = source[step * x]
+                    take_every(step, source, packed[to + y * pitch :], width)
                 to += height * pitch
