@@ -143,9 +143,7 @@ def compare_ledger(
             run()
 
     contestants = {"with": stopwatch(with_it), "without": stopwatch(without_it)}
-    results = run_rounds(
-        contestants, repeats=effort.repeats, budget=effort.budget, progress=progress
-    )
+    results = run_rounds(contestants, effort, progress=progress)
     with_seconds, without = results["with"].timing, results["without"].timing
     ledger = sorted(spent[1:])[len(spent[1:]) // 2]
     return case.row() | {

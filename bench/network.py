@@ -17,6 +17,7 @@ import typer
 
 from bench import session
 from bench.accuracy import CornerReference, Corners, patch_input, pooled_by_fft, samples
+from bench.ceilings import AnyCeilings
 from bench.child import Child, ChildFailed
 from bench.paper.published import published_rows
 from bench.patches import PatchesOnGpu, PlanPatch, plans_of, release_gpu_memory
@@ -115,7 +116,7 @@ def network_command(
     if device == "cpu":
         unused = {"gpu_memory": gpu_memory, "dtype": dtype, "proposals": proposals}
         session.refuse(device, **unused, no_ours=not ours)
-    ceilings: list[session.AnyCeilings] = []
+    ceilings: list[AnyCeilings] = []
     if device == "gpu":
         session.refuse(device, peer_ram=peer_ram)
         machine = session.machine_with(device, threads)
@@ -220,8 +221,7 @@ def compare_network(
         contestants[name] = _Contestant(make, found, limit)
     results = run_rounds(
         {name: contestant.turn for name, contestant in contestants.items()},
-        repeats=effort.repeats,
-        budget=effort.budget,
+        effort,
         warm=contestants,
         progress=progress,
     )

@@ -13,6 +13,7 @@ import typer
 
 from bench import session
 from bench.accuracy import patch_input
+from bench.ceilings import AnyCeilings
 from bench.network import DEFAULTS
 from bench.patches import PatchesOnGpu, plans_of
 from bench.record import Row
@@ -61,7 +62,7 @@ def profile_command(
     out: session.Out = None,
 ) -> None:
     """Show where a patch spends its time."""
-    ceilings: list[session.AnyCeilings] = []
+    ceilings: list[AnyCeilings] = []
     if device == "cpu":
         session.refuse(device, gpu_memory=gpu_memory, dtype=dtype)
     else:
@@ -179,7 +180,7 @@ def time_on_gpu(plan: Plan, repeats: int, dtype: OutputType = "float32") -> Patc
     return PatchTimes("gpu", totals, layers, gpu_peak=patches.peak)
 
 
-def profile(plan: Plan, ceilings: session.AnyCeilings, times: PatchTimes) -> list[Row]:
+def profile(plan: Plan, ceilings: AnyCeilings, times: PatchTimes) -> list[Row]:
     """Return a row for each step of a plan, summed over its runs in a patch, and for the patch.
 
     Args:

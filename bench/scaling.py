@@ -97,9 +97,7 @@ def network_rows(
         with Child(PlanPatch, plan.to_json()) as child:
             failed: dict[str, str] = {}
             contestants = {"znni": child.stopwatch(failed, "znni", "seconds")}
-            result = run_rounds(
-                contestants, repeats=effort.repeats, budget=effort.budget, progress=progress
-            )["znni"]
+            result = run_rounds(contestants, effort, progress=progress)["znni"]
         row: Row = {"work": network.name, "name": "znni", "threads": count}
         row["patch"] = str(plan.patch)
         if result.ran:

@@ -19,6 +19,7 @@ from typing import Annotated, Unpack
 import typer
 
 from bench import session
+from bench.ceilings import AnyCeilings
 from bench.child import Child, ChildFailed
 from bench.patches import LONG, PlanPatch, volume_for
 from bench.record import Row
@@ -75,7 +76,7 @@ def top_plans_command(
 
     Is the one chosen the fastest of them, and are predicted times right?
     """
-    ceilings: list[session.AnyCeilings] = []
+    ceilings: list[AnyCeilings] = []
     effort = Effort(repeats, budget)
 
     def compared(path: Path) -> list[Row]:
@@ -157,8 +158,7 @@ def compare_plans(
             contestants[CALIBRATION[1]] = again.stopwatch(failed, CALIBRATION[1], "slower")
         results = run_rounds(
             contestants,
-            repeats=effort.repeats,
-            budget=effort.budget,
+            effort,
             warm=[names[rank] for rank, plan in plans.items() if plan.patch_seconds > LONG],
             progress=progress,
         )

@@ -183,8 +183,7 @@ def _measured(
     names = {plan: name for name, plan in reversed(plans.items())}
     results = run_rounds(
         {names[plan]: patch.seconds for plan, patch in contestants.items()},
-        repeats=effort.repeats,
-        budget=effort.budget,
+        effort,
         warm=[names[plan] for plan in contestants if plan.patch_seconds > LONG],
         progress=progress,
     )

@@ -177,7 +177,7 @@ def cpu_layers(records: Records) -> str:
         for name, title in names.items():
             rows = _of_kernel(records[name].rows, kernel)
             ours = _fastest(rows, 2e-5)
-            gain = _gain(ours, _torch(rows, "bf16"))
+            gain = _gain(ours, max(_of_torch(rows, "bf16"), key=_speed))
             line[title] = f"{_thousands(ours)} ({_same(ours)}, {gain})"
         ours = _fastest(rows, 1e-2)  # of the largest batch
         line["64 of 32^3, `--accuracy bfloat16`"] = f"{_thousands(ours)} ({_same(ours)})"
@@ -243,17 +243,14 @@ def gpu_runs(records: Records) -> str:
 def gpu_predictions(records: Records) -> str:
     """Return whole patches on a GPU, measured and predicted by two models."""
     name = "predicted-h200.json"
-    models = {
-        "measured": "seconds",
-        "calibrated": "predicted_seconds",
-        "built-in": "built_in_seconds",
-    }
+    keys = ("seconds", "predicted_seconds", "built_in_seconds")
+    titles = ("measured", "calibrated", "built-in")
     lines = []
     for network in NETWORKS:
         (row,) = (r for r in records[name].rows if (r["network"], r["layer"]) == (network, "all"))
         voxels = prod(int(extent) for extent in str(row["patch"]).split("x"))
-        rates = {title: f"{voxels / row[key] / 1e6:.1f}" for title, key in models.items()}
-        lines.append({"network": network, **rates})
+        rates = [f"{voxels / row[key] / 1e6:.1f}" for key in keys]
+        lines.append({"network": network, **dict(zip(titles, rates, strict=True))})
     return _captioned(records, [name], lines)
 
 
@@ -329,10 +326,6 @@ def _nanoseconds(row: Row) -> float:
 
 def _fastest(rows: Iterable[Row], error: float) -> Row:
     return max((row for row in _ours(rows) if float(row["accuracy"]) <= error), key=_speed)
-
-
-def _torch(rows: Iterable[Row], kind: str) -> Row:
-    return max(_of_torch(rows, kind), key=_speed)
 
 
 def _rate(row: Row) -> str:
