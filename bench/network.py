@@ -139,13 +139,13 @@ def network_command(
         if device == "cpu":
             for chosen in plans:
                 session.ceilings_of(device, chosen.machine.host.threads, ceilings)
-                yield compare_network(chosen, rivals, effort, session.progress)
+                yield compare_network(chosen, rivals, effort)
             return
         written = dtype or "float32"
         alone: Iterator[tuple[Network, Plan | None]] = ((load_network(it), None) for it in net)
         with_ours = ((chosen.network, chosen) for chosen in plans)
         for network, its in with_ours if ours else alone:
-            for row in compare_on_gpu(network, its, rivals, effort, written, session.progress):
+            for row in compare_on_gpu(network, its, rivals, effort, written):
                 yield [row]
 
     kind: Kind = "network" if device == "cpu" else "gpu-networks"
@@ -183,9 +183,7 @@ def rivals_for(
     )
 
 
-def compare_network(
-    plan: Plan, rivals: Rivals, effort: Effort, progress: Callable[[str], None] = lambda _: None
-) -> list[Row]:
+def compare_network(plan: Plan, rivals: Rivals, effort: Effort) -> list[Row]:
     """Return rows for a plan's patch on a CPU, for each peer's best patch, and published figures.
 
     Peers look for their best patch first. Then all take turns, and warm up in each. A peer that
@@ -195,7 +193,6 @@ def compare_network(
         plan: ours.
         rivals: the peers.
         effort: how long to measure; the budget is per contestant.
-        progress: told what is being done.
     """
     network, threads = plan.network, plan.machine.host.threads
     failed: dict[str, str] = {}
@@ -207,7 +204,7 @@ def compare_network(
         if same := best.get(SAME_PATCH.get(name, "")):
             best[name] = same
             continue
-        progress(f"{name}, looking for its best patch")
+        session.progress(f"{name}, looking for its best patch")
         try:
             best[name] = best_patch.best_patch(
                 name, network, threads, rivals, SWEEP_SHARE * effort.budget, max(plan.output)
@@ -223,9 +220,9 @@ def compare_network(
         {name: contestant.turn for name, contestant in contestants.items()},
         effort,
         warm=contestants,
-        progress=progress,
+        progress=session.progress,
     )
-    progress("errors against float64")
+    session.progress("errors against float64")
     reference = CornerReference(
         network, pooled_by_fft(network, random_weights(network, 0), threads)
     )
@@ -326,7 +323,6 @@ def compare_on_gpu(
     rivals: Rivals,
     effort: Effort,
     dtype: OutputType = "float32",
-    progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
     """Yield rows for a plan's patches on a GPU, and for each peer's best patch.
 
@@ -337,19 +333,18 @@ def compare_on_gpu(
         effort: how long to measure; the budget is per peer.
         dtype: type of our output, which the plan is for. There is no error of uint8, which holds 0
             to 1 in 255 steps.
-        progress: told what is being done.
     """
     from bench.peers.torch_on_gpu import reference_on_gpu
 
     reference = CornerReference(network, reference_on_gpu(network))
     ours = None
     if plan is not None:
-        progress(f"{network.name}, ours")
+        session.progress(f"{network.name}, ours")
         ours = _ours_on_gpu(plan, dtype, effort.repeats, reference)
         yield {"network": network.name} | ours
     noise = cache(partial(patch_input, network))
     for name in rivals.names:
-        progress(f"{network.name}, {name}")
+        session.progress(f"{network.name}, {name}")
         row = _peer_on_gpu(network, name, rivals, effort, noise)
         corners = row.pop("corners", None)
         if corners is not None:

@@ -13,8 +13,8 @@ from typing import Any, Unpack
 
 from numpy.typing import NDArray
 
+from bench import session
 from bench.accuracy import Corners, corners, patch_input
-from bench.session import progress
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.engine.stages import run_stages
@@ -58,7 +58,7 @@ def plans_of(
     """Yield each network's plan: the given one if there is one, or the best."""
     for network in map(load_network, nets):
         if given is None:
-            progress(f"planning {network.name}")
+            session.progress(f"planning {network.name}")
             yield plan_for(network, size, patch, dtype=dtype, **options)
         else:
             chosen, stored = Choices(**options), Stored(dtype)

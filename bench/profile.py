@@ -88,7 +88,7 @@ def profile_command(
         limits = session.ceilings_of(device, host_threads, ceilings)
         session.progress(f"{chosen.network.name}, by times {chosen.costs}")
         if device == "cpu":
-            times = time_on_cpu(chosen, count, session.progress, alone=alone)
+            times = time_on_cpu(chosen, count, alone=alone)
         else:
             times = time_on_gpu(chosen, count, dtype or "float32")
         if record:
@@ -125,7 +125,6 @@ class PatchTimes:
 def time_on_cpu(
     plan: Plan,
     repeats: int,
-    progress: Callable[[str], None] = lambda _: None,
     *,
     alone: bool = False,
 ) -> PatchTimes:
@@ -134,7 +133,6 @@ def time_on_cpu(
     Args:
         plan: what to run, with random weights.
         repeats: patches that are timed.
-        progress: told what is being done.
         alone: after each patch, make the calls of each step alone, too, as a calibration does, and
             as many as the patch has. That takes as much memory again.
     """
@@ -143,17 +141,17 @@ def time_on_cpu(
     def note(step: Step, seconds: float) -> None:
         taken[step.operation.name] += seconds
 
-    progress("preparing")
+    session.progress("preparing")
     runner = prepare_alone(plan, random_weights(plan.network, 0), note)
     x = patch_input(plan.network, plan.patch)
-    progress("warm-up")
+    session.progress("warm-up")
     runner(x)
     bench = _workbench(plan) if alone else {}
     totals: list[float] = []
     layers = defaultdict[str, list[float]](list)
     layers_alone = defaultdict[str, list[float]](list)
     for done in range(repeats):
-        progress(f"patch {done + 1} of {repeats}")
+        session.progress(f"patch {done + 1} of {repeats}")
         taken.clear()
         start = time.perf_counter()
         runner(x)

@@ -80,16 +80,11 @@ def volumes_command(
     """
     where = folder or Path(tempfile.gettempdir())
     effort = Effort(repeats, budget)
-    compared = (
-        compare_formats(dtype, size, where, effort, session.progress)
-        for dtype in get_args(OutputType)
-    )
+    compared = (compare_formats(dtype, size, where, effort) for dtype in get_args(OutputType))
     session.report_all("volumes", compared, [], out)
 
 
-def compare_formats(
-    dtype: OutputType, size: int, folder: Path, effort: Effort, progress: Callable[[str], None]
-) -> list[Row]:
+def compare_formats(dtype: OutputType, size: int, folder: Path, effort: Effort) -> list[Row]:
     """Return rows of all formats for values of one type, and of the floors.
 
     Args:
@@ -97,7 +92,6 @@ def compare_formats(
         size: voxels per axis of a block.
         folder: where the files are made, on the disk that is measured.
         effort: how long to measure.
-        progress: told what comes next.
     """
     block = convert(smooth(size)[np.newaxis], dtype)
     rows = []
@@ -109,7 +103,7 @@ def compare_formats(
             "HDF5, gzip": _of_compressed_hdf5(block, place),
         }
         for name, contestants in groups.items():
-            progress(f"{name}, {dtype}")
+            session.progress(f"{name}, {dtype}")
             results = run_rounds(contestants, effort)
             rows += [_row(one, results, name, dtype, block) for one in results]
     return rows

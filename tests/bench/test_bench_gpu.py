@@ -157,9 +157,9 @@ def test_rows_hold_what_a_gpu_would_measure(
 
         in_use = staticmethod(nullcontext)
 
-    def a_second(work: Callable[[], object], repeats: int, _budget: float) -> Result:
+    def a_second(work: Callable[[], object], effort: Effort) -> Result:
         work()
-        return Result((1.0,) * repeats)
+        return Result((1.0,) * effort.repeats)
 
     def on_host(*arguments: object) -> TorchLayer:
         name, operation, weights, x, device, proposals = arguments
