@@ -10,17 +10,16 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 
 from bench import session
 from bench.accuracy import CornerReference, Corners, patch_input, pooled_by_fft, samples
-from bench.ceilings import AnyCeilings
 from bench.child import Child, ChildFailed
 from bench.paper.published import published_rows
-from bench.patches import PatchesOnGpu, PlanPatch, plans_of, release_gpu_memory
+from bench.patches import Asked, PatchesOnGpu, PlanPatch, release_gpu_memory
 from bench.peers import best_patch
 from bench.peers.best_patch import EXTENTS, GPU_EXTENTS, PEERS, BestPatch, Rivals, Try
 from bench.peers.torch_settings import (
@@ -35,6 +34,7 @@ from bench.peers.torch_settings import (
 )
 from bench.record import Kind, Row
 from bench.rounds import Effort, Result, run_rounds, speedups
+from znni.cli.options import planned
 from znni.core.errors import InvalidInput
 from znni.core.options import OutputType, memory_size
 from znni.core.shapes import Vec3
@@ -48,8 +48,8 @@ from znni.plans.plan import Plan
 OURS = "znni"
 BASELINE = "torch_fp32"
 
-# Voxels per axis of the volume, and the budget, unless other values are given.
-DEFAULTS: dict[DeviceKind, tuple[int, float]] = {"cpu": (512, 120.0), "gpu": (2048, 60.0)}
+# Seconds of the budget, unless another number is given.
+BUDGETS: dict[DeviceKind, float] = {"cpu": 120.0, "gpu": 60.0}
 
 # The share of a contestant's budget that the search for its best patch may take.
 SWEEP_SHARE = 0.4
@@ -61,17 +61,8 @@ SAME_PATCH = {"monai_fp32": "dilated_fp32"}
 PLACES, PLACE = 6, 2
 
 
+@planned(before="ours", declared=Asked)
 def network_command(
-    net: session.Nets,
-    device: session.Device = "cpu",
-    size: session.VolumeByDevice = None,
-    ram: session.RamByDevice = None,
-    gpu_memory: session.GpuMemory = None,
-    patch: session.Patch = None,
-    plan: session.PlanFile = None,
-    costs: session.CostsChoice = "auto",
-    accuracy: session.AccuracyClass = "float32",
-    dtype: session.Written = None,
     ours: Annotated[bool, typer.Option(help="Measure our own patches, too (on a GPU).")] = True,
     peer: session.Peer = None,
     peer_ram: Annotated[
@@ -94,7 +85,6 @@ def network_command(
         ),
     ] = None,
     proposals: session.Proposals = None,
-    threads: session.Threads = None,
     repeats: session.Repeats = 3,
     budget: Annotated[
         float | None,
@@ -104,36 +94,21 @@ def network_command(
         ),
     ] = None,
     out: session.Out = None,
+    **given: Any,
 ) -> None:
     """Compare whole networks with PyTorch and MONAI.
 
     Our contestant is a patch of the best plan. Each peer takes the patch that suits it best.
     """
-    extents, seconds = DEFAULTS[device]
-    effort = Effort(repeats, budget or seconds)
-    memory = ram or (session.RAM if device == "cpu" else None)
-    rivals = rivals_for(device, peer, layout, extent, peer_ram or memory or 0, proposals)
+    asked = Asked(**given)
+    device, plans = asked.device, asked.plans()
+    effort = Effort(repeats, budget or BUDGETS[device])
+    rivals = rivals_for(device, peer, layout, extent, peer_ram or asked.limit or 0, proposals)
     if device == "cpu":
-        unused = {"gpu_memory": gpu_memory, "dtype": dtype, "proposals": proposals}
-        session.refuse(device, **unused, no_ours=not ours)
-    ceilings: list[AnyCeilings] = []
-    if device == "gpu":
+        session.refuse(device, proposals=proposals, no_ours=not ours)
+    else:
         session.refuse(device, peer_ram=peer_ram)
-        machine = session.machine_with(device, threads)
-        session.ceilings_of(device, machine.host.threads, ceilings)
-    plans = plans_of(
-        net,
-        size or extents,
-        patch,
-        plan,
-        dtype or "float32",
-        device=device,
-        ram=memory,
-        gpu_memory=gpu_memory,
-        threads=threads,
-        accuracy=accuracy,
-        costs=costs,
-    )
+    ceilings = asked.ceilings()
 
     def compared() -> Iterator[list[Row]]:
         if device == "cpu":
@@ -141,11 +116,12 @@ def network_command(
                 session.ceilings_of(device, chosen.machine.host.threads, ceilings)
                 yield compare_network(chosen, rivals, effort)
             return
-        written = dtype or "float32"
-        alone: Iterator[tuple[Network, Plan | None]] = ((load_network(it), None) for it in net)
+        alone: Iterator[tuple[Network, Plan | None]] = (
+            (load_network(it), None) for it in asked.net
+        )
         with_ours = ((chosen.network, chosen) for chosen in plans)
         for network, its in with_ours if ours else alone:
-            for row in compare_on_gpu(network, its, rivals, effort, written):
+            for row in compare_on_gpu(network, its, rivals, effort, asked.written):
                 yield [row]
 
     kind: Kind = "network" if device == "cpu" else "gpu-networks"
