@@ -184,18 +184,18 @@ def _plane_kernel(across: int) -> Callable[..., None]:
                     oy, ox = divmod(o, counts[2])
                     for y in range(out_y):
                         for i in range(0, share, LINE):
-                            fetch_to_read(memory, ahead + i)
+                            fetch_to_read(memory, ahead + i)  # type: ignore[call-arg]
                         ahead += share
                         row = (y * window[1] + oy) * width + ox
                         for x in range(0, out_x, VECTOR):
                             # Values beyond a row's end are overwritten by the next row.
-                            _strided_maxima(
+                            _strided_maxima(  # type: ignore[call-arg]
                                 across, over_zy, row + x * across, result, y * out_x + x
                             )
                     for y in range(rows):
                         made, at_row = result[y * length :], to + y * to_strides[3]
                         if streamed:
-                            stream(made, flat, at_row, length)
+                            stream(made, flat, at_row, length)  # type: ignore[call-arg]
                         else:
                             target = flat[at_row:]
                             for i in range(length):
