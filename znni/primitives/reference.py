@@ -219,8 +219,9 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             return _finished(y + weights[layer.name].bias[:, None, None, None], layer, weights)
         case Pool(padding=padding) if padding != NO_PADDING:
             seen = np.full(x.shape, -np.inf if layer.reduce == "max" else 0.0)
-            kept = (inside or Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))).slices
-            seen[:, *kept] = x[:, *kept]
+            whole = Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))
+            if kept := whole.intersection(inside or whole):
+                seen[:, *kept.slices] = x[:, *kept.slices]
             return _whole(replace(layer, padding=NO_PADDING), weights, [seen], "zeros")
         case Upsample(mode="trilinear"):
             if inside:

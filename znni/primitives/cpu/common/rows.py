@@ -75,7 +75,7 @@ class RowPass:
 
 
 def most_tasks(out: Shape5) -> int:
-    """Return the largest number of tasks for a pass that makes an output, unless workers are more."""
+    """Return the most tasks for a pass that makes an output; each worker may have one."""
     return out.nbytes // TASK_BYTES
 
 

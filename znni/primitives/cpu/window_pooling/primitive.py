@@ -73,11 +73,15 @@ class WindowPooling:
         window, stride = tuple(pool.window), tuple(pool.stride)
         is_max = pool.reduce == "max"
 
-        def run(x: Float32, inside: Box = Box(Vec3(0, 0, 0), shape.size)) -> Float32:
-            y = new_output(out)
+        def run(x: Float32, inside: Box | None = None) -> Float32:
+            y, whole = new_output(out), Box(Vec3(0, 0, 0), shape.size)
+            seen = whole.intersection(inside or whole)
+            if seen is None:
+                y.fill(0)
+                return y
             rows = workspace((threads.threads, _row_floats(shape, out)), np.float32)
             source, target, streamed = flat_view(x), output_view(y), is_streamed(out.nbytes)
-            within = (*inside.start, *inside.stop)
+            within = (*seen.start, *seen.stop)
 
             def task(worker: int, part: slice) -> None:
                 pool_planes(

@@ -16,9 +16,14 @@ def pool_planes(  # type: ignore[no-untyped-def]
     """Pool the planes (n, f, z) of the output with these numbers.
 
     Args:
-        memory: the input, with ``start`` and ``strides``; its rows have ``width`` samples.
-        target: the output, with ``target_start`` and ``target_strides``.
+        memory: the memory of the input.
+        start: the place of its first element.
+        strides: the elements from one index to the next.
+        target: the memory of the output.
+        target_start: the place of its first element.
+        target_strides: the elements from one index to the next.
         out: the shape of the output.
+        width: the samples of an input row.
         window: the extents of the window.
         step: the samples between neighbouring windows.
         within: the first sample of the volume along each axis, and those after the last.
