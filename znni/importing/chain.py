@@ -23,6 +23,9 @@ from znni.network.layers import Activation, Conv, Layer, Pool
 from znni.network.network import InputScaling, Network
 from znni.network.weights import ConvWeights, Weights, checked_weights
 
+# Activations that must not pass max-pooling.
+NOT_INCREASING = ("softmax", "gelu")
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -100,7 +103,7 @@ class _Folding:
     def nonlinearity(self, step: Nonlinearity) -> None:
         if step.kind == "identity":
             return
-        conv = self._open_conv(through_pools=step.kind != "softmax")
+        conv = self._open_conv(through_pools=step.kind not in NOT_INCREASING)
         if conv:
             conv.origins.append(step.origin)
             conv.activation = step.kind

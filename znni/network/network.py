@@ -21,6 +21,7 @@ from znni.network.layers import (
     Affine,
     Conv,
     ConvTranspose,
+    DenseLayer,
     Layer,
     Multiply,
     Pool,
@@ -156,6 +157,18 @@ class Network:
         return not all(isinstance(layer, Conv | Pool) and layer.is_dense for layer in self.layers)
 
     @cached_property
+    def dense_layers(self) -> tuple[DenseLayer, ...]:
+        """The layers of a dense network, in the order of the nodes.
+
+        Raises:
+            ValueError: the network is exact.
+        """
+        found = tuple(layer for layer in self.layers if isinstance(layer, DenseLayer))
+        if self.is_exact:
+            raise ValueError(f"network {self.name} is exact; its layers cannot be slid")
+        return found
+
+    @cached_property
     def operations(self) -> dict[str, tuple[Layer, int]]:
         """The operation of each node, and the number of maps that it takes, by name.
 
@@ -196,7 +209,7 @@ class Network:
 
     @cached_property
     def parameters(self) -> int:
-        """The number of weights and biases."""
+        """The number of trained values: weights, biases and slopes."""
         return sum(layer.parameters for layer in self.weighted)
 
     @cached_property

@@ -219,17 +219,17 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             return _finished(y + weights[layer.name].bias[:, None, None, None], layer, weights)
         case Pool(padding=padding) if padding != NO_PADDING:
             seen = np.full(x.shape, -np.inf if layer.reduce == "max" else 0.0)
-            whole = Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))
-            if kept := whole.intersection(inside or whole):
+            known = Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))
+            if kept := known.intersection(inside or known):
                 seen[:, *kept.slices] = x[:, *kept.slices]
             return _whole(replace(layer, padding=NO_PADDING), weights, [seen], "zeros")
         case Upsample(mode="trilinear"):
             if inside:
                 for axis, (a, b) in enumerate(zip(*inside, strict=True), start=1):
                     x = x.take(np.arange(x.shape[axis]).clip(a, b - 1), axis)
-            whole = _upsampled(x, layer, "zeros")
+            y = _upsampled(x, layer, "zeros")
             start = layer.context * layer.factor
-            return whole[:, *Box(start, Vec3(*whole.shape[1:]) - start).slices]
+            return y[:, *Box(start, Vec3(*y.shape[1:]) - start).slices]
         case _:
             return _whole(layer, weights, given, "zeros")
 
@@ -240,7 +240,7 @@ def _finished(
     """Return values after a layer's activation."""
     found = weights.layers.get(layer.name)
     slope = layer.slope if found is None or found.slope is None else found.slope
-    return activation(y[None], layer.activation, slope)[0]
+    return np.asarray(activation(y[None], layer.activation, slope)[0])
 
 
 def _padded(
