@@ -227,9 +227,9 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             if inside:
                 for axis, (a, b) in enumerate(zip(*inside, strict=True), start=1):
                     x = x.take(np.arange(x.shape[axis]).clip(a, b - 1), axis)
-            whole = _upsampled(x, layer, "zeros")
+            y = _upsampled(x, layer, "zeros")
             start = layer.context * layer.factor
-            return whole[:, *Box(start, Vec3(*whole.shape[1:]) - start).slices]
+            return y[:, *Box(start, Vec3(*y.shape[1:]) - start).slices]
         case _:
             return _whole(layer, weights, given, "zeros")
 

@@ -162,6 +162,6 @@ def _refine(source, factor, row):  # type: ignore[no-untyped-def]
             left = int(place)
             share = place - np.float32(left)
             share = share if share > 0 else np.float32(0.5)
-            near, far = source[left:], source[int(math.ceil(place)) :]
+            near, far = source[left:], source[math.ceil(place) :]
             for x in range(row.size // factor):
                 row[factor * x + i] = (one - share) * near[x] + share * far[x]

@@ -101,7 +101,7 @@ def _most_tasks(shape: Shape5) -> int:
 
 def _row_floats(shape: Shape5, out: Shape5) -> int:
     """Return the floats of a worker's rows: a reduced one of the input, and some of the output."""
-    return shape.x + out.x * max(1, PIECE // out.x)
+    return shape.x + out.x * (1 + max(1, PIECE // out.x))
 
 
 def primitives(device: Device) -> tuple[WindowPooling, ...]:
