@@ -111,7 +111,7 @@ def _combine(  # type: ignore[no-untyped-def]
         other += iz * second_strides[2] + iy * second_strides[3] + x
         ahead = to + AHEAD * strides[3]
         fetch_to_write(memory, ahead)  # type: ignore[call-arg]  # numba passes the context
-        fetch_to_write(memory, ahead + length - 1)  # type: ignore[call-arg]
+        fetch_to_write(memory, ahead + length - 1)
         if kind == 0:
             put_row(first[at:], count, memory, to, streamed)
         else:
@@ -170,4 +170,4 @@ def fetch_rows(rows, width, memory, to, row_stride):  # type: ignore[no-untyped-
     for row in range(0, rows, together):
         first = to + row * row_stride
         fetch_to_write(memory, first)  # type: ignore[call-arg]  # numba passes the context
-        fetch_to_write(memory, first + together * width - 1)  # type: ignore[call-arg]
+        fetch_to_write(memory, first + together * width - 1)

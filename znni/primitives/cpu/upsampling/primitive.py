@@ -95,13 +95,14 @@ class Upsampling:
             def task(worker: int, part: slice) -> None:
                 span = part.start, part.stop
                 if self.mode == "nearest":
-                    arguments = *source, *target, tuple(out), tuple(factor), *span
-                    repeat_planes(*arguments, rows[worker], streamed)
-                else:
-                    arguments = *source, *target, tuple(out), shape.x, *span
-                    interpolate_planes(
-                        *arguments, along_z, along_y, *along_x, rows[worker], streamed
+                    repeat_planes(
+                        *source, *target, tuple(out), tuple(factor), *span, rows[worker], streamed
                     )
+                else:
+                    interpolate_planes(
+                        *source, *target, tuple(out), shape.x, *span, along_z, along_y, *along_x,
+                        rows[worker], streamed,
+                    )  # fmt: skip
 
             pool.for_each(task, parts)
             return y
