@@ -65,9 +65,9 @@ def transposed(draw: st.DrawFn) -> Given:
     cut = Vec3(*(draw(st.integers(0, extent - 1)) for extent in kernel))
     activation = draw(st.sampled_from(ACTIVATIONS))
     layer = ConvTranspose(
-        "layer", draw(maps), draw(maps), kernel, activation, draw(extents(1, 3)), cut,
-        slope=draw(slopes),
-    ).local  # fmt: skip
+        "layer", draw(maps), draw(maps), kernel, activation, draw(extents(1, 3)), cut, cut,
+        draw(slopes),
+    )  # fmt: skip
     size = layer.context.total + draw(extents(1, 8))
     return Given(layer, Shape5.of(draw(st.integers(1, 2)), layer.in_features, size))
 

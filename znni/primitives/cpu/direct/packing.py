@@ -106,4 +106,9 @@ def pack_map(  # type: ignore[no-untyped-def]
                     first = phases[1][phase_x]
                     width = min(pitch, (shape[4] - 1 - first) // steps[2] + 1)
                     source = memory[plane + row * strides[3] + first :]
-                    take_every(steps[2], source, packed[to + phase_x * size :], width)
+                    target = packed[to + phase_x * size :]
+                    if steps[2] == 1:
+                        for x in range(width):
+                            target[x] = source[x]
+                    else:
+                        take_every(steps[2], source, target, width)

@@ -201,26 +201,23 @@ def _tile_weights(weight: Float32, groups: int, blocking: Blocking) -> Float32:
 
 @numba_kernel
 def _finish(  # type: ignore[no-untyped-def]
-    sums, pitch, rows, width, bias, slope, code, finished, memory, start, row_stride
+    sums, pitch, rows, width, bias, slope, code, finished, memory, start
 ):
     """Move the sums of kept positions into the output's rows, with bias and activation.
 
-    If ``finished`` has any room, they are built there and streamed to the output. Rows without gaps
-    between them are finished as one.
+    The rows have no gaps between them. If ``finished`` has any room, they are built there and
+    streamed to the output.
     """
+    size = rows * width
     streamed = finished.size > 0
-    together = rows if row_stride == width else 1
-    size = together * width
-    for first in range(0, rows, together):
-        to = start + first * row_stride
-        target = finished[:size] if streamed else memory[to : to + size]
-        for i in range(together):
-            row, total = target[i * width :], sums[(first + i) * pitch :]
-            for x in range(width):
-                row[x] = total[x]
-        activate(target, bias, slope, code)
-        if streamed:
-            stream(target, memory, to, size)  # type: ignore[call-arg]  # numba passes the context
+    target = finished[:size] if streamed else memory[start : start + size]
+    for i in range(rows):
+        row, total = target[i * width :], sums[i * pitch :]
+        for x in range(width):
+            row[x] = total[x]
+    activate(target, bias, slope, code)
+    if streamed:
+        stream(target, memory, start, size)  # type: ignore[call-arg]  # numba passes the context
 
 
 @cache
@@ -238,6 +235,8 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
         in_maps, out_maps = shape[1] // groups, out[1] // groups
         tiles = -(-out_maps // maps)
         bands = -(-out[3] // rows)
+        # Rows of output with gaps between them are finished one by one.
+        together = rows if target_strides[3] == out[4] else 1
         for index in range(first_band, stop_band):
             plane, band = divmod(index, bands)
             plane, top = divmod(plane, out[2])
@@ -274,9 +273,11 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                         total = sums[first_sum + (o - first_map) * positions :]
                         f = group * out_maps + o
                         to = corner_of_output + f * target_strides[1]
-                        _finish(
-                            total, pitch, band_rows, out[4], finish[0][f], finish[1][f], finish[2],
-                            finished, target, to, target_strides[3],
-                        )  # fmt: skip
+                        for row in range(0, band_rows, together):
+                            _finish(
+                                total[row * pitch :], pitch, min(together, band_rows), out[4],
+                                finish[0][f], finish[1][f], finish[2], finished, target,
+                                to + row * target_strides[3],
+                            )  # fmt: skip
 
     return convolve_bands

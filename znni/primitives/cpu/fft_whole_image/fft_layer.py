@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from znni.network.weights import ConvWeights, Float32
-from znni.primitives.cpu.common.activation import activate_rows, row_finish
+from znni.primitives.cpu.common.activation import activate, activate_rows, row_finish
 from znni.primitives.cpu.common.numba_kernel import longest_rows, output_view
 from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.common.vector_code import NUMBER
@@ -95,10 +95,12 @@ class FftLayer:
         stop = min(slab + self.blocking.pruned.slab, len(output))
         part = output[slab:stop]
         self._transforms[worker].inverse_planes(half[slab:stop], part)
-        (rows,) = longest_rows(part[np.newaxis, np.newaxis])
         bias, slope, code = self._finish
-        finish = bias[o:], slope[o:], code
-        activate_rows(*output_view(rows), rows.shape, 0, part.size, *finish)
+        if part.flags.c_contiguous:
+            activate(part.reshape(-1), bias[o], slope[o], code)
+            return
+        (rows,) = longest_rows(part[np.newaxis, np.newaxis])
+        activate_rows(*output_view(rows), rows.shape, 0, part.size, bias[o:], slope[o:], code)
 
     def _frequencies(self, block: int) -> slice:
         """Return a plane's frequencies in the block that begins at this vector."""

@@ -14,10 +14,13 @@ from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
-from znni.primitives.cpu.common.rows import EFFICIENCY, PIECE
+from znni.primitives.cpu.common.rows import PIECE
 from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed
 from znni.primitives.cpu.common.workers import share_count, workers
 from znni.primitives.cpu.window_pooling.windows import pool_planes
+
+# Share of a core's nominal operations per second.
+EFFICIENCY = 0.03
 
 # Fewest bytes of input in a task: enough to hide the cost of handing it out.
 TASK_BYTES = 512 * 1024
