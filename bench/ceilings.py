@@ -10,17 +10,17 @@ fewer. Data that fits the caches may move faster than a large copy does.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from bench.rounds import seconds_of
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled
 from znni.machine.timing import seconds_on_device
@@ -109,10 +109,6 @@ class Ceilings:
         """Return the least time of a call's operations and of its bytes to and from memory."""
         return _floor(cost, self.flops, self.copy_bandwidth)
 
-    def record(self) -> dict[str, Any]:
-        """Return the figures, for a saved result."""
-        return asdict(self)
-
     def __str__(self) -> str:
         return (
             f"ceilings with {self.threads} threads: {self.register_flops / 1e9:,.0f} Gflop/s on "
@@ -152,10 +148,6 @@ class GpuCeilings:
         rate = self.flops if cost.efficiency <= 1 else self.matrix_flops
         return _floor(cost, rate, self.copy_bandwidth)
 
-    def record(self) -> dict[str, Any]:
-        """Return the figures, for a saved result."""
-        return asdict(self)
-
     def __str__(self) -> str:
         measured = self.matrix_flops < inf
         matrix = f"{self.matrix_flops / 1e12:,.0f} of float16 matrices, " if measured else ""
@@ -163,6 +155,9 @@ class GpuCeilings:
             f"ceilings of {self.device}: {self.flops / 1e12:,.1f} Tflop/s on registers, "
             f"{matrix}{self.copy_bandwidth / 1e12:,.2f} TB/s copied (read plus written)"
         )
+
+
+AnyCeilings: TypeAlias = Ceilings | GpuCeilings
 
 
 def measure_ceilings(threads: int) -> Ceilings:
@@ -218,7 +213,7 @@ def _multiply_adds() -> Kernel:
 def _sgemm_flops(threads: int) -> float:
     a, b, c = (np.ones((MATRIX_SIZE, MATRIX_SIZE), np.float32) for _ in range(3))
     with threadpool_limits(threads, user_api="blas"):
-        seconds = _best(lambda: np.matmul(a, b, out=c), _seconds)
+        seconds = _best(lambda: np.matmul(a, b, out=c), seconds_of)
     return 2 * MATRIX_SIZE**3 / seconds
 
 
@@ -232,7 +227,7 @@ def _copy_bandwidth(threads: int) -> float:
 def _best_in_parallel(work: Callable[[int], object], threads: int) -> float:
     """Return the seconds of the fastest round, in which each thread works once."""
     with ThreadPoolExecutor(threads) as pool:
-        return _best(lambda: list(pool.map(work, range(threads))), _seconds)
+        return _best(lambda: list(pool.map(work, range(threads))), seconds_of)
 
 
 def _gpu_register_flops(processors: int) -> float:
@@ -261,9 +256,3 @@ def _gpu_matrix_flops() -> float:
 def _best(work: Callable[[], object], seconds_of: Callable[[Callable[[], object]], float]) -> float:
     """Return the seconds of the fastest run, after one that warms up."""
     return min(seconds_of(work) for _ in range(1 + REPEATS))
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from operator import methodcaller
-from types import TracebackType
 from typing import Any
+from unittest.mock import patch
 
 from bench.rounds import Stopwatch
 from znni.machine.arrays import high_water_mark
@@ -41,7 +40,7 @@ class Child:
         context = get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
-        with _environment(environment or {}):
+        with patch.dict(os.environ, environment or {}):  # the child inherits it
             self._process.start()
         theirs.close()
         self._receive()  # made, or failed at it
@@ -89,12 +88,7 @@ class Child:
     def __enter__(self) -> Child:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _receive(self) -> Any:
@@ -135,15 +129,3 @@ def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
         return True, function(*arguments)
     except Exception as error:
         return False, traceback.format_exception_only(error)[-1].strip()
-
-
-@contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process while a child inherits them."""
-    before = dict(os.environ)
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,20 +87,17 @@ def end_to_end_command(
     """
     runs = Runs(net, three_extents(volume), gpus, scaled, device, plans, option or [])
     where = folder or Path(tempfile.gettempdir())
-    rows = time_runs(runs, where, seconds, session.progress)
+    rows = time_runs(runs, where, seconds)
     session.report_all("end-to-end", rows, [], out)
 
 
-def time_runs(
-    runs: Runs, folder: Path, seconds: float, progress: Callable[[str], None]
-) -> Iterator[list[Row]]:
+def time_runs(runs: Runs, folder: Path, seconds: float) -> Iterator[list[Row]]:
     """Yield a row for each run, as soon as it is over.
 
     Args:
         runs: the runs that are wanted.
         folder: where volumes and outputs are made; they are deleted in the end.
         seconds: for all runs. Afterwards a run is ended, or not begun.
-        progress: told what is done next.
     """
     until = time.perf_counter() + seconds
     alone: dict[str, Row] = {}
@@ -109,13 +106,13 @@ def time_runs(
         for gpus in runs.gpus:
             size = runs.size._replace(z=runs.size.z * (gpus if runs.scaled else 1))
             if size != made:
-                progress(f"making a volume of {size}")
+                session.progress(f"making a volume of {size}")
                 write_noise(place / "volume.h5", size)
                 made = size
             for net in runs.nets:
                 row: Row = {"network": net.stem, "volume": str(size), "gpus": gpus}
                 left = until - time.perf_counter()
-                progress(f"{net.stem}, {gpus} GPUs; {left:.0f} s left")
+                session.progress(f"{net.stem}, {gpus} GPUs; {left:.0f} s left")
                 command = _command(runs, net, gpus, place)
                 row |= time_run(command, place / "out.h5", left)
                 yield [with_efficiency(row, alone.setdefault(net.stem, row))]

@@ -15,6 +15,7 @@ themselves. Plans count it among ``DEVICE_BYTES``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Annotated, Any, get_args
 
 import numpy as np
@@ -149,11 +150,11 @@ def relative_error(
             expected = (reference.pooling_fragments if len(y) > len(x) else reference.pooling)(
                 expected, part
             )
-        elif weights is not None:
-            linear = Conv(part.name, part.in_features, part.out_features, part.kernel, "identity")
+        elif weights is not None and isinstance(part, Conv):
+            linear = replace(part, activation="identity")
             expected = reference.convolution(x, linear, weights)
             scale = float(np.abs(expected).max())
-            expected = reference.activation(expected, part.activation)
+            expected = reference.activation(expected, part.activation, part.slope)
     error = np.abs(y - expected).max() / max(scale, np.abs(expected).max())
     return float(np.nan_to_num(error, nan=np.inf))
 

@@ -74,7 +74,7 @@ def handing_out(batch: int, threads: int, only: list[str], effort: Effort) -> li
     runs = {primitive.name: bench.ready(primitive, call) for primitive in primitives}
     runs[EMPTY_ROUND] = _empty_round(threads)
     contestants = {name: stopwatch(run) for name, run in runs.items()}
-    results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
+    results = run_rounds(contestants, effort)
     priced = dict(_priced(primitives, shape)) | {EMPTY_ROUND: {"handed_rounds": 1}}
     return [
         {

@@ -15,7 +15,7 @@ import typer
 
 from bench import session
 from bench.accuracy import OnDevice, normal, sampled_error
-from bench.ceilings import Ceilings, GpuCeilings
+from bench.ceilings import AnyCeilings, Ceilings, GpuCeilings
 from bench.patches import release_gpu_memory
 from bench.peers.torch_layer import (
     CPU_NAMES,
@@ -217,7 +217,7 @@ def compare_layer(
     with cpu_peers(layer, shape, weights, threads, effort, least, peers) as rivals:
         contestants: dict[str, Stopwatch] = {**ours.stopwatches(), **rivals.stopwatches}
         with ours.arena().in_use():
-            results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
+            results = run_rounds(contestants, effort)
         ran = {name: result for name, result in results.items() if result.ran}
         rows = []
         for name, result in ran.items():
@@ -269,7 +269,7 @@ def _speed(result: Result, layer: Layer, shape: Shape5) -> Row:
     }
 
 
-def _roofline(cost: Cost, seconds: float, ceilings: session.AnyCeilings) -> Row:
+def _roofline(cost: Cost, seconds: float, ceilings: AnyCeilings) -> Row:
     """Return the floor under the operations and bytes that a primitive declares."""
     floor = ceilings.floor(cost)
     return {
@@ -425,7 +425,7 @@ def _ours_on_gpu(
     arena = DeviceArena(cost.memory.working - shape.nbytes)
     with arena.in_use():
         work = partial(run, x)
-        result = rounds_on_gpu(work, effort.repeats, effort.budget)
+        result = rounds_on_gpu(work, effort)
         y = work()
         error = sampled_error(OnDevice(x), OnDevice(y), layer, weights)
         del y
@@ -459,7 +459,7 @@ def _torch_on_gpu(
         for _ in range(times):
             work()
 
-    result = rounds_on_gpu(again, effort.repeats, effort.budget)
+    result = rounds_on_gpu(again, effort)
     return {
         **_speed(result, layer, shape._replace(n=times * shape.n)),
         "error": sampled_error(OnDevice(part), work.output(), layer, weights),

@@ -70,11 +70,11 @@ def ledger_command(
     extent, count = (16, 4) if kills else (32, 3)
     cases = _cases(net, output or list(OUTPUTS), patch or extent, patches or count)
     if kills:
-        rows = ([compare_kills(case, kills, session.progress)] for case in cases)
+        rows = ([compare_kills(case, kills)] for case in cases)
         session.report_all("kills", rows, [], out)
     else:
         effort = Effort(repeats, budget)
-        rows = ([compare_ledger(case, effort, session.progress)] for case in cases)
+        rows = ([compare_ledger(case, effort)] for case in cases)
         session.report_all("ledger", rows, [], out)
 
 
@@ -106,14 +106,12 @@ def write_without_checksum(box: Box, values: Any, store: Sink, ledger: NoLedger)
 def compare_ledger(
     case: ManyPatches,
     effort: Effort,
-    progress: Callable[[str], None] = lambda _: None,
 ) -> Row:
     """Run with a ledger and without, in turn, and time what runs spend in its code.
 
     Args:
         case: volume, plan and output of the runs.
         effort: how long to measure; the budget is per contestant.
-        progress: told the name of each run.
     """
     spent: list[float] = []
 
@@ -143,9 +141,7 @@ def compare_ledger(
             run()
 
     contestants = {"with": stopwatch(with_it), "without": stopwatch(without_it)}
-    results = run_rounds(
-        contestants, repeats=effort.repeats, budget=effort.budget, progress=progress
-    )
+    results = run_rounds(contestants, effort, progress=session.progress)
     with_seconds, without = results["with"].timing, results["without"].timing
     ledger = sorted(spent[1:])[len(spent[1:]) // 2]
     return case.row() | {
@@ -208,14 +204,12 @@ def _as_wanted(asked: Request, _weights: Weights) -> NewOutput:
 def compare_kills(
     case: ManyPatches,
     times: int,
-    progress: Callable[[str], None] = lambda _: None,
 ) -> Row:
     """Kill runs at random moments, from before their first block to their end, and run them again.
 
     Args:
         case: volume, plan and output of the runs.
         times: number of kills.
-        progress: told what is being done.
 
     Returns:
         A row. It says how many outputs were identical to one whose run was left alone, and how
@@ -232,7 +226,7 @@ def compare_kills(
     at: list[int] = []
     identical = wrong = 0
     while len(at) < times:
-        progress(f"{case.output}, kill {len(at) + 1} of {times}")
+        session.progress(f"{case.output}, kill {len(at) + 1} of {times}")
         moment = moments.randint(0, case.blocks), moments.uniform(0, seconds / case.blocks)
         if _kill(command, out, *moment):
             ledger = _ledger(out)

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -19,7 +19,7 @@ from bench import session
 from bench.accuracy import CornerReference, Corners, patch_input, pooled_by_fft, samples
 from bench.child import Child, ChildFailed
 from bench.paper.published import published_rows
-from bench.patches import PatchesOnGpu, PlanPatch, plans_of, release_gpu_memory
+from bench.patches import Asked, PatchesOnGpu, PlanPatch, release_gpu_memory
 from bench.peers import best_patch
 from bench.peers.best_patch import EXTENTS, GPU_EXTENTS, PEERS, BestPatch, Rivals, Try
 from bench.peers.torch_settings import (
@@ -34,6 +34,7 @@ from bench.peers.torch_settings import (
 )
 from bench.record import Kind, Row
 from bench.rounds import Effort, Result, run_rounds, speedups
+from znni.cli.options import planned
 from znni.core.errors import InvalidInput
 from znni.core.options import OutputType, memory_size
 from znni.core.shapes import Vec3
@@ -47,8 +48,8 @@ from znni.plans.plan import Plan
 OURS = "znni"
 BASELINE = "torch_fp32"
 
-# Voxels per axis of the volume, and the budget, unless other values are given.
-DEFAULTS: dict[DeviceKind, tuple[int, float]] = {"cpu": (512, 120.0), "gpu": (2048, 60.0)}
+# Seconds of the budget, unless another number is given.
+BUDGETS: dict[DeviceKind, float] = {"cpu": 120.0, "gpu": 60.0}
 
 # The share of a contestant's budget that the search for its best patch may take.
 SWEEP_SHARE = 0.4
@@ -60,17 +61,8 @@ SAME_PATCH = {"monai_fp32": "dilated_fp32"}
 PLACES, PLACE = 6, 2
 
 
+@planned(before="ours", declared=Asked)
 def network_command(
-    net: session.Nets,
-    device: session.Device = "cpu",
-    size: session.VolumeByDevice = None,
-    ram: session.RamByDevice = None,
-    gpu_memory: session.GpuMemory = None,
-    patch: session.Patch = None,
-    plan: session.PlanFile = None,
-    costs: session.CostsChoice = "auto",
-    accuracy: session.AccuracyClass = "float32",
-    dtype: session.Written = None,
     ours: Annotated[bool, typer.Option(help="Measure our own patches, too (on a GPU).")] = True,
     peer: session.Peer = None,
     peer_ram: Annotated[
@@ -93,7 +85,6 @@ def network_command(
         ),
     ] = None,
     proposals: session.Proposals = None,
-    threads: session.Threads = None,
     repeats: session.Repeats = 3,
     budget: Annotated[
         float | None,
@@ -103,48 +94,34 @@ def network_command(
         ),
     ] = None,
     out: session.Out = None,
+    **given: Any,
 ) -> None:
     """Compare whole networks with PyTorch and MONAI.
 
     Our contestant is a patch of the best plan. Each peer takes the patch that suits it best.
     """
-    extents, seconds = DEFAULTS[device]
-    effort = Effort(repeats, budget or seconds)
-    memory = ram or (session.RAM if device == "cpu" else None)
-    rivals = rivals_for(device, peer, layout, extent, peer_ram or memory or 0, proposals)
+    asked = Asked(**given)
+    device, plans = asked.device, asked.plans()
+    effort = Effort(repeats, budget or BUDGETS[device])
+    rivals = rivals_for(device, peer, layout, extent, peer_ram or asked.limit or 0, proposals)
     if device == "cpu":
-        unused = {"gpu_memory": gpu_memory, "dtype": dtype, "proposals": proposals}
-        session.refuse(device, **unused, no_ours=not ours)
-    ceilings: list[session.AnyCeilings] = []
-    if device == "gpu":
+        session.refuse(device, proposals=proposals, no_ours=not ours)
+    else:
         session.refuse(device, peer_ram=peer_ram)
-        machine = session.machine_with(device, threads)
-        session.ceilings_of(device, machine.host.threads, ceilings)
-    plans = plans_of(
-        net,
-        size or extents,
-        patch,
-        plan,
-        dtype or "float32",
-        device=device,
-        ram=memory,
-        gpu_memory=gpu_memory,
-        threads=threads,
-        accuracy=accuracy,
-        costs=costs,
-    )
+    ceilings = asked.ceilings()
 
     def compared() -> Iterator[list[Row]]:
         if device == "cpu":
             for chosen in plans:
                 session.ceilings_of(device, chosen.machine.host.threads, ceilings)
-                yield compare_network(chosen, rivals, effort, session.progress)
+                yield compare_network(chosen, rivals, effort)
             return
-        written = dtype or "float32"
-        alone: Iterator[tuple[Network, Plan | None]] = ((load_network(it), None) for it in net)
+        alone: Iterator[tuple[Network, Plan | None]] = (
+            (load_network(it), None) for it in asked.net
+        )
         with_ours = ((chosen.network, chosen) for chosen in plans)
         for network, its in with_ours if ours else alone:
-            for row in compare_on_gpu(network, its, rivals, effort, written, session.progress):
+            for row in compare_on_gpu(network, its, rivals, effort, asked.written):
                 yield [row]
 
     kind: Kind = "network" if device == "cpu" else "gpu-networks"
@@ -182,9 +159,7 @@ def rivals_for(
     )
 
 
-def compare_network(
-    plan: Plan, rivals: Rivals, effort: Effort, progress: Callable[[str], None] = lambda _: None
-) -> list[Row]:
+def compare_network(plan: Plan, rivals: Rivals, effort: Effort) -> list[Row]:
     """Return rows for a plan's patch on a CPU, for each peer's best patch, and published figures.
 
     Peers look for their best patch first. Then all take turns, and warm up in each. A peer that
@@ -194,7 +169,6 @@ def compare_network(
         plan: ours.
         rivals: the peers.
         effort: how long to measure; the budget is per contestant.
-        progress: told what is being done.
     """
     network, threads = plan.network, plan.machine.host.threads
     failed: dict[str, str] = {}
@@ -206,7 +180,7 @@ def compare_network(
         if same := best.get(SAME_PATCH.get(name, "")):
             best[name] = same
             continue
-        progress(f"{name}, looking for its best patch")
+        session.progress(f"{name}, looking for its best patch")
         try:
             best[name] = best_patch.best_patch(
                 name, network, threads, rivals, SWEEP_SHARE * effort.budget, max(plan.output)
@@ -220,12 +194,11 @@ def compare_network(
         contestants[name] = _Contestant(make, found, limit)
     results = run_rounds(
         {name: contestant.turn for name, contestant in contestants.items()},
-        repeats=effort.repeats,
-        budget=effort.budget,
+        effort,
         warm=contestants,
-        progress=progress,
+        progress=session.progress,
     )
-    progress("errors against float64")
+    session.progress("errors against float64")
     reference = CornerReference(
         network, pooled_by_fft(network, random_weights(network, 0), threads)
     )
@@ -326,7 +299,6 @@ def compare_on_gpu(
     rivals: Rivals,
     effort: Effort,
     dtype: OutputType = "float32",
-    progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
     """Yield rows for a plan's patches on a GPU, and for each peer's best patch.
 
@@ -337,19 +309,18 @@ def compare_on_gpu(
         effort: how long to measure; the budget is per peer.
         dtype: type of our output, which the plan is for. There is no error of uint8, which holds 0
             to 1 in 255 steps.
-        progress: told what is being done.
     """
     from bench.peers.torch_on_gpu import reference_on_gpu
 
     reference = CornerReference(network, reference_on_gpu(network))
     ours = None
     if plan is not None:
-        progress(f"{network.name}, ours")
+        session.progress(f"{network.name}, ours")
         ours = _ours_on_gpu(plan, dtype, effort.repeats, reference)
         yield {"network": network.name} | ours
     noise = cache(partial(patch_input, network))
     for name in rivals.names:
-        progress(f"{network.name}, {name}")
+        session.progress(f"{network.name}, {name}")
         row = _peer_on_gpu(network, name, rivals, effort, noise)
         corners = row.pop("corners", None)
         if corners is not None:

@@ -6,21 +6,23 @@ import gc
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean
 from typing import Any, Unpack
 
 from numpy.typing import NDArray
 
+from bench import session
 from bench.accuracy import Corners, corners, patch_input
-from bench.session import progress
+from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.engine.stages import run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.inference import planning
 from znni.machine.cuda import cupy
+from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import random_weights
@@ -30,6 +32,9 @@ from znni.plans.segments import Step
 
 # Seconds of a patch that need not be warm: its first time takes one more, or two.
 LONG = 30.0
+
+# Voxels per axis of the volume planned for, unless another number is given.
+SIZES: dict[DeviceKind, int] = {"cpu": 512, "gpu": 2048}
 
 
 def volume_for(network: Network, size: int, patch: int | None) -> Vec3:
@@ -47,22 +52,61 @@ def plan_for(
     return planning.plan(network, volume_for(network, size, patch), **options)
 
 
-def plans_of(
-    nets: list[Path],
-    size: int,
-    patch: int | None,
-    given: Path | None,
-    dtype: OutputType,
-    **options: Unpack[PlanOptions],
-) -> Iterator[Plan]:
-    """Yield each network's plan: the given one if there is one, or the best."""
-    for network in map(load_network, nets):
-        if given is None:
-            progress(f"planning {network.name}")
-            yield plan_for(network, size, patch, dtype=dtype, **options)
-        else:
-            chosen, stored = Choices(**options), Stored(dtype)
-            yield planning.checked_plan(load_plan(given), network, chosen, stored)
+@dataclass
+class Asked:
+    """The options of commands that measure patches of plans."""
+
+    net: session.Nets
+    device: session.Device = "cpu"
+    size: session.VolumeByDevice = None
+    ram: session.RamByDevice = None
+    gpu_memory: session.GpuMemory = None
+    patch: session.Patch = None
+    plan: session.PlanFile = None
+    costs: session.CostsChoice = "auto"
+    accuracy: session.AccuracyClass = "float32"
+    dtype: session.Written = None
+    threads: session.Threads = None
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes of the host that a plan may take; None for what there is."""
+        return self.ram or (session.RAM if self.device == "cpu" else None)
+
+    @property
+    def written(self) -> OutputType:
+        """The type of the output."""
+        return self.dtype or "float32"
+
+    def ceilings(self) -> list[AnyCeilings]:
+        """Refuse options that do nothing here, and measure the ceilings of a GPU.
+
+        Those of a CPU depend on the threads of a plan, and are measured later.
+        """
+        if self.device == "cpu":
+            session.refuse(self.device, gpu_memory=self.gpu_memory, dtype=self.dtype)
+            return []
+        machine = session.machine_with(self.device, self.threads)
+        return [session.ceilings_with(self.device, machine.host.threads)]
+
+    def plans(self) -> Iterator[Plan]:
+        """Yield each network's plan: the given one if there is one, or the best."""
+        options = PlanOptions(
+            device=self.device,
+            ram=self.limit,
+            gpu_memory=self.gpu_memory,
+            threads=self.threads,
+            accuracy=self.accuracy,
+            costs=self.costs,
+        )
+        size = self.size or SIZES[self.device]
+        for network in map(load_network, self.net):
+            if self.plan is None:
+                session.progress(f"planning {network.name}")
+                yield plan_for(network, size, self.patch, dtype=self.written, **options)
+            else:
+                chosen, stored = Choices(**options), Stored(self.written)
+                yield planning.checked_plan(load_plan(self.plan), network, chosen, stored)
 
 
 class PlanPatch:

@@ -7,20 +7,21 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bench import session
 from bench.accuracy import patch_input
-from bench.network import DEFAULTS
-from bench.patches import PatchesOnGpu, plans_of
+from bench.ceilings import AnyCeilings
+from bench.patches import Asked, PatchesOnGpu
 from bench.record import Row
 from planner.cost_model import BUILT_IN
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.record import record_steps
 from znni.calibration.shapes import Call
+from znni.cli.options import planned
 from znni.core.options import OutputType
 from znni.inference.planning import prepare_alone
 from znni.machine.machine import DeviceKind
@@ -35,18 +36,8 @@ from znni.primitives.catalogue import catalogue
 REPEATS: dict[DeviceKind, int] = {"cpu": 1, "gpu": 3}
 
 
+@planned(before="repeats", declared=Asked)
 def profile_command(
-    net: session.Nets,
-    device: session.Device = "cpu",
-    size: session.VolumeByDevice = None,
-    ram: session.RamByDevice = None,
-    gpu_memory: session.GpuMemory = None,
-    patch: session.Patch = None,
-    plan: session.PlanFile = None,
-    costs: session.CostsChoice = "auto",
-    accuracy: session.AccuracyClass = "float32",
-    dtype: session.Written = None,
-    threads: session.Threads = None,
     repeats: Annotated[
         int | None,
         typer.Option(min=1, help="Patches that are timed. Default: 1, on a GPU 3."),
@@ -59,42 +50,28 @@ def profile_command(
         typer.Option("--alone", help="Time each layer alone, too, as a calibration does (CPU)."),
     ] = False,
     out: session.Out = None,
+    **given: Any,
 ) -> None:
     """Show where a patch spends its time."""
-    ceilings: list[session.AnyCeilings] = []
-    if device == "cpu":
-        session.refuse(device, gpu_memory=gpu_memory, dtype=dtype)
-    else:
+    asked = Asked(**given)
+    device = asked.device
+    if device == "gpu":
         session.refuse(device, alone=alone)
-        machine = session.machine_with(device, threads)
-        session.ceilings_of(device, machine.host.threads, ceilings)
-    plans = plans_of(
-        net,
-        size or DEFAULTS[device][0],
-        patch,
-        plan,
-        dtype or "float32",
-        device=device,
-        ram=ram or (session.RAM if device == "cpu" else None),
-        gpu_memory=gpu_memory,
-        threads=threads,
-        accuracy=accuracy,
-        costs=costs,
-    )
+    ceilings = asked.ceilings()
 
     def profiled(chosen: Plan) -> list[Row]:
         host_threads, count = chosen.machine.host.threads, repeats or REPEATS[device]
         limits = session.ceilings_of(device, host_threads, ceilings)
         session.progress(f"{chosen.network.name}, by times {chosen.costs}")
         if device == "cpu":
-            times = time_on_cpu(chosen, count, session.progress, alone=alone)
+            times = time_on_cpu(chosen, count, alone=alone)
         else:
-            times = time_on_gpu(chosen, count, dtype or "float32")
+            times = time_on_gpu(chosen, count, asked.written)
         if record:
             record_steps(times.calls(chosen), host_threads, CostDatabase(), device)
         return profile(chosen, limits, times)
 
-    session.report_all("profile", map(profiled, plans), ceilings, out)
+    session.report_all("profile", map(profiled, asked.plans()), ceilings, out)
 
 
 @dataclass(frozen=True)
@@ -124,7 +101,6 @@ class PatchTimes:
 def time_on_cpu(
     plan: Plan,
     repeats: int,
-    progress: Callable[[str], None] = lambda _: None,
     *,
     alone: bool = False,
 ) -> PatchTimes:
@@ -133,7 +109,6 @@ def time_on_cpu(
     Args:
         plan: what to run, with random weights.
         repeats: patches that are timed.
-        progress: told what is being done.
         alone: after each patch, make the calls of each step alone, too, as a calibration does, and
             as many as the patch has. That takes as much memory again.
     """
@@ -142,17 +117,17 @@ def time_on_cpu(
     def note(step: Step, seconds: float) -> None:
         taken[step.operation.name] += seconds
 
-    progress("preparing")
+    session.progress("preparing")
     runner = prepare_alone(plan, random_weights(plan.network, 0), note)
     x = patch_input(plan.network, plan.patch)
-    progress("warm-up")
+    session.progress("warm-up")
     runner(x)
     bench = _workbench(plan) if alone else {}
     totals: list[float] = []
     layers = defaultdict[str, list[float]](list)
     layers_alone = defaultdict[str, list[float]](list)
     for done in range(repeats):
-        progress(f"patch {done + 1} of {repeats}")
+        session.progress(f"patch {done + 1} of {repeats}")
         taken.clear()
         start = time.perf_counter()
         runner(x)
@@ -179,7 +154,7 @@ def time_on_gpu(plan: Plan, repeats: int, dtype: OutputType = "float32") -> Patc
     return PatchTimes("gpu", totals, layers, gpu_peak=patches.peak)
 
 
-def profile(plan: Plan, ceilings: session.AnyCeilings, times: PatchTimes) -> list[Row]:
+def profile(plan: Plan, ceilings: AnyCeilings, times: PatchTimes) -> list[Row]:
     """Return a row for each step of a plan, summed over its runs in a patch, and for the patch.
 
     Args:

@@ -8,15 +8,16 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import psutil
 
+from bench.ceilings import AnyCeilings
 from znni.core.errors import InvalidInput
 from znni.machine.detect import detect_host
 
@@ -58,13 +59,6 @@ LIBRARIES = (
 SAME = ("machine", "libraries")
 
 
-class Limits(Protocol):
-    """The measured ceilings of a processor."""
-
-    def record(self) -> dict[str, Any]:
-        """Return the figures, for a saved result."""
-
-
 @dataclass(frozen=True)
 class Record:
     """Results of one command.
@@ -80,11 +74,11 @@ class Record:
     about: dict[str, Any]
 
 
-def save(path: Path, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) -> None:
+def save(path: Path, kind: Kind, rows: list[Row], ceilings: Sequence[AnyCeilings]) -> None:
     """Write rows of results with all that is needed to judge and repeat them."""
     about = {
         **circumstances("-m", "bench"),
-        "ceilings": [measured.record() for measured in ceilings],
+        "ceilings": [asdict(measured) for measured in ceilings],
     }
     write(path, Record(kind, rows, about))
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.ceilings import Ceilings, GpuCeilings
+from bench.ceilings import AnyCeilings, Ceilings, GpuCeilings
 from bench.record import Record, Row, join, load, write
 from bench.table import table
 from znni.core.errors import InvalidInput
@@ -104,7 +104,7 @@ def _section(file: str, record: Record) -> str:
     return "\n".join(lines)
 
 
-def _limits(measured: Mapping[str, Any]) -> Ceilings | GpuCeilings:
+def _limits(measured: Mapping[str, Any]) -> AnyCeilings:
     """Return a record's ceilings, of a CPU's threads or of a GPU."""
     return GpuCeilings(**measured) if "device" in measured else Ceilings(**measured)
 

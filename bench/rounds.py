@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from znni.machine.timing import Timing, seconds_on_device
@@ -58,22 +59,22 @@ class Result:
         }
 
 
+def seconds_of(function: Callable[[], object]) -> float:
+    """Time a function of this process by the wall clock."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
 def stopwatch(function: Callable[[], object]) -> Stopwatch:
     """Return a contestant: a function in this process, timed by the wall clock."""
-
-    def run() -> float:
-        start = time.perf_counter()
-        function()
-        return time.perf_counter() - start
-
-    return run
+    return partial(seconds_of, function)
 
 
 def run_rounds(
     contestants: Mapping[str, Stopwatch],
+    effort: Effort,
     *,
-    repeats: int,
-    budget: float,
     warm: Iterable[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Result]:
@@ -84,8 +85,7 @@ def run_rounds(
 
     Args:
         contestants: by name.
-        repeats: rounds.
-        budget: wall-clock seconds for the counted rounds of one contestant.
+        effort: how long to measure; the budget is per contestant, by the wall clock.
         warm: those that have run lately, or take so long that a first time makes no difference.
         progress: told the name of each run.
     """
@@ -94,28 +94,27 @@ def run_rounds(
         contestants[name]()
     spent = dict.fromkeys(contestants, 0.0)
     results: dict[str, list[float | None]] = {name: [] for name in contestants}
-    for done in range(repeats):
+    for done in range(effort.repeats):
         for name, run in contestants.items():
-            if done and spent[name] * (done + 1) / done > budget:
+            if done and spent[name] * (done + 1) / done > effort.budget:
                 results[name].append(None)
                 continue
-            progress(f"{name}, round {done + 1} of {repeats}")
+            progress(f"{name}, round {done + 1} of {effort.repeats}")
             start = time.perf_counter()
             results[name].append(run())
             spent[name] += time.perf_counter() - start
     return {name: Result(tuple(values)) for name, values in results.items()}
 
 
-def rounds_on_gpu(work: Callable[[], object], repeats: int, budget: float) -> Result:
+def rounds_on_gpu(work: Callable[[], object], effort: Effort) -> Result:
     """Time runs of one contestant by the GPU's clock, after two that are not counted.
 
     Args:
         work: to be timed; the first run may choose how to do it.
-        repeats: runs, at most.
-        budget: seconds for all of them; one is counted however long it takes.
+        effort: runs at most, and seconds for all; one is counted however long it takes.
     """
     work()
-    runs = min(repeats, int(budget / seconds_on_device(work)))
+    runs = min(effort.repeats, int(effort.budget / seconds_on_device(work)))
     return Result(tuple(seconds_on_device(work) for _ in range(max(1, runs))))
 
 

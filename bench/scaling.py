@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -21,8 +21,6 @@ from znni.core.shapes import Shape5
 from znni.machine.detect import detect_host
 from znni.network.network import Network
 from znni.network.network_file import load_network
-
-Progress = Callable[[str], None]
 
 
 def scaling_command(
@@ -51,11 +49,8 @@ def scaling_command(
     for measured in ceilings:
         typer.echo(measured)
     found = chain(
-        layer_rows(ceilings, layers, only or [], effort, session.progress),
-        *(
-            network_rows(threads, network, patch, ram, effort, session.progress)
-            for network in networks
-        ),
+        layer_rows(ceilings, layers, only or [], effort),
+        *(network_rows(threads, network, patch, ram, effort) for network in networks),
     )
     rows: list[Row] = []
     for row in found:
@@ -69,13 +64,14 @@ def layer_rows(
     layers: list[tuple[Layer, Shape5]],
     only: list[str],
     effort: Effort,
-    progress: Progress = lambda _: None,
 ) -> Iterator[Row]:
     """Yield rows of each layer by each primitive and peer, with the threads of each ceiling."""
     for measured in ceilings:
         machine = detect_host(threads=measured.threads)
         for layer, shape in layers:
-            progress(f"{convolution_of(layer).kernel} on {shape}, {measured.threads} threads")
+            session.progress(
+                f"{convolution_of(layer).kernel} on {shape}, {measured.threads} threads"
+            )
             for row in compare_layer(machine, layer, shape, only, effort, measured):
                 yield {"work": f"{row['kernel']} {row['input']}", **row}
 
@@ -86,7 +82,6 @@ def network_rows(
     patch: int,
     ram: int,
     effort: Effort,
-    progress: Progress = lambda _: None,
 ) -> Iterator[Row]:
     """Yield rows of a network's patch, planned for each number of threads.
 
@@ -97,9 +92,7 @@ def network_rows(
         with Child(PlanPatch, plan.to_json()) as child:
             failed: dict[str, str] = {}
             contestants = {"znni": child.stopwatch(failed, "znni", "seconds")}
-            result = run_rounds(
-                contestants, repeats=effort.repeats, budget=effort.budget, progress=progress
-            )["znni"]
+            result = run_rounds(contestants, effort, progress=session.progress)["znni"]
         row: Row = {"work": network.name, "name": "znni", "threads": count}
         row["patch"] = str(plan.patch)
         if result.ran:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
 
-from bench.ceilings import Ceilings, GpuCeilings, measure_ceilings, measure_gpu_ceilings
-from bench.record import Kind, Limits, Row, save
+from bench.ceilings import AnyCeilings, measure_ceilings, measure_gpu_ceilings
+from bench.record import Kind, Row, save
 from bench.table import table
 from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, Costs, OutputType, memory_size
@@ -20,8 +20,6 @@ from znni.primitives.catalogue import FAMILIES, catalogue
 
 LEAST_BUDGET = 1e-3  # seconds: more than none
 RAM = 16 << 30
-
-AnyCeilings: TypeAlias = Ceilings | GpuCeilings
 
 Device = Annotated[DeviceKind, typer.Option("--device", help="Where layers run.")]
 Kernels = Annotated[list[int], typer.Option("--kernel", min=1, help="Kernel extent; repeatable.")]
@@ -194,7 +192,7 @@ def progress(what: str) -> None:
 
 
 def report_all(
-    kind: Kind, measured: Iterable[list[Row]], ceilings: Sequence[Limits], out: Path | None
+    kind: Kind, measured: Iterable[list[Row]], ceilings: Sequence[AnyCeilings], out: Path | None
 ) -> None:
     """Print the table of each measurement, and save it with those before it."""
     rows: list[Row] = []
@@ -204,7 +202,7 @@ def report_all(
         save_to(out, kind, rows, ceilings)
 
 
-def save_to(out: Path | None, kind: Kind, rows: list[Row], ceilings: Sequence[Limits]) -> None:
+def save_to(out: Path | None, kind: Kind, rows: list[Row], ceilings: Sequence[AnyCeilings]) -> None:
     """Save rows, if a file was given."""
     if out:
         save(out, kind, rows, ceilings)

@@ -13,13 +13,13 @@ ABSENT = "-"
 Forms: TypeAlias = str | tuple[str, ...]
 RATIO = ("{ratio_to_torch:.2f} ({ratio_lowest:.2f} to {ratio_highest:.2f})", "{ratio_to_torch:.2f}")
 
-LAYER_COLUMNS: dict[str, Forms] = {
-    "kernel": "{kernel}",
-    "pool": "{pool}",
-    "maps": "{maps}",
-    "input": "{input}",
-    "name": "{name}",
-}
+
+def as_is(*names: str) -> dict[str, Forms]:
+    """Return columns whose titles are the names of their values, without a format."""
+    return {name: f"{{{name}}}" for name in names}
+
+
+LAYER_COLUMNS = as_is("kernel", "pool", "maps", "input", "name")
 MEMORY_COLUMNS: dict[str, Forms] = {
     "error": "{error:.1e}",
     "peak MiB": "{peak_mib:,.0f}",
@@ -27,11 +27,7 @@ MEMORY_COLUMNS: dict[str, Forms] = {
     "resident MiB": "{resident_mib:,.0f}",
 }
 NETWORK_COLUMNS: dict[str, Forms] = {
-    "network": "{network}",
-    "name": "{name}",
-    "patch": "{patch}",
-    "output": "{output}",
-    "layout": "{layout}",
+    **as_is("network", "name", "patch", "output", "layout"),
     "s": "{seconds:.3f}",
     "first s": "{first_seconds:.2f}",
     "layers s": "{layers_seconds:.3f}",
@@ -63,11 +59,9 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         **MEMORY_COLUMNS,
     },
     "end-to-end": {
-        "network": "{network}",
-        "volume": "{volume}",
+        **as_is("network", "volume"),
         "GPUs": "{gpus}",
-        "patch": "{patch}",
-        "patches": "{patches}",
+        **as_is("patch", "patches"),
         "s": "{seconds:.1f}",
         "first s": "{first_seconds:.1f}",
         "after the last s": "{ending_seconds:.1f}",
@@ -83,9 +77,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "GPU declared GiB": "{gpu_declared_gib:.2f}",
     },
     "gpu-exercise": {
-        "name": "{name}",
-        "layer": "{layer}",
-        "input": "{input}",
+        **as_is("name", "layer", "input"),
         "error": "{error:.1e}",
         "promised": "{promised:.0e}",
         "passed": "{passed}",
@@ -108,9 +100,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         **MEMORY_COLUMNS,
     },
     "handing-out": {
-        "name": "{name}",
-        "threads": "{threads}",
-        "input": "{input}",
+        **as_is("name", "threads", "input"),
         "rounds": "{handed_rounds:,}",
         "tasks": "{handed_tasks:,}",
         "fastest ms": "{fastest_ms:.3f}",
@@ -120,10 +110,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "us a task": "{us_a_task:.1f}",
     },
     "kills": {
-        "network": "{network}",
-        "output": "{output}",
-        "patch": "{patch}",
-        "blocks": "{blocks}",
+        **as_is("network", "output", "patch", "blocks"),
         "s": "{seconds:.2f}",
         "kills": "{kills}",
         "before a block": "{before_first_block}",
@@ -131,10 +118,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "identical outputs": "{identical}",
     },
     "ledger": {
-        "network": "{network}",
-        "output": "{output}",
-        "patch": "{patch}",
-        "blocks": "{blocks}",
+        **as_is("network", "output", "patch", "blocks"),
         "voxels/s": "{voxels_per_s:,.0f}",
         "with s": "{with_seconds:.3f}",
         "without s": "{without_seconds:.3f}",
@@ -146,9 +130,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "share": "{share:.2%}",
     },
     "micro-batches": {
-        "kernel": "{kernel}",
-        "maps": "{maps}",
-        "input": "{input}",
+        **as_is("kernel", "maps", "input"),
         "limit MiB": "{limit_mib:,.0f}",
         "pieces": "{division}",
         "chosen": "{chosen}",
@@ -174,12 +156,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "declared GiB": "{declared_gib:.2f}",
     },
     "profile": {
-        "network": "{network}",
-        "patch": "{patch}",
-        "layer": "{layer}",
-        "primitive": "{primitive}",
-        "input": "{input}",
-        "runs": "{runs}",
+        **as_is("network", "patch", "layer", "primitive", "input", "runs"),
         "s": "{seconds:.3f}",
         "share": "{share:.0%}",
         "predicted s": "{predicted_seconds:.3f}",
@@ -194,9 +171,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "achieved": "{achieved:.0%}",
     },
     "scaling": {
-        "work": "{work}",
-        "name": "{name}",
-        "threads": "{threads}",
+        **as_is("work", "name", "threads"),
         "s": "{seconds:.4f}",
         "voxels/s": "{voxels_per_s:,.0f}",
         "speed-up": "{speedup:.2f}",
@@ -204,11 +179,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "achieved": "{achieved:.0%}",
     },
     "top-plans": {
-        "network": "{network}",
-        "costs": "{costs}",
-        "rank": "{rank}",
-        "patch": "{patch}",
-        "patches": "{patches}",
+        **as_is("network", "costs", "rank", "patch", "patches"),
         "s": "{seconds:.2f}",
         "predicted s": "{predicted_seconds:.2f}",
         "rounds": "{rounds}",
@@ -225,8 +196,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "declared GiB": "{declared_gib:.2f}",
     },
     "search": {
-        "network": "{network}",
-        "processor": "{processor}",
+        **as_is("network", "processor"),
         "layers on": "{device}",
         "threads": "{threads}",
         "limit GiB": "{limit_gib:.2f}",
@@ -238,18 +208,14 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "declared GiB": "{declared_gib:.2f}",
     },
     "machine-plans": {
-        "network": "{network}",
-        "processor": "{processor}",
-        "primitives": "{primitives}",
-        "patch": "{patch}",
+        **as_is("network", "processor", "primitives", "patch"),
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "ZNNi": "{published_voxels_per_s:,.0f}",
         "declared GiB": "{declared_gib:.2f}",
         "layers": "{layers}",
     },
     "strategies": {
-        "network": "{network}",
-        "strategy": "{strategy}",
+        **as_is("network", "strategy"),
         "layers on the host": "{theta}",
         "of these computed on the GPU": "{on_gpu}",
         "patch": "{patch}",
@@ -263,11 +229,9 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "peak there": "{gpu_peak_gib:.2f}",
     },
     "shares": {
-        "network": "{network}",
-        "primitives": "{primitives}",
+        **as_is("network", "primitives"),
         "limit GiB": "{limit_gib:.2f}",
-        "shares": "{shares}",
-        "patch": "{patch}",
+        **as_is("shares", "patch"),
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "joint over it, predicted": "{predicted_gain:.2f}",
         "s": "{seconds:.3f}",
@@ -280,9 +244,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
     "volumes": {
         "format": "{format}",
         "type": "{dtype}",
-        "block": "{block}",
-        "action": "{action}",
-        "name": "{name}",
+        **as_is("block", "action", "name"),
         "s": "{seconds:.4f}",
         "spread": "{spread:.0%}",
         "MB/s": "{mb_per_s:,.0f}",
@@ -290,11 +252,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "x library": "{gain:.2f}",
     },
     "choices": {
-        "kernel": "{kernel}",
-        "pool": "{pool}",
-        "maps": "{maps}",
-        "input": "{input}",
-        "picked": "{picked}",
+        **as_is("kernel", "pool", "maps", "input", "picked"),
         "s": "{picked_seconds:.4f}",
         "predicted s": "{predicted_seconds:.4f}",
         "fastest": "{fastest}",

@@ -8,7 +8,7 @@ costs hold for the time of the calibration.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from math import exp, log, sqrt
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Annotated, Unpack
 import typer
 
 from bench import session
+from bench.ceilings import AnyCeilings
 from bench.child import Child, ChildFailed
 from bench.patches import LONG, PlanPatch, volume_for
 from bench.record import Row
@@ -75,7 +76,7 @@ def top_plans_command(
 
     Is the one chosen the fastest of them, and are predicted times right?
     """
-    ceilings: list[session.AnyCeilings] = []
+    ceilings: list[AnyCeilings] = []
     effort = Effort(repeats, budget)
 
     def compared(path: Path) -> list[Row]:
@@ -89,7 +90,7 @@ def top_plans_command(
             if missing := set(rank) - set(plans):
                 raise InvalidInput(f"--rank {min(missing)}: there are {len(plans)} plans")
             plans = {number: plans[number] for number in sorted({1, *rank})}
-        rows = compare_plans(plans, effort, session.progress)
+        rows = compare_plans(plans, effort)
         session.ceilings_of("cpu", plans[1].machine.host.threads, ceilings)
         return rows
 
@@ -104,9 +105,7 @@ def best_plans(
     return fastest(search(network, volume_for(network, size, patch), **options), count)
 
 
-def compare_plans(
-    plans: Mapping[int, Plan], effort: Effort, progress: Callable[[str], None] = lambda _: None
-) -> list[Row]:
+def compare_plans(plans: Mapping[int, Plan], effort: Effort) -> list[Row]:
     """Return a row for each plan: a warm patch as predicted and measured, and what is lost with it.
 
     All plans are kept ready, each in a process of its own, and take turns. Speeds are those of the
@@ -119,7 +118,6 @@ def compare_plans(
     Args:
         plans: for one output, by rank; the one chosen is 1.
         effort: how long to measure; the budget is per plan.
-        progress: told what is being done.
 
     Raises:
         InvalidInput: together they take more memory than there is.
@@ -147,7 +145,7 @@ def compare_plans(
             if again.call("count"):
                 contestants[CALIBRATION[0]] = again.stopwatch(failed, CALIBRATION[0], "slower")
         for rank, plan in plans.items():
-            progress(f"preparing {names[rank]}")
+            session.progress(f"preparing {names[rank]}")
             try:
                 child = children.enter_context(Child(PlanPatch, plan.to_json()))
                 contestants[names[rank]] = child.stopwatch(failed, names[rank], "seconds")
@@ -157,10 +155,9 @@ def compare_plans(
             contestants[CALIBRATION[1]] = again.stopwatch(failed, CALIBRATION[1], "slower")
         results = run_rounds(
             contestants,
-            repeats=effort.repeats,
-            budget=effort.budget,
+            effort,
             warm=[names[rank] for rank, plan in plans.items() if plan.patch_seconds > LONG],
-            progress=progress,
+            progress=session.progress,
         )
     rows = []
     for rank, plan in plans.items():

@@ -13,7 +13,7 @@ import typer
 
 from bench.peers.whole_windows import Compute, exact_output, peers
 from bench.record import Row
-from bench.rounds import run_rounds, stopwatch
+from bench.rounds import Effort, run_rounds, stopwatch
 from bench.session import (
     AccuracyClass,
     Budget,
@@ -74,7 +74,7 @@ def unets_command(
                 accuracy=accuracy,
             )
         )[0]
-        return _compared(network, plan, size, peer, repeats, budget)
+        return _compared(network, plan, size, peer, Effort(repeats, budget))
 
     report_all("unets", map(measured, net or UNETS), [ceilings], out)
 
@@ -84,8 +84,7 @@ def _compared(
     plan: Plan,
     size: int,
     wanted: list[str] | None,
-    repeats: int,
-    budget: float,
+    effort: Effort,
 ) -> list[Row]:
     """Return a row for our plan, and for each peer."""
     weights = random_weights(network, 0)
@@ -103,13 +102,7 @@ def _compared(
             ready[name] = makers[name]()
         errors = {name: _error(compute(x), exact) for name, compute in ready.items()}
         timed = {name: stopwatch(partial(compute, x)) for name, compute in ready.items()}
-        results = run_rounds(
-            timed,
-            repeats=repeats,
-            budget=budget,
-            warm=ready,
-            progress=progress,
-        )
+        results = run_rounds(timed, effort, warm=ready, progress=progress)
     voxels = exact[0].size
     rows: list[Row] = []
     for name, result in results.items():

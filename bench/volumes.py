@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from bench import session
 from bench.record import Row
-from bench.rounds import Effort, Result, run_rounds
+from bench.rounds import Effort, Result, run_rounds, seconds_of
 from znni.core.options import Compression, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
@@ -79,16 +80,11 @@ def volumes_command(
     """
     where = folder or Path(tempfile.gettempdir())
     effort = Effort(repeats, budget)
-    compared = (
-        compare_formats(dtype, size, where, effort, session.progress)
-        for dtype in get_args(OutputType)
-    )
+    compared = (compare_formats(dtype, size, where, effort) for dtype in get_args(OutputType))
     session.report_all("volumes", compared, [], out)
 
 
-def compare_formats(
-    dtype: OutputType, size: int, folder: Path, effort: Effort, progress: Callable[[str], None]
-) -> list[Row]:
+def compare_formats(dtype: OutputType, size: int, folder: Path, effort: Effort) -> list[Row]:
     """Return rows of all formats for values of one type, and of the floors.
 
     Args:
@@ -96,7 +92,6 @@ def compare_formats(
         size: voxels per axis of a block.
         folder: where the files are made, on the disk that is measured.
         effort: how long to measure.
-        progress: told what comes next.
     """
     block = convert(smooth(size)[np.newaxis], dtype)
     rows = []
@@ -108,8 +103,8 @@ def compare_formats(
             "HDF5, gzip": _of_compressed_hdf5(block, place),
         }
         for name, contestants in groups.items():
-            progress(f"{name}, {dtype}")
-            results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
+            session.progress(f"{name}, {dtype}")
+            results = run_rounds(contestants, effort)
             rows += [_row(one, results, name, dtype, block) for one in results]
     return rows
 
@@ -145,9 +140,9 @@ def _floors(block: NDArray[Any], folder: Path) -> dict[str, Callable[[], float]]
             np.copyto(copy, block)
 
     return {
-        "write: one file": lambda: _seconds(write),
-        "read: one file": lambda: _seconds(read),
-        "copy: memory": lambda: _seconds(copied),
+        "write: one file": partial(seconds_of, write),
+        "read: one file": partial(seconds_of, read),
+        "copy: memory": partial(seconds_of, copied),
     }
 
 
@@ -174,7 +169,7 @@ def _of_format(
 
     def read() -> float:
         volume = open_volume(path)
-        return _seconds(lambda: [volume.read(box) for box in boxes])
+        return seconds_of(lambda: [volume.read(box) for box in boxes])
 
     found = {"write: znni": write, "read: znni": read}
     if stored.ending == ".zarr":
@@ -192,13 +187,13 @@ def _of_compressed_hdf5(block: NDArray[Any], folder: Path) -> dict[str, Callable
 
     def theirs() -> float:
         with h5py.File(path) as file:
-            return _seconds(
+            return seconds_of(
                 lambda: [file["main"][(slice(None), *box.slices)] for _ in range(BLOCKS)]
             )
 
     def ours() -> float:
         volume = open_volume(path)
-        return _seconds(lambda: [volume.read(box) for _ in range(BLOCKS)])
+        return seconds_of(lambda: [volume.read(box) for _ in range(BLOCKS)])
 
     return {"read: znni": ours, "read: h5py": theirs}
 
@@ -226,13 +221,7 @@ def _library_write(path: Path, folder: Path, boxes: list[Box], block: NDArray[An
         for box in boxes:
             array[(slice(None), *box.slices)] = block
 
-    return _seconds(write)
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+    return seconds_of(write)
 
 
 def _row(

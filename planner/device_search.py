@@ -129,7 +129,8 @@ class DeviceSearch:
             slots = self._slots(segments, partition, options, allowed, layers_limit)
             for choice in self._choose(slots, allowed, layers_limit) if slots else []:
                 candidate = Candidate(segments, choice)
-                if (seconds := job_time.seconds(candidate.load)) < limit:
+                seconds = job_time.seconds(candidate.load)
+                if seconds < limit and _has_place(candidate, partition, allowed):
                     best, limit = candidate, seconds
         return best
 
@@ -257,3 +258,14 @@ class DeviceSearch:
             Slot((step,), n, held, part.writes_in_place(step))
             for (step, held), n in zip(part.held_beside(), runs, strict=True)
         ]
+
+
+def _has_place(candidate: Candidate, partition: Partition, allowed: float) -> bool:
+    """Return whether a candidate fits with the gaps that its arrays leave between them.
+
+    The arrays of nested segments leave none.
+    """
+    if partition.storage is None:
+        return True
+    part = DevicePart(candidate.decided, partition.input_shape, storage=partition.storage)
+    return candidate.choice.resident + part.working_peak()[0] <= allowed

@@ -156,5 +156,5 @@ def _measured(
     capacity = max((step.cost.memory.working for step in steps), default=0)
     with Arena(capacity).in_use():
         contestants = {name: stopwatch(partial(run, x)) for name, run in runs.items()}
-        results = run_rounds(contestants, repeats=effort.repeats, budget=effort.budget)
+        results = run_rounds(contestants, effort)
     return {name: result.record() for name, result in results.items()}

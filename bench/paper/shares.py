@@ -7,7 +7,7 @@ within its share, in pieces or whole. They take the arguments of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Annotated
 
@@ -49,7 +49,7 @@ def shares_command(
     among = session.known_families(family)
     effort = Effort(repeats, budget) if measure else None
     compared = (
-        compare_shares(load_network(path), size, limit, among, costs, effort, session.progress)
+        compare_shares(load_network(path), size, limit, among, costs, effort)
         for path, limit in product(net, ram)
     )
     session.report_all("shares", compared, [], out)
@@ -124,7 +124,6 @@ def compare_shares(
     families: Sequence[str],
     costs: Costs,
     effort: Effort | None,
-    progress: Callable[[str], None],
 ) -> list[Row]:
     """Return the fastest plan under a limit for each way to give out memory, and run a patch.
 
@@ -135,18 +134,17 @@ def compare_shares(
         families: of primitives to choose from; none for all.
         costs: costs of the model that predicts times.
         effort: how long to measure; None for predictions alone.
-        progress: told what comes next.
     """
     started = search(network, (size, size, size), ram=ram, device="cpu", costs=costs)
     among = of_families(started, families)
     plans: dict[str, Plan] = {}
     for name, choose in SHARES.items():
-        progress(f"{network.name} in {ram / 2**30:g} GiB, {name}")
+        session.progress(f"{network.name} in {ram / 2**30:g} GiB, {name}")
         try:
             plans[name] = among.choosing(choose).fastest()[0]
         except DoesNotFit:
-            progress(f"{name}: nothing fits")
-    measured = _measured(plans, effort, progress) if effort else {}
+            session.progress(f"{name}: nothing fits")
+    measured = _measured(plans, effort) if effort else {}
     rows = []
     for name in SHARES:
         row: Row = {
@@ -175,18 +173,15 @@ def _outcome(plan: Plan, joint: Plan) -> Row:
     }
 
 
-def _measured(
-    plans: dict[str, Plan], effort: Effort, progress: Callable[[str], None]
-) -> dict[str, Row]:
+def _measured(plans: dict[str, Plan], effort: Effort) -> dict[str, Row]:
     """Time a patch of each plan, in turns, warm unless it is long. Equal plans run once."""
     contestants = {plan: PlanPatch(plan.to_json()) for plan in dict.fromkeys(plans.values())}
     names = {plan: name for name, plan in reversed(plans.items())}
     results = run_rounds(
         {names[plan]: patch.seconds for plan, patch in contestants.items()},
-        repeats=effort.repeats,
-        budget=effort.budget,
+        effort,
         warm=[names[plan] for plan in contestants if plan.patch_seconds > LONG],
-        progress=progress,
+        progress=session.progress,
     )
     rows = {}
     for name, plan in plans.items():

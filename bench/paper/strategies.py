@@ -141,7 +141,7 @@ def run_strategies_command(
         for made in (load(path, "strategies") for path in planned)
         for row in made.rows
     ]
-    found = ([row] for row in run_planned(rows, each, seconds, session.progress))
+    found = ([row] for row in run_planned(rows, each, seconds))
     session.report_all("strategies", found, [], out)
 
 
@@ -198,22 +198,19 @@ def compare_strategies(
     return rows
 
 
-def run_planned(
-    rows: Sequence[Row], each: float, seconds: float, progress: Callable[[str], None]
-) -> Iterator[Row]:
+def run_planned(rows: Sequence[Row], each: float, seconds: float) -> Iterator[Row]:
     """Yield rows with what some patches of their plans took, without the plans.
 
     Args:
         rows: from ``compare_strategies``.
         each: seconds after which no more patches of a plan are begun, except the first two.
         seconds: time after which no more plans are begun.
-        progress: told what is run next.
     """
     until = perf_counter() + seconds
     for planned in rows:
         row = {name: value for name, value in planned.items() if name != PLAN}
         if PLAN in planned:
-            progress(f"{row['network']}, {row['strategy']}")
+            session.progress(f"{row['network']}, {row['strategy']}")
             row |= _measured(Plan.from_json(planned[PLAN]), each, until)
         yield row
 

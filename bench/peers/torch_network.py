@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ from torch.nn import functional
 
 from bench.accuracy import CORNER, Corners, OnDevice, corners, patch_input
 from bench.peers.torch_settings import PARTS, WHOLE
+from bench.rounds import seconds_of
 from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import Conv, Layer
+from znni.network.layers import Conv, DenseLayer
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
 
@@ -63,7 +65,7 @@ class Piece:
         run: the computation, of an input of any number of items and planes.
     """
 
-    layer: Layer
+    layer: DenseLayer
     shape: Shape5
     planes: int
     stride: int
@@ -96,12 +98,12 @@ class Piece:
         items, planes = self.part(flops)
         x = empty((items, self.shape.f, planes * self.stride + self.reach, *self.shape[3:]))
         x.fill_(0.5)
-        taken = [_seconds(self.run, x) for _ in range(1 + repeats)]
+        taken = [seconds_of(partial(self.run, x)) for _ in range(1 + repeats)]
         scale = self.runs * self.shape.n / items * self.planes / planes
         return statistics.median(taken[1:]) * scale
 
 
-def layer_flops(layer: Layer, shape: Shape5, out: Vec3) -> float:
+def layer_flops(layer: DenseLayer, shape: Shape5, out: Vec3) -> float:
     """Return the operations of a direct convolution to ``out`` voxels, or a pool's equivalent."""
     if isinstance(layer, Conv):
         taps = layer.in_features * layer.kernel.volume
@@ -225,7 +227,7 @@ class TorchNetwork(ABC):
         """Return the output (f', z, y, x) of an image (f, z, y, x) by plain pooling."""
         with torch.inference_mode():
             y = self.tensor(x[np.newaxis])
-            for layer in self.network.layers:
+            for layer in self.network.dense_layers:
                 if isinstance(layer, Conv):
                     y = self.convolve(layer, y)
                 else:
@@ -248,9 +250,3 @@ class TorchNetwork(ABC):
         """Compute a convolution with bias and activation."""
         y = functional.conv3d(x, *self.parameters[layer.name], dilation=tuple(dilation))
         return functional.relu_(y) if layer.activation == "relu" else y
-
-
-def _seconds(function: Callable[[Any], Any], x: Any) -> float:
-    start = time.perf_counter()
-    function(x)
-    return time.perf_counter() - start

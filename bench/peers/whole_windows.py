@@ -64,7 +64,8 @@ def _torch(
     torch.set_num_threads(threads)
     dtype = torch.float32 if kind == "fp32" else torch.bfloat16
     memory_format = getattr(torch, layout)
-    module: Any = TorchGraph(network, weights, dtype).eval().to(memory_format=memory_format)
+    module: Any = TorchGraph(network, weights, dtype).eval()
+    module.to(memory_format=memory_format)
     if compiled:
         module = torch.compile(module)
 

@@ -44,6 +44,7 @@ share of the measured time. Errors are relative to float64.
 PLACE = re.compile(r"\{\{ (table|record): ([\w.-]+) \}\}")
 
 Records = Mapping[str, Record]
+Line = dict[str, str]  # cells of a table by their titles
 
 
 def with_tables(text: str, records: Records) -> str:
@@ -99,22 +100,15 @@ def readme_table(records: Records) -> str:
         cpu = _by_name(records["networks-2-cores.json"].rows, network)
         gpu = _by_name(records[f"gpu-networks-{network}.json"].rows, network)
         lines.append(
-            [
-                network,
-                f"{_millions(cpu['znni'])}",
-                _beside(cpu["torch_fp32"], cpu["znni"], _millions),
-                f"{_millions(gpu['znni'])}",
-                _beside(gpu["torch_tf32_fused"], gpu["znni"], _millions),
-            ]
+            {
+                "network": network,
+                "2 CPU cores: znni": _millions(cpu["znni"]),
+                "PyTorch float32": _beside(cpu["torch_fp32"], cpu["znni"], _millions),
+                "NVIDIA H200: znni": _millions(gpu["znni"]),
+                "PyTorch tf32": _beside(gpu["torch_tf32_fused"], gpu["znni"], _millions),
+            }
         )
-    titles = [
-        "network",
-        "2 CPU cores: znni",
-        "PyTorch float32",
-        "NVIDIA H200: znni",
-        "PyTorch tf32",
-    ]
-    return _markdown(titles, lines)
+    return _markdown(lines)
 
 
 def cpu_networks(records: Records) -> str:
@@ -125,22 +119,16 @@ def cpu_networks(records: Records) -> str:
         rows = _by_name(records[name].rows, network)
         ours = rows["znni"]
         lines.append(
-            [
-                network,
-                str(ours["patch"]),
-                _rate(ours),
-                f"{ours['predicted_voxels_per_s']:,.0f}",
-                f"{ours['error']:.0e}",
-                f"{ours['peak_gib']:.1f} GiB",
-                *(
-                    _beside(rows[peer], ours, _rate)
-                    for peer in ("torch_fp32", "torch_bf16", "dilated_fp32", "monai_fp32")
-                ),
-            ]
+            _about_network(ours)
+            | {
+                "memory": f"{ours['peak_gib']:.1f} GiB",
+                "PyTorch float32": _beside(rows["torch_fp32"], ours),
+                "PyTorch bfloat16": _beside(rows["torch_bf16"], ours),
+                "dilated float32": _beside(rows["dilated_fp32"], ours),
+                "MONAI float32": _beside(rows["monai_fp32"], ours),
+            }
         )
-    titles = ["network", "patch", "znni", "predicted", "error", "memory"]
-    titles += ["PyTorch float32", "PyTorch bfloat16", "dilated float32", "MONAI float32"]
-    return f"{_markdown(titles, lines)}\n\n{caption(records, [name])}"
+    return _captioned(records, [name], lines)
 
 
 def gpu_networks(records: Records) -> str:
@@ -151,64 +139,67 @@ def gpu_networks(records: Records) -> str:
         "n726": "gpu-networks-bf16-n726.json",
         "n926": "gpu-networks-bf16-n926.json",
     }
+    names = [f"gpu-networks-{network}.json" for network in NETWORKS]
     lines = []
-    for network in NETWORKS:
-        rows = _by_name(records[f"gpu-networks-{network}.json"].rows, network)
+    for name, network in zip(names, NETWORKS, strict=True):
+        rows = _by_name(records[name].rows, network)
         bf16 = _by_name(records[half[network]].rows, network)["torch_bf16_fused"]
         ours = rows["znni"]
         lines.append(
-            [
-                network,
-                str(ours["patch"]),
-                _rate(ours),
-                f"{ours['predicted_voxels_per_s']:,.0f}",
-                f"{ours['error']:.0e}",
-                f"{ours['declared_gib']:.1f} GiB",
-                _beside(rows["torch_tf32_fused"], ours, _rate),
-                _beside(bf16, ours, _rate),
-            ]
+            _about_network(ours)
+            | {
+                "memory declared": f"{ours['declared_gib']:.1f} GiB",
+                "PyTorch tf32": _beside(rows["torch_tf32_fused"], ours),
+                "PyTorch bfloat16": _beside(bf16, ours),
+            }
         )
-    titles = ["network", "patch", "znni", "predicted", "error", "memory declared"]
-    titles += ["PyTorch tf32", "PyTorch bfloat16"]
-    names = [f"gpu-networks-{network}.json" for network in NETWORKS]
-    names += [name for name in half.values() if name not in names]
-    return f"{_markdown(titles, lines)}\n\n{caption(records, names)}"
+    return _captioned(records, dict.fromkeys([*names, *half.values()]), lines)
+
+
+def _about_network(ours: Row) -> Line:
+    """Return the columns that our rows have on a CPU and on a GPU."""
+    return {
+        "network": str(ours["network"]),
+        "patch": str(ours["patch"]),
+        "znni": _rate(ours),
+        "predicted": f"{ours['predicted_voxels_per_s']:,.0f}",
+        "error": f"{ours['error']:.0e}",
+    }
 
 
 def cpu_layers(records: Records) -> str:
     """Return the fastest primitive on a CPU for layers of 80 maps, beside PyTorch."""
-    names = [f"layers-batch-{batch}.json" for batch in (1, 8, 64)]
+    inputs = {1: "1 input of 64^3", 8: "8 of 48^3", 64: "64 of 32^3"}
+    names = {f"layers-batch-{batch}.json": title for batch, title in inputs.items()}
     lines = []
     for kernel in (2, 3, 5, 7, 9):
-        cells = [f"{kernel}^3"]
-        for name in names:
+        line = {"kernel": f"{kernel}^3"}
+        for name, title in names.items():
             rows = _of_kernel(records[name].rows, kernel)
             ours = _fastest(rows, 2e-5)
-            cells.append(f"{_thousands(ours)} ({_same(ours)}, {_gain(ours, _torch(rows, 'bf16'))})")
-        rows = _of_kernel(records[names[-1]].rows, kernel)
-        ours = _fastest(rows, 1e-2)
-        cells.append(f"{_thousands(ours)} ({_same(ours)})")
-        lines.append(cells)
-    titles = ["kernel", "1 input of 64^3", "8 of 48^3", "64 of 32^3"]
-    titles += ["64 of 32^3, `--accuracy bfloat16`"]
-    return f"{_markdown(titles, lines)}\n\n{caption(records, names)}"
+            gain = _gain(ours, max(_of_torch(rows, "bf16"), key=_speed))
+            line[title] = f"{_thousands(ours)} ({_same(ours)}, {gain})"
+        ours = _fastest(rows, 1e-2)  # of the largest batch
+        line["64 of 32^3, `--accuracy bfloat16`"] = f"{_thousands(ours)} ({_same(ours)})"
+        lines.append(line)
+    return _captioned(records, names, lines)
 
 
 def cpu_scaling(records: Records) -> str:
     """Return voxels per second by the number of threads."""
     names = ["scaling-n337-16-cores.json", "scaling-n537-16-cores.json"]
-    counts = (1, 2, 4, 8, 16)
     lines = []
     for name in names:
         rows = {row["threads"]: row for row in records[name].rows}
-        cells = [str(records[name].rows[0]["work"]), str(records[name].rows[0]["patch"])]
-        for count in counts:
+        first = records[name].rows[0]
+        line = {"network": str(first["work"]), "patch": str(first["patch"])}
+        for count in (1, 2, 4, 8, 16):
             row = rows.get(count)
             speedup = f" ({_times(row['speedup'])})" if row and count > 1 else ""
-            cells.append(f"{_rate(row)}{speedup}" if row else "")
-        lines.append(cells)
-    titles = ["network", "patch", "1 thread", *(f"{count} threads" for count in counts[1:])]
-    return f"{_markdown(titles, lines)}\n\n{caption(records, names)}"
+            title = f"{count} threads" if count > 1 else "1 thread"
+            line[title] = f"{_rate(row)}{speedup}" if row else ""
+        lines.append(line)
+    return _captioned(records, names, lines)
 
 
 def gpu_layers(records: Records) -> str:
@@ -217,56 +208,50 @@ def gpu_layers(records: Records) -> str:
     lines = []
     for name in names:
         rows = records[name].rows
-        ours = min(
-            (row for row in rows if not str(row["name"]).startswith("torch")),
-            key=lambda row: float(row["ns_per_voxel"]),
-        )
-        peers = []
-        for kind in ("tf32", "bf16"):
-            peer = min(
-                float(row["ns_per_voxel"])
-                for row in rows
-                if str(row["name"]).startswith(f"torch_{kind}")
-            )
-            peers.append(f"{peer:.3g} ({peer / ours['ns_per_voxel']:.2g}x)")
-        numbers = [f"{ours['ns_per_voxel']:.2f}", f"{ours['error']:.0e}"]
-        cells = [str(ours["kernel"]), str(ours["name"]), *numbers, f"{ours['traffic_ns']:.2f}"]
-        lines.append([*cells, *peers])
-    titles = ["kernel", "primitive", "ns a voxel", "error", "bytes alone, ns"]
-    titles += ["PyTorch tf32", "PyTorch bfloat16"]
-    return f"{_markdown(titles, lines)}\n\n{caption(records, names)}"
+        ours = min(_ours(rows), key=_nanoseconds)
+        line = {
+            "kernel": str(ours["kernel"]),
+            "primitive": str(ours["name"]),
+            "ns a voxel": f"{ours['ns_per_voxel']:.2f}",
+            "error": f"{ours['error']:.0e}",
+            "bytes alone, ns": f"{ours['traffic_ns']:.2f}",
+        }
+        for title, kind in (("PyTorch tf32", "tf32"), ("PyTorch bfloat16", "bf16")):
+            peer = min(map(_nanoseconds, _of_torch(rows, kind)))
+            line[title] = f"{peer:.3g} ({peer / ours['ns_per_voxel']:.2g}x)"
+        lines.append(line)
+    return _captioned(records, names, lines)
 
 
 def gpu_runs(records: Records) -> str:
     """Return whole runs over volumes on one and several GPUs."""
     name = "end-to-end-h200-x4.json"
     lines = [
-        [
-            str(row["network"]),
-            str(row["volume"]),
-            str(row["gpus"]),
-            f"{row['seconds']:.1f} s",
-            _rate(row),
-            f"{row['later_voxels_per_s']:,.0f}",
-        ]
+        {
+            "network": str(row["network"]),
+            "volume": str(row["volume"]),
+            "GPUs": str(row["gpus"]),
+            "whole run": f"{row['seconds']:.1f} s",
+            "voxels/s of the whole run": _rate(row),
+            "voxels/s after the first patch": f"{row['later_voxels_per_s']:,.0f}",
+        }
         for row in records[name].rows
     ]
-    titles = ["network", "volume", "GPUs", "whole run", "voxels/s of the whole run"]
-    titles += ["voxels/s after the first patch"]
-    return f"{_markdown(titles, lines)}\n\n{caption(records, [name])}"
+    return _captioned(records, [name], lines)
 
 
 def gpu_predictions(records: Records) -> str:
     """Return whole patches on a GPU, measured and predicted by two models."""
     name = "predicted-h200.json"
+    keys = ("seconds", "predicted_seconds", "built_in_seconds")
+    titles = ("measured", "calibrated", "built-in")
     lines = []
     for network in NETWORKS:
         (row,) = (r for r in records[name].rows if (r["network"], r["layer"]) == (network, "all"))
         voxels = prod(int(extent) for extent in str(row["patch"]).split("x"))
-        quantities = ("seconds", "predicted_seconds", "built_in_seconds")
-        lines.append([network, *(f"{voxels / row[name] / 1e6:.1f}" for name in quantities)])
-    titles = ["network", "measured", "calibrated", "built-in"]
-    return f"{_markdown(titles, lines)}\n\n{caption(records, [name])}"
+        rates = [f"{voxels / row[key] / 1e6:.1f}" for key in keys]
+        lines.append({"network": network, **dict(zip(titles, rates, strict=True))})
+    return _captioned(records, [name], lines)
 
 
 def strategies(records: Records) -> str:
@@ -284,23 +269,21 @@ def strategies(records: Records) -> str:
         }
         for limit in limits:
             alone = _taken(found[kinds[0], None]) if limit == limits[0] else ""
-            taken = [_taken(found[kind, limit]) for kind in kinds[1:]]
-            lines.append([network, f"{limit:.0f} GiB", alone, *taken])
+            taken = {kind: _taken(found[kind, limit]) for kind in kinds[1:]}
+            about = {"network": network, "GPU memory": f"{limit:.0f} GiB", kinds[0]: alone}
+            lines.append(about | taken)
         first = {kind: row for (kind, _), row in found.items()}
-        paper = (f"{first[kind]['published_voxels_per_s'] / 1e6:.2f}" for kind in kinds)
-        lines.append([f"{network}, ZNNi", "12 GB", *paper])
-    return f"{_markdown(['network', 'GPU memory', *kinds], lines)}\n\n{caption(records, names)}"
+        paper = {kind: f"{first[kind]['published_voxels_per_s'] / 1e6:.2f}" for kind in kinds}
+        lines.append({"network": f"{network}, ZNNi", "GPU memory": "12 GB", **paper})
+    return _captioned(records, names, lines)
 
 
 def _taken(row: Row) -> str:
     """Return a strategy's rate in millions, with the GiB that it took of GPU and host."""
-    gpu = f"{row['gpu_peak_gib']:.1f} + " if row.get("gpu_peak_gib") else ""
-    millions = row["voxels_per_s"] / 1e6
-    return (
-        f"{millions:.1f} ({gpu}{row['peak_gib']:.0f})"
-        if gpu
-        else (f"{millions:.2f} ({row['peak_gib']:.0f})")
-    )
+    millions, host = row["voxels_per_s"] / 1e6, f"{row['peak_gib']:.0f}"
+    if row.get("gpu_peak_gib"):
+        return f"{millions:.1f} ({row['gpu_peak_gib']:.1f} + {host})"
+    return f"{millions:.2f} ({host})"
 
 
 TABLES: dict[str, Callable[[Records], str]] = {
@@ -325,15 +308,24 @@ def _of_kernel(rows: Iterable[Row], kernel: int) -> list[Row]:
     return [row for row in rows if row["kernel"] == wanted and row.get("voxels_per_s")]
 
 
+def _ours(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if not str(row["name"]).startswith("torch")]
+
+
+def _of_torch(rows: Iterable[Row], kind: str) -> list[Row]:
+    return [row for row in rows if str(row["name"]).startswith(f"torch_{kind}")]
+
+
+def _speed(row: Row) -> float:
+    return float(row["voxels_per_s"])
+
+
+def _nanoseconds(row: Row) -> float:
+    return float(row["ns_per_voxel"])
+
+
 def _fastest(rows: Iterable[Row], error: float) -> Row:
-    ours = [row for row in rows if not str(row["name"]).startswith("torch")]
-    allowed = (row for row in ours if float(row["accuracy"]) <= error)
-    return max(allowed, key=lambda row: float(row["voxels_per_s"]))
-
-
-def _torch(rows: Iterable[Row], kind: str) -> Row:
-    peers = (row for row in rows if str(row["name"]).startswith(f"torch_{kind}"))
-    return max(peers, key=lambda row: float(row["voxels_per_s"]))
+    return max((row for row in _ours(rows) if float(row["accuracy"]) <= error), key=_speed)
 
 
 def _rate(row: Row) -> str:
@@ -362,10 +354,15 @@ def _times(gain: float) -> str:
     return f"{gain:.0f}x" if gain >= 10 else f"{gain:.1f}x"
 
 
-def _beside(peer: Row, ours: Row, form: Callable[[Row], str]) -> str:
+def _beside(peer: Row, ours: Row, form: Callable[[Row], str] = _rate) -> str:
     return f"{form(peer)} ({_gain(ours, peer)})"
 
 
-def _markdown(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rule = ["---"] * len(titles)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [titles, rule, *lines])
+def _captioned(records: Records, names: Iterable[str], lines: Sequence[Line]) -> str:
+    return f"{_markdown(lines)}\n\n{caption(records, names)}"
+
+
+def _markdown(lines: Sequence[Line]) -> str:
+    """Return a table of lines that have the same titles."""
+    cells = [lines[0], ["---"] * len(lines[0]), *(line.values() for line in lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

@@ -33,7 +33,7 @@ def runs_of(net: str) -> Runs:
 
 
 def test_a_run_is_seen_while_it_goes_on(small_case: Path) -> None:
-    ((row,),) = time_runs(runs_of("tiny.yaml"), small_case, 60, lambda _: None)
+    ((row,),) = time_runs(runs_of("tiny.yaml"), small_case, 60)
     assert row["network"] == "tiny"
     assert row["patches"] > 2
     assert 0 < row["building_seconds"] < row["first_seconds"] < row["seconds"]
@@ -70,9 +70,9 @@ def test_what_came_after_the_first_block() -> None:
 
 
 def test_runs_that_give_nothing_say_why(small_case: Path) -> None:
-    rows = [row for (row,) in time_runs(runs_of("none.yaml"), small_case, 60, lambda _: None)]
+    rows = [row for (row,) in time_runs(runs_of("none.yaml"), small_case, 60)]
     assert [row["skipped"] for row in rows] == ["the run failed"]
-    rows = [row for (row,) in time_runs(runs_of("tiny.yaml"), small_case, 0.0, lambda _: None)]
+    rows = [row for (row,) in time_runs(runs_of("tiny.yaml"), small_case, 0.0)]
     assert [row["skipped"] for row in rows] == ["no time was left"]
     row = time_run(["sleep", "60"], small_case / "out.h5", 0.1)
     assert row["skipped"] == "the run was ended after 0 s"

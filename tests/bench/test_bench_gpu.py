@@ -93,10 +93,10 @@ def test_runs_are_as_many_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) 
     taken = iter([2.0, *range(1, 10)])
     monkeypatch.setattr(rounds, "seconds_on_device", lambda _: float(next(taken)))
     calls: list[int] = []
-    assert rounds.rounds_on_gpu(lambda: calls.append(1), 5, budget=7).by_round == (1, 2, 3)
+    assert rounds.rounds_on_gpu(lambda: calls.append(1), Effort(5, 7)).by_round == (1, 2, 3)
     assert calls == [1]
-    assert rounds.rounds_on_gpu(lambda: None, 5, budget=1).by_round == (5,)
-    assert rounds.rounds_on_gpu(lambda: None, 2, budget=99).by_round == (7, 8)
+    assert rounds.rounds_on_gpu(lambda: None, Effort(5, 1)).by_round == (5,)
+    assert rounds.rounds_on_gpu(lambda: None, Effort(2, 99)).by_round == (7, 8)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_rows_hold_what_a_gpu_would_measure(
 
         in_use = staticmethod(nullcontext)
 
-    def a_second(work: Callable[[], object], repeats: int, _budget: float) -> Result:
+    def a_second(work: Callable[[], object], effort: Effort) -> Result:
         work()
-        return Result((1.0,) * repeats)
+        return Result((1.0,) * effort.repeats)
 
     def on_host(*arguments: object) -> TorchLayer:
         name, operation, weights, x, device, proposals = arguments

@@ -108,13 +108,13 @@ def test_plans_of_strategies_are_run_where_there_is_time() -> None:
     plan = plan_for(NETWORK, 0, 20, device="cpu", ram=1 << 30, threads=1)
     planned = {"network": "tiny", "strategy": "CPU-only", "plan": plan.to_json()}
     none = {"network": "tiny", "strategy": "GPU-only", "skipped": "no GPU"}
-    row, skipped = run_planned([planned, none], 0.0, 60.0, lambda _: None)
+    row, skipped = run_planned([planned, none], 0.0, 60.0)
     assert row["patches"] == 2
     assert row["voxels_per_s"] == pytest.approx(plan.patch.volume / row["seconds"])
     assert 0 < row["peak_gib"] < 8
     assert "plan" not in row
     assert skipped == none
-    (late,) = run_planned([planned], 0.0, -1.0, lambda _: None)
+    (late,) = run_planned([planned], 0.0, -1.0)
     assert late["skipped"] == "no time was left"
 
 
@@ -130,14 +130,14 @@ def test_rows_of_strategies_say_how_their_plans_are_made_again(tmp_path: Path) -
 
 def test_shares_are_predicted_and_measured() -> None:
     family = "FFT of whole images"
-    rows = compare_shares(NETWORK, 32, 1 << 30, [family], "built-in", QUICK, lambda _: None)
+    rows = compare_shares(NETWORK, 32, 1 << 30, [family], "built-in", QUICK)
     assert [row["shares"] for row in rows] == ["joint", "equal", "first come"]
     for row in rows:
         assert row["primitives"] == family
         assert row["predicted_gain"] >= 1
         assert row["seconds"] > 0
     assert rows[0]["gain"] == 1
-    without = compare_shares(NETWORK, 32, 1 << 30, [], "built-in", None, lambda _: None)
+    without = compare_shares(NETWORK, 32, 1 << 30, [], "built-in", None)
     assert not any("seconds" in row for row in without)
 
 

@@ -13,7 +13,7 @@ from quick_benchmarks import CEILINGS
 
 from bench.ceilings import Floor, measure_ceilings
 from bench.child import Child, ChildFailed
-from bench.rounds import Result, run_rounds, speedups
+from bench.rounds import Effort, Result, run_rounds, speedups
 from znni.plans.cost import Cost, Memory
 
 
@@ -35,16 +35,14 @@ def test_rounds_are_interleaved_and_the_warm_up_does_not_count() -> None:
 
         return run
 
-    results = run_rounds(
-        {"a": contestant("a"), "b": contestant("b")}, repeats=2, budget=9.0, warm=["b"]
-    )
+    results = run_rounds({"a": contestant("a"), "b": contestant("b")}, Effort(2, 9.0), warm=["b"])
     assert calls == ["a", "a", "b", "a", "b"]
     assert results["a"].by_round == (1.0, 2.0)
     assert results["b"].by_round == (0.0, 1.0)
 
 
 def test_who_has_used_up_its_budget_sits_out_but_is_measured_once() -> None:
-    results = run_rounds({"a": clock(0, 1, 1, 1)}, repeats=3, budget=-1.0)
+    results = run_rounds({"a": clock(0, 1, 1, 1)}, Effort(3, -1.0))
     assert results["a"].by_round == (1, None, None)
     assert results["a"].timing.seconds == (1,)
 

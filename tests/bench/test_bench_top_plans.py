@@ -121,11 +121,12 @@ def test_patches_of_many_seconds_are_not_warmed_up(
     plans: dict[int, Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    compare_plans({1: plans[1]}, QUICK, told.append)
+    monkeypatch.setattr("bench.session.progress", told.append)
+    compare_plans({1: plans[1]}, QUICK)
     assert "plan 1, warm-up" in told
     monkeypatch.setattr(bench.top_plans, "LONG", 0.0)
     told.clear()
-    (row,) = compare_plans({1: plans[1]}, QUICK, told.append)
+    (row,) = compare_plans({1: plans[1]}, QUICK)
     assert "plan 1, warm-up" not in told
     assert row["rounds"] == QUICK.repeats
 

@@ -15,7 +15,7 @@ from bench.volumes import FORMATS, compare_formats, smooth
 
 
 def test_every_format_is_measured_beside_its_library_and_the_floors(tmp_path: Path) -> None:
-    rows = compare_formats("uint8", 32, tmp_path, QUICK, lambda _: None)
+    rows = compare_formats("uint8", 32, tmp_path, QUICK)
     assert all(row["seconds"] > 0 and row["mb_per_s"] > 0 for row in rows)
     assert {row["format"] for row in rows} == {"floor", "HDF5, gzip", *(f.name for f in FORMATS)}
     compared = [row for row in rows if "gain" in row]

@@ -17,6 +17,7 @@ from znni.importing.graph import Operation, in_order
 from znni.importing.steps import Affine, Convolution, MaxPooling, Nonlinearity, Step
 from znni.network.layers import Activation, Conv, Pool
 from znni.network.network import InputScaling
+from znni.network.weights import ConvWeights
 from znni.primitives import reference
 
 
@@ -28,7 +29,7 @@ def directly(steps: list[Step], x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
             case Convolution():
                 out, taken, *kernel = step.weight.shape
                 layer = Conv("conv", taken, out, Vec3(*kernel), "identity")
-                weights: Any = type("Weights", (), {"weight": step.weight, "bias": step.bias})
+                weights = ConvWeights(step.weight, step.bias)
                 value = reference.convolution(value, layer, weights)
             case MaxPooling():
                 value = reference.pooling(value, Pool("pool", step.window))
@@ -64,7 +65,8 @@ def chains(draw: st.DrawFn) -> list[Step]:
                 window = draw(st.sampled_from([Vec3(1, 2, 1), Vec3(2, 1, 1), Vec3(1, 1, 2)]))
                 steps.append(MaxPooling("pool", window))
             case _:
-                steps.append(Nonlinearity("act", draw(st.sampled_from(get_args(Activation)))))
+                kinds = sorted({*get_args(Activation)} - {"prelu"})  # a step has no slopes
+                steps.append(Nonlinearity("act", draw(st.sampled_from(kinds))))
     return steps
 
 

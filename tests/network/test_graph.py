@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,26 +10,11 @@ from random_networks import networks
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.network.layers import Conv, Pool
+from znni.network.geometry import block_geometry, context, over
+from znni.network.layers import Add, Conv, Pool
 from znni.network.network import INPUT, Network, Node
 
-ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
-
-
-@dataclass(frozen=True)
-class Sum:
-    """A join, which network files do not have yet."""
-
-    name: str
-    arity: ClassVar[int] = 2
-    stride: Vec3 = ONE
-
-    def maps_from(self, first: int, second: int) -> int:
-        assert first == second
-        return first
-
-    def needs(self, region: Box, stride: Vec3) -> Box:  # noqa: ARG002 - the same for any
-        return region
+ZERO = Vec3(0, 0, 0)
 
 
 def conv(name: str, maps: int, kernel: int) -> Conv:
@@ -39,12 +23,11 @@ def conv(name: str, maps: int, kernel: int) -> Conv:
 
 def with_a_skip() -> Network:
     """Return a network that crops a convolution's output and adds it to a later value."""
-    join: Any = Sum("join")
     nodes = (
         Node(conv("first", 1, 2), (INPUT,)),
         Node(conv("deep", 2, 3), ("first",)),
         Node(conv("deeper", 2, 4), ("deep",)),
-        Node(join, ("deeper", "first")),
+        Node(Add("join"), ("deeper", "first")),
         Node(conv("last", 2, 1), ("join",)),
     )
     return Network("skip", 1, nodes, "last")
@@ -62,12 +45,15 @@ def test_a_value_is_alive_until_its_last_use() -> None:
 
 
 def test_a_value_is_known_where_any_of_its_uses_needs_it() -> None:
-    regions = with_a_skip().regions(Vec3(5, 6, 7))
+    network = over(with_a_skip(), Vec3(40, 40, 40))
+    geometry = block_geometry(network, Vec3(5, 6, 7))
+    stored = {name: frame.stored for name, frame in geometry.frames.items()}
     block = Box(ZERO, Vec3(5, 6, 7))
-    assert regions["last"] == regions["join"] == regions["deeper"] == block
-    assert regions["deep"] == Box(ZERO, Vec3(8, 9, 10))
-    assert regions["first"] == Box(ZERO, Vec3(10, 11, 12)), "the skip needs less"
-    assert with_a_skip().field_of_view == Vec3(7, 7, 7)
+    assert stored["last"] == stored["join"] == stored["deeper"] == block
+    assert geometry.reads["join"] == (block, block.shifted(Vec3(2, 2, 2))), "cropped to the centre"
+    assert stored["deep"] == Box(ZERO, Vec3(8, 9, 10))
+    assert stored["first"] == Box(ZERO, Vec3(10, 11, 12)), "the skip needs less"
+    assert context(network) == Vec3(6, 6, 6)
 
 
 def test_pooled_values_lie_strides_apart() -> None:
@@ -102,7 +88,7 @@ def test_joined_values_have_one_stride() -> None:
     deeper = Node(conv("deeper", 2, 4), ("pool",))
     nodes = (*network.nodes[:2], pooled, deeper, *network.nodes[3:])
     with pytest.raises(InvalidInput, match=r"join joins 'deeper' \(2x2x2\) and 'first' \(1x1x1\)"):
-        replace(network, nodes=nodes).strides  # noqa: B018 - it raises
+        replace(network, nodes=nodes)
 
 
 @pytest.mark.parametrize(

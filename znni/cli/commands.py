@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,10 +15,6 @@ from znni.cli.plan import plan
 from znni.cli.verify import verify
 from znni.cli.view import view
 from znni.core.options import Calibrated
-from znni.core.text import counted
-
-if TYPE_CHECKING:
-    from znni.network.network import Network
 
 app = typer.Typer(
     name="znni",
@@ -92,9 +88,10 @@ def info(
 ) -> None:
     """Describe a network or a volume."""
     if Path(file).suffix in (".yaml", ".yml"):
+        from znni.network.description import describe
         from znni.network.network_file import load_network
 
-        typer.echo(_describe(load_network(file)))
+        typer.echo(describe(load_network(file)))
     else:
         from znni.volumes.locate import describe_volume
 
@@ -104,20 +101,3 @@ def info(
 app.command("import")(import_network)
 app.command()(verify)
 app.command()(view)
-
-
-def _describe(network: Network) -> str:
-    from znni.network.layers import Conv
-
-    lines = [str(network)]
-    for layer in network.layers:
-        if isinstance(layer, Conv):
-            maps = f"{layer.in_features} -> {counted(layer.out_features, 'map')}"
-            what = f"conv {layer.kernel}, {maps}, {layer.activation}"
-        else:
-            what = f"max-pool {layer.window}"
-        lines.append(f"  {layer.name:<8} {what}")
-    scaling = network.scaling
-    lines.append(f"  input    value * {scaling.scale:g} + {scaling.offset:g}")
-    lines.append(f"  weights  {network.weights or 'none named'}")
-    return "\n".join(lines)

@@ -119,20 +119,21 @@ class Planned:
     micro_batches: MicroBatchesChoice = "power-of-two"
 
 
-def planned(before: str) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's ``**options`` by the options of ``Planned``.
+def planned(before: str, declared: type = Planned) -> Callable[[Command], Command]:
+    """Return a decorator that replaces a command's ``**options`` by the options of a dataclass.
 
     They become part of the command's signature, from which typer reads its options.
 
     Args:
         before: the command's parameter that they are placed before.
+        declared: the dataclass, whose fields are declared as options.
     """
 
     def with_them(command: Command) -> Command:
         own = signature(command, eval_str=True)
         parameters = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
         place = list(own.parameters).index(before)
-        parameters[place:place] = signature(Planned, eval_str=True).parameters.values()
+        parameters[place:place] = signature(declared, eval_str=True).parameters.values()
         command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return command
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from znni import __version__
 from znni.core.errors import InvalidInput, option
 from znni.importing.chain import Chain
-from znni.network.layers import Conv, Layer
+from znni.network.layers import Conv, DenseLayer
 from znni.network.network import InputScaling
 from znni.network.network_file import load_network
 from znni.network.weights import KINDS
@@ -94,7 +94,7 @@ def _lines(chain: Chain, weights: str, source: str) -> Iterator[str]:
     yield f"weights: {_text(weights)}"
     yield "layers:"
     count = Counter[str]()
-    for layer, origin in zip(network.layers, chain.origins, strict=True):
+    for layer, origin in zip(network.dense_layers, chain.origins, strict=True):
         kind, entry = _entry(layer)
         count[kind] += 1
         lead = "  - "
@@ -104,7 +104,7 @@ def _lines(chain: Chain, weights: str, source: str) -> Iterator[str]:
         yield f"{lead}{kind}: {entry}  # {_printable(origin)}"
 
 
-def _entry(layer: Layer) -> tuple[str, str]:
+def _entry(layer: DenseLayer) -> tuple[str, str]:
     """Return the kind of a layer and its fields, as written in the file."""
     if isinstance(layer, Conv):
         kernel = list(layer.kernel)

@@ -95,7 +95,7 @@ def fill(arrays: Arrays, like: Network | None, *, ordered: bool) -> Found:
     sources = iter(order)
     steps: list[Step] = []
     notes: list[str] = []
-    for layer in like.layers:
+    for layer in like.dense_layers:
         if not isinstance(layer, Conv):
             steps.append(MaxPooling("pooling of the network file", layer.window, layer.name))
             continue

@@ -202,14 +202,9 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
         computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
         frames[node.name] = Frame(stored.hull(computed), computed)
         taken = node.layer.reads(computed)
-        read = []
-        for name, crop in zip(node.inputs, _crops(node, sizes), strict=True):
-            box = taken.shifted(crop)
-            if node.layer.sees_edges:
-                box = _clipped(box, sizes[name], uncut)
-            read.append(box)
+        reads[node.name] = tuple(taken.shifted(crop) for crop in _crops(node, sizes))
+        for name, box in zip(node.inputs, reads[node.name], strict=True):
             needed[name] = needed[name].hull(box) if name in needed else box
-        reads[node.name] = tuple(read)
     frames[INPUT] = Frame(needed[INPUT], needed[INPUT])
     return BlockGeometry(frames, reads, sizes)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, PlainValidator, model_validator
 
 from znni.core.shapes import Vec3
 from znni.core.yaml_file import LARGEST, Count, Entry, is_count
@@ -38,8 +38,8 @@ WINDOWS = (
 )
 
 
-def _is_index(value: object) -> bool:
-    return value == 0 if not is_count(value) else True
+def _is_margin(value: object) -> bool:
+    return is_count(value) or (value == 0 and type(value) is int)
 
 
 def _three(value: object) -> Sequence[Any]:
@@ -57,7 +57,7 @@ def extents(value: object) -> Vec3:
 def _margins(value: object) -> Vec3:
     """Return three extents of 0 or more."""
     three = _three(value)
-    if len(three) != 3 or not all(map(_is_index, three)) or True in three or False in three:
+    if len(three) != 3 or not all(map(_is_margin, three)):
         raise ValueError(f"give an integer from 0 to {LARGEST}, or three of them as [z, y, x]")
     return Vec3(*map(int, three))
 
@@ -91,18 +91,28 @@ Sides = Annotated[Padding | Literal["valid", "same"], BeforeValidator(_padding)]
 Finite = Annotated[float, BeforeValidator(finite)]
 
 
-class _LeakyEntry(Entry):
-    leaky_relu: Finite
+class Activated(NamedTuple):
+    """An activation, and the slope of ``leaky_relu`` for negative values."""
+
+    activation: Activation
+    slope: float = LEAKY_SLOPE
 
 
-ActivationEntry: TypeAlias = Activation | _LeakyEntry
+IDENTITY = Activated("identity")
 
 
-def _activation(entry: ActivationEntry) -> tuple[Activation, float]:
-    """Return the name of an activation and the slope for negative values."""
-    if isinstance(entry, _LeakyEntry):
-        return "leaky_relu", entry.leaky_relu
-    return entry, LEAKY_SLOPE
+def _activated(value: object) -> Activated:
+    """Return an activation from ``relu`` or ``{leaky_relu: 0.2}``."""
+    for known in get_args(Activation):
+        if value == known:
+            return Activated(known)
+    if isinstance(value, Mapping) and list(value) == ["leaky_relu"]:
+        return Activated("leaky_relu", finite(value["leaky_relu"]))
+    known = ", ".join(get_args(Activation))
+    raise ValueError(f"choose one of {known}, or {{leaky_relu: SLOPE}}")
+
+
+ActivationEntry = Annotated[Activated, PlainValidator(_activated)]
 
 
 def _named_activation(layer: Conv | ConvTranspose | Affine | Add | Multiply) -> dict[str, Any]:
@@ -137,11 +147,11 @@ class ConvEntry(LayerKind):
     padding: Sides = "valid"
     dilation: Extents = Vec3(1, 1, 1)
     groups: Count = 1
-    activation: ActivationEntry = "identity"
+    activation: ActivationEntry = IDENTITY
 
     def layer(self, name: str, maps: Sequence[int]) -> Conv:
         """Return the convolution."""
-        activation, slope = _activation(self.activation)
+        activation, slope = self.activation
         return Conv(
             name, maps[0], self.features, self.kernel, activation, self.stride, self.dilation,
             self.groups, self._zeros, slope,
@@ -171,11 +181,11 @@ class ConvTransposeEntry(LayerKind):
     stride: Extents
     padding: Margins = ZERO
     output_padding: Margins = ZERO
-    activation: ActivationEntry = "identity"
+    activation: ActivationEntry = IDENTITY
 
     def layer(self, name: str, maps: Sequence[int]) -> ConvTranspose:
         """Return the transposed convolution."""
-        activation, slope = _activation(self.activation)
+        activation, slope = self.activation
         return ConvTranspose(
             name, maps[0], self.features, self.kernel, activation, self.stride, self.padding,
             self.padding - self.output_padding, slope,
@@ -218,11 +228,11 @@ class UpsampleEntry(LayerKind):
 class AffineEntry(LayerKind):
     """A factor and a shift for each map."""
 
-    activation: ActivationEntry = "identity"
+    activation: ActivationEntry = IDENTITY
 
     def layer(self, name: str, maps: Sequence[int]) -> Affine:
         """Return the layer."""
-        return Affine(name, maps[0], *_activation(self.activation))
+        return Affine(name, maps[0], *self.activation)
 
 
 class ConcatEntry(LayerKind):
@@ -236,22 +246,22 @@ class ConcatEntry(LayerKind):
 class AddEntry(LayerKind):
     """The sum of two layers."""
 
-    activation: ActivationEntry = "identity"
+    activation: ActivationEntry = IDENTITY
 
     def layer(self, name: str, maps: Sequence[int]) -> Add:  # noqa: ARG002
         """Return the join."""
-        return Add(name, *_activation(self.activation))
+        return Add(name, *self.activation)
 
 
 class MultiplyEntry(LayerKind):
     """The product of two layers, the second of which may have one map."""
 
-    activation: ActivationEntry = "identity"
+    activation: ActivationEntry = IDENTITY
 
     def layer(self, name: str, maps: Sequence[int]) -> Multiply:
         """Return the join."""
         is_gate = len(maps) == 2 and maps[1] == 1 < maps[0]
-        return Multiply(name, *_activation(self.activation), is_gate)
+        return Multiply(name, *self.activation, is_gate)
 
 
 class WindowEntry(LayerKind):

@@ -23,6 +23,7 @@ __all__ = [
     "Concat",
     "Conv",
     "ConvTranspose",
+    "DenseLayer",
     "Join",
     "Layer",
     "Multiply",
@@ -39,6 +40,9 @@ Join: TypeAlias = Concat | Add | Multiply
 
 # Layers with weights.
 Weighted: TypeAlias = Conv | ConvTranspose | Affine
+
+# Layers of which some can be slid over every voxel: the kinds of dense networks.
+DenseLayer: TypeAlias = Conv | Pool
 
 Layer: TypeAlias = Conv | ConvTranspose | Pool | Upsample | Affine | Concat | Add | Multiply
 

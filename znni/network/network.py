@@ -21,6 +21,7 @@ from znni.network.layers import (
     Affine,
     Conv,
     ConvTranspose,
+    DenseLayer,
     Layer,
     Multiply,
     Pool,
@@ -154,6 +155,18 @@ class Network:
         Otherwise the network is slid over the volume, and gives its output for every voxel.
         """
         return not all(isinstance(layer, Conv | Pool) and layer.is_dense for layer in self.layers)
+
+    @cached_property
+    def dense_layers(self) -> tuple[DenseLayer, ...]:
+        """The layers of a dense network, in the order of the nodes.
+
+        Raises:
+            ValueError: the network is exact.
+        """
+        found = tuple(layer for layer in self.layers if isinstance(layer, DenseLayer))
+        if self.is_exact:
+            raise ValueError(f"network {self.name} is exact; its layers cannot be slid")
+        return found
 
     @cached_property
     def operations(self) -> dict[str, tuple[Layer, int]]:

@@ -154,7 +154,7 @@ class Segment:
         """Return where in its stored input the segment starts, for an offset of each plain pool."""
         start, stride, remaining = Vec3(0, 0, 0), Vec3(1, 1, 1), iter(chosen)
         for step in self.steps:
-            if step.pool:
+            if step.pool and not self.is_exact:
                 if step.pools_plainly:
                     start += stride * next(remaining)
                 stride *= step.pool.window

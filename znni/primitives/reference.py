@@ -239,7 +239,7 @@ def _finished(
     """Return values after a layer's activation."""
     found = weights.layers.get(layer.name)
     slope = layer.slope if found is None or found.slope is None else found.slope
-    return activation(y[None], layer.activation, slope)[0]
+    return np.asarray(activation(y[None], layer.activation, slope)[0])
 
 
 def _padded(

@@ -28,6 +28,12 @@ def numba_kernel(function: Callable[..., None]) -> Callable[..., None]:
     return decorate(function)
 
 
+@njit(nogil=True, cache=True, inline="always")
+def larger(a, b):  # type: ignore[no-untyped-def]
+    """Return the larger of two numbers, or NaN if either is NaN."""
+    return a if a >= b or a != a else b  # noqa: PLR0124 - only a NaN differs from itself
+
+
 class FlatView(NamedTuple):
     """A strided view as flat memory and strides.
 

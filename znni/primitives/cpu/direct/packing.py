@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv
+from znni.primitives.cpu.common.numba_kernel import numba_kernel
 
 
 class Axis(NamedTuple):
@@ -79,3 +80,36 @@ class Packing(NamedTuple):
             for j, (x_phase, x) in enumerate(self.x.taps):
                 offsets[:, :, i, j] = index[:, :, y_phase, x_phase, y, x]
         return offsets.ravel()
+
+
+@numba_kernel
+def pack_map(  # type: ignore[no-untyped-def]
+    memory, start, strides, shape, corner, steps, planes, phases, rows, height, pitch, packed,
+):  # fmt: skip
+    """Copy the rows of a map under a band end to end, by phase, from ``corner`` (f, z, y).
+
+    Each phase takes ``height`` rows of ``pitch``, of which ``rows`` are needed. Others, and samples
+    beyond the input, keep their old values.
+    """
+    step = steps[2]
+    to = 0
+    for z in range(planes):
+        plane = start + corner[0] * strides[1] + (corner[1] * steps[0] + z * steps[3]) * strides[2]
+        for first_y in phases[0]:
+            last_row = (shape[3] - 1 - first_y) // steps[1] - corner[2]
+            for first_x in phases[1]:
+                width = min(pitch, (shape[4] - 1 - first_x) // step + 1)
+                for y in range(min(rows, last_row + 1)):
+                    row = (corner[2] + y) * steps[1] + first_y
+                    source = memory[plane + row * strides[3] + first_x :]
+                    target = packed[to + y * pitch :]
+                    if step == 1:
+                        for x in range(width):
+                            target[x] = source[x]
+                    elif step == 2:
+                        for x in range(width):
+                            target[x] = source[2 * x]
+                    else:
+                        for x in range(width):
+                            target[x] = source[step * x]
+                to += height * pitch

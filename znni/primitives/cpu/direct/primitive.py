@@ -37,7 +37,7 @@ from znni.primitives.cpu.common.streaming import (
     stream,
 )
 from znni.primitives.cpu.common.workers import share_count, workers
-from znni.primitives.cpu.direct.packing import Packing
+from znni.primitives.cpu.direct.packing import Packing, pack_map
 from znni.primitives.cpu.direct.register_tile import add_tile, registers, tile_width
 
 # Bytes of a band's sums, which stay in the second-level cache. They are the sums of one register
@@ -204,39 +204,6 @@ def _tile_weights(weight: Float32, groups: int, blocking: Blocking) -> Float32:
 
 
 @numba_kernel
-def _pack(  # type: ignore[no-untyped-def]
-    memory, start, strides, shape, corner, steps, planes, phases, rows, height, pitch, packed,
-):  # fmt: skip
-    """Copy the rows of a map under a band end to end, by phase, from ``corner`` (f, z, y).
-
-    Each phase takes ``height`` rows of ``pitch``, of which ``rows`` are needed. Others, and samples
-    beyond the input, keep their old values.
-    """
-    step = steps[2]
-    to = 0
-    for z in range(planes):
-        plane = start + corner[0] * strides[1] + (corner[1] * steps[0] + z * steps[3]) * strides[2]
-        for first_y in phases[0]:
-            last_row = (shape[3] - 1 - first_y) // steps[1] - corner[2]
-            for first_x in phases[1]:
-                width = min(pitch, (shape[4] - 1 - first_x) // step + 1)
-                for y in range(min(rows, last_row + 1)):
-                    row = (corner[2] + y) * steps[1] + first_y
-                    source = memory[plane + row * strides[3] + first_x :]
-                    target = packed[to + y * pitch :]
-                    if step == 1:
-                        for x in range(width):
-                            target[x] = source[x]
-                    elif step == 2:
-                        for x in range(width):
-                            target[x] = source[2 * x]
-                    else:
-                        for x in range(width):
-                            target[x] = source[step * x]
-                to += height * pitch
-
-
-@numba_kernel
 def _finish(  # type: ignore[no-untyped-def]
     sums, pitch, rows, width, bias, slope, code, finished, memory, start, row_stride
 ):
@@ -292,7 +259,7 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                 last = first + count == in_maps
                 for f in range(count):
                     corner = (group * in_maps + first + f, top, left)
-                    _pack(
+                    pack_map(
                         memory, start + n * strides[0], strides, shape, corner, steps, kernel[0],
                         phases, band_rows + height - rows, height, pitch, packed[f * map_floats :],
                     )  # fmt: skip

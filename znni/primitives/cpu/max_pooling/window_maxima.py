@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
+from znni.primitives.cpu.common.numba_kernel import flat_view, larger, numba_kernel, output_view
 from znni.primitives.cpu.common.streaming import (
     LINE,
     fetch_to_read,
@@ -85,11 +85,6 @@ def window_maxima(
     pool.for_each(task, pool.shares(planes, x.nbytes // TASK_BYTES))
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _larger(a, b):  # type: ignore[no-untyped-def]
-    return a if a >= b or a != a else b  # noqa: PLR0124 - only a NaN differs from itself
-
-
 @numba_kernel
 def _slide(source, at, step, extent, target, size):  # type: ignore[no-untyped-def]
     """Set ``target[i]`` to the maximum of ``extent`` elements, ``step`` apart, from ``at + i``."""
@@ -100,11 +95,11 @@ def _slide(source, at, step, extent, target, size):  # type: ignore[no-untyped-d
         return
     second = source[at + step :]
     for i in range(size):
-        target[i] = _larger(first[i], second[i])
+        target[i] = larger(first[i], second[i])
     for d in range(2, extent):
         other = source[at + d * step :]
         for i in range(size):
-            target[i] = _larger(target[i], other[i])
+            target[i] = larger(target[i], other[i])
 
 
 @intrinsic(prefer_literal=True)
@@ -184,18 +179,17 @@ def _plane_kernel(across: int) -> Callable[..., None]:
                     oy, ox = divmod(o, counts[2])
                     for y in range(out_y):
                         for i in range(0, share, LINE):
-                            fetch_to_read(memory, ahead + i)
+                            fetch_to_read(memory, ahead + i)  # type: ignore[call-arg]
                         ahead += share
                         row = (y * window[1] + oy) * width + ox
                         for x in range(0, out_x, VECTOR):
                             # Values beyond a row's end are overwritten by the next row.
-                            _strided_maxima(
-                                across, over_zy, row + x * across, result, y * out_x + x
-                            )
+                            left = row + x * across
+                            _strided_maxima(across, over_zy, left, result, y * out_x + x)  # type: ignore[call-arg]
                     for y in range(rows):
                         made, at_row = result[y * length :], to + y * to_strides[3]
                         if streamed:
-                            stream(made, flat, at_row, length)
+                            stream(made, flat, at_row, length)  # type: ignore[call-arg]
                         else:
                             target = flat[at_row:]
                             for i in range(length):

@@ -1,0 +1,93 @@
+"""Networks as text: one line for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from znni.core.shapes import Vec3
+from znni.core.text import counted
+from znni.network.layers import (
+    LEAKY_SLOPE,
+    NO_PADDING,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Padding,
+    Pool,
+    Upsample,
+)
+from znni.network.network import INPUT, Network, Node
+
+ONE = Vec3(1, 1, 1)
+
+
+def describe(network: Network) -> str:
+    """Return the layers of a network, its input's scaling and its weights file, line by line."""
+    lines = [str(network)]
+    width = max(8, *(len(node.name) for node in network.nodes))
+    before = INPUT
+    for node in network.nodes:
+        taken = () if node.inputs == (before,) else (_origin(node),)
+        what = ", ".join((*_parts(node.layer, network.maps), *taken))
+        lines.append(f"  {node.name:<{width}} {what}")
+        before = node.name
+    scaling = network.scaling
+    lines.append(f"  {'input':<{width}} value * {scaling.scale:g} + {scaling.offset:g}")
+    lines.append(f"  {'weights':<{width}} {network.weights or 'none named'}")
+    return "\n".join(lines)
+
+
+def _origin(node: Node) -> str:
+    return f"of {' and '.join(name or 'the input' for name in node.inputs)}"
+
+
+def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
+    """Yield what a layer is, and each number that is not the usual one."""
+    made = counted(maps[layer.name], "map")
+    match layer:
+        case Conv():
+            yield f"conv {layer.kernel}"
+            yield f"{layer.in_features} -> {made}"
+            yield from _unless("stride", layer.stride, ONE)
+            yield from _unless("dilation", layer.dilation, ONE)
+            yield from _unless("groups", layer.groups, 1)
+            yield from _padded(layer.padding)
+        case ConvTranspose():
+            yield f"transposed conv {layer.kernel}"
+            yield f"{layer.in_features} -> {made}"
+            yield f"stride {layer.stride}"
+            yield from _padded(Padding(layer.padding, layer.padding_after))
+        case Pool():
+            yield f"{layer.reduce}-pool {layer.window}"
+            yield from _unless("stride", layer.stride, layer.window)
+            yield from _padded(layer.padding)
+        case Upsample():
+            yield f"{layer.mode} upsampling {layer.factor}"
+        case Affine():
+            yield f"factor and shift of {made}"
+        case Multiply(is_gate=True):
+            yield f"multiply {made} by a gate"
+        case _:
+            yield f"{layer.kind} to {made}" if isinstance(layer, Concat) else f"{layer.kind} {made}"
+    match layer:
+        case Pool() | Upsample() | Concat():
+            return
+        case _ if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
+            yield f"leaky_relu {layer.slope:g}"
+        case _:
+            yield layer.activation
+
+
+def _unless(name: str, value: object, usual: object) -> Iterator[str]:
+    if value != usual:
+        yield f"{name} {value}"
+
+
+def _padded(padding: Padding) -> Iterator[str]:
+    if padding.before != padding.after:
+        yield f"padding {padding.before} before and {padding.after} after"
+    else:
+        yield from _unless("padding", padding.before, NO_PADDING.before)

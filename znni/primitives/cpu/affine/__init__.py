@@ -1,0 +1,1 @@
+"""A factor, a shift and an activation for each map."""

@@ -1,0 +1,1 @@
+"""Layers that join several values voxel by voxel."""

@@ -1,0 +1,162 @@
+"""Sums, products and concatenations of values.
+
+The output of a sum or a product may be the memory of its first input. An input of a concatenation
+that already lies in its place is not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from znni.core.shapes import Shape5
+from znni.machine.arena import new_output
+from znni.machine.machine import Device
+from znni.network.layers import Add, Concat, Multiply, Operation
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import Run, applied_to
+from znni.primitives.cpu.common import rows
+from znni.primitives.cpu.common.activation import (
+    FUSED_BY_ROW,
+    Finish,
+    row_finish,
+    softmax_over_maps,
+    with_activation,
+)
+from znni.primitives.cpu.common.rows import RowPass
+from znni.primitives.cpu.common.streaming import bytes_to_write
+from znni.primitives.cpu.common.workers import workers
+
+
+NOTHING = np.empty(0, np.float32)
+NO_FINISH = Finish(NOTHING, NOTHING, 0)
+
+
+@dataclass(frozen=True)
+class Concatenation:
+    """The maps of several values one after the other, on the CPU."""
+
+    device: Device
+    name: str = "concatenation"
+    accuracy: float = 0.0
+    version = 1
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the joined shape for a concatenation."""
+        return shape if isinstance(layer, Concat) else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: a copy of all inputs."""
+        _, out = applied_to(Concat, self, layer, shape)
+        return Cost(
+            flops=float(out.elements),
+            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
+            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=0),
+            efficiency=rows.EFFICIENCY,
+            handed=rows.handed_out(out, self.device.threads),
+        )
+
+    def build(
+        self,
+        layer: Operation,
+        shape: Shape5,
+        weights: ConvWeights | None,  # noqa: ARG002 - a join has none
+    ) -> Run:
+        """Return the run; nothing needs to be prepared."""
+        _, out = applied_to(Concat, self, layer, shape)
+        pool = workers(self.device.threads)
+
+        def run(*inputs: Float32) -> Float32:
+            y = new_output(out)
+            copies = list(_copies(inputs, y))
+
+            def task(_worker: int, part: slice) -> None:
+                for first, copy in copies:
+                    start, stop = part.start - first, part.stop - first
+                    some = slice(max(start, 0), min(stop, copy.y.size))
+                    if some.start < some.stop:
+                        copy.make(some, NOTHING)
+
+            pool.for_each(task, pool.shares(y.size, rows.most_tasks(out)))
+            return y
+
+        return run
+
+
+def _copies(inputs: tuple[Float32, ...], y: Float32) -> Iterator[tuple[int, RowPass]]:
+    """Yield the copies of each input's images, with the number of the output's values before."""
+    values = y[0, 0].size
+    for n in range(len(y)):
+        first_map = 0
+        for x in inputs:
+            place = y[n : n + 1, first_map : first_map + x.shape[1]]
+            image = x[n : n + 1]
+            if place.ctypes.data != image.ctypes.data:
+                copy = RowPass(rows.COPY, place, (image, image), NOTHING, NO_FINISH)
+                yield (n * y.shape[1] + first_map) * values, copy
+            first_map += x.shape[1]
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """Sums or products of two values, with an activation, on the CPU."""
+
+    device: Device
+    name: str
+    kind: type[Add] | type[Multiply]
+    code: int
+    accuracy: float = 1e-6
+    version = 1
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the shape of the first input, if both inputs together have ``shape``."""
+        if not isinstance(layer, self.kind):
+            return None
+        gate = isinstance(layer, Multiply) and layer.is_gate
+        maps, rest = (shape.f - 1, 0) if gate else divmod(shape.f, 2)
+        return shape._replace(f=maps) if maps and not rest else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: an operation for each value, and one pass over each array."""
+        join, out = applied_to(self.kind, self, layer, shape)
+        threads = self.device.threads
+        cost = Cost(
+            flops=float(out.elements),
+            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
+            memory=Memory.beside(shape.nbytes + out.nbytes, workspace=rows.piece_bytes(threads)),
+            efficiency=rows.EFFICIENCY,
+            handed=rows.handed_out(out, threads),
+        )
+        return with_activation(cost, join.activation, out, FUSED_BY_ROW, threads)
+
+    def build(
+        self,
+        layer: Operation,
+        shape: Shape5,
+        weights: ConvWeights | None,  # noqa: ARG002 - a join has none
+    ) -> Run:
+        """Return the run; nothing needs to be prepared."""
+        join, out = applied_to(self.kind, self, layer, shape)
+        pool, finish = workers(self.device.threads), row_finish(join, out.f)
+
+        def run(first: Float32, second: Float32) -> Float32:
+            y = new_output(out)
+            inputs = first, np.broadcast_to(second, out)
+            RowPass(self.code, y, inputs, finish.bias, finish).run(pool)
+            if join.activation == "softmax":
+                softmax_over_maps(y, pool)
+            return y
+
+        return run
+
+
+def primitives(device: Device) -> tuple[Concatenation | Elementwise, ...]:
+    """Return concatenation, addition and multiplication."""
+    return (
+        Concatenation(device),
+        Elementwise(device, "addition", Add, rows.ADD),
+        Elementwise(device, "multiplication", Multiply, rows.MULTIPLY),
+    )

@@ -1,0 +1,1 @@
+"""Transposed convolution: one small convolution for each phase of the output."""

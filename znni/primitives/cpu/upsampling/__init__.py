@@ -1,0 +1,1 @@
+"""Upsampling by whole factors."""

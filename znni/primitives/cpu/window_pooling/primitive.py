@@ -1,0 +1,105 @@
+"""Pooling that cannot be slid over every voxel: averages, other strides, and padded maxima."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.machine.arena import new_output, workspace
+from znni.machine.machine import Device
+from znni.network.layers import Operation, Pool
+from znni.network.weights import ConvWeights, Float32
+from znni.plans.cost import Cost, HandedOut, Memory
+from znni.plans.primitive import Run, applied_to
+from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
+from znni.primitives.cpu.common.rows import EFFICIENCY, PIECE
+from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed
+from znni.primitives.cpu.common.workers import share_count, workers
+from znni.primitives.cpu.window_pooling.windows import pool_planes
+
+# Fewest bytes of input in a task: enough to hide the cost of handing it out.
+TASK_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True)
+class WindowPooling:
+    """Maxima and averages of windows on the CPU.
+
+    A maximum ignores samples beyond the volume. If a window has none within it, its maximum is
+    minus infinity. If a window contains a NaN, its maximum is NaN.
+    """
+
+    device: Device
+    name: str = "window_pooling"
+    accuracy: float = 1e-6
+    version = 1
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the output's shape for a pooling that is not dense and whose window fits."""
+        if not isinstance(layer, Pool) or layer.is_dense or layer != layer.local:
+            return None
+        if not layer.window.within(shape.size):
+            return None
+        return Shape5.of(shape.n, shape.f, layer.local_size(shape.size))
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: an operation for each row and sample of each window, and the traffic."""
+        pool, out = applied_to(Pool, self, layer, shape)
+        threads = self.device.threads
+        rows = float(out.n * out.f * out.z * out.y)
+        each = pool.window.z * pool.window.y * shape.x + pool.window.x * out.x
+        return Cost(
+            flops=rows * each,
+            bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
+            memory=Memory.beside(
+                shape.nbytes + out.nbytes, workspace=4 * threads * _row_floats(shape, out)
+            ),
+            efficiency=EFFICIENCY,
+            handed=HandedOut(1, share_count(threads, out.n * out.f * out.z, _most_tasks(shape))),
+        )
+
+    def build(
+        self,
+        layer: Operation,
+        shape: Shape5,
+        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
+    ) -> Run:
+        """Return the run; nothing needs to be prepared."""
+        pool, out = applied_to(Pool, self, layer, shape)
+        threads = workers(self.device.threads)
+        parts = list(threads.shares(out.n * out.f * out.z, _most_tasks(shape)))
+        window, stride = tuple(pool.window), tuple(pool.stride)
+        is_max = pool.reduce == "max"
+
+        def run(x: Float32, inside: Box = Box(Vec3(0, 0, 0), shape.size)) -> Float32:
+            y = new_output(out)
+            rows = workspace((threads.threads, _row_floats(shape, out)), np.float32)
+            source, target, streamed = flat_view(x), output_view(y), is_streamed(out.nbytes)
+            within = (*inside.start, *inside.stop)
+
+            def task(worker: int, part: slice) -> None:
+                pool_planes(
+                    *source, *target, tuple(out), shape.x, window, stride, within, is_max,
+                    part.start, part.stop, rows[worker], streamed,
+                )  # fmt: skip
+
+            threads.for_each(task, parts)
+            return y
+
+        return run
+
+
+def _most_tasks(shape: Shape5) -> int:
+    return shape.nbytes // TASK_BYTES
+
+
+def _row_floats(shape: Shape5, out: Shape5) -> int:
+    """Return the floats of a worker's rows: a reduced one of the input, and some of the output."""
+    return shape.x + out.x * max(1, PIECE // out.x)
+
+
+def primitives(device: Device) -> tuple[WindowPooling, ...]:
+    """Return the pooling."""
+    return (WindowPooling(device),)
