@@ -234,13 +234,17 @@ def _sum(call: Call, first: Any, second: Any, factor: float, other_factor: objec
         shift = other * checks.per_map(origin, second, call.tracer.values[read].maps)
         call.tracer.scaled(origin, read, call.result, scale=factor, shift=shift)
         return
-    pair = []
-    for name, by in ((read, factor), (second.name, other)):
-        if by != 1:
-            name, unscaled = call.tracer.fresh(), name
-            call.tracer.scaled(origin, unscaled, name, scale=by)
-        pair.append(name)
+    pair = [_times(call, read, factor), _times(call, second.name, other)]
     call.tracer.added(origin, pair, call.result)
+
+
+def _times(call: Call, name: str, factor: float) -> str:
+    """Return the name of a value times a factor."""
+    if factor == 1:
+        return name
+    scaled = call.tracer.fresh()
+    call.tracer.scaled(call.origin, name, scaled, scale=factor)
+    return scaled
 
 
 def multiplication(call: Call) -> None:
@@ -274,9 +278,7 @@ def negation(call: Call) -> None:
 def nearest(call: Call) -> None:
     """Read ``upsample_nearest3d``, which is the same for both ways of rounding."""
     factors, size = _resizing(call)
-    call.tracer.resized(
-        call.origin, call.read, call.result, "nearest", factors=factors, size=size
-    )
+    call.tracer.resized(call.origin, call.read, call.result, "nearest", factors=factors, size=size)
 
 
 def trilinear(call: Call) -> None:

@@ -33,11 +33,10 @@ from znni.importing.steps import (
     ZeroPadding,
 )
 from znni.network.convolutions import ZERO
-from znni.network.layers import Add, Concat, Conv, Layer, Multiply, Padding, Pool, Upsample
+from znni.network.layers import Concat, Layer, Padding, Pool, Upsample
 from znni.network.network import INPUT, InputScaling, Network, Node
+from znni.network.network_file import OUTPUTS
 from znni.network.weights import ConvWeights, Float32, Weights, checked_weights
-
-OUTPUTS = "outputs"  # name of the layer that joins several outputs
 
 
 @dataclass(frozen=True)
@@ -260,9 +259,7 @@ class _Folding:
     def _cropped(self, step: Cropping, before: _Value) -> _Value:
         self._unpadded(step.origin, before)
         if earlier := before.crop:
-            step = Cropping(
-                step.origin, earlier.before + step.before, earlier.after + step.after
-            )
+            step = Cropping(step.origin, earlier.before + step.before, earlier.after + step.after)
         return replace(before, crop=step)
 
     def _padded(self, step: ZeroPadding, before: _Value) -> _Value:
@@ -418,8 +415,8 @@ def _named(
         layer = _activated(replace(layer, name=called[id(made)]), made.activation)
         inputs = tuple(INPUT if read is None else called[id(read)] for read in made.inputs)
         nodes.append(Node(layer, inputs))
-        if weights := _weights(made):
-            arrays[layer.name] = weights
+        if own := _weights(made):
+            arrays[layer.name] = own
     network = Network(name, in_features, tuple(nodes), nodes[-1].name, scaling)
     weights = checked_weights(Weights(arrays, source), network)
     origins = tuple(", ".join(dict.fromkeys(made.origins)) for made in folded)

@@ -41,11 +41,14 @@ WINDOWED: Mapping[str, str] = {
     "Attention": checks.ATTENTION,
 }
 # What may be computed from constants and extents, by onnx's own evaluator.
-COMPUTED = frozenset(
-    "Abs Add Cast Ceil Concat Constant ConstantOfShape Div Equal Expand Floor Gather Greater Identity "
-    "Less Max Min Mod Mul Neg Not Range Reshape Round Shape Size Slice Split Sqrt Squeeze Sub "
-    "Transpose Unsqueeze Where".split()
-)
+# fmt: off
+COMPUTED = frozenset((
+    "Abs", "Add", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
+    "Expand", "Floor", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg",
+    "Not", "Range", "Reshape", "Round", "Shape", "Size", "Slice", "Split", "Sqrt", "Squeeze",
+    "Sub", "Transpose", "Unsqueeze", "Where",
+))
+# fmt: on
 LARGEST_COMPUTED = 2**26  # values of such an array
 
 
@@ -181,7 +184,9 @@ class _Reading:
         if kind == "Shape" and isinstance(call.input(0), Value):
             axes = np.array([1, call.maps, *call.size], np.int64)
             self._values[call.result] = axes[call.attribute("start", 0) : call.attribute("end")]
-        elif kind in COMPUTED and all(given is None or isinstance(given, np.ndarray) for given in inputs):
+        elif kind in COMPUTED and all(
+            given is None or isinstance(given, np.ndarray) for given in inputs
+        ):
             self._values.update(zip(node.output, self._computed(origin, node, inputs), strict=True))
         elif (reader := OPERATORS.get(kind)) is None:
             checks.unknown(origin)
@@ -195,9 +200,7 @@ class _Reading:
             partial = reader(call)
             self._values.update((name, partial or Value(name)) for name in results)
 
-    def _computed(
-        self, origin: str, node: Any, inputs: Sequence[Any]
-    ) -> list[NDArray[np.generic]]:
+    def _computed(self, origin: str, node: Any, inputs: Sequence[Any]) -> list[NDArray[np.generic]]:
         """Return what a node computes from constants."""
         from onnx.reference import ReferenceEvaluator
 
@@ -211,6 +214,10 @@ class _Reading:
         except Exception as error:  # onnx's evaluator raises any kind
             problem = str(error).split("\n")[0] or type(error).__name__
             checks.refuse(origin, f"cannot be computed: {problem}; export it again")
+
+
+def _is_constant(given: object) -> bool:
+    return given is None or isinstance(given, np.ndarray)
 
 
 def _made_size(kind: str, inputs: Sequence[NDArray[np.generic] | None]) -> float:

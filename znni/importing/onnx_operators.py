@@ -17,7 +17,7 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.steps import Affine, Nonlinearity, Operation
 from znni.importing.tracing import END, Tracer
-from znni.network.layers import Activation, Padding
+from znni.network.layers import Activation
 
 TRAINING = "is in training mode; export the network in evaluation mode"
 
@@ -356,12 +356,20 @@ def negation(call: Call) -> None:
 
 def error_function(call: Call) -> PartOfGelu:
     """Read ``Erf``, which has to be part of a gelu."""
-    step = call.tracer.maker(call.read)
-    if step and isinstance(step.operation, Affine):
-        scale, shift = step.operation.scale, step.operation.shift
-        if np.allclose(scale, math.sqrt(0.5), rtol=1e-6) and not shift.any():
-            return PartOfGelu(step.reads[0])
-    checks.refuse(call.origin, f"is part of no gelu; {checks.LAYERS}")
+    of = _unscaled(call, call.read, math.sqrt(0.5))
+    if of is None:
+        checks.refuse(call.origin, f"is part of no gelu; {checks.LAYERS}")
+    return PartOfGelu(of)
+
+
+def _unscaled(call: Call, name: str, factor: float) -> str | None:
+    """Return the name of the value that a value is a factor times of; None if it is not."""
+    step = call.tracer.maker(name)
+    if step is None or not isinstance(step.operation, Affine):
+        return None
+    scale, shift = step.operation.scale, step.operation.shift
+    scaled = np.allclose(scale, factor, rtol=1e-6) and not shift.any()
+    return step.reads[0] if scaled else None
 
 
 def _gelu(call: Call, part: PartOfGelu, other: object) -> PartOfGelu | None:
@@ -369,14 +377,7 @@ def _gelu(call: Call, part: PartOfGelu, other: object) -> PartOfGelu | None:
     if _is_number(other, 0.5) and not part.halved:
         part = replace(part, halved=True)
     elif isinstance(other, Value) and not part.times_x:
-        step = call.tracer.maker(other.name)
-        halved = (
-            step is not None
-            and isinstance(step.operation, Affine)
-            and (step.operation.scale == 0.5).all()
-            and not step.operation.shift.any()
-            and step.reads == (part.of,)
-        )
+        halved = _unscaled(call, other.name, 0.5) == part.of
         if not (other.name == part.of or (halved and not part.halved)):
             checks.refuse(call.origin, f"is part of no gelu; {checks.LAYERS}")
         part = replace(part, times_x=True, halved=part.halved or halved)
@@ -415,9 +416,9 @@ def resizing(call: Call) -> None:
     repeats = (centred and rounding.startswith("round")) or (
         where in ("asymmetric", "tf_half_pixel_for_nn") and rounding == "floor"
     )
+    known = repeats if mode == "nearest" else mode == "linear" and centred
     odd = call.attribute("antialias", 0) or call.attribute("exclude_outside", 0)
-    stretched = call.attribute("keep_aspect_ratio_policy", "stretch") == "stretch"
-    if odd or not stretched or not ((mode, repeats) == ("nearest", True) or (mode == "linear" and centred)):
+    if not known or odd or call.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
         checks.refuse(
             call.origin,
             f"resizes with mode {mode}, {where} and {rounding}; give nearest or linear, as "

@@ -225,9 +225,7 @@ class ZeroPadding:
 
 
 # Operations that are layers of their own, unless they can be folded into others.
-Layered: TypeAlias = (
-    Convolution | TransposedConvolution | Pooling | Upsampling | Joining | Affine
-)
+Layered: TypeAlias = Convolution | TransposedConvolution | Pooling | Upsampling | Joining | Affine
 Operation: TypeAlias = Layered | Nonlinearity | Cropping | ZeroPadding
 
 

@@ -367,7 +367,7 @@ def traced(extents: Sequence[int | None], read: Callable[[Vec3], Result]) -> Res
             return read(size)
         except Unsuited as error:
             first = first or error
-    assert first is not None  # noqa: S101
+    assert first is not None
     raise first
 
 
