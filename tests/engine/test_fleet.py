@@ -52,7 +52,7 @@ class Case:
         self.job = make_job(NETWORK, Vec3(*self.x.shape), "valid", "reflect", None)
         self.expected = np.stack([sums(self.x), -sums(self.x)])
         self.found: NDArray[Any] = np.zeros(self.expected.shape, dtype)
-        self.remaining = Remaining(self.job.output)
+        self.remaining = Remaining(self.job)
         self.stopwatch = Stopwatch()
         self.told: list[int] = []
         self.volume = ArrayVolume(self.x)
@@ -86,7 +86,7 @@ def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
     for _ in range(2):  # the second time with what is there
         case.found[...] = np.nan
         case.told.clear()
-        case.remaining = Remaining(case.job.output)
+        case.remaining = Remaining(case.job)
         case.run(workers)
         np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
         assert case.told == sorted(case.told)

@@ -170,7 +170,7 @@ def test_what_fails_in_a_stage_ends_all_and_what_was_past_it_is_written(
         return works(self, *arguments)
 
     monkeypatch.setattr(owner, name, fails)
-    remaining, threads = Remaining(output), threading.active_count()
+    remaining, threads = Remaining(job), threading.active_count()
     with pytest.raises(type(error)) as raised:
         run_volume(
             RunState(

@@ -20,7 +20,7 @@ from paths import SUPPORT
 import znni
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.engine.tiles import Remaining
+from znni.engine.tiles import Job, Remaining
 from znni.machine import arena
 from znni.network.layers import Operation
 from znni.network.weights import Float32
@@ -76,11 +76,16 @@ def uninterrupted() -> Float32:
     return znni.Inferer("tiny.yaml")(voxels(LONG_VOLUME))
 
 
+def job_of(output: Vec3) -> Job:
+    """Return a dense network's job that gives every voxel of a volume."""
+    return Job(output, Vec3(0, 0, 0), output, Vec3(0, 0, 0), "reflect")
+
+
 @given(sizes, st.lists(st.tuples(sizes, st.integers(0, 30)), max_size=4), sizes)
 def test_what_remains_is_covered_once_by_patches_of_any_size(
     output: Vec3, parts: list[tuple[Vec3, int]], last: Vec3
 ) -> None:
-    remaining = Remaining(output)
+    remaining = Remaining(job_of(output))
     count = np.zeros(output, int)
     for patch, most in [*parts, (last, output.volume)]:
         for tile in list(remaining.tiles(patch))[:most]:
@@ -224,9 +229,9 @@ def test_patches_lie_where_those_of_a_whole_run_lie(
     output: Vec3, patch: Vec3, most: int, lost: list[int]
 ) -> None:
     """Wherever it stopped, and whichever of its blocks were damaged since."""
-    whole = {tile.written: tile.computed for tile in Remaining(output).tiles(patch)}
+    whole = {tile.written: tile.computed for tile in Remaining(job_of(output)).tiles(patch)}
     written = list(whole)[:most]
     damaged = {written[index] for index in lost if index < len(written)}
     history = [(box, True) for box in written] + [(box, False) for box in damaged]
-    rest = {tile.written: tile.computed for tile in Remaining(output, history).tiles(patch)}
+    rest = {tile.written: tile.computed for tile in Remaining(job_of(output), history).tiles(patch)}
     assert rest == {box: whole[box] for box in whole if box in damaged or box not in written}

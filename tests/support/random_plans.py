@@ -102,7 +102,7 @@ def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -
             super().write(box, values)
 
     output = Once(result, network.out_features, job.output)
-    remaining = Remaining(job.output)
+    remaining = Remaining(job)
     blocks = Blocks(ArrayVolume(volume), job, network, weights)
     state = RunState(blocks, output, "float32", remaining)
     run_volume(state, ThisProcess(runner), Stopwatch())

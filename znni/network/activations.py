@@ -29,3 +29,8 @@ def check_activation(where: str, activation: object) -> None:
             f"{where}: unknown activation {activation!r}; choose one of "
             f"{', '.join(get_args(Activation))}"
         )
+
+
+def has_slopes(activation: Activation) -> bool:
+    """Return whether an activation has a trained slope for each map."""
+    return activation == "prelu"

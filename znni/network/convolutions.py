@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.network.activations import LEAKY_SLOPE, Activation, check_activation
+from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
 from znni.network.layer_checks import check_count, check_extents, check_not_negative
 
 ONE = Vec3(1, 1, 1)
@@ -158,8 +158,9 @@ class Conv:
 
     @property
     def parameters(self) -> int:
-        """The number of weights and biases."""
-        return self.out_features * (self.in_features // self.groups * self.kernel.volume + 1)
+        """The number of weights, biases and slopes."""
+        taps = self.in_features // self.groups * self.kernel.volume
+        return self.out_features * (taps + 1 + has_slopes(self.activation))
 
 
 @dataclass(frozen=True)
@@ -276,8 +277,9 @@ class ConvTranspose:
 
     @property
     def parameters(self) -> int:
-        """The number of weights and biases."""
-        return self.out_features * (self.in_features * self.kernel.volume + 1)
+        """The number of weights, biases and slopes."""
+        taps = self.in_features * self.kernel.volume
+        return self.out_features * (taps + 1 + has_slopes(self.activation))
 
 
 def check_maps(name: str, expected: int, maps: int) -> None:

@@ -209,7 +209,7 @@ class Network:
 
     @cached_property
     def parameters(self) -> int:
-        """The number of weights and biases."""
+        """The number of trained values: weights, biases and slopes."""
         return sum(layer.parameters for layer in self.weighted)
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.network.activations import LEAKY_SLOPE, Activation, check_activation
+from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
 from znni.network.convolutions import check_maps
 from znni.network.layer_checks import check_count
 
@@ -93,8 +93,8 @@ class Affine(SameVoxel):
 
     @property
     def parameters(self) -> int:
-        """The number of factors and shifts."""
-        return 2 * self.features
+        """The number of factors, shifts and slopes."""
+        return self.features * (2 + has_slopes(self.activation))
 
 
 @dataclass(frozen=True)

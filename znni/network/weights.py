@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
+from znni.network.activations import has_slopes
 from znni.network.layers import Affine, Weighted
 from znni.network.network import Network
 
@@ -23,7 +24,7 @@ Float32: TypeAlias = NDArray[np.float32]
 
 RANDOM = "random, seed {seed}"  # the source of weights that do not come from a file
 
-KINDS = ("weight", "bias")  # a convolution's arrays, which files call NAME.weight and NAME.bias
+KINDS = ("weight", "bias")  # a layer's arrays, which files call NAME.weight and NAME.bias
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class ConvWeights:
 
     Attributes:
         weight: the weights, with the layer's ``weight_shape``. Those of a convolution are
-            (out, in, z, y, x), for cross-correlation.
+            (out, in / groups, z, y, x), for cross-correlation; those of a transposed convolution
+            (in, out, z, y, x); and those of an affine layer are its factors (out,).
         bias: the biases (out,).
         slope: the factors of ``prelu`` for negative values (out,), if that is its activation.
     """
@@ -106,7 +108,7 @@ def random_weights(network: Network, seed: int) -> Weights:
         else:
             weight = weight * np.float32(np.sqrt(2.0 / layer.fan_in))
         slope = None
-        if layer.activation == "prelu":
+        if has_slopes(layer.activation):
             slope = generator.uniform(0, 0.5, layer.out_features).astype(np.float32)
         layers[layer.name] = ConvWeights(weight, bias * np.float32(0.01), slope)
     return Weights(layers, source=RANDOM.format(seed=seed))
@@ -115,8 +117,9 @@ def random_weights(network: Network, seed: int) -> Weights:
 def load_weights(path: str | Path, network: Network) -> Weights:
     """Read a network's parameters from ``.safetensors``, ``.npz`` or HDF5 (``.h5``, ``.hdf5``).
 
-    The file holds ``NAME.weight`` (out, in, z, y, x) and ``NAME.bias`` (out) for every convolution
-    and nothing else. The types are float16, float32 or float64.
+    The file holds ``NAME.weight`` and ``NAME.bias`` (out) for every layer with weights, and
+    ``NAME.slope`` (out) if its activation is ``prelu``. It holds nothing else. The types are
+    float16, float32 or float64.
 
     Raises:
         InvalidInput: there is no such file. Or an array is missing, unknown, not finite, or of a
@@ -168,7 +171,7 @@ def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> 
 
 def _kinds(layer: Weighted) -> tuple[str, ...]:
     """Return the last parts of the names of a layer's arrays."""
-    return (*KINDS, "slope") if layer.activation == "prelu" else KINDS
+    return (*KINDS, "slope") if has_slopes(layer.activation) else KINDS
 
 
 def weights_for(
@@ -267,7 +270,7 @@ def _checked(
     return ConvWeights(
         _checked_array(f"{where}weight", weight, layer.weight_shape),
         _checked_array(f"{where}bias", bias, maps),
-        _checked_array(f"{where}slope", slope, maps) if layer.activation == "prelu" else None,
+        _checked_array(f"{where}slope", slope, maps) if has_slopes(layer.activation) else None,
     )
 
 

@@ -1,0 +1,35 @@
+"""The reference of exact networks: equal to PyTorch's float64 over the whole volume."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import graphs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from znni.core.shapes import Vec3
+from znni.network.geometry import whole_input
+from znni.network.network import Network
+from znni.network.weights import random_weights
+from znni.primitives import reference
+
+sizes = st.builds(Vec3, *[st.integers(1, 14)] * 3)
+
+
+@settings(max_examples=300)
+@given(graphs(), sizes, st.integers(0, 99))
+def test_whole_volumes_equal_pytorch(network: Network, volume: Vec3, seed: int) -> None:
+    torch = pytest.importorskip("torch", reason="the other evaluation is PyTorch's")
+    from bench.peers.torch_graph import TorchGraph
+
+    whole = whole_input(network, volume)
+    x = np.random.default_rng(seed).standard_normal((network.in_features, *whole))
+    weights = random_weights(network, seed)
+    found = reference.exact(network, weights, x)
+    with torch.inference_mode():
+        expected = TorchGraph(network, weights, torch.float64)(torch.from_numpy(x)[None])[0].numpy()
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=1e-10 * np.abs(expected).max() + 1e-300
+    )

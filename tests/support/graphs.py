@@ -1,0 +1,197 @@
+"""Random legal graphs of exact networks: residual blocks, skips, joins, and ways down and up."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.network.geometry import context
+from znni.network.layers import (
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Padding,
+    Pool,
+    Upsample,
+)
+from znni.network.network import INPUT, InputScaling, Network, Node
+
+ONE = Vec3(1, 1, 1)
+
+
+class Graph:
+    """A network that is being made: its nodes, and the maps of each value."""
+
+    def __init__(self, draw: st.DrawFn, maps: int, most_maps: int) -> None:
+        self.draw = draw
+        self.most_maps = most_maps
+        self.nodes: list[Node] = []
+        self.maps = {INPUT: maps}
+
+    def add(self, layer: Layer, *inputs: str) -> str:
+        """Add a layer, and return the name of its value."""
+        self.nodes.append(Node(layer, inputs))
+        self.maps[layer.name] = layer.maps_from(*(self.maps[name] for name in inputs))
+        return layer.name
+
+    @property
+    def name(self) -> str:
+        """An unused name for the next layer."""
+        return f"v{len(self.nodes)}"
+
+    def count(self, least: int, most: int) -> int:
+        return self.draw(st.integers(least, most))
+
+    def extents(self, least: int, most: int) -> Vec3:
+        return Vec3(*(self.count(least, most) for _ in range(3)))
+
+    def activation(self, *, joins: bool = False) -> Activation:
+        known = [name for name in get_args(Activation) if not (joins and name == "prelu")]
+        found: Activation = self.draw(st.sampled_from(known))
+        return found
+
+    def slope(self) -> float:
+        return self.draw(st.sampled_from([0.01, 0.2, -0.5]))
+
+    def convolution(
+        self, x: str, *, kept: bool = False, stride: Vec3 = ONE, features: int | None = None
+    ) -> str:
+        """Add a convolution.
+
+        Args:
+            x: the value that it takes.
+            kept: whether the output has the extents of the input.
+            stride: its stride.
+            features: the output maps; None for any number.
+        """
+        taken = self.maps[x]
+        features = features or self.count(1, self.most_maps)
+        kernel, dilation = self.extents(1, 4), self.extents(1, 2)
+        # A number of groups divides both; depthwise convolutions have as many as there are maps.
+        divisors = [n for n in range(1, taken + 1) if taken % n == features % n == 0]
+        total = (kernel - 1) * dilation
+        before = total // 2
+        if not kept:
+            before = Vec3(*(self.count(0, extent) for extent in before))
+        padding = Padding(before, total - before if kept else before)
+        return self.add(
+            Conv(
+                self.name, taken, features, kernel, self.activation(), stride, dilation,
+                self.draw(st.sampled_from(divisors)), padding, self.slope(),
+            ),
+            x,
+        )  # fmt: skip
+
+    def local(self, x: str) -> str:
+        """Add a layer, or a few, that keep the stride."""
+        match self.draw(st.sampled_from(["conv", "conv", "affine", "pool", "residual"])):
+            case "conv":
+                return self.convolution(x)
+            case "affine":
+                activation = self.activation()
+                return self.add(Affine(self.name, self.maps[x], activation, self.slope()), x)
+            case "pool":
+                return self.pooling(x, ONE)
+            case _:
+                other = self.convolution(x, kept=self.draw(st.booleans()), features=self.maps[x])
+                return self.join(other, x)
+
+    def pooling(self, x: str, stride: Vec3) -> str:
+        """Add a pooling with windows of the stride, or longer ones with padding."""
+        window, padding = stride, Padding()
+        if self.draw(st.booleans()):
+            window = stride + self.extents(0, 1)
+            half = window // 2
+            side = Vec3(*(self.count(0, extent) for extent in half))
+            padding = Padding(side, side)
+        kind = self.draw(st.sampled_from(["max", "average"]))
+        return self.add(Pool(self.name, window, kind, stride, padding), x)
+
+    def down(self, x: str, stride: Vec3) -> str:
+        if self.draw(st.booleans()):
+            return self.pooling(x, stride)
+        return self.convolution(x, stride=stride)
+
+    def up(self, x: str, stride: Vec3) -> str:
+        kind = self.draw(st.sampled_from(["nearest", "trilinear", "conv_transpose"]))
+        if kind != "conv_transpose":
+            return self.add(Upsample(self.name, stride, kind), x)
+        kernel, before, after = [], [], []
+        for step in stride:
+            extent = self.count(1, step + 2)
+            least = max(0, -(-(extent - step) // 2))  # the output is no longer than the lattice
+            start = self.count(least, max(least, (extent - 1) // 2))
+            added = self.count(0, min(step - 1, 2 * start - extent + step))
+            kernel.append(extent)
+            before.append(start)
+            after.append(start - added)
+        return self.add(
+            ConvTranspose(
+                self.name, self.maps[x], self.count(1, self.most_maps), Vec3(*kernel),
+                self.activation(), stride, Vec3(*before), Vec3(*after), self.slope(),
+            ),
+            x,
+        )  # fmt: skip
+
+    def join(self, x: str, skip: str) -> str:
+        """Join two values, after making their maps fit if needed."""
+        kind = self.draw(st.sampled_from(["concat", "add", "multiply", "gate"]))
+        if kind == "concat":
+            return self.add(Concat(self.name), *self.draw(st.permutations([x, skip])))
+        wanted = 1 if kind == "gate" else self.maps[x]
+        if self.maps[skip] != wanted:
+            skip = self.convolution(skip, features=wanted)
+        activation = self.activation(joins=True)
+        if kind == "add":
+            return self.add(Add(self.name, activation, self.slope()), x, skip)
+        gate = kind == "gate"
+        return self.add(Multiply(self.name, activation, self.slope(), gate), x, skip)
+
+    def level(self, x: str, depth: int, strides: tuple[int, ...]) -> str:
+        """Add the layers between a value and another with the same stride."""
+        for _ in range(self.count(0, 2)):
+            x = self.local(x)
+        if depth:
+            stride = Vec3(*(self.draw(st.sampled_from(strides)) for _ in range(3)))
+            below = self.level(self.down(x, stride), depth - 1, strides)
+            above = self.up(below, stride)
+            x = self.join(above, x) if self.draw(st.booleans()) else above
+        for _ in range(self.count(0, 1)):
+            x = self.local(x)
+        return x
+
+
+@st.composite
+def graphs(
+    draw: st.DrawFn, depth: int = 2, most_maps: int = 20, strides: tuple[int, ...] = (1, 2, 3)
+) -> Network:
+    """Exact networks of up to some levels of resolution.
+
+    Args:
+        draw: given by hypothesis.
+        depth: the most ways down, and up again.
+        most_maps: the most maps of a convolution.
+        strides: the strides of a way down along an axis.
+    """
+    graph = Graph(draw, draw(st.integers(1, 3)), most_maps)
+    x = graph.level(INPUT, draw(st.integers(0, depth)), strides)
+    if draw(st.booleans()):
+        graph.convolution(x, kept=True)
+    assume(any(isinstance(node.layer, Conv) for node in graph.nodes))
+    nodes = tuple(graph.nodes)
+    try:
+        network = Network("random", graph.maps[INPUT], nodes, nodes[-1].name, InputScaling())
+        assume(network.is_exact)
+        context(network)
+    except InvalidInput:  # poolings of different branches may suit no extents
+        assume(False)
+    return network
