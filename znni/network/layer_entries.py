@@ -39,7 +39,7 @@ WINDOWS = (
 
 
 def _is_margin(value: object) -> bool:
-    return is_count(value) or (value == 0 and type(value) is int)
+    return is_count(value) or (isinstance(value, int) and value == 0 and value is not False)
 
 
 def _three(value: object) -> Sequence[Any]:
