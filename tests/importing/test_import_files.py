@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from import_cases import numbers, read_back, write_znn, znn_fields
 from safetensors.numpy import save_file
+from znni.importing.chain import Chain
 
 from znni.core.shapes import Vec3
-from znni.importing.chain import Chain
 from znni.importing.network_writer import write_network
 from znni.network.layers import Conv, Pool
 from znni.network.network import InputScaling, Network

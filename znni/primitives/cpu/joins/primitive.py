@@ -30,7 +30,6 @@ from znni.primitives.cpu.common.rows import RowPass
 from znni.primitives.cpu.common.streaming import bytes_to_write
 from znni.primitives.cpu.common.workers import workers
 
-
 NOTHING = np.empty(0, np.float32)
 NO_FINISH = Finish(NOTHING, NOTHING, 0)
 
