@@ -15,7 +15,7 @@ from znni.importing.steps import Nonlinearity
 from znni.importing.tracing import END, Tracer
 from znni.network.layers import Activation
 
-TRAINING = "was exported in training mode; call eval() before exporting"
+TRAINING = "is in training mode, in which it computes something else; call eval() before exporting"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Call:
     def named(self, given: object) -> str:
         """Return the name of an array of the graph."""
         if not isinstance(given, Value):
-            checks.refuse(self.origin, f"computes with constants only; {checks.LAYERS}")
+            checks.refuse(self.origin, f"has no array of the network there; {checks.LAYERS}")
         return given.name
 
     @property
@@ -139,7 +139,7 @@ def average_pooling(call: Call) -> None:
 
 def batch_norm(call: Call) -> None:
     """Read ``batch_norm``, or an ``instance_norm`` that uses running statistics."""
-    if call.get("training"):
+    if call.get("training") and call.get("running_mean") is not None:
         checks.refuse(call.origin, TRAINING)
     names = ("weight", "bias", "running_mean", "running_var", "eps")
     call.add(checks.batch_norm(call.origin, *map(call.get, names)))
@@ -195,7 +195,7 @@ def same(call: Call) -> None:
 
 def dropout(call: Call) -> None:
     """Read a dropout, which changes nothing in evaluation."""
-    if call.get("train"):
+    if call.get("train") and call.get("p") != 0:
         checks.refuse(call.origin, TRAINING)
     same(call)
 
@@ -232,7 +232,8 @@ def _sum(call: Call, first: Any, second: Any, factor: float, other_factor: objec
     read = call.named(first)
     if not isinstance(second, Value):
         shift = other * checks.per_map(origin, second, call.tracer.values[read].maps)
-        call.tracer.scaled(origin, read, call.result, scale=factor, shift=shift)
+        shifts = shift.reshape(-1, 1, 1, 1)
+        call.tracer.scaled(origin, read, call.result, scale=factor, shift=shifts)
         return
     pair = [_times(call, read, factor), _times(call, second.name, other)]
     call.tracer.added(origin, pair, call.result)
@@ -357,7 +358,10 @@ def repetition(call: Call) -> None:
     call.tracer.repeated(call.origin, call.read, call.result, count)
 
 
+# Operators that change nothing, of constants too.
+COPIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy")
 OPERATORS: Mapping[str, Reader] = {
+    **dict.fromkeys(COPIES, same),
     "conv3d": convolution,
     "conv_transpose3d": transposed_convolution,
     "max_pool3d": max_pooling,
@@ -395,9 +399,4 @@ OPERATORS: Mapping[str, Reader] = {
     "feature_dropout": dropout,
     "alpha_dropout": dropout,
     "feature_alpha_dropout": dropout,
-    "alias": same,
-    "clone": same,
-    "contiguous": same,
-    "detach": same,
-    "lift_fresh_copy": same,
 }

@@ -6,7 +6,7 @@ import io
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.aten_operators import OPERATORS, Call, Value
+from znni.importing.aten_operators import COPIES, OPERATORS, Call, Value
 from znni.importing.graph import Operation, needed
 from znni.importing.pt2_archive import ATEN, EXPORT_AGAIN, Archive, Computed, Node
 from znni.importing.steps import Found, Graph, Original
@@ -25,12 +25,7 @@ from znni.importing.tracing import Tracer, traced
 from znni.network.network import INPUT
 from znni.network.weights import Float32
 
-DECOMPOSED = (
-    "convolution",
-    "_native_batch_norm_legit_no_training",
-    "max_pool3d_with_indices",
-    "native_group_norm",
-)
+DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "native_group_norm")
 # What looks at whole windows, and what to do about it.
 WINDOWED: Mapping[str, str] = {
     "instance_norm": checks.NORMS,
@@ -151,7 +146,7 @@ class _Reading:
         for name in operation.reads:
             if name not in self._values:
                 checks.refuse(
-                    origin, f"reads {name!r}, a constant; export it as a parameter or a number"
+                    origin, f"reads {name!r}, which nothing before it gives; {EXPORT_AGAIN}"
                 )
         arguments = {name: self._known(given) for name, given in node.arguments.items()}
         if number := NUMBERS.get(f"{node.library}.{node.operator}"):
@@ -167,20 +162,45 @@ class _Reading:
             return
         if node.operator in DECOMPOSED:
             checks.refuse(origin, "is a decomposed operator; export without run_decompositions()")
-        reader = OPERATORS.get(node.operator.removesuffix("_"))
-        if reader is None:
+        if node.operator == "max_pool3d_with_indices":
+            checks.refuse(
+                origin,
+                "returns indices, or is a decomposed operator; give it return_indices=False, and "
+                "export without run_decompositions()",
+            )
+        operator = node.operator.removesuffix("_")
+        if not any(isinstance(given, Value) for given in _flat(arguments.values())):
+            self._values[call.result] = _constant(origin, operator, arguments)
+        elif reader := OPERATORS.get(operator):
+            reader(call)
+            self._values.update((name, Value(name)) for name in node.results)
+        else:
             checks.unknown(origin)
-        reader(call)
-        for name in node.results:
-            self._values[name] = Value(name)
         for name in operation.writes[len(node.results) :]:  # changed by the operator
-            self._values[name] = Value(node.results[0])
+            self._values[name] = self._values[call.result]
 
     def _known(self, given: Any) -> Any:
         """Return an argument, with what is known of a computed one."""
         if isinstance(given, list):
             return [self._known(each) for each in given]
         return self._values[given.name] if isinstance(given, Computed) else given
+
+
+def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Yield arguments, and the members of those that are lists."""
+    for argument in arguments:
+        yield from argument if isinstance(argument, list) else [argument]
+
+
+def _constant(origin: str, operator: str, arguments: Mapping[str, Any]) -> Any:
+    """Return what an operator makes of constants only."""
+    if operator not in COPIES or not arguments:
+        checks.refuse(
+            origin,
+            "computes with parameters only; export the result as a parameter (of weight_norm and "
+            "the like, by torch.nn.utils.parametrize.remove_parametrizations)",
+        )
+    return next(iter(arguments.values()))
 
 
 def _checked(origin: str, number: Any) -> Any:

@@ -86,7 +86,8 @@ class Archive:
 
     def ends(self) -> list[str]:
         """Return the names of the graph's outputs."""
-        outputs = self._graph["outputs"]
+        specs = self._signature["output_specs"]
+        outputs = [spec["user_output"]["arg"] for spec in specs if "user_output" in spec]
         if not outputs or not all("as_tensor" in output for output in outputs):
             raise InvalidInput("has outputs that are no arrays; export it with arrays only")
         return [str(output["as_tensor"]["name"]) for output in outputs]
@@ -108,19 +109,21 @@ class Archive:
 
     def _constants(self) -> dict[str, NDArray[np.generic]]:
         """Return parameters and buffers by their names in the graph."""
-        config = self._json("data/weights/model_weights_config.json")["config"]
+        weights = self._json("data/weights/model_weights_config.json")["config"]
+        others = self._json("data/constants/model_constants_config.json")["config"]
         constants = {}
-        for kind in ("parameter", "buffer"):
+        for kind in ("parameter", "buffer", "tensor_constant"):
             for spec in self._inputs(kind):
-                entry = config[spec[kind][f"{kind}_name"]]
-                constants[spec[kind]["arg"]["name"]] = self._array(entry)
+                name = spec[kind][f"{kind}_name"]
+                folder, config = ("weights", weights) if name in weights else ("constants", others)
+                constants[spec[kind]["arg"]["name"]] = self._array(folder, config[name])
         return constants
 
-    def _array(self, entry: Mapping[str, Any]) -> NDArray[np.generic]:
+    def _array(self, folder: str, entry: Mapping[str, Any]) -> NDArray[np.generic]:
         meta = entry["tensor_meta"]
         if entry["use_pickle"] or meta["dtype"] not in TYPES:
             raise InvalidInput("has weights that are not plain float32; export it in float32")
-        data = self._bytes(f"data/weights/{entry['path_name']}")
+        data = self._bytes(f"data/{folder}/{entry['path_name']}")
         dtype = np.dtype(TYPES[meta["dtype"]])
         shape = tuple(size["as_int"] for size in meta["sizes"])
         strides = tuple(stride["as_int"] * dtype.itemsize for stride in meta["strides"])
@@ -201,4 +204,5 @@ def _path(node: Mapping[str, Any]) -> str:
     """Return the module that a node stands for; if it is unknown, the node's name."""
     stack = str(node.get("metadata", {}).get("nn_module_stack", ""))
     innermost = stack.rpartition(";")[2].split(",")  # key, path and type of the module
-    return innermost[1] if len(innermost) == 3 else str(node["name"])
+    module = innermost[1] if len(innermost) == 3 else ""
+    return module or str(node["name"])

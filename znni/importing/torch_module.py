@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
+import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
 from dataclasses import replace
 from typing import Any
 
@@ -13,16 +16,16 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.importing.exported_program import of_live_program
 from znni.importing.steps import Found, Original
+from znni.importing.tracing import Unsuited
 from znni.network.weights import Float32
 
 EXPORT = (
     "give it as torch.export.export(module.eval(), (torch.zeros(1, MAPS, Z, Y, X),)), or that "
     "saved with torch.export.save to a .pt2 file"
 )
-TRAINING = "is in training mode, in which it computes something else; give module.eval()"
 # Extents of inputs with which an export is tried. Some networks take multiples of their poolings
 # only, and others, without padding, those of certain remainders.
-SIZES = (128, 192, 132, 140, 156, 188, 100)
+SIZES = (128, 140, 192, 132, 188)
 
 
 def read_module(module: Any) -> Found:
@@ -32,25 +35,26 @@ def read_module(module: Any) -> Found:
         InvalidInput: the module cannot be exported, has an operator that cannot be represented, or
             is in a training mode that computes something else.
     """
-    own = copy.deepcopy(module).cpu().float()
-    first: InvalidInput | None = None
-    for inputs in _inputs(own):
-        try:
-            found = of_live_program(_exported(own, inputs))
-        except InvalidInput as error:
-            first = first or error
-        else:
-            return replace(found, original=Original("PyTorch", _runner(own)))
-    raise first or InvalidInput(f"there is no 3D convolution in it; {EXPORT}")
-
-
-def _inputs(module: Any) -> Iterator[Any]:
-    """Yield inputs that a module may take, with the maps of its first convolution."""
     import torch
 
-    convolutions = [part for part in module.modules() if isinstance(part, torch.nn.Conv3d)]
-    for size in SIZES if convolutions else ():
-        yield torch.zeros(1, convolutions[0].in_channels, size, size, size)
+    own = copy.deepcopy(module).cpu().float()
+    convolutions = [part for part in own.modules() if isinstance(part, torch.nn.Conv3d)]
+    if not convolutions:
+        raise InvalidInput("there is no 3D convolution in it; give a network that has one")
+    errors: list[InvalidInput] = []
+    for size in SIZES:
+        try:
+            program = _exported(own, torch.zeros(1, convolutions[0].in_channels, size, size, size))
+            found = of_live_program(program)
+        except (_NotExported, Unsuited) as error:
+            errors.append(error)
+        else:
+            return replace(found, original=Original("PyTorch", _runner(own)))
+    raise errors[0]
+
+
+class _NotExported(InvalidInput):
+    """A module that PyTorch cannot export for inputs of a size."""
 
 
 def _exported(module: Any, inputs: Any) -> Any:
@@ -58,12 +62,16 @@ def _exported(module: Any, inputs: Any) -> Any:
     import torch
 
     free = dict.fromkeys((2, 3, 4), torch.export.Dim.AUTO)
+    silent = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # PyTorch would print the graph of what it cannot export
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
             return torch.export.export(module, (inputs,), dynamic_shapes=(free,))
     except Exception as error:  # PyTorch raises what the module raises, and errors of its own
         problem = str(error).strip().split("\n")[0] or type(error).__name__
-        raise InvalidInput(f"cannot be exported: {problem}; {EXPORT}") from None
+        raise _NotExported(f"cannot be exported: {problem}; {EXPORT}") from None
+    finally:
+        logging.disable(silent)
 
 
 def _runner(module: Any) -> Callable[[Float32], Float32]:
@@ -74,6 +82,8 @@ def _runner(module: Any) -> Callable[[Float32], Float32]:
 
         with torch.inference_mode():
             outputs = module.eval()(torch.from_numpy(x.copy())[None])
+        if isinstance(outputs, Mapping):
+            outputs = list(outputs.values())
         several = outputs if isinstance(outputs, list | tuple) else [outputs]
         return np.asarray(torch.cat(list(several), 1)[0].numpy(), np.float32)
 

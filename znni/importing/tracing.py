@@ -361,14 +361,13 @@ def traced(extents: Sequence[int | None], read: Callable[[Vec3], Result]) -> Res
     Raises:
         InvalidInput: the graph cannot be represented.
     """
-    first: Unsuited | None = None
+    errors: list[Unsuited] = []
     for size in _sizes(extents):
         try:
             return read(size)
         except Unsuited as error:
-            first = first or error
-    assert first is not None
-    raise first
+            errors.append(error)
+    raise errors[0]
 
 
 def _sizes(extents: Sequence[int | None]) -> Iterator[Vec3]:
