@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import Fake, machine
-from layers import POOLING, suited
+from layers import LOCAL, POOLING, suited
 
 from planner.cost_model import BUILT_IN, CALL_SECONDS
-from znni.calibration.measure import some_weights
+from znni.calibration.measure import inputs_in, some_weights
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_host
 from znni.network.layers import Activation, Conv, Operation, Pool, PooledConv
@@ -58,6 +58,8 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
     (Pool("pool", Vec3(3, 2, 1)), Shape5(9, 7, 29, 31, 33)),
     (PooledConv(conv(1, 20, Vec3(2, 2, 2)), POOLING[0]), Shape5(1, 1, 24, 26, 28)),
     (PooledConv(conv(2, 3, Vec3(3, 2, 2), "sigmoid"), POOLING[0]), Shape5(2, 2, 36, 25, 29)),
+    *LOCAL.values(),
+    *((layer, shape._replace(n=3, z=31, y=47, x=59)) for layer, shape in LOCAL.values()),
 )
 
 
@@ -109,10 +111,10 @@ def test_what_is_handed_out_is_declared(
     assert cases
     for operation, shape in cases:
         run = primitive.build(operation, shape, some_weights(operation))
-        x = np.zeros(shape, np.float32)
+        inputs = inputs_in(operation, np.zeros(shape, np.float32))
         with monkeypatch.context() as patched:
             counter = Counter(patched)
-            run(x)
+            run(*inputs)
         assert counter.handed == primitive.cost(operation, shape).handed, (operation, shape)
 
 

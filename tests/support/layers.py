@@ -11,6 +11,7 @@ from devices import built
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from znni.calibration.measure import inputs_in
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
 from znni.network.layers import (
@@ -115,14 +116,7 @@ class Case(NamedTuple):
     @property
     def inputs(self) -> tuple[Float32, ...]:
         """The arrays that a run takes."""
-        match self.layer:
-            case Multiply(is_gate=True):
-                first = self.x.shape[1] - 1
-            case Concat() | Add() | Multiply():
-                first = self.x.shape[1] // 2
-            case _:
-                return (self.x,)
-        return self.x[:, :first], self.x[:, first:]
+        return inputs_in(self.layer, self.x)
 
     def run(self, primitive: Primitive) -> Float32:
         return built(primitive, self.layer, self.shape, self.weights)(*self.inputs)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5
-from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, ConvTranspose, Operation, Pool, PooledConv, Upsample
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_seconds
 from znni.plans.primitive import Primitive
@@ -27,13 +27,16 @@ def place(primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost)
     """Return the place of a call, in factors of two along each axis.
 
     Axes are the batch, input and output maps, the mean extents of image, kernel and window, and the
-    balance of arithmetic and memory traffic.
+    balance of arithmetic and memory traffic. A stride or a factor counts as a window.
     """
     kernel = window = 1.0
     features = shape.f
     match operation:
-        case Conv():
+        case Conv() | ConvTranspose():
             kernel, features = operation.kernel.volume, operation.out_features
+            window = operation.stride.volume
+        case Upsample():
+            window = operation.factor.volume
         case Pool():
             window = operation.window.volume
         case PooledConv():

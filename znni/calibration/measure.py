@@ -9,9 +9,17 @@ import numpy as np
 from znni.calibration.shapes import Call
 from znni.machine.arena import Arena
 from znni.machine.timing import Timing, timed
-from znni.network.layers import Conv, Operation, PooledConv
-from znni.network.network import Network
-from znni.network.weights import ConvWeights, random_weights
+from znni.network.layers import (
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Multiply,
+    Operation,
+    PooledConv,
+)
+from znni.network.weights import ConvWeights, Float32, random_layer_weights
 from znni.plans.primitive import Primitive
 
 NOISE = 2**16  # different numbers in an input; times do not depend on them
@@ -46,11 +54,11 @@ class Workbench:
         """Build a call, and return a function that runs it alone, any number of times."""
         operation, shape = call
         run = primitive.build(operation, shape, some_weights(operation))
-        x = self._noise[: shape.elements].reshape(shape)
+        inputs = inputs_in(operation, self._noise[: shape.elements].reshape(shape))
 
         def run_once() -> None:
             with self._arena.in_use():
-                run(x)
+                run(*inputs)
 
         return run_once
 
@@ -67,8 +75,20 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
 
 
 def some_weights(operation: Operation) -> ConvWeights | None:
-    """Return random weights for a convolution; None for a pooling."""
-    conv = operation.conv if isinstance(operation, PooledConv) else operation
-    if not isinstance(conv, Conv):
+    """Return random weights for a layer that has any; None for another."""
+    layer = operation.conv if isinstance(operation, PooledConv) else operation
+    if not isinstance(layer, Conv | ConvTranspose | Affine):
         return None
-    return random_weights(Network.chain("measured", conv.in_features, (conv,)), 0)[conv.name]
+    return random_layer_weights(layer, np.random.default_rng(0))
+
+
+def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
+    """Return the arrays that a call takes, whose maps lie one after the other in an array."""
+    match operation:
+        case Multiply(is_gate=True):
+            first = x.shape[1] - 1
+        case Concat() | Add() | Multiply():
+            first = x.shape[1] // 2
+        case _:
+            return (x,)
+    return x[:, :first], x[:, first:]

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from math import exp, log
 from random import Random
 from typing import NamedTuple
 
 from planner.cost_model import BUILT_IN
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.network.layers import (
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Operation,
+    Pool,
+    PooledConv,
+    Upsample,
+)
 from znni.plans.primitive import Primitive
 
 # Kernels, pooling windows and maps (in, out) of layers; common ones appear several times.
@@ -21,12 +33,18 @@ WINDOWS = (Vec3(2, 2, 2), Vec3(2, 2, 2), Vec3(1, 2, 2), Vec3(3, 3, 3))
 MAPS = ((1, 24), (1, 80), (24, 24), (80, 80), (80, 80), (80, 80), (80, 3))
 POOLED_MAPS = ((1, 24), (1, 80), (3, 24))
 
+# Kernels and maps (in, out) of strided and transposed convolutions in U-Nets.
+STRIDED_KERNELS = (2, 3, 3)
+STRIDED_MAPS = ((24, 24), (32, 64), (64, 128), (128, 256))
+STRIDED = 0.3  # share of the sample's layers that have a strided convolution
+
 # Fragments after no, one and two pools.
 BATCHES = (1, 8, 64)
 LEAST_EXTENT = 4
+ORIGIN = Vec3(0, 0, 0)
 UNEVEN = 0.5  # largest deviation of an extent from the mean one, in factors of two
 
-MOST_DRAWN = 10_000  # most calls that are drawn to find enough suitable ones
+MOST_DRAWN = 40_000  # most calls that are drawn to find enough suitable ones
 
 
 @dataclass(frozen=True)
@@ -90,7 +108,14 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
             besides them, and for what is kept between calls.
     """
     found: list[Call] = []
-    for call in islice(random_calls(Random(primitive.name), effort.extents), MOST_DRAWN):
+    drawn = chain.from_iterable(
+        zip(
+            random_calls(Random(primitive.name), effort.extents),
+            local_calls(Random(f"exact {primitive.name}"), effort.extents),
+            strict=False,
+        )
+    )
+    for call in islice(chain.from_iterable(drawn), MOST_DRAWN):
         if call not in found and _suits(primitive, call, effort, allowed):
             found.append(call)
         if len(found) == effort.calls:
@@ -98,26 +123,57 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
     return found
 
 
-def random_calls(random: Random, extents: tuple[int, int]) -> Iterator[Call]:
-    """Yield layers of networks on images of all sizes between two mean extents, without end."""
+def random_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]]:
+    """Yield layers of dense networks on images of all sizes between two mean extents, endlessly."""
 
     def extents_of(images: int) -> Vec3:
-        """Return the extents of one of several images that are together as large as one."""
-        mean = exp(random.uniform(*map(log, extents))) / images ** (1 / 3)
-        return Vec3(
-            *(max(LEAST_EXTENT, round(mean * 2 ** random.uniform(-UNEVEN, UNEVEN))) for _ in "zyx")
-        )
+        return random_extents(random, extents, images)
 
     while True:
         kernel, window = Vec3.of(random.choice(KERNELS)), random.choice(WINDOWS)
         features, out_features = random.choice(MAPS)
         batch = random.choice(BATCHES) if features > 1 else 1  # a first layer's input is whole
-        yield _convolution(kernel, features, out_features, batch, extents_of(batch))
+        convolution = _convolution(kernel, features, out_features, batch, extents_of(batch))
         # Fragments need extents of a multiple of the window, less one voxel.
         size = window * (extents_of(batch * window.volume) + 1) - 1
-        yield Call(Pool("pool", window), Shape5.of(batch, out_features, size))
+        pooling = Call(Pool("pool", window), Shape5.of(batch, out_features, size))
         features, out_features = random.choice(POOLED_MAPS)
-        yield _pooled(kernel, window, features, out_features, extents_of(window.volume))
+        pooled = _pooled(kernel, window, features, out_features, extents_of(window.volume))
+        yield [convolution, pooling, pooled]
+
+
+def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]]:
+    """Yield layers that only exact networks have, on one image each, endlessly."""
+    while True:
+        size = random_extents(random, extents, 1)
+        kernel, factor = Vec3.of(random.choice(STRIDED_KERNELS)), random.choice(WINDOWS[:3])
+        fine, coarse = random.choice(STRIDED_MAPS)
+        transposed = ConvTranspose("conv_transpose", coarse, fine, kernel, "identity", factor)
+        layers: list[tuple[Layer, int]] = [
+            (transposed.local, coarse),
+            (Pool("pool", kernel, "average", factor), fine),
+            (Pool("pool", Vec3.of(3), "max", factor), fine),
+            (Upsample("upsample", factor), coarse),
+            (Upsample("upsample", factor, "trilinear"), coarse),
+            (Affine("affine", fine, "relu"), fine),
+            (Concat("concat"), 2 * fine),
+            (Add("add", "relu"), 2 * fine),
+            (Multiply("multiply"), 2 * fine),
+        ]
+        if random.random() < STRIDED:
+            layers.append((Conv("conv", fine, coarse, kernel, "relu", factor), fine))
+        yield [
+            Call(layer, Shape5.of(1, maps, layer.reads(layer.rounded(Box(ORIGIN, size))).size))
+            for layer, maps in layers
+        ]
+
+
+def random_extents(random: Random, extents: tuple[int, int], images: int) -> Vec3:
+    """Return the extents of one of several images that are together as large as one."""
+    mean = exp(random.uniform(*map(log, extents))) / images ** (1 / 3)
+    return Vec3(
+        *(max(LEAST_EXTENT, round(mean * 2 ** random.uniform(-UNEVEN, UNEVEN))) for _ in "zyx")
+    )
 
 
 def _convolution(kernel: Vec3, features: int, out_features: int, batch: int, out: Vec3) -> Call:

@@ -99,19 +99,22 @@ def random_weights(network: Network, seed: int) -> Weights:
     if seed < 0:
         raise InvalidInput(f"{seed} is not a seed for random weights; give 0 or larger")
     generator = np.random.default_rng(seed)
-    layers = {}
-    for layer in network.weighted:
-        weight = generator.standard_normal(layer.weight_shape, dtype=np.float32)
-        bias = generator.standard_normal(layer.out_features, dtype=np.float32)
-        if isinstance(layer, Affine):
-            weight = 1 + weight * np.float32(0.1)
-        else:
-            weight = weight * np.float32(np.sqrt(2.0 / layer.fan_in))
-        slope = None
-        if has_slopes(layer.activation):
-            slope = generator.uniform(0, 0.5, layer.out_features).astype(np.float32)
-        layers[layer.name] = ConvWeights(weight, bias * np.float32(0.01), slope)
+    layers = {layer.name: random_layer_weights(layer, generator) for layer in network.weighted}
     return Weights(layers, source=RANDOM.format(seed=seed))
+
+
+def random_layer_weights(layer: Weighted, generator: np.random.Generator) -> ConvWeights:
+    """Return random weights of one layer, as ``random_weights`` has them."""
+    weight = generator.standard_normal(layer.weight_shape, dtype=np.float32)
+    bias = generator.standard_normal(layer.out_features, dtype=np.float32)
+    if isinstance(layer, Affine):
+        weight = 1 + weight * np.float32(0.1)
+    else:
+        weight = weight * np.float32(np.sqrt(2.0 / layer.fan_in))
+    slope = None
+    if has_slopes(layer.activation):
+        slope = generator.uniform(0, 0.5, layer.out_features).astype(np.float32)
+    return ConvWeights(weight, bias * np.float32(0.01), slope)
 
 
 def load_weights(path: str | Path, network: Network) -> Weights:

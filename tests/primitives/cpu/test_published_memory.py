@@ -237,7 +237,7 @@ def test_direct_takes_input_and_output_and_a_band_of_each_thread(
     needed = (band.rows - 1) * shape.x + out.x
     # Rows of input maps are copied end to end, so that a register tile runs across them.
     copied = band.features * KERNEL.z * rows * shape.x + band.positions - needed
-    kept = 1 if band.features == shape.f else band.groups
+    kept = 1 if band.features == shape.f else band.tiles
     sums = kept * band.maps * band.positions
     # Large outputs are streamed past the caches from finished rows.
     finished = band.rows * out.x if out.nbytes >= STREAMED_BYTES else 0
