@@ -23,7 +23,7 @@ MAGIC = np.float32(1.5 * 2**23)  # adding and subtracting it rounds to an intege
 
 
 @intrinsic
-def _power_of_two(_context: Any, exponent: Any) -> Any:
+def _power_of_two(_context: Any, _exponent: Any) -> Any:
     """Return 2 to an int32 from -126 to 127, as a float32 with these bits in its exponent."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
