@@ -9,7 +9,7 @@ from typing import Protocol
 from planner.bare_steps import sample_steps
 from planner.step_options import StepOptions
 from znni.core.shapes import Shape5
-from znni.network.layers import Operation, Pool, PooledConv
+from znni.network.layers import Concat, Operation, Pool, PooledConv
 from znni.network.network import Network, Node
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
@@ -106,7 +106,9 @@ class Bounds:
             *((pair, pair.conv.in_features) for pair in fusible),
         ]
         self._rates = {
-            operation: _least_seconds_per_voxel(operation, features, options)
+            operation: 0.0  # its inputs may be made in their place
+            if isinstance(operation, Concat)
+            else _least_seconds_per_voxel(operation, features, options)
             for operation, features in operations
         }
 

@@ -50,7 +50,7 @@ def exact_segment(
         device: the device of all steps.
     """
     steps = []
-    for node in nodes:
+    for node in storage.steps_of(nodes):
         shape = storage.shape_taken(node.name, node.inputs)
         out = storage.shape_made(node.name)
         steps.append(bare_step(node.layer.local, shape, out, node.inputs))

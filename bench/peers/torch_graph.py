@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as PyTorch's documentation has it
 from torch import Tensor, nn
 
+from znni.core.shapes import Vec3, offsets
 from znni.network.layers import (
     Add,
     Affine,
@@ -38,6 +39,7 @@ class TorchGraph(nn.Module):
     ) -> None:
         super().__init__()
         self._network = network
+        self._by_taps = dtype == torch.float64  # PyTorch copies the input for each tap
         for index, node in enumerate(network.nodes):
             if node.name in weights.layers:
                 for kind, array in weights[node.name].arrays.items():
@@ -62,13 +64,16 @@ class TorchGraph(nn.Module):
             case Conv():
                 before, after = layer.padding
                 padding: Any = tuple(before)
-                if before != after:
+                if before != after or self._by_taps:
                     sides = zip(reversed(before), reversed(after), strict=True)
                     x, padding = F.pad(x, [each for side in sides for each in side]), 0
-                y = F.conv3d(
-                    x, array("weight"), array("bias"), tuple(layer.stride), padding,
-                    tuple(layer.dilation), layer.groups,
-                )  # fmt: skip
+                if self._by_taps and layer.groups == 1:
+                    y = _sum_of_taps(x, layer, array("weight"), array("bias"))
+                else:
+                    y = F.conv3d(
+                        x, array("weight"), array("bias"), tuple(layer.stride), padding,
+                        tuple(layer.dilation), layer.groups,
+                    )  # fmt: skip
             case ConvTranspose():
                 y = F.conv_transpose3d(
                     x, array("weight"), array("bias"), tuple(layer.stride), tuple(layer.padding),
@@ -91,6 +96,21 @@ class TorchGraph(nn.Module):
                 first, second = _cropped(given)
                 y = first * second
         return _activated(y, layer, array("slope"))
+
+
+def _sum_of_taps(x: Tensor, layer: Conv, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return a convolution as a sum of products over its taps, which takes little memory."""
+    size = layer.local_size(Vec3(*x.shape[2:]))
+    y = bias.view(1, -1, 1, 1, 1).expand(1, -1, *size).clone()
+    for tap in offsets(layer.kernel):
+        first = tap * layer.dilation
+        z, y_, x_ = (
+            slice(start, start + (extent - 1) * step + 1, step)
+            for start, extent, step in zip(first, size, layer.stride, strict=True)
+        )
+        seen = x[0, :, z, y_, x_].reshape(layer.in_features, -1)
+        y.view(layer.out_features, -1).addmm_(weight[:, :, tap.z, tap.y, tap.x], seen)
+    return y
 
 
 def _cropped(given: list[Tensor]) -> list[Tensor]:

@@ -34,6 +34,7 @@ from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import convert
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.machine import arena
+from znni.network.geometry import input_box
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.network import INPUT, InputScaling, Network
 from znni.network.weights import Float32, random_weights
@@ -199,7 +200,8 @@ def test_a_volume_with_its_axes_in_another_order_reaches_the_network_in_rows() -
     volume = np.asfortranarray(np.random.default_rng(0).random((1, 5, 6, 7), np.float32))
     job = make_job(network, Vec3(5, 6, 7), "valid", "reflect", None)
     for tile in tiles(job.output, Vec3(3, 2, 5)):
-        box = read_input(ArrayVolume(volume), job, tile, network.field_of_view, InputScaling())
+        seen = job.seen(tile, input_box(network, tile.computed.size))
+        box = read_input(ArrayVolume(volume), job, seen, InputScaling())
         assert box.flags.c_contiguous
 
 

@@ -216,7 +216,8 @@ def test_the_output_of_a_constant(network: Network, seed: int) -> None:
     shape = (network.in_features, *network.field_of_view)
     window = np.broadcast_to(values[:, None, None, None], shape)
     wanted = dense(network, weights, window)[:, 0, 0, 0]
-    np.testing.assert_allclose(of_constant(network, weights, values), wanted, 1e-6, 1e-7)
+    found = of_constant(network, weights, values)[:, 0, 0, 0]
+    np.testing.assert_allclose(found, wanted, 1e-6, 1e-7)
 
 
 def test_one_other_value_is_not_constant() -> None:

@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.network.layers import Conv, Pool
-from znni.network.network import Network
+from znni.network.layers import Add, Affine, Conv, ConvTranspose, Pool
+from znni.network.network import INPUT, Network, Node
 from znni.network.weights import (
     ConvWeights,
     Weights,
@@ -274,3 +274,88 @@ def test_layers_missing_and_unknown() -> None:
         _ = fewer["last"]
     with pytest.raises(InvalidInput, match="layer last needs weights"):
         conv_weights(NETWORK.convolutions[1], None)
+
+
+TWO = Vec3(2, 2, 2)
+GRAPH = Network(
+    "graph",
+    4,
+    (
+        Node(Conv("down", 4, 6, Vec3(1, 2, 2), "prelu", stride=TWO, groups=2), (INPUT,)),
+        Node(Affine("norm", 6, "prelu"), ("down",)),
+        Node(ConvTranspose("up", 6, 4, Vec3(3, 2, 2), "prelu", TWO), ("norm",)),
+        Node(Add("sum", "relu"), ("up", INPUT)),
+    ),
+    "sum",
+)
+
+
+def graph_arrays() -> Arrays:
+    layers = random_weights(GRAPH, 3).layers
+    return {
+        f"{name}.{kind}": array
+        for name, layer in layers.items()
+        for kind, array in layer.arrays.items()
+    }
+
+
+@pytest.mark.parametrize("suffix", SAVERS)
+def test_all_kinds_of_layers_have_weights_in_files(suffix: str, tmp_path: Path) -> None:
+    arrays = graph_arrays()
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "down.weight": (6, 2, 1, 2, 2),
+        "down.bias": (6,),
+        "down.slope": (6,),
+        "norm.weight": (6,),
+        "norm.bias": (6,),
+        "norm.slope": (6,),
+        "up.weight": (6, 4, 3, 2, 2),
+        "up.bias": (4,),
+        "up.slope": (4,),
+    }
+    SAVERS[suffix](arrays, tmp_path / f"w{suffix}")
+    found = load_weights(tmp_path / f"w{suffix}", GRAPH)
+    assert found.sha256 == random_weights(GRAPH, 3).sha256
+    assert found.nbytes == 4 * GRAPH.parameters
+    np.testing.assert_array_equal(found["up"].slope, arrays["up.slope"])
+
+
+def test_random_weights_keep_the_scale_of_values() -> None:
+    conv = Conv("conv", 64, 32, Vec3(3, 3, 3), "prelu", groups=4)
+    layers = conv, Affine("norm", 32), ConvTranspose("up", 32, 32, TWO, "relu", TWO)
+    drawn = random_weights(Network.chain("net", 64, (Pool("pool", TWO), *layers)), 1)
+    assert drawn["conv"].weight.std() == pytest.approx(np.sqrt(2 / (16 * 27)), rel=0.05)
+    assert drawn["up"].weight.std() == pytest.approx(np.sqrt(2 / 32), rel=0.05)
+    assert drawn["norm"].weight == pytest.approx(1, abs=0.5)
+    assert drawn["norm"].bias == pytest.approx(0, abs=0.1)
+    slope = drawn["conv"].slope
+    assert slope is not None
+    assert slope.mean() == pytest.approx(0.25, abs=0.1)
+
+
+def test_the_hash_tells_slopes_apart() -> None:
+    drawn = random_weights(GRAPH, 3)
+    norm = drawn["norm"]
+    assert norm.slope is not None
+    changed = ConvWeights(norm.weight, norm.bias, norm.slope * np.float32(2))
+    assert Weights({**drawn.layers, "norm": changed}, "mine").sha256 != drawn.sha256
+
+
+def test_slopes_missing_and_unknown(tmp_path: Path) -> None:
+    arrays = graph_arrays()
+    drawn = random_weights(GRAPH, 3)
+    norm = drawn["norm"]
+    without = Weights({**drawn.layers, "norm": ConvWeights(norm.weight, norm.bias)}, "mine")
+    with pytest.raises(InvalidInput, match=r"mine: lacks 'norm\.slope', which network graph needs"):
+        checked_weights(without, GRAPH)
+    with pytest.raises(InvalidInput, match="layer norm: slope is a NoneType; give a NumPy array"):
+        conv_weights(GRAPH.weighted[1], without["norm"])
+    save_npz(arrays | {"norm.slope": arrays["norm.slope"][:1]}, tmp_path / "w.npz")
+    with pytest.raises(
+        InvalidInput, match=r"layer norm: slope has shape \(1,\); the network needs"
+    ):
+        load_weights(tmp_path / "w.npz", GRAPH)
+    layers = random_weights(NETWORK, 5).layers
+    more = ConvWeights(GOOD.weight, GOOD.bias, np.ones(3, np.float32))
+    with pytest.raises(InvalidInput, match=r"holds 'first\.slope', which network small has no"):
+        checked_weights(Weights({**layers, "first": more}, "mine"), NETWORK)

@@ -6,6 +6,7 @@ import pytest
 from paths import MACHINES
 from small_search import CATALOGUE, LIMIT, OUTPUT, small_search
 
+from planner.bare_steps import sample_steps
 from planner.exhaustive import Search
 from planner.patch_sizes import axis_sizes
 from planner.sweeps import (
@@ -22,6 +23,7 @@ from planner.sweeps import (
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.machine.machine_file import load_machine
+from znni.network.layers import Conv
 from znni.primitives.catalogue import catalogue, families
 
 
@@ -91,12 +93,13 @@ def test_the_fastest_plan_of_each_patch_may_be_in_pieces(search: Search) -> None
         assert alone
 
 
-def test_only_pooling_is_in_no_family() -> None:
+def test_only_convolutions_are_in_families() -> None:
     node = load_machine(MACHINES / "h200-node.yaml")
     primitives = catalogue(node)
-    pooling = set.intersection(*families(primitives).values())
-    assert {"max_pooling", "gpu_max_pooling_fragments"} <= pooling
-    assert all("max_pooling" in name for name in pooling)
+    others = set.intersection(*families(primitives).values())
+    assert {"max_pooling", "gpu_max_pooling_fragments", "concatenation"} <= others
+    for step in sample_steps(Conv("conv", 8, 8, Vec3(3, 3, 3), "relu"), 8):
+        assert not any(primitives[it].out_shape(step.operation, step.shape_in) for it in others)
 
 
 def test_a_family_has_its_own_primitives_and_all_pooling(search: Search) -> None:

@@ -24,7 +24,18 @@ from znni.machine.arena import SPARE, Arena, output_into
 from znni.machine.arrays import ALIGNMENT, Peak, peak_memory
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
-from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.network.layers import (
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Multiply,
+    Operation,
+    Pool,
+    PooledConv,
+    Upsample,
+)
 from znni.plans.cost import Memory
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, UsesGpu
@@ -52,6 +63,22 @@ POOLED = [
     )
     for pool in (Pool("cube", Vec3(2, 2, 2)), Pool("plane", Vec3(1, 3, 2)))
 ]
+TWO = Vec3(2, 2, 2)
+LOCAL: list[tuple[Operation, Shape5]] = [
+    (Conv("strided", 13, 17, Vec3(3, 2, 5), "relu", Vec3(2, 1, 3)), Shape5(3, 13, 37, 43, 53)),
+    (Conv("dilated", 5, 19, Vec3(3, 3, 2), "softmax", dilation=TWO), Shape5(1, 5, 41, 53, 61)),
+    (Conv("grouped", 34, 51, Vec3(3, 2, 3), "relu", groups=17), Shape5(1, 34, 29, 37, 53)),
+    (ConvTranspose("transposed", 23, 11, TWO, "relu", TWO), Shape5(2, 23, 17, 23, 29)),
+    (ConvTranspose("wide", 97, 37, Vec3(3, 5, 3), "relu", TWO), Shape5(1, 97, 11, 23, 29)),
+    (Affine("affine", 17, "softmax"), Shape5(1, 17, 59, 62, 83)),
+    (Concat("concat"), Shape5(2, 17, 59, 62, 83)),
+    (Add("add", "relu"), Shape5(1, 22, 59, 62, 83)),
+    (Multiply("multiply", "elu"), Shape5(3, 14, 59, 62, 83)),
+    (Upsample("nearest", Vec3(2, 1, 3)), Shape5(2, 7, 29, 41, 53)),
+    (Upsample("trilinear", Vec3(1, 3, 2), "trilinear"), Shape5(2, 7, 29, 41, 53)),
+    (Pool("average", Vec3(2, 3, 2), "average"), Shape5(3, 17, 59, 62, 83)),
+    (Pool("overlapping", Vec3(3, 2, 3), step=Vec3(2, 1, 2)), Shape5(1, 13, 61, 97, 101)),
+]
 
 
 def examples() -> Iterator[Any]:
@@ -60,6 +87,7 @@ def examples() -> Iterator[Any]:
         (CONVOLUTION, CONVOLUTIONS),
         (POOLING, POOLINGS),
         (POOLED_CONVOLUTION, POOLED),
+        *((example, [example]) for example in LOCAL),
     ]
     for kind, layers in kinds:
         for (layer, shape), tested in product(layers, primitives_for(*kind)):
@@ -114,10 +142,10 @@ def measure(primitive: Primitive, case: Case) -> Memory:
     give_back_freed_memory()
     resident = anonymous_memory() - before
     with anonymous_peak() as peak:
-        y = run(case.x)
+        y = run(*case.inputs)
     assert y.shape == primitive.out_shape(case.layer, case.shape)
     with output_into(y), anonymous_peak() as beside:
-        run(case.x)
+        run(*case.inputs)
     return Memory(resident, peak.added + case.x.nbytes, beside.added)
 
 
@@ -215,4 +243,4 @@ def test_a_layer_fits_its_place(primitive: Primitive, layer: Operation, shape: S
         mock.patch.object(Arena, "_take_outside", side_effect=AssertionError("no room")),
         arena.step(*placed.places[0][0]),
     ):
-        run(case.x)
+        run(*case.inputs)

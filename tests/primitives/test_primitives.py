@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import (
     CONVOLUTION,
+    EXAMPLES,
     POOLED_CONVOLUTION,
     POOLING,
     Case,
@@ -37,8 +38,7 @@ convolutions = pytest.mark.parametrize("primitive", primitives_for(*CONVOLUTION)
 poolings = pytest.mark.parametrize("primitive", primitives_for(*POOLING))
 pooled_convolutions = pytest.mark.parametrize("primitive", primitives_for(*POOLED_CONVOLUTION))
 everything = pytest.mark.parametrize(
-    "primitive",
-    [p for kind in (CONVOLUTION, POOLING, POOLED_CONVOLUTION) for p in primitives_for(*kind)],
+    "primitive", {p.id: p for example in EXAMPLES for p in primitives_for(*example)}.values()
 )
 
 # Matrix units of a GPU reach up to so many times its nominal rate, which is that of float32.

@@ -11,6 +11,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.network.geometry import context
 from znni.network.layers import (
+    LEAKY_SLOPE,
     Activation,
     Add,
     Affine,
@@ -59,8 +60,10 @@ class Graph:
         found: Activation = self.draw(st.sampled_from(known))
         return found
 
-    def slope(self) -> float:
-        return self.draw(st.sampled_from([0.01, 0.2, -0.5]))
+    def slope(self, activation: Activation) -> float:
+        """Return a slope, which only ``leaky_relu`` has."""
+        slopes = [LEAKY_SLOPE, 0.2, -0.5] if activation == "leaky_relu" else [LEAKY_SLOPE]
+        return self.draw(st.sampled_from(slopes))
 
     def convolution(
         self, x: str, *, kept: bool = False, stride: Vec3 = ONE, features: int | None = None
@@ -83,10 +86,11 @@ class Graph:
         if not kept:
             before = Vec3(*(self.count(0, extent) for extent in before))
         padding = Padding(before, total - before if kept else before)
+        activation = self.activation()
         return self.add(
             Conv(
-                self.name, taken, features, kernel, self.activation(), stride, dilation,
-                self.draw(st.sampled_from(divisors)), padding, self.slope(),
+                self.name, taken, features, kernel, activation, stride, dilation,
+                self.draw(st.sampled_from(divisors)), padding, self.slope(activation),
             ),
             x,
         )  # fmt: skip
@@ -98,7 +102,9 @@ class Graph:
                 return self.convolution(x)
             case "affine":
                 activation = self.activation()
-                return self.add(Affine(self.name, self.maps[x], activation, self.slope()), x)
+                return self.add(
+                    Affine(self.name, self.maps[x], activation, self.slope(activation)), x
+                )
             case "pool":
                 return self.pooling(x, ONE)
             case _:
@@ -134,10 +140,11 @@ class Graph:
             kernel.append(extent)
             before.append(start)
             after.append(start - added)
+        activation = self.activation()
         return self.add(
             ConvTranspose(
                 self.name, self.maps[x], self.count(1, self.most_maps), Vec3(*kernel),
-                self.activation(), stride, Vec3(*before), Vec3(*after), self.slope(),
+                activation, stride, Vec3(*before), Vec3(*after), self.slope(activation),
             ),
             x,
         )  # fmt: skip
@@ -151,10 +158,11 @@ class Graph:
         if self.maps[skip] != wanted:
             skip = self.convolution(skip, features=wanted)
         activation = self.activation(joins=True)
+        slope = self.slope(activation)
         if kind == "add":
-            return self.add(Add(self.name, activation, self.slope()), x, skip)
-        gate = kind == "gate"
-        return self.add(Multiply(self.name, activation, self.slope(), gate), x, skip)
+            return self.add(Add(self.name, activation, slope), x, skip)
+        is_gate = wanted < self.maps[x]
+        return self.add(Multiply(self.name, activation, slope, is_gate), x, skip)
 
     def level(self, x: str, depth: int, strides: tuple[int, ...]) -> str:
         """Add the layers between a value and another with the same stride."""

@@ -13,7 +13,21 @@ from hypothesis import strategies as st
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
-from znni.network.layers import Activation, Conv, Operation, Pool, PooledConv
+from znni.network.layers import (
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Multiply,
+    Operation,
+    Padding,
+    Pool,
+    PooledConv,
+    Upsample,
+    Weighted,
+)
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.primitives import reference
@@ -22,6 +36,31 @@ from znni.primitives.catalogue import catalogue
 CONVOLUTION = Conv("convolution", 2, 3, Vec3(2, 3, 2), "identity"), Shape5(1, 2, 7, 8, 9)
 POOLING = Pool("pooling", Vec3(2, 2, 2)), Shape5(1, 2, 9, 11, 13)
 POOLED_CONVOLUTION = PooledConv(CONVOLUTION[0], POOLING[0]), CONVOLUTION[1]
+
+# Layers of exact networks, with the shapes of all their inputs together.
+SIZE = Vec3(7, 8, 9)
+TWO = Vec3(2, 2, 2)
+PADDED = Padding(Vec3(1, 0, 1))
+LOCAL: dict[str, tuple[Operation, Shape5]] = {
+    layer.name: (layer, Shape5.of(1, maps, SIZE))
+    for layer, maps in (
+        (Conv("strided", 2, 3, Vec3(3, 2, 3), "elu", stride=Vec3(2, 1, 2)), 2),
+        (Conv("dilated", 2, 3, Vec3(2, 3, 2), "prelu", dilation=Vec3(3, 1, 2)), 2),
+        (Conv("grouped", 4, 6, Vec3(2, 2, 3), "gelu", groups=2), 4),
+        (ConvTranspose("transposed", 2, 3, Vec3(3, 2, 4), "relu", Vec3(2, 2, 3)).local, 2),
+        (Affine("affine", 3, "prelu"), 3),
+        (Concat("concat"), 5),
+        (Add("add", "leaky_relu", 0.1), 6),
+        (Multiply("multiply"), 6),
+        (Multiply("gate", "tanh", is_gate=True), 4),
+        (Upsample("nearest", Vec3(1, 2, 3)), 2),
+        (Upsample("trilinear", Vec3(2, 1, 3), "trilinear"), 2),
+        (Pool("average", Vec3(2, 3, 2), "average"), 2),
+        (Pool("overlapping", Vec3(3, 2, 3), step=TWO), 2),
+        (Pool("padded", Vec3(3, 2, 3), step=TWO, padding=PADDED), 2),
+    )
+}
+EXAMPLES = (CONVOLUTION, POOLING, POOLED_CONVOLUTION, *LOCAL.values())
 UNORDERED: set[Activation] = {"softmax", "gelu", "prelu"}  # no pooling comes before them
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 
@@ -58,13 +97,12 @@ def is_tested(primitive: Primitive) -> bool:
 
 def does(primitive: Primitive) -> tuple[Operation, Shape5]:
     """Return a layer and a shape that the primitive applies to."""
-    examples = CONVOLUTION, POOLING, POOLED_CONVOLUTION
-    shapes = ((layer, suited(primitive, layer, shape)) for layer, shape in examples)
+    shapes = ((layer, suited(primitive, layer, shape)) for layer, shape in EXAMPLES)
     return next((layer, shape) for layer, shape in shapes if shape is not None)
 
 
 class Case(NamedTuple):
-    """A layer with weights and input."""
+    """A layer with weights and input; the inputs of a join are one after the other in ``x``."""
 
     layer: Any
     weights: ConvWeights | None
@@ -74,15 +112,28 @@ class Case(NamedTuple):
     def shape(self) -> Shape5:
         return Shape5(*self.x.shape)
 
+    @property
+    def inputs(self) -> tuple[Float32, ...]:
+        """The arrays that a run takes."""
+        match self.layer:
+            case Multiply(is_gate=True):
+                first = self.x.shape[1] - 1
+            case Concat() | Add() | Multiply():
+                first = self.x.shape[1] // 2
+            case _:
+                return (self.x,)
+        return self.x[:, :first], self.x[:, first:]
+
     def run(self, primitive: Primitive) -> Float32:
-        return built(primitive, self.layer, self.shape, self.weights)(self.x)
+        return built(primitive, self.layer, self.shape, self.weights)(*self.inputs)
 
 
-def random_weights(layer: Conv, seed: int = 0) -> ConvWeights:
+def random_weights(layer: Weighted, seed: int = 0) -> ConvWeights:
     """Return weights that keep the input's scale, and biases of that scale."""
     generator = np.random.default_rng(seed)
     weight = generator.standard_normal(layer.weight_shape, np.float32)
-    weight *= np.float32((layer.in_features * layer.kernel.volume) ** -0.5)
+    if not isinstance(layer, Affine):
+        weight *= np.float32(layer.fan_in**-0.5)
     bias = generator.standard_normal(layer.out_features, np.float32)
     prelu = layer.activation == "prelu"
     slope = generator.standard_normal(layer.out_features, np.float32) if prelu else None
@@ -105,7 +156,8 @@ def case_for(primitive: Primitive, layer: Operation, shape: Shape5) -> Case:
 def random_case(layer: Operation, shape: Shape5, seed: int = 0) -> Case:
     """Return a case of any layer, with a contiguous input."""
     conv = layer.conv if isinstance(layer, PooledConv) else layer
-    weights = random_weights(conv, seed + 1) if isinstance(conv, Conv) else None
+    weighted = isinstance(conv, Conv | ConvTranspose | Affine)
+    weights = random_weights(conv, seed + 1) if weighted else None
     return Case(layer, weights, random_input(shape, seed))
 
 

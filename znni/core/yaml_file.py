@@ -17,7 +17,7 @@ from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from znni.core.errors import InvalidInput
 
 LARGEST = 2**20  # for a count or an extent: far above any real one, far below any overflow
-DEEPEST = 8  # levels of mappings and lists; a network has five
+DEEPEST = 8  # levels of mappings and lists; a network has six
 UNKNOWN_KEY = ("extra_forbidden", "invalid_key")  # pydantic's names; the second: not a string
 
 
@@ -144,7 +144,7 @@ class YamlFile:
             case "extra_forbidden" if last in entry.unneeded:
                 problem = f"unknown key {last!r} in {owner}; {entry.unneeded[str(last)]}"
             case "extra_forbidden" | "invalid_key":
-                known = list(fields)
+                known = [field.alias or name for name, field in fields.items()]
                 close = get_close_matches(str(last), known, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
                 problem = f"unknown key {last!r} in {owner}; {hint}The keys are {', '.join(known)}"

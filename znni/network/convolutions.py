@@ -184,7 +184,7 @@ class ConvTranspose:
 
     Raises:
         InvalidInput: an extent is not positive, the activation is unknown, or the padding cuts off
-            more than the kernel.
+            more than the kernel. Or the samples added at the end are as many as the stride.
     """
 
     arity: ClassVar[int | None] = 1
@@ -212,6 +212,12 @@ class ConvTranspose:
             raise InvalidInput(
                 f"{where}: padding {self.padding} cuts off all of a kernel of {self.kernel}; give "
                 f"less than the kernel"
+            )
+        added = self.padding - self.padding_after
+        if min(added) < 0 or not added.within(self.stride - 1):
+            raise InvalidInput(
+                f"{where}: output_padding is {added}; give 0 or more, and less than its stride "
+                f"{self.stride}"
             )
 
     is_dense: ClassVar[bool] = False

@@ -23,6 +23,9 @@ from znni.network.network import INPUT, Network, Node
 
 ZERO = Vec3(0, 0, 0)
 
+# The longest period of a network's lattices, far beyond any that is trained.
+LONGEST_PERIOD = 1024
+
 # Volumes of so many periods are large enough for every value to have samples.
 MANY_PERIODS = 4096
 
@@ -84,6 +87,11 @@ def phase(network: Network) -> Vec3:
 
 def _axis_phase(network: Network, axis: int) -> int:
     period = network.alignment[axis]
+    if period > LONGEST_PERIOD:
+        raise InvalidInput(
+            f"network {network.name} pools by {period} along {'zyx'[axis]} before it upsamples, "
+            f"and {LONGEST_PERIOD} is the most; give smaller windows or strides"
+        )
     found = min(range(period), key=lambda rest: (*_misfit(network, axis, rest), rest))
     dropped, _ = _misfit(network, axis, found)
     if dropped:
@@ -101,10 +109,16 @@ def _misfit(network: Network, axis: int, rest: int) -> tuple[int, int]:
     for node in network.nodes:
         taken = [sizes[name][axis] for name in node.inputs]
         if isinstance(node.layer, Pool):
-            padded = taken[0] + node.layer.padding.total[axis]
-            dropped += (padded - node.layer.window[axis]) % node.layer.stride[axis]
+            dropped += _dropped(node.layer, taken[0], axis)
         cropped += sum(taken) - len(taken) * min(taken)
     return dropped, cropped
+
+
+def _dropped(pool: Pool, extent: int, axis: int) -> int:
+    """Return the samples at the end of an axis that no window has, but would if they were more."""
+    stride, window = pool.stride[axis], pool.window[axis]
+    left = (extent + pool.padding.total[axis] - window) % stride
+    return max(0, left - pool.padding.after[axis] - max(0, stride - window))
 
 
 def large_input(network: Network) -> Vec3:
@@ -138,9 +152,10 @@ def whole_input(network: Network, volume: Vec3) -> Vec3:
     """
     period, rest = network.alignment, phase(network)
     whole = rest + (volume - rest).ceil_div(period) * period
-    while any(min(size) < 1 for size in whole_sizes(network, whole).values()):
-        whole += period
-    return whole
+    missing = ZERO  # periods until every value has samples
+    for name, size in whole_sizes(network, whole).items():
+        missing = missing.maximum(((ZERO - size + 1) * network.strides[name]).ceil_div(period))
+    return whole + period * missing
 
 
 def over(network: Network, volume: Vec3) -> Network:

@@ -32,14 +32,16 @@ FOLDED = (
     "fold its scale and shift into the convolution's kernels and biases and leave it out, or give "
     "an affine layer"
 )
-WINDOWS = (
-    "needs the mean of a whole window, and this version runs only layers that look at a "
-    "neighbourhood; train with batch norm instead, or use another network"
-)
+BATCH_NORM = "train the network with batch norm instead"
+WINDOWS = {
+    "instance_norm": BATCH_NORM,
+    "group_norm": BATCH_NORM,
+    "global_pool": "use a network without global pooling",
+}
 
 
 def _is_margin(value: object) -> bool:
-    return is_count(value) or (isinstance(value, int) and value == 0 and value is not False)
+    return is_count(value) or (value == 0 and isinstance(value, int) and value is not False)
 
 
 def _three(value: object) -> Sequence[Any]:
@@ -217,6 +219,12 @@ class PoolEntry(LayerKind):
 class UpsampleEntry(LayerKind):
     """Upsampling."""
 
+    unneeded: ClassVar[Mapping[str, str]] = {
+        "scale_factor": "it is called factor:",
+        "size": "give a factor:, because sizes follow the volume",
+        "align_corners": "leave it out: only interpolation without align_corners is the same "
+        "everywhere in a volume",
+    }
     factor: Extents
     mode: Literal["nearest", "trilinear"] = "nearest"
 
@@ -265,7 +273,7 @@ class MultiplyEntry(LayerKind):
 
 
 class WindowEntry(LayerKind):
-    """A layer that looks at a whole window, which is read to be refused by name."""
+    """A layer that depends on a whole window, which is read so that its error can name it."""
 
     eps: Finite = 1e-5
     groups: Count = 1
@@ -282,9 +290,6 @@ KINDS: dict[type[Layer], str] = {
     Add: "add",
     Multiply: "multiply",
 }
-
-# Names of layers without a name begin with these.
-PREFIXES = {"conv_transpose": "up", "upsample": "upsample"}
 
 
 def entry_of(layer: Layer) -> dict[str, Any]:

@@ -231,11 +231,7 @@ class Network:
         """
         strides = {INPUT: Vec3(1, 1, 1)}
         for node in self.nodes:
-            taken = {strides[name] for name in node.inputs}
-            if len(taken) > 1:
-                apart = " and ".join(f"{name!r} ({strides[name]})" for name in node.inputs)
-                raise InvalidInput(f"layer {node.name} joins {apart}, whose strides differ")
-            strides[node.name] = node.layer.scaled(taken.pop())
+            strides[node.name] = stride_of(node, strides)
         return strides
 
     @cached_property
@@ -307,3 +303,18 @@ def maps_of(node: Node, maps: Mapping[str, int]) -> int:
         takes = "2 or more values" if arity is None else counted(arity, "value")
         raise InvalidInput(f"layer {node.name} takes {takes}, but it is given {len(node.inputs)}")
     return node.layer.maps_from(*(maps[name] for name in node.inputs))
+
+
+def stride_of(node: Node, strides: Mapping[str, Vec3]) -> Vec3:
+    """Return the distance in voxels between samples of a node's value, given those before it.
+
+    Raises:
+        InvalidInput: the node joins values with different distances, or upsamples too far.
+    """
+    taken = {strides[name] for name in node.inputs}
+    if len(taken) > 1:
+        apart = " and ".join(f"{name or 'input'!r} ({strides[name]})" for name in node.inputs)
+        raise InvalidInput(
+            f"layer {node.name} joins {apart}, whose strides differ; upsample the coarser one first"
+        )
+    return node.layer.scaled(taken.pop())

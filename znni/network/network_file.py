@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.network.geometry import context
 from znni.network.layer_entries import (
@@ -32,10 +34,13 @@ from znni.network.layer_entries import (
     entry_of,
 )
 from znni.network.layers import Concat
-from znni.network.network import INPUT, InputScaling, Network, Node, maps_of
+from znni.network.network import INPUT, InputScaling, Network, Node, maps_of, stride_of
 
 # The name of the join of several outputs.
 OUTPUTS = "outputs"
+
+# The name by which layers take the network's input, unless a layer has this name.
+INPUT_NAME = "input"
 
 
 def _file_name(value: object) -> str:
@@ -123,13 +128,13 @@ def network_text(network: Network) -> str:
     """Return a network file on one line, in JSON, which is also YAML. It names no weights."""
     features = {"name": network.name, "in_features": network.in_features}
     nodes, outputs = list(network.nodes), [network.output]
-    if nodes[-1].name == OUTPUTS:
-        last = nodes.pop()
-        outputs = list(last.inputs)
+    if nodes[-1] == Node(Concat(OUTPUTS), nodes[-1].inputs) and INPUT not in nodes[-1].inputs:
+        outputs = list(nodes.pop().inputs)
     before = [INPUT, *(node.name for node in nodes)]
     layers = []
     for node, default in zip(nodes, before, strict=False):
-        sources = {} if node.inputs == (default,) else {"from": list(node.inputs)}
+        taken = [name or (INPUT if INPUT_NAME in before else INPUT_NAME) for name in node.inputs]
+        sources = {} if node.inputs == (default,) else {"from": taken}
         entry = {KINDS[type(node.layer)]: entry_of(node.layer)}
         layers.append({"name": node.name, **sources, **entry})
     named = {} if outputs == before[-1:] else {"outputs": outputs}
@@ -138,18 +143,22 @@ def network_text(network: Network) -> str:
 
 def _network_of(file: YamlFile) -> Network:
     entries = file.checked(_NetworkFile)
-    nodes = _nodes(file, entries)
+    nodes, strides = _nodes(file, entries)
     output = nodes[-1].name
     if entries.outputs:
-        known = [node.name for node in nodes]
         for name in entries.outputs:
-            if name not in known:
-                problem = f"there is no layer {name!r}; the layers are {', '.join(known)}"
+            if name not in strides:
+                known = ", ".join(node.name for node in nodes)
+                problem = f"there is no layer {name!r}; the layers are {known}"
                 raise file.refusal(("outputs",), problem)
         output = entries.outputs[0]
         if len(entries.outputs) > 1:
             output = OUTPUTS
             nodes.append(Node(Concat(OUTPUTS), tuple(entries.outputs)))
+            try:
+                stride_of(nodes[-1], strides)
+            except InvalidInput as error:
+                raise file.refusal(("outputs",), str(error)) from None
     try:
         network = Network(
             name=entries.name,
@@ -166,33 +175,62 @@ def _network_of(file: YamlFile) -> Network:
     return network
 
 
-def _nodes(file: YamlFile, entries: _NetworkFile) -> list[Node]:
-    """Return the nodes, with default names (conv1, pool1, conv2, ...)."""
+def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str, Vec3]]:
+    """Return the nodes of the layers, and the strides of their values."""
     nodes: list[Node] = []
-    maps = {INPUT: entries.in_features}
-    count = Counter[str]()
-    for index, entry in enumerate(entries.layers):
+    maps, strides = {INPUT: entries.in_features}, {INPUT: Vec3(1, 1, 1)}
+    names = _names(file, entries.layers)
+    for index, (entry, name) in enumerate(zip(entries.layers, names, strict=True)):
         where = ("layers", index)
-        if len(entry.kinds) != 1:
-            kinds = ", ".join(KINDS.values())
-            raise file.refusal(where, f"a layer is of one kind; give one of {kinds}")
         ((kind, given),) = entry.kinds.items()
-        count[kind] += 1
-        name = entry.name or f"{kind}{count[kind]}"
-        if isinstance(given, WindowEntry):
-            raise file.refusal((*where, kind), f"layer {name} is of kind {kind}, which {WINDOWS}")
+        if kind in WINDOWS:
+            raise file.refusal(
+                (*where, kind),
+                f"layer {name} is of kind {kind}, which needs windows, because it depends on all "
+                f"voxels of one; this version does not run windows: {WINDOWS[kind]}",
+            )
         if name in maps:
             problem = f"an earlier layer is also named {name!r}; rename one"
             raise file.refusal((*where, "name"), problem)
-        takes = entry.sources or [nodes[-1].name if nodes else INPUT]
-        for source in takes:
-            if source not in maps:
-                problem = f"layer {name} takes {source!r}, which no layer before it is named"
-                raise file.refusal((*where, "from"), f"{problem}; name an earlier layer")
+        takes = []
+        for source in entry.sources or [nodes[-1].name if nodes else INPUT]:
+            if source not in maps and source != INPUT_NAME:
+                raise file.refusal((*where, "from"), _unknown(name, source, names, index))
+            takes.append(source if source in maps else INPUT)
         try:
             node = Node(given.layer(name, [maps[source] for source in takes]), tuple(takes))
             maps[name] = maps_of(node, maps)
+            strides[name] = stride_of(node, strides)
         except InvalidInput as error:
             raise file.refusal(where, str(error)) from None
         nodes.append(node)
-    return nodes
+    return nodes, strides
+
+
+def _names(file: YamlFile, entries: Sequence[_LayerEntry]) -> list[str]:
+    """Return the names of the layers; the default names are conv1, pool1, conv2, ..."""
+    names = []
+    count = Counter[str]()
+    for index, entry in enumerate(entries):
+        if len(entry.kinds) != 1:
+            kinds = ", ".join(KINDS.values())
+            raise file.refusal(("layers", index), f"a layer is of one kind; give one of {kinds}")
+        (kind,) = entry.kinds
+        count[kind] += 1
+        names.append(entry.name or f"{kind}{count[kind]}")
+    return names
+
+
+def _unknown(name: str, source: str, names: Sequence[str], index: int) -> str:
+    """Return what is wrong with a source that no earlier layer is named."""
+    if source == name:
+        return f"layer {name} takes its own output; name an earlier layer"
+    if source in names[index:]:
+        return (
+            f"layer {name} takes {source!r}, which comes after it; put {source} before it, because "
+            f"a network has no cycles"
+        )
+    close = get_close_matches(source, names[:index], n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    known = ", ".join((INPUT_NAME, *names[:index]))
+    return f"layer {name} takes {source!r}, but no layer has that name; {hint}Choose from {known}"

@@ -23,7 +23,7 @@ class Pool:
         window: the extents in samples.
         reduce: ``max`` or ``average``.
         step: the samples of the input from one sample of the output to the next. ``ZERO`` stands
-            for the window.
+            for the window, and the window is stored as ``ZERO``.
         padding: the samples around the input. A maximum ignores them; an average counts zeros.
 
     Raises:
@@ -43,6 +43,8 @@ class Pool:
         where = f"layer {self.name}"
         check_extents(f"{where}: window", self.window)
         check_not_negative(f"{where}: stride", self.step)
+        if self.step == self.window:
+            object.__setattr__(self, "step", ZERO)  # so that equal poolings compare equal
         for side in self.padding:
             check_not_negative(f"{where}: padding", side)
             if not side.within(self.window - 1):

@@ -66,6 +66,18 @@ class BlockStorage:
     locations: Mapping[str, Location]
     maps: Mapping[str, int]
 
+    def steps_of(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return the nodes that need a step: all but joins whose inputs are made in their place."""
+        return tuple(
+            node
+            for node in nodes
+            if not isinstance(node.layer, Concat)
+            or any(
+                self.locations[name].storage != self.locations[node.name].storage
+                for name in node.inputs
+            )
+        )
+
     def shape_taken(self, name: str, takes: tuple[str, ...]) -> Shape5:
         """Return the shape of all that a node reads, as one array with the maps of its inputs.
 

@@ -215,8 +215,8 @@ class Plan:
 def _is_of_its_network(plan: Plan) -> bool:
     layers = tuple(layer for step in plan.steps for layer in step.layers)
     wanted = tuple(node.layer for node in plan.network.nodes)
-    if plan.network.is_exact:
-        wanted = tuple(layer.local for layer in wanted)
+    if storage := storage_for(plan.network, plan.patch):
+        wanted = tuple(node.layer.local for node in storage.steps_of(plan.network.nodes))
     if not all(segment.steps for segment in plan.segments) or layers != wanted:
         return False
     if any(segment.is_exact != plan.network.is_exact for segment in plan.segments):

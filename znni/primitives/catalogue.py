@@ -46,13 +46,13 @@ def catalogue(machine: Machine, processors: Processors = "cpu+gpu") -> dict[str,
 
 
 def families(primitives: Catalogue) -> dict[str, set[str]]:
-    """Return each family's primitive names, with all pooling primitives; skip empty families."""
+    """Return each family's primitives, with all that are no convolutions; skip empty families."""
     own = {
         family: {name for name in primitives if name.rpartition("gpu_")[2].startswith(beginnings)}
         for family, beginnings in FAMILIES.items()
     }
-    pooling = set(primitives).difference(*own.values())
-    return {family: names | pooling for family, names in own.items() if names}
+    others = set(primitives).difference(*own.values())
+    return {family: names | others for family, names in own.items() if names}
 
 
 def _by_name(primitives: Iterable[Primitive]) -> dict[str, Primitive]:

@@ -219,16 +219,17 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             return _finished(y + weights[layer.name].bias[:, None, None, None], layer, weights)
         case Pool(padding=padding) if padding != NO_PADDING:
             seen = np.full(x.shape, -np.inf if layer.reduce == "max" else 0.0)
-            kept = (inside or Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))).slices
-            seen[:, *kept] = x[:, *kept]
+            stored = Box(Vec3(0, 0, 0), Vec3(*x.shape[1:]))
+            if kept := stored.intersection(inside or stored):
+                seen[:, *kept.slices] = x[:, *kept.slices]
             return _whole(replace(layer, padding=NO_PADDING), weights, [seen], "zeros")
         case Upsample(mode="trilinear"):
             if inside:
                 for axis, (a, b) in enumerate(zip(*inside, strict=True), start=1):
                     x = x.take(np.arange(x.shape[axis]).clip(a, b - 1), axis)
-            whole = _upsampled(x, layer, "zeros")
+            y = _upsampled(x, layer, "zeros")
             start = layer.context * layer.factor
-            return whole[:, *Box(start, Vec3(*whole.shape[1:]) - start).slices]
+            return y[:, *Box(start, Vec3(*y.shape[1:]) - start).slices]
         case _:
             return _whole(layer, weights, given, "zeros")
 
@@ -254,8 +255,10 @@ def _padded(
     if beyond == "zeros":
         around = [(0, 0), *zip(padding.before, padding.after, strict=True)]
         return np.pad(x, around, constant_values=missing)
-    after = (reach - stride - padding.before).maximum(Vec3(0, 0, 0))
-    return np.pad(x, [(0, 0), *zip(padding.before, after, strict=True)], mode="wrap")
+    for axis, extent in enumerate(x.shape[1:]):
+        last = extent - stride[axis] - padding.before[axis] + reach[axis]
+        x = x.take(np.arange(-padding.before[axis], last) % extent, axis + 1)
+    return x
 
 
 def _strided(x: Float64, layer: Conv, weights: ConvWeights) -> Float64:

@@ -32,6 +32,9 @@ TASK_BYTES = 512 * 1024
 # Share of a core's nominal operations per second, for passes with few operations for each value.
 EFFICIENCY = 0.1
 
+# Rows by which prefetches of an output run ahead of its stores.
+AHEAD = 3
+
 # Ways to make a value from those of the inputs.
 COPY, SCALE, ADD, MULTIPLY = range(4)
 
@@ -75,7 +78,7 @@ class RowPass:
 
 
 def most_tasks(out: Shape5) -> int:
-    """Return the largest number of tasks for a pass that makes an output, unless workers are more."""
+    """Return the most tasks for a pass that makes an output; each worker may have one."""
     return out.nbytes // TASK_BYTES
 
 
@@ -95,36 +98,50 @@ def _combine(  # type: ignore[no-untyped-def]
     second_strides, extents, begin, end, factor, bias, slope, code, piece, streamed,
 ):  # fmt: skip
     length, zero = extents[4], np.float32(0)
+    row, x = divmod(begin, length)
+    row, iy = divmod(row, extents[3])
+    row, iz = divmod(row, extents[2])
+    n, f = divmod(row, extents[1])
     while begin < end:
-        row, x = divmod(begin, length)
         count = min(length - x, end - begin)
-        row, iy = divmod(row, extents[3])
-        row, iz = divmod(row, extents[2])
-        n, f = divmod(row, extents[1])
         to = start + n * strides[0] + f * strides[1] + iz * strides[2] + iy * strides[3] + x
         at = first_start + n * first_strides[0] + f * first_strides[1]
         at += iz * first_strides[2] + iy * first_strides[3] + x
         other = second_start + n * second_strides[0] + f * second_strides[1]
         other += iz * second_strides[2] + iy * second_strides[3] + x
-        begin += count
+        ahead = to + AHEAD * strides[3]
+        fetch_to_write(memory, ahead)  # type: ignore[call-arg]  # numba passes the context
+        fetch_to_write(memory, ahead + length - 1)
         if kind == 0:
             put_row(first[at:], count, memory, to, streamed)
-            continue
-        for done in range(0, count, piece.size):
-            made = piece[: min(piece.size, count - done)]
-            a, b = first[at + done :], second[other + done :]
-            if kind == 1:
-                for i in range(made.size):
-                    made[i] = a[i] * factor[f] + bias[f]
-            elif kind == 2:
-                for i in range(made.size):
-                    made[i] = a[i] + b[i]
-            else:
-                for i in range(made.size):
-                    made[i] = a[i] * b[i]
-            if code > 0:
-                activate(made, zero, slope[f], code)
-            put_row(made, made.size, memory, to + done, streamed)
+        else:
+            for done in range(0, count, piece.size):
+                made = piece[: min(piece.size, count - done)]
+                _made(kind, first[at + done :], second[other + done :], factor[f], bias[f], made)
+                if code > 0:
+                    activate(made, zero, slope[f], code)
+                put_row(made, made.size, memory, to + done, streamed)
+        begin, x, iy = begin + count, 0, iy + 1
+        if iy == extents[3]:
+            iy, iz = 0, iz + 1
+        if iz == extents[2]:
+            iz, f = 0, f + 1
+        if f == extents[1]:
+            f, n = 0, n + 1
+
+
+@numba_kernel
+def _made(kind, first, second, factor, bias, made):  # type: ignore[no-untyped-def]
+    """Make some values from those of the inputs."""
+    if kind == 1:
+        for i in range(made.size):
+            made[i] = first[i] * factor + bias
+    elif kind == 2:
+        for i in range(made.size):
+            made[i] = first[i] + second[i]
+    else:
+        for i in range(made.size):
+            made[i] = first[i] * second[i]
 
 
 @numba_kernel
@@ -153,4 +170,4 @@ def fetch_rows(rows, width, memory, to, row_stride):  # type: ignore[no-untyped-
     for row in range(0, rows, together):
         first = to + row * row_stride
         fetch_to_write(memory, first)  # type: ignore[call-arg]  # numba passes the context
-        fetch_to_write(memory, first + together * width - 1)  # type: ignore[call-arg]
+        fetch_to_write(memory, first + together * width - 1)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.primitives.cpu.common.strided import take_every
 
 
 class Axis(NamedTuple):
@@ -91,25 +92,18 @@ def pack_map(  # type: ignore[no-untyped-def]
     Each phase takes ``height`` rows of ``pitch``, of which ``rows`` are needed. Others, and samples
     beyond the input, keep their old values.
     """
-    step = steps[2]
-    to = 0
+    size = height * pitch
+    of_y = len(phases[1]) * size
     for z in range(planes):
         plane = start + corner[0] * strides[1] + (corner[1] * steps[0] + z * steps[3]) * strides[2]
-        for first_y in phases[0]:
-            last_row = (shape[3] - 1 - first_y) // steps[1] - corner[2]
-            for first_x in phases[1]:
-                width = min(pitch, (shape[4] - 1 - first_x) // step + 1)
-                for y in range(min(rows, last_row + 1)):
-                    row = (corner[2] + y) * steps[1] + first_y
-                    source = memory[plane + row * strides[3] + first_x :]
-                    target = packed[to + y * pitch :]
-                    if step == 1:
-                        for x in range(width):
-                            target[x] = source[x]
-                    elif step == 2:
-                        for x in range(width):
-                            target[x] = source[2 * x]
-                    else:
-                        for x in range(width):
-                            target[x] = source[step * x]
-                to += height * pitch
+        for y in range(rows):
+            for phase_y in range(len(phases[0])):
+                row = (corner[2] + y) * steps[1] + phases[0][phase_y]
+                if row >= shape[3]:
+                    continue
+                to = (z * len(phases[0]) + phase_y) * of_y + y * pitch
+                for phase_x in range(len(phases[1])):
+                    first = phases[1][phase_x]
+                    width = min(pitch, (shape[4] - 1 - first) // steps[2] + 1)
+                    source = memory[plane + row * strides[3] + first :]
+                    take_every(steps[2], source, packed[to + phase_x * size :], width)

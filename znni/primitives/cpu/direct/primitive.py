@@ -30,12 +30,8 @@ from znni.primitives.cpu.common.activation import (
     with_activation,
 )
 from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
-from znni.primitives.cpu.common.streaming import (
-    bytes_to_write,
-    fetch_to_write,
-    is_streamed,
-    stream,
-)
+from znni.primitives.cpu.common.rows import fetch_rows
+from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed, stream
 from znni.primitives.cpu.common.workers import share_count, workers
 from znni.primitives.cpu.direct.packing import Packing, pack_map
 from znni.primitives.cpu.direct.register_tile import add_tile, registers, tile_width
@@ -251,9 +247,6 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
             used = (band_rows - 1) * pitch + out[4]
             corner_of_output = target_start + n * target_strides[0] + top * target_strides[2]
             corner_of_output += left * target_strides[3]
-            # The last voxel of a row, or of all rows if no gaps lie between them.
-            apart = 1 if target_strides[3] == out[4] else band_rows
-            length = band_rows * out[4] // apart
             for first in range(0, in_maps, features):
                 count = min(features, in_maps - first)
                 last = first + count == in_maps
@@ -267,11 +260,8 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                     stop_map = min(first_map + maps, out_maps) if last else first_map
                     tile_maps = range(first_map, stop_map)
                     for o in tile_maps:
-                        at = corner_of_output + (group * out_maps + o) * target_strides[1]
-                        for row in range(apart):
-                            to = at + row * target_strides[3]
-                            fetch_to_write(target, to)  # type: ignore[call-arg]  # numba adds it
-                            fetch_to_write(target, to + length - 1)
+                        to = corner_of_output + (group * out_maps + o) * target_strides[1]
+                        fetch_rows(band_rows, out[4], target, to, target_strides[3])
                     first_sum = first_map * positions % sums.size
                     tile = group * tiles + first_map // maps
                     taps = (tile * in_maps + first) * maps * volume

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -39,9 +40,9 @@ def neighbours(factor: int, size: int, start: int, stop: int) -> Neighbours:
     place = (np.arange((size - 2 * context) * factor) + 0.5) / factor - 0.5 + context
     left = np.floor(place).astype(np.int64)
     share = place - left
-    right = (left + 1).clip(start, stop - 1)
+    right = np.ceil(place).astype(np.int64).clip(start, stop - 1)
     left = left.clip(start, stop - 1)
-    share[left == right] = 0.5  # of the same value, which may be infinite
+    share[left == right] = 0.5  # of the same value: a share of 0 would make infinity NaN
     return Neighbours(left, right, share.astype(np.float32))
 
 
@@ -92,9 +93,14 @@ def interpolate_planes(  # type: ignore[no-untyped-def]
     """Interpolate for the planes (n, f, z) of the output with these numbers.
 
     Args:
-        memory: the input, with ``start`` and ``strides``; its rows have ``width`` samples.
-        target: the output, with ``target_start`` and ``target_strides``.
+        memory: the memory of the input.
+        start: the place of its first element.
+        strides: the elements from one index to the next.
+        target: the memory of the output.
+        target_start: the place of its first element.
+        target_strides: the elements from one index to the next.
         out: the shape of the output.
+        width: the samples of an input row.
         first: the number of the first plane.
         stop: the number of the plane after the last.
         along_z: the ``Neighbours`` along z.
@@ -155,6 +161,7 @@ def _refine(source, factor, row):  # type: ignore[no-untyped-def]
             place = (np.float32(i) + np.float32(0.5)) / np.float32(factor) + np.float32(0.5)
             left = int(place)
             share = place - np.float32(left)
-            near, far = source[left:], source[left + 1 :]
+            share = share if share > 0 else np.float32(0.5)
+            near, far = source[left:], source[math.ceil(place) :]
             for x in range(row.size // factor):
                 row[factor * x + i] = (one - share) * near[x] + share * far[x]

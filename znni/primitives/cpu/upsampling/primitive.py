@@ -80,27 +80,29 @@ class Upsampling:
         pool, factor = workers(self.device.threads), upsample.factor
         parts = list(pool.shares(out.n * out.f * out.z, most_tasks(out)))
 
-        def run(x: Float32, inside: Box = Box(Vec3(0, 0, 0), shape.size)) -> Float32:
-            y = new_output(out)
-            if min(inside.size) < 1:
+        def run(x: Float32, inside: Box | None = None) -> Float32:
+            y, whole = new_output(out), Box(Vec3(0, 0, 0), shape.size)
+            seen = whole.intersection(inside or whole)
+            if seen is None:
                 y.fill(0)
                 return y
             rows = workspace((pool.threads, _row_floats(upsample, shape)), np.float32)
             source, target, streamed = flat_view(x), output_view(y), is_streamed(out.nbytes)
-            axes = zip(factor, shape.size, inside.start, inside.stop, strict=True)
+            axes = zip(factor, shape.size, seen.start, seen.stop, strict=True)
             along_z, along_y, _ = (neighbours(*axis) for axis in axes)
-            along_x = factor.x, inside.start.x, inside.stop.x
+            along_x = factor.x, seen.start.x, seen.stop.x
 
             def task(worker: int, part: slice) -> None:
                 span = part.start, part.stop
                 if self.mode == "nearest":
-                    arguments = *source, *target, tuple(out), tuple(factor), *span
-                    repeat_planes(*arguments, rows[worker], streamed)
-                else:
-                    arguments = *source, *target, tuple(out), shape.x, *span
-                    interpolate_planes(
-                        *arguments, along_z, along_y, *along_x, rows[worker], streamed
+                    repeat_planes(
+                        *source, *target, tuple(out), tuple(factor), *span, rows[worker], streamed
                     )
+                else:
+                    interpolate_planes(
+                        *source, *target, tuple(out), shape.x, *span, along_z, along_y, *along_x,
+                        rows[worker], streamed,
+                    )  # fmt: skip
 
             pool.for_each(task, parts)
             return y

@@ -73,11 +73,15 @@ class WindowPooling:
         window, stride = tuple(pool.window), tuple(pool.stride)
         is_max = pool.reduce == "max"
 
-        def run(x: Float32, inside: Box = Box(Vec3(0, 0, 0), shape.size)) -> Float32:
-            y = new_output(out)
+        def run(x: Float32, inside: Box | None = None) -> Float32:
+            y, whole = new_output(out), Box(Vec3(0, 0, 0), shape.size)
+            seen = whole.intersection(inside or whole)
+            if seen is None:
+                y.fill(0)
+                return y
             rows = workspace((threads.threads, _row_floats(shape, out)), np.float32)
             source, target, streamed = flat_view(x), output_view(y), is_streamed(out.nbytes)
-            within = (*inside.start, *inside.stop)
+            within = (*seen.start, *seen.stop)
 
             def task(worker: int, part: slice) -> None:
                 pool_planes(
@@ -97,7 +101,7 @@ def _most_tasks(shape: Shape5) -> int:
 
 def _row_floats(shape: Shape5, out: Shape5) -> int:
     """Return the floats of a worker's rows: a reduced one of the input, and some of the output."""
-    return shape.x + out.x * max(1, PIECE // out.x)
+    return shape.x + out.x * (1 + max(1, PIECE // out.x))
 
 
 def primitives(device: Device) -> tuple[WindowPooling, ...]:

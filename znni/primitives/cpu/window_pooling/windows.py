@@ -6,6 +6,7 @@ import numpy as np
 
 from znni.primitives.cpu.common.numba_kernel import larger, numba_kernel
 from znni.primitives.cpu.common.rows import fetch_rows, put_rows
+from znni.primitives.cpu.common.strided import take_every
 
 
 @numba_kernel
@@ -16,22 +17,28 @@ def pool_planes(  # type: ignore[no-untyped-def]
     """Pool the planes (n, f, z) of the output with these numbers.
 
     Args:
-        memory: the input, with ``start`` and ``strides``; its rows have ``width`` samples.
-        target: the output, with ``target_start`` and ``target_strides``.
+        memory: the memory of the input.
+        start: the place of its first element.
+        strides: the elements from one index to the next.
+        target: the memory of the output.
+        target_start: the place of its first element.
+        target_strides: the elements from one index to the next.
         out: the shape of the output.
+        width: the samples of an input row.
         window: the extents of the window.
         step: the samples between neighbouring windows.
         within: the first sample of the volume along each axis, and those after the last.
         is_max: whether to take maxima of the samples within, else averages of all.
         first: the number of the first plane.
         stop: the number of the plane after the last.
-        rows: scratch for a row of the input and some of the output.
+        rows: scratch for a row of the input, one of the output, and some more of the output.
         streamed: whether the output goes past the caches.
     """
-    reduced, made = rows[:width], rows[width:]
+    reduced, taken, made = rows[:width], rows[width : width + out[4]], rows[width + out[4] :]
     most = made.size // out[4]
-    lowest = np.float32(-np.inf)
+    lowest = np.float32(-np.inf) if is_max else np.float32(0)
     share = np.float32(1) / np.float32(window[0] * window[1] * window[2])
+    seen = reduced[within[2] : within[5]]
     for plane in range(first, stop):
         rest, z = divmod(plane, out[2])
         n, f = divmod(rest, out[1])
@@ -43,21 +50,23 @@ def pool_planes(  # type: ignore[no-untyped-def]
             fetch_rows(count, out[4], target, row_at, target_strides[3])
             for i in range(count):
                 row = made[i * out[4] : (i + 1) * out[4]]
-                reduced[:] = lowest if is_max else np.float32(0)
+                reduced[:] = lowest
                 for dz in range(window[0]):
                     at_z = z * step[0] + dz
                     for dy in range(window[1]):
                         at_y = (top + i) * step[1] + dy
-                        source = memory[image + at_z * strides[2] + at_y * strides[3] :]
+                        at = image + at_z * strides[2] + at_y * strides[3]
                         if not is_max:
-                            for x in range(width):
-                                reduced[x] += source[x]
+                            _add(memory[at:], reduced)
                         elif within[0] <= at_z < within[3] and within[1] <= at_y < within[4]:
-                            for x in range(within[2], within[5]):
-                                reduced[x] = larger(reduced[x], source[x])
-                row[:] = lowest if is_max else np.float32(0)
+                            _enlarge(memory[at + within[2] :], seen)
+                row[:] = lowest
                 for dx in range(window[2]):
-                    _reduce(reduced[dx:], step[2], is_max, row)
+                    take_every(step[2], reduced[dx:], taken, out[4])
+                    if is_max:
+                        _enlarge(taken, row)
+                    else:
+                        _add(taken, row)
                 if not is_max:
                     for x in range(row.size):
                         row[x] *= share
@@ -65,18 +74,14 @@ def pool_planes(  # type: ignore[no-untyped-def]
 
 
 @numba_kernel
-def _reduce(source, step, is_max, row):  # type: ignore[no-untyped-def]
-    """Add every ``step``-th sample of a row to the results, or take the larger ones."""
-    if is_max:
-        if step == 2:
-            for x in range(row.size):
-                row[x] = larger(row[x], source[2 * x])
-        else:
-            for x in range(row.size):
-                row[x] = larger(row[x], source[step * x])
-    elif step == 2:
-        for x in range(row.size):
-            row[x] += source[2 * x]
-    else:
-        for x in range(row.size):
-            row[x] += source[step * x]
+def _add(source, total):  # type: ignore[no-untyped-def]
+    """Add a row to sums."""
+    for x in range(total.size):
+        total[x] += source[x]
+
+
+@numba_kernel
+def _enlarge(source, largest):  # type: ignore[no-untyped-def]
+    """Replace the largest values so far by those of a row that are larger."""
+    for x in range(largest.size):
+        largest[x] = larger(largest[x], source[x])
