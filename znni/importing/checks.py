@@ -104,11 +104,16 @@ def transposed_convolution(
     added = _three_integers(output_padding)
     if added is None:
         refuse(origin, f"has output padding {output_padding}; give three integers from 0 on")
+    after = cut.after - added
+    if not after.within(cut.before):
+        refuse(
+            origin,
+            f"cuts off {cut.before} samples at the beginning of its output and {after} at its "
+            f"end; export it with equal pads, and an output_padding",
+        )
     shifts = _bias(origin, bias, kernels.shape[1])
     steps = extents(origin, "stride", stride)
-    return TransposedConvolution(
-        origin, kernels, shifts, steps, cut.before, cut.after - added, name
-    )
+    return TransposedConvolution(origin, kernels, shifts, steps, cut.before, after, name)
 
 
 def pooling(

@@ -33,6 +33,7 @@ from znni.importing.steps import (
     ZeroPadding,
 )
 from znni.network.convolutions import ZERO
+from znni.network.geometry import context
 from znni.network.layers import Concat, Layer, Padding, Pool, Upsample
 from znni.network.network import INPUT, InputScaling, Network, Node
 from znni.network.network_file import OUTPUTS
@@ -418,6 +419,8 @@ def _named(
         if own := _weights(made):
             arrays[layer.name] = own
     network = Network(name, in_features, tuple(nodes), nodes[-1].name, scaling)
+    if network.is_exact:
+        context(network)  # raises an error if its layers do not fit together
     weights = checked_weights(Weights(arrays, source), network)
     origins = tuple(", ".join(dict.fromkeys(made.origins)) for made in folded)
     return Folded(network, weights, origins)

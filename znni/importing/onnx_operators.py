@@ -314,7 +314,7 @@ def subtraction(call: Call) -> None:
     """Read ``Sub`` of two values, or of a value and a constant."""
     first, second = call.input(0), call.input(1)
     if isinstance(second, np.ndarray):
-        call.tracer.scaled(call.origin, call.read, call.result, shift=-second)
+        call.tracer.scaled(call.origin, call.read, call.result, shift=np.asarray(-second))
         return
     read = call.named(second)
     if isinstance(first, np.ndarray):

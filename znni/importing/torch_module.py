@@ -63,7 +63,7 @@ def _exported(module: Any, inputs: Any) -> Any:
 
     free = dict.fromkeys((2, 3, 4), torch.export.Dim.AUTO)
     silent = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # PyTorch would print the graph of what it cannot export
+    logging.disable(logging.ERROR)  # PyTorch would print the graph of what it cannot export
     try:
         with redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
             return torch.export.export(module, (inputs,), dynamic_shapes=(free,))
