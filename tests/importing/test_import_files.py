@@ -12,7 +12,7 @@ from import_cases import numbers, read_back, write_znn, znn_fields
 from safetensors.numpy import save_file
 
 from znni.core.shapes import Vec3
-from znni.importing.chain import Chain
+from znni.importing.folding import Folded
 from znni.importing.network_writer import write_network
 from znni.network.layers import Conv, Pool
 from znni.network.network import InputScaling, Network
@@ -81,7 +81,7 @@ extents = st.builds(Vec3, *[st.integers(1, 3)] * 3)
 
 
 @st.composite
-def written(draw: st.DrawFn) -> Chain:
+def written(draw: st.DrawFn) -> Folded:
     """Networks with any names, and any text about their source."""
     called = draw(st.lists(names, min_size=1, max_size=4, unique=True))
     layers: list[Conv | Pool] = []
@@ -97,19 +97,19 @@ def written(draw: st.DrawFn) -> Chain:
     finite = st.floats(-1e6, 1e6)
     scaling = InputScaling(draw(finite), draw(finite))
     network = Network.chain(draw(names), 1, tuple(layers), scaling)
-    return Chain(network, Weights(arrays, "drawn"), tuple(draw(st.text()) for _ in layers))
+    return Folded(network, Weights(arrays, "drawn"), tuple(draw(st.text()) for _ in layers))
 
 
 @given(written(), st.text())
 def test_what_is_written_reads_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, chain: Chain, source: str
+    tmp_path_factory: pytest.TempPathFactory, folded: Folded, source: str
 ) -> None:
     out = tmp_path_factory.mktemp("written") / "net.yaml"
-    write_network(out, chain, source)
+    write_network(out, folded, source)
     network, weights = read_back(out)
-    assert network == chain.network
-    assert network.name == chain.network.name
-    assert weights.sha256 == chain.weights.sha256
+    assert network == folded.network
+    assert network.name == folded.network.name
+    assert weights.sha256 == folded.weights.sha256
 
 
 def test_help_names_the_kinds_of_files() -> None:

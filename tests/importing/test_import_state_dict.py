@@ -120,7 +120,11 @@ def test_a_batch_normalization_is_folded_into_the_convolution_before_it(
         (tensors("1", "0"), "convolution '0' has weights (1, 3, 2, 1, 2), and layer conv1"),
         ({"0.weight": FIRST}, "has 1 convolution (0), and network known has 2"),
         (tensors("0", "1") | {"2.weight": numbers(3, 4)}, "layer '2' has weight (3, 4)"),
-        (tensors("0", "1") | {"2.weight": numbers(3)}, "neither a 3D convolution nor a batch"),
+        (tensors("0", "1") | {"2.weight": numbers(3)}, "has 1 prelu (2), and network known has 0"),
+        (
+            tensors("0", "1") | {"2.weight": numbers(3), "2.bias": numbers(3)},
+            "neither a 3D convolution nor a batch normalization nor a prelu",
+        ),
         ({"0.weight": numbers(3, 4)}, "layer '0' has weight (3, 4)"),
         (tensors("0", "1") | {"0.bias": numbers(2)}, "bias of shape (2,) for 3 maps"),
         (tensors("0", "1") | {"0.weight": FIRST * np.nan}, "not finite"),
@@ -156,3 +160,94 @@ def test_a_module_and_its_state_dict_give_the_same_network(tmp_path: Path) -> No
     with torch.no_grad():
         wanted = module.eval()(torch.from_numpy(x)[None])[0].numpy()
     assert relative(pooled(read_back(out), x), wanted) < 1e-5
+
+
+GRAPH = """\
+name: graph
+layers:
+  - conv: {features: 3, kernel: 3, padding: 1, activation: prelu}
+  - pool: {window: [1, 2, 2]}
+  - conv: {features: 6, kernel: 3, padding: same, groups: 3, activation: {leaky_relu: 0.2}}
+  - conv_transpose: {features: 3, kernel: [1, 2, 2], stride: [1, 2, 2]}
+  - add: {}
+    from: [conv_transpose1, conv1]
+  - name: NORM
+    affine: {activation: elu}
+  - name: gate
+    conv: {features: 1, kernel: 1, activation: sigmoid}
+  - multiply: {}
+    from: [NORM, gate]
+  - concat: {}
+    from: [multiply1, add1]
+  - conv: {features: 2, kernel: 1}
+"""
+
+
+def module() -> Any:
+    torch = torch_or_skip()
+    nn = torch.nn
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.bn1, self.act = (
+                nn.Conv3d(1, 3, 3, padding=1),
+                nn.BatchNorm3d(3),
+                nn.PReLU(),
+            )
+            self.conv2 = nn.Conv3d(3, 6, 3, padding=1, groups=3, bias=False)
+            self.up3 = nn.ConvTranspose3d(6, 3, (1, 2, 2), stride=(1, 2, 2))
+            self.last = nn.BatchNorm3d(3)
+            self.conv4, self.conv5 = nn.Conv3d(3, 1, 1), nn.Conv3d(6, 2, 1)
+
+        def forward(self, x: Any) -> Any:
+            x = self.act(self.bn1(self.conv1(x)))
+            y = nn.functional.max_pool3d(x, (1, 2, 2))
+            y = self.up3(nn.functional.leaky_relu(self.conv2(y), 0.2)) + x
+            z = nn.functional.elu(self.last(y))
+            return self.conv5(torch.cat([z * torch.sigmoid(self.conv4(z)), y], 1))
+
+    made = Module().eval()
+    with torch.no_grad():
+        for norm in (made.bn1, made.last):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+            norm.weight.normal_()
+    return made
+
+
+@pytest.mark.parametrize("name", ["last", "norm"])
+def test_a_state_dict_fills_a_graph(name: str, tmp_path: Path) -> None:
+    torch = torch_or_skip()
+    own, out = module(), tmp_path / "net.yaml"
+    (tmp_path / "graph.yaml").write_text(GRAPH.replace("NORM", name))
+    found = znni.import_network(own.state_dict(), out, like=tmp_path / "graph.yaml")
+    assert found.notes == (
+        "batch normalization bn1 is taken to come right after convolution conv1, before its "
+        "activation, with PyTorch's epsilon of 1e-05",
+    )
+    assert [layer.name for layer in found.network.layers][-5:] == [
+        name,
+        "gate",
+        "multiply1",
+        "concat1",
+        "conv4",
+    ]
+    x = numbers(1, 4, 6, 8)
+    with torch.no_grad():
+        wanted = own(torch.from_numpy(x)[None])[0].numpy()
+    assert relative(pooled(read_back(out), x), wanted) < 1e-5
+
+
+def test_a_norm_or_prelu_too_few(tmp_path: Path) -> None:
+    own = module()
+    (tmp_path / "graph.yaml").write_text(GRAPH.replace("NORM", "norm"))
+    for left_out, named in (
+        ("last", "has no batch normalization for layer norm; give the layer the name of one"),
+        ("act", "has 0 prelus (), and network graph has 1"),
+        ("conv5", "has 4 convolutions (conv1, conv2, up3, conv4), and network graph has 5"),
+    ):
+        state = {key: value for key, value in own.state_dict().items() if left_out not in key}
+        with pytest.raises(InvalidInput) as refused:
+            znni.import_network(state, tmp_path / "net.yaml", like=tmp_path / "graph.yaml")
+        assert named in str(refused.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from graphs import graphs
+from graphs import EVERY_KIND, graphs
 from hypothesis import given
 from random_networks import networks
 
@@ -23,39 +23,11 @@ from znni.network.layers import (
 from znni.network.network import INPUT, Network, Node
 from znni.network.network_file import network_from_text, network_text
 
-WHOLE = """\
-name: unet
-in_features: 2
-layers:
-  - conv: {features: 4, kernel: 3, padding: same, activation: {leaky_relu: 0.2}}
-  - name: skip
-    conv: {features: 4, kernel: [1, 3, 2], padding: same, dilation: [1, 2, 1], groups: 4}
-  - affine: {activation: prelu}
-  - pool: {window: 3, kind: average, stride: 2, padding: 1}
-  - conv: {features: 8, kernel: 2, stride: 2, activation: gelu}
-  - upsample: {factor: 2, mode: trilinear}
-  - conv_transpose: {features: 4, kernel: 3, stride: 2, padding: 1, output_padding: [1, 1, 0]}
-  - add: {activation: elu}
-    from: [conv_transpose1, skip]
-  - name: gate
-    from: input
-    conv: {features: 1, kernel: 3, padding: [1, 1, 1], activation: sigmoid}
-  - multiply: {}
-    from: [add1, gate]
-  - concat: {}
-    from: [multiply1, input]
-  - name: boundary
-    conv: {features: 1, kernel: 2, padding: {before: 0, after: [1, 0, 1]}, activation: sigmoid}
-  - name: classes
-    from: concat1
-    conv: {features: 3, kernel: 1, activation: softmax}
-outputs: [boundary, classes]
-"""
 ONE = Vec3(1, 1, 1)
 
 
 def test_every_kind_of_layer() -> None:
-    network = network_from_text(WHOLE, "unet.yaml")
+    network = network_from_text(EVERY_KIND, "unet.yaml")
     same, two = Padding(ONE, ONE), Vec3(2, 2, 2)
     anisotropic = Padding(Vec3(0, 2, 0), Vec3(0, 2, 1))
     uneven = Padding(Vec3(0, 0, 0), Vec3(1, 0, 1))
@@ -167,8 +139,8 @@ def test_a_layer_may_have_the_name_of_the_input() -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_is_found_at_its_line(old: str, new: str, line: int, said: str) -> None:
-    text = WHOLE.replace(old, new, 1)
-    assert text != WHOLE
+    text = EVERY_KIND.replace(old, new, 1)
+    assert text != EVERY_KIND
     with pytest.raises(InvalidInput) as refused:
         network_from_text(text, "net.yaml")
     message = str(refused.value)

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from command_line import write_case, znni
+from graphs import EVERY_KIND
 from numpy.typing import NDArray
 
 from znni.inference import api
@@ -45,6 +46,11 @@ def small_case() -> None:
     with h5py.File("weights.h5", "w") as file:
         for name, array in arrays.items():
             file[name] = array
+
+
+def graph_case() -> None:
+    """Write ``graph.yaml``, a network with every kind of layer."""
+    Path("graph.yaml").write_text(EVERY_KIND)
 
 
 def plan_case() -> None:

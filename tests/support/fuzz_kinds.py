@@ -17,6 +17,7 @@ import numpy as np
 from command_line import Outcome, znni
 from fuzz_cases import (
     INFER,
+    graph_case,
     machine_case,
     nifti_case,
     numpy_case,
@@ -100,8 +101,16 @@ KINDS: dict[str, Kind] = {
         ("tiny.yaml",),
         fuzz_mutations.of_text,
         ("info", "tiny.yaml"),
-        network_is_as_written,
-        1500,
+        network_is_as_written("tiny.yaml"),
+        1000,
+    ),
+    "network with a graph (YAML)": Kind(
+        graph_case,
+        ("graph.yaml",),
+        fuzz_mutations.of_text,
+        ("info", "graph.yaml"),
+        network_is_as_written("graph.yaml"),
+        500,
     ),
     "machine (YAML)": Kind(
         machine_case,

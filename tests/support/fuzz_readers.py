@@ -15,7 +15,8 @@ from command_line import Outcome
 from fuzz_cases import SIZE
 from numpy.typing import NDArray
 
-from znni.network.layers import Conv
+from znni.core.shapes import Vec3
+from znni.network.network import INPUT
 from znni.network.network_file import load_network
 from znni.network.weights import ConvWeights, Weights, load_weights
 from znni.primitives.reference import dense
@@ -76,24 +77,45 @@ def unpacked(dataset: h5py.Dataset) -> NDArray[Any]:
     return values
 
 
-def network_is_as_written(outcome: Outcome) -> bool:
-    """Return whether another YAML reader finds the same layers."""
+# The attribute of a layer for each key of a network file, if it has another name.
+ATTRIBUTES = {"features": "out_features", "kind": "reduce"}
+EXTENTS = ("kernel", "window", "stride", "dilation", "factor")
+COMPARED = (*EXTENTS, "features", "groups", "kind", "mode")
+
+
+def network_is_as_written(file: str) -> Callable[[Outcome], bool]:
+    """Return a function that compares the network with what another YAML reader finds."""
     from ruamel.yaml import YAML
 
-    written = YAML(typ="safe").load(Path("tiny.yaml").read_text(encoding="utf-8"))
-    network = load_network("tiny.yaml")
-    entries = written["layers"]
-    if len(entries) != len(network.layers) or written["name"] != network.name:
-        return False
-    for entry, layer in zip(entries, network.layers, strict=True):
-        fields = entry["conv"] if isinstance(layer, Conv) else entry["pool"]
-        extents = layer.kernel if isinstance(layer, Conv) else layer.window
-        given = fields["kernel" if isinstance(layer, Conv) else "window"]
-        if list(extents) != (given if isinstance(given, list) else [given] * 3):
+    def agrees(outcome: Outcome) -> bool:
+        written = YAML(typ="safe").load(Path(file).read_text(encoding="utf-8"))
+        network = load_network(file)
+        entries, nodes = written["layers"], network.nodes
+        outputs = written.get("outputs") or nodes[-1].name
+        outputs = outputs if isinstance(outputs, list) else [outputs]
+        if len(outputs) > 1:
+            joined, nodes = nodes[-1], nodes[:-1]
+            if list(joined.inputs) != outputs:
+                return False
+        if len(entries) != len(nodes) or written["name"] != network.name:
             return False
-        if isinstance(layer, Conv) and layer.out_features != fields["features"]:
-            return False
-    return network.name in outcome.out
+        before = INPUT
+        for entry, node in zip(entries, nodes, strict=True):
+            sources = entry.get("from") or before
+            sources = sources if isinstance(sources, list) else [sources]
+            if [name or "input" for name in node.inputs] != [name or "input" for name in sources]:
+                return False
+            fields = entry[node.layer.kind] or {}
+            for key in COMPARED:
+                found = getattr(node.layer, ATTRIBUTES.get(key, key), None)
+                given = fields.get(key)
+                three = given if isinstance(given, list) else [given] * 3
+                if given is not None and found != (Vec3(*three) if key in EXTENTS else given):
+                    return False
+            before = node.name
+        return network.name in outcome.out
+
+    return agrees
 
 
 def zarr_gives(_outcome: Outcome) -> bool:

@@ -26,6 +26,36 @@ from znni.network.layers import (
 )
 from znni.network.network import INPUT, InputScaling, Network, Node
 
+# A network file with every kind of layer.
+EVERY_KIND = """\
+name: unet
+in_features: 2
+layers:
+  - conv: {features: 4, kernel: 3, padding: same, activation: {leaky_relu: 0.2}}
+  - name: skip
+    conv: {features: 4, kernel: [1, 3, 2], padding: same, dilation: [1, 2, 1], groups: 4}
+  - affine: {activation: prelu}
+  - pool: {window: 3, kind: average, stride: 2, padding: 1}
+  - conv: {features: 8, kernel: 2, stride: 2, activation: gelu}
+  - upsample: {factor: 2, mode: trilinear}
+  - conv_transpose: {features: 4, kernel: 3, stride: 2, padding: 1, output_padding: [1, 1, 0]}
+  - add: {activation: elu}
+    from: [conv_transpose1, skip]
+  - name: gate
+    from: input
+    conv: {features: 1, kernel: 3, padding: [1, 1, 1], activation: sigmoid}
+  - multiply: {}
+    from: [add1, gate]
+  - concat: {}
+    from: [multiply1, input]
+  - name: boundary
+    conv: {features: 1, kernel: 2, padding: {before: 0, after: [1, 0, 1]}, activation: sigmoid}
+  - name: classes
+    from: concat1
+    conv: {features: 3, kernel: 1, activation: softmax}
+outputs: [boundary, classes]
+"""
+
 ONE = Vec3(1, 1, 1)
 
 

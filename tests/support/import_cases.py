@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from znni import import_network
 from znni.core.errors import InvalidInput
-from znni.importing.chain import Chain
-from znni.network.layers import Conv
+from znni.importing.folding import Folded
 from znni.network.weights import Weights, load_weights
 from znni.primitives import reference
 
@@ -36,16 +35,10 @@ def numbers(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def pooled(chain: Chain | tuple[Any, Weights], x: Array) -> Array:
+def pooled(folded: Folded | tuple[Any, Weights], x: Array) -> Array:
     """Return a network's output for input (f, z, y, x), in float64; pooling has strides."""
-    network, weights = (chain.network, chain.weights) if isinstance(chain, Chain) else chain
-    value: Array = x[np.newaxis].astype(np.float64)
-    for layer in network.layers:
-        if isinstance(layer, Conv):
-            value = reference.convolution(value, layer, weights[layer.name])
-        else:
-            value = reference.pooling(value, layer)
-    return value[0]
+    network, weights = (folded.network, folded.weights) if isinstance(folded, Folded) else folded
+    return reference.exact(network, weights, x)
 
 
 def read_back(path: Path) -> tuple[Any, Weights]:

@@ -1,4 +1,4 @@
-"""Steps from the descriptions of layers in a source, after checks that networks here allow them.
+"""Operations from the descriptions of layers in a source, after checks that layers here allow them.
 
 All functions raise an ``InvalidInput`` that names the layer's origin, its problem and a remedy.
 """
@@ -6,31 +6,38 @@ All functions raise an ``InvalidInput`` that names the layer's origin, its probl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NoReturn, get_args
+from collections.abc import Sequence
+from typing import Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.text import counted
-from znni.core.yaml_file import is_count
-from znni.importing.steps import Affine, Convolution, Float64, MaxPooling, Nonlinearity
-from znni.network.layers import Activation
-
-# Required parameters of activations: the slope of leaky_relu, the scale of elu.
-PARAMETERS: Mapping[str, float] = {"leaky_relu": 0.01, "elu": 1.0}
-
-CHAIN = (
-    "networks here are chains of convolutions (stride 1, no padding), max-pooling (stride = "
-    "window), batch normalization and the activations " + ", ".join(get_args(Activation))
+from znni.core.yaml_file import LARGEST, is_count
+from znni.importing.steps import (
+    Affine,
+    Convolution,
+    Float64,
+    Nonlinearity,
+    Pooling,
+    TransposedConvolution,
 )
-KEEP_SIZES = "pooling is what lowers resolution, and the output is computed for every voxel"
-INSIDE = (
-    "train or export it without padding (the weights stay; only voxels near the edges differ) and "
-    f"pad the whole volume with {option('border', 'same')}"
+from znni.network.convolutions import ONE, ZERO
+from znni.network.layers import LEAKY_SLOPE, Activation, Padding
+
+LAYERS = (
+    "networks here have 3D convolutions (also transposed), max and average pooling, nearest and "
+    "trilinear upsampling by whole factors, concatenation, sums, products, batch normalization and "
+    "the activations " + ", ".join(get_args(Activation)) + ": write it with these"
 )
+WINDOWS = "looks at whole windows, which this version does not run yet"
+MOST_TAPS = 2**15  # of a kernel with the zeros between its taps
+# Ends of such messages, by the kind of operation.
+NORMS = "replace it by batch normalization (BatchNorm3d) and train again"
+GLOBAL = "leave it out and train again"
+ATTENTION = "replace it by convolutions and train again"
 
 
 def refuse(origin: str, why: str) -> NoReturn:
@@ -40,7 +47,7 @@ def refuse(origin: str, why: str) -> NoReturn:
 
 def unknown(origin: str) -> NoReturn:
     """Refuse a layer of a type that networks here do not have."""
-    refuse(origin, f"cannot be represented; {CHAIN}")
+    refuse(origin, f"cannot be represented; {LAYERS}")
 
 
 def convolution(
@@ -54,66 +61,88 @@ def convolution(
     groups: object = 1,
     name: str = "",
 ) -> Convolution:
-    """Return a convolution with weights (out, in, z, y, x) and a bias (out,) or none."""
-    kernels = values(origin, "weight", weight)
-    if kernels.ndim != 5 or 0 in kernels.shape:
-        refuse(
-            origin,
-            f"has weights of shape {kernels.shape}; give those of a 3D convolution: "
-            f"(out, in, z, y, x)",
-        )
-    if groups != 1:
-        refuse(
-            origin,
-            f"has {groups} groups of maps; every map depends on all before it here: give the "
-            f"kernels between groups as zeros, in one group",
-        )
-    if extents(origin, "stride", stride) != Vec3(1, 1, 1):
-        refuse(origin, f"has stride {stride}; give stride 1: {KEEP_SIZES}")
-    if extents(origin, "dilation", dilation) != Vec3(1, 1, 1):
-        refuse(
-            origin,
-            f"has dilation {dilation}; give the network as it was before it was made dense, "
-            f"pooling with stride = window and no dilation: znni makes it dense itself",
-        )
-    if not no_padding(padding, Vec3(*kernels.shape[2:])):
-        refuse(origin, f"has padding {padding}; convolutions are valid here: {INSIDE}")
-    shifts = np.zeros(len(kernels)) if bias is None else values(origin, "bias", bias)
-    if shifts.shape != (len(kernels),):
-        refuse(
-            origin,
-            f"has a bias of shape {shifts.shape} for {counted(len(kernels), 'map')}; give one "
-            f"value for each",
-        )
-    return Convolution(origin, kernels, shifts, name)
+    """Return a convolution with weights (out, in / groups, z, y, x) and a bias (out,) or none."""
+    kernels = _kernels(origin, weight, "(out, in, z, y, x)")
+    several = _groups(origin, groups, len(kernels))
+    steps, spread = extents(origin, "stride", stride), extents(origin, "dilation", dilation)
+    zeros = padding_of(origin, padding, (Vec3(*kernels.shape[2:]) - 1) * spread)
+    shifts = _bias(origin, bias, len(kernels))
+    return Convolution(origin, kernels, shifts, name, steps, spread, several, zeros)
 
 
-def max_pooling(
+def transposed_convolution(
+    origin: str,
+    weight: object,
+    bias: object = None,
+    *,
+    stride: object = 1,
+    padding: object = 0,
+    output_padding: object = 0,
+    dilation: object = 1,
+    groups: object = 1,
+    name: str = "",
+) -> TransposedConvolution:
+    """Return a transposed convolution with weights (in, out / groups, z, y, x).
+
+    Groups become one group whose other kernels are zero. Dilated kernels become larger ones with
+    zeros between their taps.
+    """
+    kernels = _kernels(origin, weight, "(in, out, z, y, x)")
+    several = _groups(origin, groups, len(kernels))
+    if several > 1:
+        kernels = _in_one_group(kernels, several)
+    spread = extents(origin, "dilation", dilation)
+    if spread != ONE:
+        taps = tuple(slice(None, None, step) for step in spread)
+        reach = (Vec3(*kernels.shape[2:]) - 1) * spread + 1
+        if reach.volume > MOST_TAPS:
+            refuse(origin, f"has dilation {dilation}, and so a kernel of {reach}; give less")
+        apart = np.zeros((*kernels.shape[:2], *reach))
+        apart[:, :, *taps] = kernels
+        kernels = apart
+    cut = padding_of(origin, padding, ZERO)
+    added = _three_integers(output_padding)
+    if added is None:
+        refuse(origin, f"has output padding {output_padding}; give three integers from 0 on")
+    after = cut.after - added
+    if not after.within(cut.before):
+        refuse(
+            origin,
+            f"cuts off {cut.before} samples at the beginning of its output and {after} at its "
+            f"end; export it with equal pads, and an output_padding",
+        )
+    shifts = _bias(origin, bias, kernels.shape[1])
+    steps = extents(origin, "stride", stride)
+    return TransposedConvolution(origin, kernels, shifts, steps, cut.before, after, name)
+
+
+def pooling(
     origin: str,
     window: object,
     *,
     stride: object,
+    reduce: Literal["max", "average"] = "max",
     padding: object = 0,
     dilation: object = 1,
     ceil_mode: object = False,
+    counts_padding: object = True,
     name: str = "",
-) -> MaxPooling:
-    """Return a max-pooling. If ``stride`` is empty or None, it is the window."""
+) -> Pooling:
+    """Return a pooling. If ``stride`` is empty or None, it is the window."""
     size = extents(origin, "window", window)
-    given = size if stride is None or stride == [] else extents(origin, "stride", stride)
-    if given != size:
-        refuse(origin, f"pools {size} with stride {given}; give it a stride that is its window")
-    if not no_padding(padding, Vec3(1, 1, 1)):
-        refuse(origin, f"has padding {padding}; pooling is valid here: {INSIDE}")
-    if extents(origin, "dilation", dilation) != Vec3(1, 1, 1):
+    step = size if stride is None or stride == [] else extents(origin, "stride", stride)
+    zeros = padding_of(origin, padding, size - 1)
+    if extents(origin, "dilation", dilation) != ONE:
         refuse(origin, f"has dilation {dilation}; give it none: windows are of neighbours")
     if ceil_mode:
         refuse(
             origin,
-            "has ceil_mode, and so pools what is left at the far edges; give it none: every "
-            "voxel's own windows are whole here",
+            "has ceil_mode, and so pools what is left at the far edges; give it none: for inputs "
+            "whose extents suit the network, the result is the same",
         )
-    return MaxPooling(origin, size, name)
+    if reduce == "average" and zeros.total != ZERO and not counts_padding:
+        refuse(origin, "leaves its padding out of averages; give it count_include_pad=True")
+    return Pooling(origin, size, name, reduce, ZERO if step == size else step, zeros)
 
 
 def batch_norm(
@@ -143,13 +172,33 @@ def batch_norm(
     return Affine(origin, factors, shifts - means * factors)
 
 
-def nonlinearity(origin: str, kind: Activation, parameter: object = None) -> Nonlinearity:
-    """Return an activation; ``parameter`` belongs to ``leaky_relu`` or ``elu``."""
-    if kind in PARAMETERS and parameter is not None:
-        wanted = PARAMETERS[kind]
-        if not math.isclose(number(origin, "parameter", parameter), wanted, rel_tol=1e-6):
-            refuse(origin, f"has {parameter} for its parameter; {kind} has {wanted} here")
-    return Nonlinearity(origin, kind)
+def leaky_relu(origin: str, slope: object) -> Nonlinearity:
+    """Return a leaky_relu; None is the usual slope."""
+    factor = LEAKY_SLOPE if slope is None else number(origin, "slope", slope)
+    return Nonlinearity(origin, "leaky_relu", factor)
+
+
+def elu(origin: str, *parameters: object) -> Nonlinearity:
+    """Return an elu, all of whose parameters have to be 1 or None."""
+    for parameter in parameters:
+        if parameter is not None and number(origin, "parameter", parameter) != 1:
+            refuse(origin, f"has {parameter} for its parameter; elu has 1 here: train it with 1")
+    return Nonlinearity(origin, "elu")
+
+
+def prelu(origin: str, slopes: object, maps: int) -> Nonlinearity:
+    """Return a prelu with one slope for all maps, or one for each."""
+    given = slopes
+    if isinstance(slopes, np.ndarray) and slopes.ndim == 1:
+        given = slopes.reshape(-1, 1, 1, 1)
+    return Nonlinearity(origin, "prelu", slopes=per_map(origin, given, maps))
+
+
+def gelu(origin: str, approximate: object) -> Nonlinearity:
+    """Return a gelu, which has to be the exact one."""
+    if approximate not in (None, "none"):
+        refuse(origin, f"is approximated by {approximate}; give it approximate='none'")
+    return Nonlinearity(origin, "gelu")
 
 
 def softmax(origin: str, axis: object) -> Nonlinearity:
@@ -157,6 +206,19 @@ def softmax(origin: str, axis: object) -> Nonlinearity:
     if axis not in (1, -4):
         refuse(origin, f"is over axis {axis}; here it runs over the maps of each voxel: axis 1")
     return Nonlinearity(origin, "softmax")
+
+
+def per_map(origin: str, constant: object, maps: int) -> Float64:
+    """Return a constant as values (maps,), from a number or an array that broadcasts to them."""
+    array = np.asarray(constant, np.float64) if _is_number(constant) else constant
+    given = values(origin, "constant", array)
+    if given.size != 1 and (1,) * (5 - given.ndim) + given.shape != (1, maps, 1, 1, 1):
+        refuse(
+            origin,
+            f"has a constant of shape {given.shape} for {counted(maps, 'map')}; give one value, or "
+            f"one for each map as (maps, 1, 1, 1)",
+        )
+    return np.broadcast_to(given.reshape(-1), maps).copy()
 
 
 def values(origin: str, what: str, array: object) -> Float64:
@@ -177,25 +239,45 @@ def extents(origin: str, what: str, given: object) -> Vec3:
     return Vec3(*three)
 
 
+def count(origin: str, what: str, given: object) -> int:
+    """Return a positive integer."""
+    if not is_count(given):
+        refuse(origin, f"has {what} {given}; give a positive integer")
+    return given
+
+
+def integer(origin: str, what: str, given: object) -> int:
+    """Return an integer."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        refuse(origin, f"has {given!r} for its {what}; give an integer")
+    return given
+
+
+def padding_of(origin: str, given: object, same: Vec3) -> Padding:
+    """Return a padding, given as in PyTorch, or as six integers: all before, then all after.
+
+    Args:
+        origin: the layer.
+        given: the padding.
+        same: the samples that ``same`` adds per axis.
+    """
+    if given == "valid":
+        return Padding()
+    if given == "same":
+        return Padding(same // 2, same - same // 2)
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    sides = [several[:3], several[3:]] if len(several) == 6 else [several, several]
+    before, after = (_three_integers(side) for side in sides)
+    if before is None or after is None:
+        refuse(origin, f"has padding {given}; give three integers from 0 on")
+    return Padding(before, after)
+
+
 def number(origin: str, what: str, given: object) -> float:
     """Return a finite number."""
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+    if not _is_number(given) or not math.isfinite(given):  # type: ignore[arg-type]
         refuse(origin, f"has {given!r} for its {what}; give a finite number")
-    return float(given)
-
-
-def no_padding(padding: object, kernel: Vec3) -> bool:
-    """Return whether a padding, given as in PyTorch, adds nothing."""
-    if isinstance(padding, str):
-        return padding == "valid" or (padding == "same" and kernel == Vec3(1, 1, 1))
-    three = _three(padding)
-    return three is not None and all(pad == 0 for pad in three)
-
-
-def _three(given: object) -> Sequence[object] | None:
-    """Return three values from three or one; the one may be in a list."""
-    several = list(given) if isinstance(given, list | tuple) else [given]
-    return several * 3 if len(several) == 1 else several if len(several) == 3 else None
+    return float(given)  # type: ignore[arg-type]
 
 
 def origin(name: str, kind: str) -> str:
@@ -214,3 +296,60 @@ def array_of(tensor: object) -> NDArray[np.generic] | None:
     held = tensor.detach().cpu()
     result: NDArray[np.generic] = (held.double() if held.is_floating_point() else held).numpy()
     return result
+
+
+def _kernels(origin: str, weight: object, axes: str) -> Float64:
+    kernels = values(origin, "weight", weight)
+    if kernels.ndim != 5 or 0 in kernels.shape:
+        refuse(
+            origin,
+            f"has weights of shape {kernels.shape}; give those of a 3D convolution: {axes}",
+        )
+    return kernels
+
+
+def _groups(origin: str, groups: object, maps: int) -> int:
+    if not is_count(groups) or maps % groups:
+        refuse(origin, f"has {groups} groups for {counted(maps, 'map')}; give a divisor of these")
+    return groups
+
+
+def _in_one_group(kernels: Float64, groups: int) -> Float64:
+    """Return transposed kernels in several groups as those of one group, with zeros between."""
+    taken, given = len(kernels) // groups, kernels.shape[1]
+    whole = np.zeros((len(kernels), given * groups, *kernels.shape[2:]))
+    for index in range(groups):
+        rows = slice(index * taken, (index + 1) * taken)
+        whole[rows, index * given : (index + 1) * given] = kernels[rows]
+    return whole
+
+
+def _bias(origin: str, bias: object, maps: int) -> Float64:
+    shifts = np.zeros(maps) if bias is None else values(origin, "bias", bias)
+    if shifts.shape != (maps,):
+        refuse(
+            origin,
+            f"has a bias of shape {shifts.shape} for {counted(maps, 'map')}; give one value for "
+            f"each",
+        )
+    return shifts
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def _three_integers(given: object) -> Vec3 | None:
+    """Return three integers from 0 on, from three or one."""
+    three = [
+        size
+        for size in _three(given) or ()
+        if isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= LARGEST
+    ]
+    return Vec3(*three) if len(three) == 3 else None
+
+
+def _three(given: object) -> Sequence[object] | None:
+    """Return three values from three or one; the one may be in a list."""
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    return several * 3 if len(several) == 1 else several if len(several) == 3 else None

@@ -1,6 +1,6 @@
 """Converting networks of other libraries to network files: PyTorch, ONNX and ZNN.
 
-Each source has a module that reads it as ``steps``; ``chain`` folds those into layers,
+Each source has a module that reads it as a graph of ``steps``; ``folding`` folds those into layers,
 ``network_writer`` writes them, and ``parity`` compares them with the original.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, option
-from znni.importing.chain import Chain, chain
+from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
 from znni.importing.parity import Compute, Parity, compare
 from znni.importing.steps import Found, Original
@@ -103,11 +103,11 @@ def _named(source: object) -> str:
 
 def _made(
     source: Any, like: Network | None, name: str, compute: Compute
-) -> tuple[Chain, Parity | str, tuple[str, ...]]:
+) -> tuple[Folded, Parity | str, tuple[str, ...]]:
     """Return a source as a network, its comparison with the original, and the assumptions made."""
     try:
         found = _found(source, like)
-        made = chain(name, found.steps, "its weights", like.scaling if like else InputScaling())
+        made = fold(name, found.graph, "its weights", like.scaling if like else InputScaling())
     except InvalidInput as error:
         raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__
     original = found.original
@@ -174,6 +174,6 @@ def _read_object(source: object) -> Found:
 
         return of_live_program(source)
     raise InvalidInput(
-        "is no network; give a torch.nn.Sequential, a torch.export.ExportedProgram, a state dict "
+        "is no network; give a torch.nn.Module, a torch.export.ExportedProgram, a state dict "
         f"or a file: {KINDS}"
     )

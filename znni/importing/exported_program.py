@@ -1,9 +1,12 @@
-"""Exported programs of PyTorch (``.pt2``) as steps."""
+"""Exported programs of PyTorch (``.pt2``) as graphs of steps."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,49 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.graph import Operation, in_order
-from znni.importing.pt2_archive import EXPORT_AGAIN, Archive, Node, Tensor
-from znni.importing.steps import Found, Original, Step
-from znni.network.layers import Activation
+from znni.importing.aten_operators import COPIES, OPERATORS, Call, Value
+from znni.importing.graph import Operation, needed
+from znni.importing.pt2_archive import ATEN, EXPORT_AGAIN, Archive, Computed, Node
+from znni.importing.steps import Found, Graph, Original
+from znni.importing.tracing import Tracer, traced
+from znni.network.network import INPUT
 from znni.network.weights import Float32
 
-PLAIN: Mapping[str, Activation] = {"relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh"}
+DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "native_group_norm")
+# What looks at whole windows, and what to do about it.
+WINDOWED: Mapping[str, str] = {
+    "instance_norm": checks.NORMS,
+    "group_norm": checks.NORMS,
+    "layer_norm": checks.NORMS,
+    "adaptive_avg_pool3d": checks.GLOBAL,
+    "adaptive_max_pool3d": checks.GLOBAL,
+    "mean": checks.GLOBAL,
+    "amax": checks.GLOBAL,
+    "linear": checks.ATTENTION,
+    "matmul": checks.ATTENTION,
+    "bmm": checks.ATTENTION,
+    "einsum": checks.ATTENTION,
+    "scaled_dot_product_attention": checks.ATTENTION,
+}
+# What is computed from extents, by Python's own functions and those of PyTorch's numbers.
+NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "_operator.add": operator.add,
+    "_operator.sub": operator.sub,
+    "_operator.mul": operator.mul,
+    "_operator.floordiv": operator.floordiv,
+    "_operator.truediv": operator.truediv,
+    "_operator.mod": operator.mod,
+    "_operator.neg": operator.neg,
+    "torch.sym_max": max,
+    "torch.sym_min": min,
+    "torch.sym_float": float,
+    "math.ceil": math.ceil,
+    "math.floor": math.floor,
+    "math.trunc": math.trunc,
+}
+LARGEST_NUMBER = 2**62
 
 
 def read_exported_program(file: Path | io.BytesIO) -> Found:
@@ -34,7 +72,7 @@ def read_exported_program(file: Path | io.BytesIO) -> Found:
             return _found(Archive(archive))
     except (BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         problem = f"cannot be read as an exported program: {error}"
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         problem = f"is not laid out as an exported program: {type(error).__name__} {error}"
     raise InvalidInput(f"{problem}; is the file whole? {EXPORT_AGAIN}")
 
@@ -50,91 +88,168 @@ def of_live_program(program: Any) -> Found:
 
 def _found(archive: Archive) -> Found:
     """Return the network of an archive, and a way to run it."""
-    start, end = archive.ends()
-    size = archive.input_size()
-    chain = in_order(archive.operations(), start, end)
-    steps = tuple(step for operation in chain for step in _steps(operation))
+    start, ends = archive.start(), archive.ends()
+    axes = archive.input_axes()
+    extents = axes[1:]
+    operations = needed(archive.operations(), ends)
+    for operation in operations:
+        _check_local(operation)
+    maps = axes[0] or _first_maps(operations)
+    graph = traced(extents, lambda size: _Reading(start, maps, size).graph(operations, ends))
     if find_spec("torch") is None:
-        return Found(steps, "PyTorch, which would run it, is not installed")
-    nodes = [operation.details for operation in chain]
-    return Found(steps, Original("PyTorch", _runner(nodes), size))
+        return Found(graph, "PyTorch, which would run it, is not installed")
+    size = None if None in extents else checks.extents("the input", "extents", extents)
+    return Found(graph, Original("PyTorch", _runner(operations, start, ends), size))
 
 
-def _steps(operation: Operation[Node]) -> Iterator[Step]:
-    """Yield one operator as a step, or nothing if it does nothing."""
-    origin, node = operation.origin, operation.details
+def _check_local(operation: Operation[Node]) -> None:
+    """Refuse an operator that computes a voxel from all of its input."""
+    node = operation.details
     given = node.arguments.get
-    match node.operator.removesuffix("_"):
-        case "conv3d":
-            yield checks.convolution(
-                origin,
-                given("weight"),
-                given("bias"),
-                stride=given("stride", 1),
-                padding=given("padding", 0),
-                dilation=given("dilation", 1),
-                groups=given("groups", 1),
-            )
-        case "max_pool3d":
-            yield checks.max_pooling(
-                origin,
-                given("kernel_size"),
-                stride=given("stride"),
-                padding=given("padding", 0),
-                dilation=given("dilation", 1),
-                ceil_mode=given("ceil_mode", False),
-            )
-        case "batch_norm":
-            if given("training"):
-                checks.refuse(origin, "was exported in training mode; call eval() before exporting")
-            yield checks.batch_norm(
-                origin,
-                given("weight"),
-                given("bias"),
-                given("running_mean"),
-                given("running_var"),
-                given("eps"),
-            )
-        case "softmax" if given("dtype") is None:
-            yield checks.softmax(origin, given("dim"))
-        case "leaky_relu":
-            yield checks.nonlinearity(origin, "leaky_relu", given("negative_slope"))
-        case "elu" if given("scale", 1) == given("input_scale", 1) == 1:
-            yield checks.nonlinearity(origin, "elu", given("alpha"))
-        case "relu" | "sigmoid" | "tanh" as name:
-            yield checks.nonlinearity(origin, PLAIN[name])
-        case "dropout" | "feature_dropout" | "alpha_dropout" | "feature_alpha_dropout":
-            if given("train"):
-                checks.refuse(origin, "was exported in training mode; call eval() before exporting")
-        case _:
+    remedy = WINDOWED.get(node.operator) if node.library == ATEN else None
+    is_local = (node.operator == "instance_norm" and given("use_input_stats") is False) or (
+        node.operator in ("mean", "amax") and given("dim") in ([1], [-4])
+    )
+    if remedy and not is_local:
+        checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}")
+
+
+def _first_maps(operations: Sequence[Operation[Node]]) -> int:
+    """Return the maps that the first convolution takes."""
+    for operation in operations:
+        weight = operation.details.arguments.get("weight")
+        if operation.details.operator == "conv3d" and isinstance(weight, np.ndarray):
+            return int(weight.shape[1])
+    raise InvalidInput("there is no 3D convolution in it; give a network that has one")
+
+
+class _Reading:
+    """The reading of a program for one size of its input."""
+
+    def __init__(self, start: str, maps: int, size: Vec3) -> None:
+        self._tracer = Tracer(maps, size)
+        self._values: dict[str, Any] = {start: Value(INPUT)}  # arrays and numbers
+
+    def graph(self, operations: Sequence[Operation[Node]], ends: Sequence[str]) -> Graph:
+        """Return the graph of steps."""
+        for operation in operations:
+            self._read(operation)
+        outputs = [self._values.get(end) for end in ends]
+        named = [value.name for value in outputs if isinstance(value, Value)]
+        if len(named) != len(ends):
+            raise InvalidInput(f"has outputs {list(ends)}, which are no arrays; export it again")
+        return self._tracer.graph(named)
+
+    def _read(self, operation: Operation[Node]) -> None:
+        """Read one operator."""
+        origin, node = operation.origin, operation.details
+        for name in operation.reads:
+            if name not in self._values:
+                checks.refuse(
+                    origin, f"reads {name!r}, which nothing before it gives; {EXPORT_AGAIN}"
+                )
+        arguments = {name: self._known(given) for name, given in node.arguments.items()}
+        if number := NUMBERS.get(f"{node.library}.{node.operator}"):
+            self._values[node.results[0]] = _checked(origin, number(*arguments.values()))
+            return
+        if node.library != ATEN:
             checks.unknown(origin)
+        call = Call(origin, arguments, node.results, self._tracer)
+        if node.operator == "sym_size":
+            held = self._tracer.values[call.read]
+            axes = (1, held.maps, *held.size)
+            self._values[call.result] = axes[checks.integer(origin, "dim", arguments["dim"])]
+            return
+        if node.operator in DECOMPOSED:
+            checks.refuse(origin, "is a decomposed operator; export without run_decompositions()")
+        if node.operator == "max_pool3d_with_indices":
+            checks.refuse(
+                origin,
+                "returns indices, or is a decomposed operator; give it return_indices=False, and "
+                "export without run_decompositions()",
+            )
+        operator = node.operator.removesuffix("_")
+        if not any(isinstance(given, Value) for given in _flat(arguments.values())):
+            self._values[call.result] = _constant(origin, operator, arguments)
+        elif reader := OPERATORS.get(operator):
+            reader(call)
+            self._values.update((name, Value(name)) for name in node.results)
+        else:
+            checks.unknown(origin)
+        for name in operation.writes[len(node.results) :]:  # changed by the operator
+            self._values[name] = self._values[call.result]
+
+    def _known(self, given: Any) -> Any:
+        """Return an argument, with what is known of a computed one."""
+        if isinstance(given, list):
+            return [self._known(each) for each in given]
+        return self._values[given.name] if isinstance(given, Computed) else given
 
 
-def _runner(nodes: list[Node]) -> Callable[[Float32], Float32]:
-    """Return a function by which PyTorch runs the nodes in order, with their own arguments."""
+def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Yield arguments, and the members of those that are lists."""
+    for argument in arguments:
+        yield from argument if isinstance(argument, list) else [argument]
+
+
+def _constant(origin: str, operator: str, arguments: Mapping[str, Any]) -> Any:
+    """Return what an operator makes of constants only."""
+    if operator not in COPIES or not arguments:
+        checks.refuse(
+            origin,
+            "computes with parameters only; export the result as a parameter (of weight_norm and "
+            "the like, by torch.nn.utils.parametrize.remove_parametrizations)",
+        )
+    return next(iter(arguments.values()))
+
+
+def _checked(origin: str, number: Any) -> Any:
+    """Return a number that was computed from extents, which is not too large."""
+    if not isinstance(number, int | float) or not abs(number) <= LARGEST_NUMBER:
+        checks.refuse(origin, f"computes {number!r} from extents; export it again")
+    return number
+
+
+def _runner(
+    operations: Sequence[Operation[Node]], start: str, ends: Sequence[str]
+) -> Callable[[Float32], Float32]:
+    """Return a function by which PyTorch runs operators in order, with their own arguments."""
+    reads = Counter(name for operation in operations for name in operation.reads)
+    reads.update(ends)
 
     def run(x: Float32) -> Float32:
         import torch
 
-        value = torch.from_numpy(x)[None]
+        left = reads.copy()
+        values: dict[str, Any] = {start: torch.from_numpy(x.copy())[None]}
         with torch.inference_mode():
-            for node in nodes:
-                operator = getattr(getattr(torch.ops.aten, node.operator), node.overload)
-                value = operator(
-                    **{
-                        name: value if isinstance(argument, Tensor) else _as_torch(argument)
-                        for name, argument in node.arguments.items()
-                    }
-                )
-        return np.asarray(value[0].numpy(), np.float32)
+            for operation in operations:
+                node = operation.details
+                given = {name: _as_torch(one, values) for name, one in node.arguments.items()}
+                if number := NUMBERS.get(f"{node.library}.{node.operator}"):
+                    made = number(*given.values())
+                else:
+                    made = getattr(getattr(torch.ops.aten, node.operator), node.overload)(**given)
+                several = made if isinstance(made, list | tuple) else [made]
+                values.update(zip(node.results, several, strict=True))
+                left.subtract(operation.reads)
+                for name in {*operation.reads, *node.results}:
+                    if not left[name]:
+                        del values[name]
+            outputs = torch.cat([values[end] for end in ends], 1)
+        return np.asarray(outputs[0].numpy(), np.float32)
 
     return run
 
 
-def _as_torch(argument: Any) -> Any:
+def _as_torch(argument: Any, values: Mapping[str, Any]) -> Any:
     """Return an operator's argument, with arrays as float32 tensors."""
     import torch
 
+    if isinstance(argument, list):
+        return [_as_torch(each, values) for each in argument]
+    if isinstance(argument, Computed):
+        return values[argument.name]
     if not isinstance(argument, np.ndarray):
         return argument
     return torch.from_numpy(np.array(argument, np.float32))

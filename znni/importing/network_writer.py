@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 from znni import __version__
 from znni.core.errors import InvalidInput, option
-from znni.importing.chain import Chain
-from znni.network.layers import Conv, DenseLayer
-from znni.network.network import InputScaling
-from znni.network.network_file import load_network
-from znni.network.weights import KINDS
+from znni.importing.folding import Folded
+from znni.network.layer_entries import KINDS, entry_of
+from znni.network.layers import Activation
+from znni.network.network import INPUT, InputScaling
+from znni.network.network_file import OUTPUTS, load_network
+
+# Text that needs no quotes.
+KEYWORDS = (*get_args(Activation), "max", "average", "nearest", "trilinear")
 
 
 def weights_beside(out: Path) -> Path:
@@ -46,12 +50,12 @@ def check_writable(out: Path, source: object, *, overwrite: bool) -> None:
         load_network(out)  # refuses to replace anything but a network
 
 
-def write_network(out: Path, chain: Chain, source: str) -> None:
+def write_network(out: Path, folded: Folded, source: str) -> None:
     """Write a network and its weights; each file takes its name once it is complete.
 
     Args:
         out: path of the network file; the weights go beside it, as ``.safetensors``.
-        chain: network and weights to write.
+        folded: network and weights to write.
         source: name of the import's source, for a comment.
 
     Raises:
@@ -60,12 +64,12 @@ def write_network(out: Path, chain: Chain, source: str) -> None:
     from safetensors.numpy import save
 
     arrays = {
-        f"{conv.name}.{kind}": getattr(chain.weights[conv.name], kind)
-        for conv in chain.network.convolutions
-        for kind in KINDS
+        f"{name}.{kind}": array
+        for name, weights in folded.weights.layers.items()
+        for kind, array in weights.arrays.items()
     }
     _write(weights_beside(out), save(arrays))
-    text = "\n".join(_lines(chain, weights_beside(out).name, source))
+    text = "\n".join(_lines(folded, weights_beside(out).name, source))
     _write(out, f"{text}\n".encode())
 
 
@@ -83,34 +87,45 @@ def _write(path: Path, data: bytes) -> None:
         ) from None
 
 
-def _lines(chain: Chain, weights: str, source: str) -> Iterator[str]:
+def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     """Yield the lines of the network file."""
-    network = chain.network
+    network = folded.network
     yield f"# {_printable(source)}, imported by znni {__version__}; comments name its layers."
     yield f"name: {_text(network.name)}"
     yield f"in_features: {network.in_features}"
     if network.scaling != InputScaling():
         yield f"input: {{scale: {network.scaling.scale!r}, offset: {network.scaling.offset!r}}}"
     yield f"weights: {_text(weights)}"
+    nodes, outputs = list(network.nodes), [network.output]
+    if network.output == OUTPUTS:
+        outputs = list(nodes.pop().inputs)
     yield "layers:"
-    count = Counter[str]()
-    for layer, origin in zip(network.dense_layers, chain.origins, strict=True):
-        kind, entry = _entry(layer)
+    count, before = Counter[str](), INPUT
+    for node, origin in zip(nodes, folded.origins, strict=False):
+        kind = KINDS[type(node.layer)]
         count[kind] += 1
-        lead = "  - "
-        if layer.name != f"{kind}{count[kind]}":
-            yield f"  - name: {_text(layer.name)}"
-            lead = "    "
-        yield f"{lead}{kind}: {entry}  # {_printable(origin)}"
+        keys = []
+        if node.name != f"{kind}{count[kind]}":
+            keys.append(f"name: {_text(node.name)}")
+        if node.inputs != (before,):
+            keys.append(f"from: {_flow(node.inputs)}")
+        keys.append(f"{kind}: {_flow(entry_of(node.layer))}  # {_printable(origin)}")
+        for index, key in enumerate(keys):
+            yield f"{'    ' if index else '  - '}{key}"
+        before = node.name
+    if outputs != [before]:
+        yield f"outputs: {_flow(outputs)}"
 
 
-def _entry(layer: DenseLayer) -> tuple[str, str]:
-    """Return the kind of a layer and its fields, as written in the file."""
-    if isinstance(layer, Conv):
-        kernel = list(layer.kernel)
-        fields = f"features: {layer.out_features}, kernel: {kernel}, activation: {layer.activation}"
-        return "conv", f"{{{fields}}}"
-    return "pool", f"{{window: {list(layer.window)}}}"
+def _flow(value: object) -> str:
+    """Return a value as YAML on one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_flow(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, str):
+        return value if value in KEYWORDS else _text(value)
+    return repr(value)
 
 
 def _text(value: str) -> str:

@@ -1,8 +1,9 @@
-"""ONNX graphs as steps."""
+"""ONNX graphs as graphs of steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,42 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.graph import Operation, in_order
-from znni.importing.steps import Found, Original, Step
-from znni.network.layers import Activation
+from znni.importing.graph import Operation, needed
+from znni.importing.onnx_operators import OPERATORS, Call, Value
+from znni.importing.steps import Found, Graph, Original
+from znni.importing.tracing import Tracer, traced
+from znni.network.network import INPUT
 from znni.network.weights import Float32
 
 INSTALL = "pip install 'znni[onnx]'"
 # Operations that onnx's own evaluator, which is plain NumPy, does in about a minute.
 REFERENCE_FLOPS = 5e9
-PLAIN: Mapping[str, Activation] = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
+# What looks at whole windows, and what to do about it.
+WINDOWED: Mapping[str, str] = {
+    "InstanceNormalization": checks.NORMS,
+    "GroupNormalization": checks.NORMS,
+    "LayerNormalization": checks.NORMS,
+    "MeanVarianceNormalization": checks.NORMS,
+    "GlobalAveragePool": checks.GLOBAL,
+    "GlobalMaxPool": checks.GLOBAL,
+    "GlobalLpPool": checks.GLOBAL,
+    "ReduceMean": checks.GLOBAL,
+    "ReduceMax": checks.GLOBAL,
+    "MatMul": checks.ATTENTION,
+    "Gemm": checks.ATTENTION,
+    "Einsum": checks.ATTENTION,
+    "Attention": checks.ATTENTION,
+}
+# What may be computed from constants and extents, by onnx's own evaluator.
+# fmt: off
+COMPUTED = frozenset((
+    "Abs", "Add", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal",
+    "Expand", "Floor", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg",
+    "Not", "Range", "Reshape", "Round", "Shape", "Size", "Slice", "Split", "Sqrt", "Squeeze",
+    "Sub", "Transpose", "Unsqueeze", "Where",
+))
+# fmt: on
+LARGEST_COMPUTED = 2**26  # values of such an array
 
 
 def read_onnx(path: Path) -> Found:
@@ -38,7 +66,7 @@ def read_onnx(path: Path) -> Found:
     try:
         model = onnx.load(path)
         onnx.checker.check_model(str(path))
-        graph = _Graph(model)
+        held = _Model(model)
     except InvalidInput:
         raise
     except Exception as error:  # protobuf, the checker and onnx have errors of their own
@@ -47,154 +75,164 @@ def read_onnx(path: Path) -> Found:
             f"cannot be read as an ONNX model: {problem}; is it whole (with any file of weights "
             f"beside it)? export it again"
         ) from None
-    start, end = graph.ends()
-    chain = in_order(graph.operations(), start, end)
-    steps = tuple(
-        step for operation in chain for step in _steps(operation.origin, operation.details)
-    )
-    return Found(steps, _original(path, start, graph.input_size()))
+    start, ends = held.start(), held.ends()
+    axes = held.input_axes()
+    operations = needed(held.operations(), ends)
+    graph = traced(axes[1:], lambda size: _Reading(held, axes[0], size).graph(operations, ends))
+    size = None if None in axes[1:] else checks.extents("the input", "extents", axes[1:])
+    return Found(graph, _original(path, start, size))
 
 
-class _Node:
-    """A node with its attributes and parameters as Python values and arrays."""
-
-    def __init__(self, node: Any, constants: Mapping[str, NDArray[np.generic]], opset: int) -> None:
-        import onnx
-
-        self.kind = (
-            str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        )
-        self.opset = opset
-        self.attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        self._inputs = [constants.get(name) for name in node.input]
-
-    def attribute(self, name: str, default: object = None) -> Any:
-        """Return an attribute; text as str."""
-        value = self.attributes.get(name, default)
-        return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-    def parameter(self, index: int) -> NDArray[np.generic] | None:
-        """Return a constant input; None if it is left out."""
-        return self._inputs[index] if index < len(self._inputs) else None
-
-
-class _Graph:
+class _Model:
     """The parts of a model that a network needs."""
 
     def __init__(self, model: Any) -> None:
         import onnx
 
         self._graph = model.graph
-        self._opset = max(
+        self.opset = max(
             (o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1
         )
-        to_array = onnx.numpy_helper.to_array
-        self._constants: dict[str, NDArray[np.generic]] = {
-            tensor.name: to_array(tensor) for tensor in self._graph.initializer
+        self.constants: dict[str, NDArray[np.generic]] = {
+            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in self._graph.initializer
         }
-        for node in self._graph.node:
-            if node.op_type == "Constant" and node.attribute[0].name == "value":
-                self._constants[node.output[0]] = to_array(node.attribute[0].t)
 
-    def ends(self) -> tuple[str, str]:
-        """Return the names of the only input and the only output."""
+    def start(self) -> str:
+        """Return the name of the only input."""
         inputs = [value.name for value in self._inputs()]
-        outputs = [value.name for value in self._graph.output]
-        if len(inputs) != 1 or len(outputs) != 1:
-            raise InvalidInput(
-                f"has inputs {inputs} and outputs {outputs}; {checks.CHAIN}: export a network "
-                f"with one of each"
-            )
-        return inputs[0], outputs[0]
+        if len(inputs) != 1:
+            raise InvalidInput(f"has inputs {inputs}; export a network with one")
+        return str(inputs[0])
 
-    def operations(self) -> list[Operation[_Node]]:
-        """Return all nodes except constants."""
-        nodes = [node for node in self._graph.node if node.output[0] not in self._constants]
+    def ends(self) -> list[str]:
+        """Return the names of the outputs."""
+        return [value.name for value in self._graph.output]
+
+    def operations(self) -> list[Operation[Any]]:
+        """Return all nodes."""
         return [
             Operation(
                 checks.origin(node.name or node.output[0], node.op_type),
-                tuple(name for name in node.input if name and name not in self._constants),
+                tuple(name for name in node.input if name),
                 tuple(filter(None, node.output)),
-                _Node(node, self._constants, self._opset),
+                node,
             )
-            for node in nodes
+            for node in self._graph.node
         ]
 
-    def input_size(self) -> Vec3 | None:
-        """Return the extents that the graph requires; None if they are free."""
+    def input_axes(self) -> list[int | None]:
+        """Return the maps and extents of the input that the graph requires; None if free."""
         axes = self._inputs()[0].type.tensor_type.shape.dim
         if len(axes) not in (0, 5):
             raise InvalidInput(f"takes an input of {len(axes)} axes; export it for (1, f, z, y, x)")
-        sizes = [axis.dim_value for axis in axes[2:]]
-        return Vec3(*sizes) if sizes and min(sizes) > 0 else None
+        sizes = [axis.dim_value for axis in axes[1:]] or [0] * 4
+        return [size if size > 0 else None for size in sizes]
 
     def _inputs(self) -> list[Any]:
-        return [value for value in self._graph.input if value.name not in self._constants]
+        return [value for value in self._graph.input if value.name not in self.constants]
 
 
-def _steps(origin: str, node: _Node) -> Iterator[Step]:
-    """Yield one node as a step, or nothing if it does nothing."""
-    match node.kind:
-        case "Conv":
-            kernels = node.parameter(1)
-            stated = node.attribute("kernel_shape")
-            if kernels is not None and stated not in (None, list(kernels.shape[2:])):
-                checks.refuse(origin, f"has kernel_shape {stated} and weights {kernels.shape}")
-            yield checks.convolution(
-                origin,
-                kernels,
-                node.parameter(2),
-                stride=node.attribute("strides", 1),
-                padding=_padding(node),
-                dilation=node.attribute("dilations", 1),
-                groups=node.attribute("group", 1),
-            )
-        case "MaxPool":
-            yield checks.max_pooling(
-                origin,
-                node.attribute("kernel_shape"),
-                stride=node.attribute("strides", 1),
-                padding=_padding(node),
-                dilation=node.attribute("dilations", 1),
-                ceil_mode=node.attribute("ceil_mode", 0),
-            )
-        case "BatchNormalization":
-            if node.attribute("training_mode", 0) or not node.attribute("is_test", 1):
-                checks.refuse(origin, "is in training mode; export the network in evaluation mode")
-            scale, shift, mean, variance = map(node.parameter, range(1, 5))
-            epsilon = node.attribute("epsilon", 1e-5)
-            yield checks.batch_norm(origin, scale, shift, mean, variance, epsilon)
-        case "Softmax" if node.opset >= 13:
-            yield checks.softmax(origin, node.attribute("axis", -1))
-        case "Softmax":
+class _Reading:
+    """The reading of a model for one size of its input."""
+
+    def __init__(self, model: _Model, maps: int | None, size: Vec3) -> None:
+        self._opset = model.opset
+        self._maps, self._size = maps, size
+        self._start = model.start()
+        self._values: dict[str, Any] = {"": None, **model.constants}
+
+    def graph(self, operations: Sequence[Operation[Any]], ends: Sequence[str]) -> Graph:
+        """Return the graph of steps."""
+        self._check_local(operations)
+        maps = self._maps or self._first_maps(operations)
+        self._tracer = Tracer(maps, self._size)
+        self._values[self._start] = Value(INPUT)
+        for operation in operations:
+            self._read(operation)
+        outputs = [self._values[end] for end in ends]
+        named = [value.name for value in outputs if isinstance(value, Value)]
+        if len(named) != len(ends):
+            raise InvalidInput(f"has outputs {list(ends)}, which are constants; export it again")
+        return self._tracer.graph(named)
+
+    def _first_maps(self, operations: Sequence[Operation[Any]]) -> int:
+        """Return the maps that the first convolution takes."""
+        for operation in operations:
+            if operation.details.op_type == "Conv":
+                weight = self._values.get(operation.details.input[1])
+                if isinstance(weight, np.ndarray) and weight.ndim == 5:
+                    return int(weight.shape[1])
+        raise InvalidInput("there is no 3D convolution in it; give a network that has one")
+
+    def _check_local(self, operations: Sequence[Operation[Any]]) -> None:
+        """Refuse a node that computes a voxel from all of its input."""
+        for operation in operations:
+            remedy = WINDOWED.get(operation.details.op_type)
+            if remedy and any(name not in self._values for name in operation.reads):
+                checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}")
+
+    def _read(self, operation: Operation[Any]) -> None:
+        """Read one node."""
+        import onnx
+
+        origin, node = operation.origin, operation.details
+        kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        inputs = tuple(self._values[name] for name in node.input)
+        results = tuple(filter(None, node.output))
+        call = Call(origin, self._opset, attributes, inputs, results, self._tracer)
+        if kind == "Shape" and isinstance(call.input(0), Value):
+            axes = np.array([1, call.maps, *call.size], np.int64)
+            self._values[call.result] = axes[call.attribute("start", 0) : call.attribute("end")]
+        elif kind in COMPUTED and all(
+            given is None or isinstance(given, np.ndarray) for given in inputs
+        ):
+            self._values.update(zip(node.output, self._computed(origin, node, inputs), strict=True))
+        elif (reader := OPERATORS.get(kind)) is None:
+            checks.unknown(origin)
+        elif len(results) > 1 and kind != "Split":
             checks.refuse(
                 origin,
-                f"is of opset {node.opset}, in which it runs over maps and voxels together; "
-                f"export with opset 13 or newer",
+                f"gives {len(results)} results; here each layer gives one: export the network "
+                f"without the others",
             )
-        case "LeakyRelu":
-            yield checks.nonlinearity(origin, "leaky_relu", node.attribute("alpha", 0.01))
-        case "Elu":
-            yield checks.nonlinearity(origin, "elu", node.attribute("alpha", 1.0))
-        case "Relu" | "Sigmoid" | "Tanh":
-            yield checks.nonlinearity(origin, PLAIN[node.kind])
-        case "Dropout":
-            training = node.parameter(2)
-            if (training is not None and training.any()) or not node.attribute("is_test", 1):
-                checks.refuse(origin, "is in training mode; export the network in evaluation mode")
-        case "Identity":
-            return
-        case _:
-            checks.unknown(origin)
+        else:
+            partial = reader(call)
+            self._values.update((name, partial or Value(name)) for name in results)
+
+    def _computed(self, origin: str, node: Any, inputs: Sequence[Any]) -> list[NDArray[np.generic]]:
+        """Return what a node computes from constants."""
+        from onnx.reference import ReferenceEvaluator
+
+        if _made_size(node.op_type, inputs) > LARGEST_COMPUTED:
+            checks.refuse(origin, "computes a large constant; export with constant folding")
+        named = {name: given for name, given in zip(node.input, inputs, strict=True) if name}
+        try:
+            with np.errstate(all="ignore"):
+                evaluator = ReferenceEvaluator(node, opsets={"": self._opset})
+                return [np.asarray(made) for made in evaluator.run(None, named)]
+        except Exception as error:  # onnx's evaluator raises any kind
+            problem = str(error).split("\n")[0] or type(error).__name__
+            checks.refuse(origin, f"cannot be computed: {problem}; export it again")
 
 
-def _padding(node: _Node) -> object:
-    """Return a node's padding in the form that ``checks`` takes."""
-    automatic = node.attribute("auto_pad", "NOTSET")
-    if automatic not in ("NOTSET", "VALID"):
-        return automatic
-    pads = node.attribute("pads", [])
-    return pads if any(pads) else 0
+def _is_constant(given: object) -> bool:
+    return given is None or isinstance(given, np.ndarray)
+
+
+def _made_size(kind: str, inputs: Sequence[NDArray[np.generic] | None]) -> float:
+    """Return at least the number of values that a node makes from its inputs."""
+    given = [np.asarray(each) for each in inputs if each is not None]
+    numbers = [array.astype(np.float64).reshape(-1) for array in given if array.size < 8]
+    if kind == "Range" and len(numbers) == 3:
+        start, stop, step = (float(each[0]) if each.size else 0.0 for each in numbers)
+        return abs(stop - start) / abs(step) if step else 0.0
+    if kind in ("ConstantOfShape", "Expand"):
+        return math.prod(numbers[-1].clip(1)) * max(given[0].size, 1) if numbers else math.inf
+    try:
+        return math.prod(np.broadcast_shapes(*(array.shape for array in given)))
+    except ValueError:
+        return math.prod(array.size for array in given)
 
 
 def _original(path: Path, start: str, size: Vec3 | None) -> Original:
@@ -225,6 +263,7 @@ def _runner(session: Any, start: str) -> Callable[[Float32], Float32]:
     def run(x: Float32) -> Float32:
         # onnx's sigmoid computes both of its branches everywhere; the unused one may be infinite.
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(session.run(None, {start: x[np.newaxis]})[0][0], np.float32)
+            outputs = session.run(None, {start: x[np.newaxis]})
+        return np.concatenate([np.asarray(output[0], np.float32) for output in outputs])
 
     return run

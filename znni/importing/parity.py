@@ -1,9 +1,13 @@
 """Comparing an imported network with the original.
 
-The original runs unchanged, on random input, in its own library. It pools with strides, so it gives
-every P-th voxel of the dense output per axis, for total pooling P. It runs twice: on the input, and
-on the input shifted by P - 1 voxels. Both outputs must agree with the dense output that znni
-computes.
+The original runs unchanged, on random input, in its own library.
+
+A network that is slid over every voxel is compared at two offsets. The original pools with strides,
+so it gives every P-th voxel of the dense output per axis, for total pooling P. It runs twice: on
+the input, and on the input shifted by P - 1 voxels. Both outputs must agree with the dense output
+that znni computes.
+
+An exact network is evaluated once over the whole input, in float64, by the plain definition.
 """
 
 from __future__ import annotations
@@ -17,18 +21,22 @@ import numpy as np
 from znni.core.errors import DoesNotFit, RunFailed
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
-from znni.importing.chain import Chain
+from znni.importing.folding import Folded
 from znni.importing.steps import Original
 from znni.machine.detect import detect_host
-from znni.network.layers import Conv
-from znni.network.network import INPUT, Network
+from znni.network.geometry import whole_input, whole_sizes
+from znni.network.layers import Affine, ConvTranspose
+from znni.network.network import Network
 from znni.network.weights import Float32, Weights
+from znni.primitives.reference import exact
 
 MOST_ERROR = 1e-4  # largest allowed difference, relative to the largest output
 SEED = 0
 TINY = float(np.finfo(np.float32).tiny)
 Compute: TypeAlias = "Callable[[Network, Weights, Float32], Float32]"
 COPIES = 3  # copies of a layer's input and output that a library may hold
+EXTENTS = (1, 12, 24, 36, 48)  # of inputs of exact networks, before they are made to suit
+EXACT_FLOPS = 1e10  # operations that the plain definition does in seconds
 
 
 @dataclass(frozen=True)
@@ -52,13 +60,13 @@ class Parity:
         )
 
 
-def compare(chain: Chain, original: Original, compute: Compute) -> Parity | str:
+def compare(folded: Folded, original: Original, compute: Compute) -> Parity | str:
     """Run a network and its original on random input.
 
     Args:
-        chain: network as imported.
+        folded: network as imported.
         original: network in its own library.
-        compute: function that runs the imported network.
+        compute: function that runs the imported network, if it is slid over every voxel.
 
     Returns:
         The difference, or the reason why it is unknown.
@@ -66,17 +74,18 @@ def compare(chain: Chain, original: Original, compute: Compute) -> Parity | str:
     Raises:
         RunFailed: the outputs differ by more than rounding can explain.
     """
-    network = chain.network
-    pooling = network.total_pooling
-    size = original.size or network.field_of_view + pooling
+    network = folded.network
+    size = original.size or _size(network)
     if obstacle := _obstacle(network, original, size):
         return obstacle
-    shape = (network.in_features, *(size + pooling - 1))
-    x = np.random.default_rng(SEED).standard_normal(shape, dtype=np.float32)
+    if network.is_exact:
+        return _compared_whole(folded, original, size)
+    pooling = network.total_pooling
+    x = _random(network, size + pooling - 1)
     extents = (size - network.field_of_view) // pooling + 1
     ours, theirs = list[Float32](), list[Float32]()
     try:
-        dense = compute(network, chain.weights, x)
+        dense = compute(network, folded.weights, x)
     except DoesNotFit as error:
         return f"a patch to compare does not fit into memory: {error}"
     try:
@@ -87,6 +96,36 @@ def compare(chain: Chain, original: Original, compute: Compute) -> Parity | str:
     except Exception as error:  # the original's library may raise any kind
         return f"{original.runtime} could not run the original: {_first_line(error)}"
     return _judged(original, ours, theirs, size)
+
+
+def _compared_whole(folded: Folded, original: Original, size: Vec3) -> Parity | str:
+    """Return how an exact network and its original differ on one whole input."""
+    x = _random(folded.network, size)
+    try:
+        theirs = original.run(x)
+    except Exception as error:  # the original's library may raise any kind
+        return f"{original.runtime} could not run the original: {_first_line(error)}"
+    ours = exact(folded.network, folded.weights, x).astype(np.float32)
+    return _judged(original, [ours], [theirs], size)
+
+
+def _random(network: Network, size: Vec3) -> Float32:
+    """Return random input."""
+    generator = np.random.default_rng(SEED)
+    return generator.standard_normal((network.in_features, *size), dtype=np.float32)
+
+
+def _size(network: Network) -> Vec3:
+    """Return the extents of an input to compare on.
+
+    An exact network gets the largest of several that both libraries compute in seconds, so that
+    some voxels are far from the edges. It gets the least if even that takes longer.
+    """
+    if not network.is_exact:
+        return network.field_of_view + network.total_pooling
+    sizes = [whole_input(network, Vec3.of(extent)) for extent in EXTENTS]
+    quick = [size for size in sizes if _work(network, size)[1] <= EXACT_FLOPS]
+    return max(quick, default=sizes[0])
 
 
 def _judged(
@@ -122,11 +161,19 @@ def _strided(dense: Float32, start: Vec3, stride: Vec3, extents: Vec3) -> Float3
 
 def _obstacle(network: Network, original: Original, size: Vec3) -> str:
     """Return the reason not to compare, or an empty text."""
-    view = network.field_of_view
+    view = network.field_of_view if not network.is_exact else Vec3(1, 1, 1)
     if not view.within(size):
         return f"it was exported for an input of {size}, less than its field of view of {view}"
+    if network.is_exact and whole_input(network, size) != size:
+        return (
+            f"it was exported for an input of {size}, which does not suit its poolings; export it "
+            f"for one of {whole_input(network, size)}"
+        )
     values, flops = _work(network, size)
-    needed, allowed = 4 * COPIES * values, detect_host().host.memory
+    copies = COPIES
+    if network.is_exact:  # in float64, with the samples around each sample
+        copies = COPIES * 2 * max(layer.kernel.volume for layer in network.convolutions)
+    needed, allowed = 4 * copies * values, detect_host().host.memory
     if needed > allowed:
         return (
             f"{original.runtime} would take some {in_units(needed)} for an input of {size}, and "
@@ -142,14 +189,15 @@ def _obstacle(network: Network, original: Original, size: Vec3) -> str:
 
 def _work(network: Network, size: Vec3) -> tuple[int, float]:
     """Return the values of the largest layer's input and output, and all layers' operations."""
-    sizes, largest, flops = {INPUT: size}, 0, 0.0
+    sizes, largest, flops = whole_sizes(network, size), 0, 0.0
+    weighted = {layer.name: layer for layer in network.weighted}
     for node in network.nodes:
-        (taken,) = node.inputs
-        sizes[node.name] = made = node.layer.size_from(sizes[taken])
-        if isinstance(node.layer, Conv):
-            flops += 2.0 * made.volume * node.layer.parameters
-        values = ((name, sizes[name].volume) for name in (taken, node.name))
-        largest = max(largest, sum(network.maps[name] * volume for name, volume in values))
+        if (layer := weighted.get(node.name)) and not isinstance(layer, Affine):
+            places = sizes[node.inputs[0] if isinstance(layer, ConvTranspose) else node.name]
+            flops += 2.0 * places.volume * layer.parameters
+        names = {*node.inputs, node.name}
+        values = sum(network.maps[name] * sizes[name].volume for name in names)
+        largest = max(largest, values)
     return largest, flops
 
 

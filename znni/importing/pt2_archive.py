@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.graph import Operation
 
@@ -26,24 +25,32 @@ LARGEST_JSON = 2**26  # bytes of a graph: a thousand layers take a few MiB
 EXPORT_AGAIN = "export it again with a recent PyTorch (torch.export.save; that of 2.13 is tested)"
 # PyTorch's numbers of the types that NumPy has, too.
 TYPES: Mapping[int, str] = {5: "<i8", 6: "<f2", 7: "<f4", 8: "<f8"}
-DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "max_pool3d_with_indices")
+ATEN = "torch.ops.aten"
+SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
 
 
 @dataclass(frozen=True)
 class Node:
-    """An operator of ATen: its name, its overload, and its arguments by name.
+    """An operator: its library, name and overload, and its arguments by name.
 
-    Arguments are Python values, arrays, or a ``Tensor`` for a computed value.
+    Arguments are Python values, arrays, a ``Computed`` for a value of the graph, or lists of these.
     """
 
+    library: str
     operator: str
     overload: str
     arguments: Mapping[str, Any]
+    results: tuple[str, ...]
+
+    @property
+    def changes_input(self) -> bool:
+        """True if it writes its result into the value that it reads."""
+        return self.library == ATEN and self.operator.endswith("_")
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """A computed value of the graph or its input, by name."""
+class Computed:
+    """A value of the graph or its input, by name: an array or a number."""
 
     name: str
 
@@ -67,55 +74,56 @@ class Archive:
 
     def operations(self) -> list[Operation[Node]]:
         """Return the graph's nodes, with parameters and buffers as arrays."""
-        computed = {self.ends()[0]} | {
-            output["as_tensor"]["name"]
-            for node in self._graph["nodes"]
-            for output in node["outputs"]
-            if "as_tensor" in output
-        }
         constants = self._constants()
-        return [self._operation(node, constants, computed) for node in self._graph["nodes"]]
+        return [_operation(node, constants) for node in self._graph["nodes"]]
 
-    def ends(self) -> tuple[str, str]:
-        """Return the names of the graph's only input and only output."""
+    def start(self) -> str:
+        """Return the name of the graph's only input."""
         inputs = [spec["user_input"]["arg"] for spec in self._inputs("user_input")]
-        outputs = self._graph["outputs"]
-        if len(inputs) != 1 or len(outputs) != 1:
-            raise InvalidInput(
-                f"has {len(inputs)} inputs and {len(outputs)} outputs; {checks.CHAIN}: export a "
-                f"network with one of each"
-            )
-        return inputs[0]["as_tensor"]["name"], outputs[0]["as_tensor"]["name"]
+        if len(inputs) != 1:
+            raise InvalidInput(f"has {len(inputs)} inputs; export a network with one")
+        return str(inputs[0]["as_tensor"]["name"])
+
+    def ends(self) -> list[str]:
+        """Return the names of the graph's outputs."""
+        specs = self._signature["output_specs"]
+        outputs = [spec["user_output"]["arg"] for spec in specs if "user_output" in spec]
+        if not outputs or not all("as_tensor" in output for output in outputs):
+            raise InvalidInput("has outputs that are no arrays; export it with arrays only")
+        return [str(output["as_tensor"]["name"]) for output in outputs]
 
     def _inputs(self, kind: str) -> list[Any]:
         return [spec for spec in self._signature["input_specs"] if kind in spec]
 
-    def input_size(self) -> Vec3 | None:
-        """Return the extents that the program was exported for; None if they are free."""
-        sizes = self._graph["tensor_values"][self.ends()[0]]["sizes"]
+    def input_axes(self) -> list[int | None]:
+        """Return the maps and extents that the program was exported for; None if they are free."""
+        sizes = self._graph["tensor_values"][self.start()]["sizes"]
         if len(sizes) != 5:
             raise InvalidInput(
                 f"takes an input of {len(sizes)} axes; export it for (1, f, z, y, x)"
             )
-        if not all("as_int" in size for size in sizes[2:]):
-            return None
-        return checks.extents("the input", "extents", [size["as_int"] for size in sizes[2:]])
+        return [
+            checks.count("the input", "extents", size["as_int"]) if "as_int" in size else None
+            for size in sizes[1:]
+        ]
 
     def _constants(self) -> dict[str, NDArray[np.generic]]:
         """Return parameters and buffers by their names in the graph."""
-        config = self._json("data/weights/model_weights_config.json")["config"]
+        weights = self._json("data/weights/model_weights_config.json")["config"]
+        others = self._json("data/constants/model_constants_config.json")["config"]
         constants = {}
-        for kind in ("parameter", "buffer"):
+        for kind in ("parameter", "buffer", "tensor_constant"):
             for spec in self._inputs(kind):
-                entry = config[spec[kind][f"{kind}_name"]]
-                constants[spec[kind]["arg"]["name"]] = self._array(entry)
+                name = spec[kind][f"{kind}_name"]
+                folder, config = ("weights", weights) if name in weights else ("constants", others)
+                constants[spec[kind]["arg"]["name"]] = self._array(folder, config[name])
         return constants
 
-    def _array(self, entry: Mapping[str, Any]) -> NDArray[np.generic]:
+    def _array(self, folder: str, entry: Mapping[str, Any]) -> NDArray[np.generic]:
         meta = entry["tensor_meta"]
         if entry["use_pickle"] or meta["dtype"] not in TYPES:
             raise InvalidInput("has weights that are not plain float32; export it in float32")
-        data = self._bytes(f"data/weights/{entry['path_name']}")
+        data = self._bytes(f"data/{folder}/{entry['path_name']}")
         dtype = np.dtype(TYPES[meta["dtype"]])
         shape = tuple(size["as_int"] for size in meta["sizes"])
         strides = tuple(stride["as_int"] * dtype.itemsize for stride in meta["strides"])
@@ -123,41 +131,6 @@ class Archive:
         if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
             raise ValueError(f"shape {shape} with strides {strides}")
         return np.ndarray(shape, dtype, data, offset, strides)  # raises if they exceed the data
-
-    def _operation(
-        self,
-        node: Mapping[str, Any],
-        constants: Mapping[str, NDArray[np.generic]],
-        computed: set[str],
-    ) -> Operation[Node]:
-        """Return a node of the JSON, with parameters in place of their names."""
-        namespace, _, full = node["target"].rpartition("torch.ops.aten.")
-        origin = checks.origin(_path(node), node["target"].removeprefix("torch.ops."))
-        if namespace or not full:
-            checks.unknown(origin)
-        operator, _, overload = full.partition(".")
-        if operator in DECOMPOSED:
-            checks.refuse(origin, "is a decomposed operator; export without run_decompositions()")
-        reads: list[str] = []
-        arguments: dict[str, Any] = {}
-        for argument in node["inputs"]:
-            ((kind, value),) = argument["arg"].items()
-            if kind == "as_tensor":
-                name = value["name"]
-                if name in computed:
-                    reads.append(name)
-                    value = Tensor(name)
-                elif name in constants:
-                    value = constants[name]
-                else:
-                    checks.refuse(origin, f"reads the constant {name!r}; export it as a parameter")
-            elif kind == "as_tensors":
-                reads += [tensor["name"] for tensor in value if tensor["name"] in computed]
-            arguments[argument["name"]] = None if kind == "as_none" else value
-        writes = [
-            output["as_tensor"]["name"] for output in node["outputs"] if "as_tensor" in output
-        ]
-        return Operation(origin, tuple(reads), tuple(writes), Node(operator, overload, arguments))
 
     def _json(self, name: str) -> Any:
         if self._archive.getinfo(f"{self._root}/{name}").file_size > LARGEST_JSON:
@@ -176,8 +149,60 @@ class Archive:
         return self._archive.read(full)
 
 
+def _operation(
+    node: Mapping[str, Any], constants: Mapping[str, NDArray[np.generic]]
+) -> Operation[Node]:
+    """Return a node of the JSON, with parameters in place of their names."""
+    target = str(node["target"])
+    aten = target.startswith(f"{ATEN}.")
+    library, _, rest = target.removeprefix(f"{ATEN}.").rpartition(".")
+    operator, overload = (library, rest) if aten else (rest, "")
+    origin = checks.origin(_path(node), target.removeprefix("torch.ops."))
+    arguments = {
+        argument["name"]: _argument(argument["arg"], constants) for argument in node["inputs"]
+    }
+    results = tuple(name for output in node["outputs"] for name in _names(output))
+    made = Node(ATEN if aten else library, operator, overload, arguments, results)
+    reads = [
+        value.name
+        for argument in arguments.values()
+        for value in (argument if isinstance(argument, list) else [argument])
+        if isinstance(value, Computed)
+    ]
+    changed = reads[:1] if made.changes_input else []
+    return Operation(origin, tuple(reads), (*results, *changed), made)
+
+
+def _argument(given: Mapping[str, Any], constants: Mapping[str, NDArray[np.generic]]) -> Any:
+    """Return an argument of the JSON as a Python value."""
+    ((kind, value),) = given.items()
+    if kind == "as_none":
+        return None
+    if kind == "as_tensor":
+        return constants.get(value["name"], Computed(value["name"]))
+    if kind == "as_tensors":
+        return [_argument({"as_tensor": tensor}, constants) for tensor in value]
+    if kind in SYMBOLIC:
+        ((form, held),) = value.items()
+        return Computed(held) if form == "as_name" else held
+    if kind.removesuffix("s") in SYMBOLIC:
+        return [_argument({kind.removesuffix("s"): each}, constants) for each in value]
+    return value
+
+
+def _names(output: Mapping[str, Any]) -> list[str]:
+    """Return the names of the values in an output of the JSON."""
+    ((kind, value),) = output.items()
+    if kind == "as_tensor":
+        return [value["name"]]
+    if kind == "as_tensors":
+        return [tensor["name"] for tensor in value]
+    return [value["as_name"]] if kind in SYMBOLIC else []
+
+
 def _path(node: Mapping[str, Any]) -> str:
     """Return the module that a node stands for; if it is unknown, the node's name."""
     stack = str(node.get("metadata", {}).get("nn_module_stack", ""))
     innermost = stack.rpartition(";")[2].split(",")  # key, path and type of the module
-    return innermost[1] if len(innermost) == 3 else str(node["name"])
+    module = innermost[1] if len(innermost) == 3 else ""
+    return module or str(node["name"])

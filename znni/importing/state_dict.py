@@ -1,15 +1,15 @@
 """State dicts: named tensors, which fill the layers of a similar network file.
 
-A state dict holds the convolutions and batch normalizations of a network. It holds no activations
-and no pooling, and not always an order. The network file supplies these, and the tensors must agree
-with it.
+A state dict holds the convolutions, batch normalizations and slopes of prelu of a network. It does
+not hold how they are connected, and not always an order. The network file supplies these, and the
+tensors must agree with it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,9 +20,32 @@ from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.importing import checks
-from znni.importing.steps import Affine, Convolution, Found, MaxPooling, Nonlinearity, Step
-from znni.network.layers import Conv
-from znni.network.network import Network
+from znni.importing.steps import (
+    Affine,
+    Convolution,
+    Found,
+    Graph,
+    Joining,
+    Nonlinearity,
+    Operation,
+    Pooling,
+    Step,
+    TransposedConvolution,
+    Upsampling,
+)
+from znni.network.layers import (
+    LEAKY_SLOPE,
+    Activation,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Multiply,
+    Pool,
+    Upsample,
+)
+from znni.network.layers import Affine as AffineLayer
+from znni.network.network import Network, Node
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 
@@ -41,11 +64,13 @@ class _Parts:
     Attributes:
         convolutions: prefixes of convolutions, in the order of their keys.
         norms: prefixes of batch normalizations.
+        slopes: prefixes of slopes of prelu.
         ordered: True if keys are in the order in which the layers were defined.
     """
 
     convolutions: Sequence[str]
     norms: Sequence[str]
+    slopes: Sequence[str]
     ordered: bool
 
 
@@ -85,37 +110,111 @@ def fill(arrays: Arrays, like: Network | None, *, ordered: bool) -> Found:
             f"it does not say which activations and pooling are between them: write a network "
             f"file with all layers and give it with {option('like', 'NET.yaml')}"
         )
-    order = _matched(parts, like)
-    if len(order) != len(like.convolutions):
-        raise InvalidInput(
-            f"has {counted(len(order), 'convolution')} ({', '.join(order)}), and network "
-            f"{like.name} has {len(like.convolutions)}; correct the network file"
-        )
-    norms = _norm_of(parts, order)
-    sources = iter(order)
-    steps: list[Step] = []
-    notes: list[str] = []
-    for layer in like.dense_layers:
-        if not isinstance(layer, Conv):
-            steps.append(MaxPooling("pooling of the network file", layer.window, layer.name))
-            continue
-        prefix = next(sources)
-        steps.append(_convolution(arrays, prefix, layer))
-        if norm := norms.get(prefix):
-            steps.append(_norm(arrays, norm))
-            notes.append(
-                f"batch normalization {norm} is taken to come right after convolution {prefix}, "
-                f"before its activation, with PyTorch's epsilon of {EPSILON:g}"
+    filling = _Filling(arrays, parts, like)
+    for node in like.nodes:
+        filling.add(node)
+    outputs = (like.output,)
+    graph = Graph(like.in_features, tuple(filling.steps), outputs)
+    return Found(graph, NOT_COMPARED, tuple(filling.notes))
+
+
+class _Filling:
+    """The steps of a network's layers, with the values of a state dict."""
+
+    def __init__(self, arrays: Arrays, parts: _Parts, like: Network) -> None:
+        self.steps: list[Step] = []
+        self.notes: list[str] = []
+        self._arrays = arrays
+        order = _matched(parts, like)
+        wanted = _convolutions(like)
+        if len(order) != len(wanted):
+            raise InvalidInput(
+                f"has {counted(len(order), 'convolution')} ({', '.join(order)}), and network "
+                f"{like.name} has {len(wanted)}; correct the network file"
             )
-        steps.append(Nonlinearity("activation of the network file", layer.activation))
-    return Found(tuple(steps), NOT_COMPARED, tuple(notes))
+        self._prefixes = dict(zip((layer.name for layer in wanted), order, strict=True))
+        affine = [layer.name for layer in like.layers if isinstance(layer, AffineLayer)]
+        self._norms, self._affine = _norms_of(parts, order, affine)
+        curved = [layer.name for layer in like.layers if _activation(layer) == "prelu"]
+        if len(curved) != len(parts.slopes):
+            raise InvalidInput(
+                f"has {counted(len(parts.slopes), 'prelu')} ({', '.join(parts.slopes)}), and "
+                f"network {like.name} has {len(curved)}; correct the network file"
+            )
+        self._slopes = dict(zip(curved, parts.slopes, strict=True))
+
+    def add(self, node: Node) -> None:
+        """Add the steps of a node."""
+        layer = node.layer
+        operations: list[Operation] = [self._operation(layer)]
+        if norm := self._norms.get(self._prefixes.get(layer.name, "")):
+            operations.append(_norm(self._arrays, norm))
+            self.notes.append(
+                f"batch normalization {norm} is taken to come right after convolution "
+                f"{self._prefixes[layer.name]}, before its activation, with PyTorch's epsilon of "
+                f"{EPSILON:g}"
+            )
+        operations.append(self._activation(layer))
+        reads = node.inputs
+        for index, operation in enumerate(operations):
+            value = node.name if index == len(operations) - 1 else f"{node.name}\0{index}"
+            self.steps.append(Step(operation, reads, value))
+            reads = (value,)
+
+    def _operation(self, layer: Layer) -> Operation:
+        """Return a layer without its activation."""
+        origin = f"{layer.name} of the network file"
+        match layer:
+            case Conv() | ConvTranspose():
+                return _convolution(self._arrays, self._prefixes[layer.name], layer)
+            case AffineLayer():
+                norm = self._affine.get(layer.name)
+                if norm is None:
+                    raise InvalidInput(
+                        f"has no batch normalization for layer {layer.name}; give the layer the "
+                        f"name of one"
+                    )
+                return replace(_norm(self._arrays, norm), name=layer.name)
+            case Pool():
+                step, padding = layer.step, layer.padding
+                return Pooling(origin, layer.window, layer.name, layer.reduce, step, padding)
+            case Upsample():
+                return Upsampling(origin, layer.factor, layer.mode, layer.name)
+            case Concat():
+                return Joining(origin, "concat", name=layer.name)
+            case Multiply():
+                return Joining(origin, "multiply", layer.is_gate, layer.name)
+            case _:
+                return Joining(origin, "add", name=layer.name)
+
+    def _activation(self, layer: Layer) -> Nonlinearity:
+        """Return a layer's activation."""
+        origin, kind = "activation of the network file", _activation(layer)
+        if kind == "prelu":
+            slopes = self._arrays[_key(self._slopes[layer.name], "weight")]
+            return checks.prelu(origin, slopes, _maps(layer))
+        slope = LEAKY_SLOPE if isinstance(layer, Pool | Upsample | Concat) else layer.slope
+        return Nonlinearity(origin, kind, slope)
+
+
+def _activation(layer: Layer) -> Activation:
+    return "identity" if isinstance(layer, Pool | Upsample | Concat) else layer.activation
+
+
+def _maps(layer: Layer) -> int:
+    """Return the maps of a layer that may have slopes."""
+    return layer.out_features if isinstance(layer, Conv | ConvTranspose | AffineLayer) else 1
+
+
+def _convolutions(network: Network) -> list[Conv | ConvTranspose]:
+    return [layer for layer in network.layers if isinstance(layer, Conv | ConvTranspose)]
 
 
 def _parts(arrays: Arrays, *, ordered: bool) -> _Parts:
     """Separate convolutions from batch normalizations, and refuse all else."""
     keys = list(arrays) if ordered else sorted(arrays, key=_natural)
     prefixes = list(dict.fromkeys(key.rpartition(".")[0] for key in keys))
-    convolutions, norms = [], []
+    convolutions, norms, slopes = [], [], []
     for prefix in prefixes:
         kinds = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == prefix]
         weight = arrays.get(_key(prefix, "weight"))
@@ -123,22 +222,24 @@ def _parts(arrays: Arrays, *, ordered: bool) -> _Parts:
             norms.append(prefix)
         elif weight is not None and weight.ndim == 5 and set(kinds) <= {"weight", "bias"}:
             convolutions.append(prefix)
+        elif weight is not None and weight.ndim == 1 and kinds == ["weight"]:
+            slopes.append(prefix)
         else:
             shapes = ", ".join(f"{kind} {arrays[_key(prefix, kind)].shape}" for kind in kinds)
             raise InvalidInput(
                 f"layer {prefix!r} has {shapes}, which is neither a 3D convolution nor a batch "
-                f"normalization; {checks.CHAIN}"
+                f"normalization nor a prelu; {checks.LAYERS}"
             )
     if not convolutions:
         raise InvalidInput(
             "has no weights of 3D convolutions (out, in, z, y, x); is it the right file?"
         )
-    return _Parts(convolutions, norms, ordered)
+    return _Parts(convolutions, norms, slopes, ordered)
 
 
 def _matched(parts: _Parts, like: Network) -> Sequence[str]:
     """Return the convolutions' prefixes in the network's order: by name, or else by position."""
-    names = [conv.name for conv in like.convolutions]
+    names = [conv.name for conv in _convolutions(like)]
     if set(names) == set(parts.convolutions):
         return names
     if not parts.ordered and len({_skeleton(prefix) for prefix in parts.convolutions}) > 1:
@@ -150,34 +251,71 @@ def _matched(parts: _Parts, like: Network) -> Sequence[str]:
     return parts.convolutions
 
 
-def _norm_of(parts: _Parts, order: Sequence[str]) -> dict[str, str]:
-    """Find by names the batch normalization right after each convolution that has one."""
+def _norms_of(
+    parts: _Parts, order: Sequence[str], affine: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Find what the batch normalizations belong to.
+
+    Args:
+        parts: the layers of the state dict.
+        order: its convolutions, in the network's order.
+        affine: the network's affine layers. One may have the name of a batch normalization.
+
+    Returns:
+        The batch normalization right after each convolution that has one, and that of each affine
+        layer.
+    """
+    own = {name: name for name in affine if name in parts.norms}
+    left = [name for name in affine if name not in own]
     belongs: dict[str, str] = {}
+    others: list[str] = []
     sequences = {_skeleton(prefix) for prefix in order}
     for norm in parts.norms:
+        if norm in own:
+            continue
         # Numbered with the convolutions, as nn.Sequential does, or by itself (conv1, bn1).
         step = 1 if _skeleton(norm) in sequences else 0
         found = [prefix for prefix in order if _following(prefix, step) == _numbers(norm)]
         if len(found) != 1 or found[0] in belongs:
-            raise InvalidInput(
-                f"has a batch normalization {norm!r}, and its name does not tell whether it "
-                f"comes right after a convolution, or after which; import the module with "
-                f"znni.import_network, or an exported program"
-            )
-        belongs[found[0]] = norm
-    return belongs
+            others.append(norm)
+        else:
+            belongs[found[0]] = norm
+    if len(others) > len(left):
+        raise InvalidInput(
+            f"has a batch normalization {others[0]!r}, and its name does not tell whether it "
+            f"comes right after a convolution, or after which; import the module with "
+            f"znni.import_network, or an exported program"
+        )
+    return belongs, own | dict(zip(left, others, strict=False))
 
 
-def _convolution(arrays: Arrays, prefix: str, layer: Conv) -> Convolution:
+def _convolution(
+    arrays: Arrays, prefix: str, layer: Conv | ConvTranspose
+) -> Convolution | TransposedConvolution:
     """Return a convolution of the state dict for a layer, after checking its shape."""
     origin = checks.origin(prefix, "convolution")
-    weight = arrays[_key(prefix, "weight")]
+    weight, bias = arrays[_key(prefix, "weight")], arrays.get(_key(prefix, "bias"))
     if weight.shape != layer.weight_shape:
+        axes = "(out, in, z, y, x)" if isinstance(layer, Conv) else "(in, out, z, y, x)"
         raise InvalidInput(
             f"convolution {prefix!r} has weights {weight.shape}, and layer {layer.name} of the "
-            f"network file needs {layer.weight_shape} (out, in, z, y, x); correct the network file"
+            f"network file needs {layer.weight_shape} {axes}; correct the network file"
         )
-    return checks.convolution(origin, weight, arrays.get(_key(prefix, "bias")), name=layer.name)
+    if isinstance(layer, ConvTranspose):
+        made = checks.transposed_convolution(origin, weight, bias, name=layer.name)
+        return replace(
+            made,
+            stride=layer.stride,
+            padding=layer.padding,
+            padding_after=layer.padding_after,
+        )
+    return replace(
+        checks.convolution(origin, weight, bias, name=layer.name),
+        stride=layer.stride,
+        dilation=layer.dilation,
+        groups=layer.groups,
+        padding=layer.padding,
+    )
 
 
 def _norm(arrays: Arrays, prefix: str) -> Affine:

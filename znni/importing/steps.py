@@ -1,21 +1,35 @@
-"""The common form of all sources of a network: a chain of steps, in float64.
+"""The common form of all sources of a network: a graph of steps, in float64.
 
-Steps are the source's computations in order, even if a network file has no such layer; ``chain``
-turns them into layers. Each step has an ``origin``: its name and type in the source, for messages
-and for comments in the network file, as ``3 (MaxPool3d)``.
+Steps are the source's computations in order, even if a network file has no such layer; ``folding``
+turns them into layers. Each operation has an ``origin``: its name and type in the source, for
+messages and for comments in the network file, as ``3 (MaxPool3d)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
-from znni.network.layers import Activation
+from znni.network.activations import LEAKY_SLOPE
+from znni.network.convolutions import NO_PADDING, ONE, ZERO
+from znni.network.layers import (
+    Activation,
+    Add,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Multiply,
+    Padding,
+    Pool,
+    Upsample,
+)
+from znni.network.layers import Affine as AffineLayer
+from znni.network.network import INPUT
 from znni.network.weights import Float32
 
 Float64: TypeAlias = NDArray[np.float64]
@@ -23,28 +37,127 @@ Float64: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Convolution:
-    """A valid cross-correlation with stride 1, and a bias.
+    """A cross-correlation and a bias.
 
     Attributes:
         origin: its name and type in the source.
-        weight: kernels (out, in, z, y, x).
+        weight: kernels (out, in / groups, z, y, x).
         bias: shifts (out,).
         name: name for its layer; layers without one are numbered.
+        stride: as those below, as in ``znni.network.layers.Conv``.
     """
 
     origin: str
     weight: Float64
     bias: Float64
     name: str = ""
+    stride: Vec3 = ONE
+    dilation: Vec3 = ONE
+    groups: int = 1
+    padding: Padding = NO_PADDING
+
+    def layer(self, name: str) -> Conv:
+        """Return the layer that it is, without an activation."""
+        out, taken, *kernel = self.weight.shape
+        return Conv(
+            name,
+            taken * self.groups,
+            out,
+            Vec3(*kernel),
+            "identity",
+            self.stride,
+            self.dilation,
+            self.groups,
+            self.padding,
+        )
 
 
 @dataclass(frozen=True)
-class MaxPooling:
-    """Max-pooling with stride = window; its attributes are as those of ``Convolution``."""
+class TransposedConvolution:
+    """A transposed convolution and a bias.
+
+    Its kernels are (in, out, z, y, x). Its other attributes are as those of ``Convolution`` and of
+    ``znni.network.layers.ConvTranspose``.
+    """
+
+    origin: str
+    weight: Float64
+    bias: Float64
+    stride: Vec3
+    padding: Vec3 = ZERO
+    padding_after: Vec3 = ZERO
+    name: str = ""
+
+    def layer(self, name: str) -> ConvTranspose:
+        """Return the layer that it is, without an activation."""
+        taken, out, *kernel = self.weight.shape
+        return ConvTranspose(
+            name,
+            taken,
+            out,
+            Vec3(*kernel),
+            "identity",
+            self.stride,
+            self.padding,
+            self.padding_after,
+        )
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Pooling; its attributes are as those of ``Convolution`` and ``znni.network.layers.Pool``."""
 
     origin: str
     window: Vec3
     name: str = ""
+    reduce: Literal["max", "average"] = "max"
+    step: Vec3 = ZERO
+    padding: Padding = NO_PADDING
+
+    def layer(self, name: str) -> Pool:
+        """Return the layer that it is."""
+        return Pool(name, self.window, self.reduce, self.step, self.padding)
+
+
+@dataclass(frozen=True)
+class Upsampling:
+    """Upsampling by whole factors; its attributes are as in ``znni.network.layers.Upsample``."""
+
+    origin: str
+    factor: Vec3
+    mode: Literal["nearest", "trilinear"] = "nearest"
+    name: str = ""
+
+    def layer(self, name: str) -> Upsample:
+        """Return the layer that it is."""
+        return Upsample(name, self.factor, self.mode)
+
+
+@dataclass(frozen=True)
+class Joining:
+    """The maps of several values after each other, or the sum or product of two values.
+
+    Attributes:
+        origin: its name and type in the source.
+        how: the operation.
+        is_gate: whether a product's second value has one map, for all maps of the first.
+        name: name for its layer; layers without one are numbered.
+    """
+
+    origin: str
+    how: Literal["concat", "add", "multiply"]
+    is_gate: bool = False
+    name: str = ""
+
+    def layer(self, name: str) -> Concat | Add | Multiply:
+        """Return the layer that it is, without an activation."""
+        match self.how:
+            case "concat":
+                return Concat(name)
+            case "add":
+                return Add(name)
+            case "multiply":
+                return Multiply(name, is_gate=self.is_gate)
 
 
 @dataclass(frozen=True)
@@ -54,17 +167,104 @@ class Affine:
     origin: str
     scale: Float64
     shift: Float64
+    name: str = ""
+
+    def layer(self, name: str) -> AffineLayer:
+        """Return the layer that it is, without an activation."""
+        return AffineLayer(name, len(self.scale))
 
 
 @dataclass(frozen=True)
 class Nonlinearity:
-    """An activation by itself."""
+    """An activation by itself.
+
+    Attributes:
+        origin: its name and type in the source.
+        kind: the function.
+        slope: the factor of ``leaky_relu`` for negative values.
+        slopes: the factors of ``prelu`` for negative values, one for each map or one for all.
+    """
 
     origin: str
     kind: Activation
+    slope: float = LEAKY_SLOPE
+    slopes: Float64 | None = None
+
+    @property
+    def is_increasing(self) -> bool:
+        """True if it keeps the order of values, so that it may pass max-pooling."""
+        match self.kind:
+            case "softmax" | "gelu":
+                return False
+            case "leaky_relu":
+                return self.slope >= 0
+            case "prelu":
+                return self.slopes is not None and bool(self.slopes.min() >= 0)
+        return True
 
 
-Step: TypeAlias = Convolution | MaxPooling | Affine | Nonlinearity
+@dataclass(frozen=True)
+class Cropping:
+    """Samples cut off at the beginning and at the end of each axis.
+
+    Whoever reads the source checks that joins crop what they read to the centre, because layers
+    that join values do so by themselves.
+    """
+
+    origin: str
+    before: Vec3
+    after: Vec3
+
+
+@dataclass(frozen=True)
+class ZeroPadding:
+    """Zeros added around a value."""
+
+    origin: str
+    padding: Padding
+
+
+# Operations that are layers of their own, unless they can be folded into others.
+Layered: TypeAlias = Convolution | TransposedConvolution | Pooling | Upsampling | Joining | Affine
+Operation: TypeAlias = Layered | Nonlinearity | Cropping | ZeroPadding
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a graph.
+
+    Attributes:
+        operation: the operation.
+        reads: names of the values that it reads. The network's input is ``INPUT``.
+        value: name of the value that it computes.
+    """
+
+    operation: Operation
+    reads: tuple[str, ...]
+    value: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The steps of a network.
+
+    Attributes:
+        maps: the maps of its input.
+        steps: its steps, each after those whose values it reads.
+        outputs: names of the values that are its output.
+    """
+
+    maps: int
+    steps: tuple[Step, ...]
+    outputs: tuple[str, ...]
+
+
+def chained(maps: int, operations: Iterable[Operation]) -> Graph:
+    """Return the graph in which every operation reads the value of the one before."""
+    steps: list[Step] = []
+    for operation in operations:
+        steps.append(Step(operation, (steps[-1].value if steps else INPUT,), str(len(steps))))
+    return Graph(maps, tuple(steps), (steps[-1].value if steps else INPUT,))
 
 
 @dataclass(frozen=True)
@@ -73,8 +273,8 @@ class Original:
 
     Attributes:
         runtime: name of the library.
-        run: function from an input (f, z, y, x) to the output (f', z', y', x'), pooled, so with
-            fewer voxels than the dense output.
+        run: function from an input (f, z, y, x) to the output (f', z', y', x') as the library gives
+            it; several outputs are joined along their maps.
         size: extents of the input, if it accepts only one size.
         most_flops: operations beyond which it would take minutes.
     """
@@ -90,12 +290,12 @@ class Found:
     """The contents of a source.
 
     Attributes:
-        steps: steps from first to last.
+        graph: its steps.
         original: the original network, or why nothing here can run it, as the end of "not compared:
             ...".
         notes: assumptions made while reading the source.
     """
 
-    steps: tuple[Step, ...]
+    graph: Graph
     original: Original | str
     notes: tuple[str, ...] = ()

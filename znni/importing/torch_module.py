@@ -1,125 +1,90 @@
-"""Live ``torch.nn.Sequential`` modules as steps."""
+"""Live ``torch.nn.Module`` objects as graphs of steps: they are exported, and then read."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import io
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from znni.importing import checks
-from znni.importing.steps import Found, Original, Step
-from znni.network.layers import Activation
+from znni.core.errors import InvalidInput
+from znni.importing.exported_program import of_live_program
+from znni.importing.steps import Found, Original
+from znni.importing.tracing import Unsuited
 from znni.network.weights import Float32
 
 EXPORT = (
     "give it as torch.export.export(module.eval(), (torch.zeros(1, MAPS, Z, Y, X),)), or that "
     "saved with torch.export.save to a .pt2 file"
 )
-TRAINING = "is in training mode, in which it computes something else; give module.eval()"
+# Extents of inputs with which an export is tried. Some networks take multiples of their poolings
+# only, and others, without padding, those of certain remainders.
+SIZES = (128, 140, 192, 132, 188)
 
 
 def read_module(module: Any) -> Found:
-    """Return the network of a sequential module.
+    """Return the network of a module.
 
     Raises:
-        InvalidInput: the module is not sequential, has a layer that cannot be represented, or has
-            one whose training mode computes something else.
+        InvalidInput: the module cannot be exported, has an operator that cannot be represented, or
+            is in a training mode that computes something else.
     """
-    return Found(tuple(_steps("", module)), Original("PyTorch", _runner(module)))
+    import torch
+
+    own = copy.deepcopy(module).cpu().float()
+    convolutions = [part for part in own.modules() if isinstance(part, torch.nn.Conv3d)]
+    if not convolutions:
+        raise InvalidInput("there is no 3D convolution in it; give a network that has one")
+    errors: list[InvalidInput] = []
+    for size in SIZES:
+        try:
+            program = _exported(own, torch.zeros(1, convolutions[0].in_channels, size, size, size))
+            found = of_live_program(program)
+        except (_NotExported, Unsuited) as error:
+            errors.append(error)
+        else:
+            return replace(found, original=Original("PyTorch", _runner(own)))
+    raise errors[0]
 
 
-def _steps(name: str, module: Any) -> Iterator[Step]:
-    """Yield the steps of a module and of the sequences nested in it."""
-    from torch import nn
-
-    kind = type(module).__name__
-    origin = checks.origin(name or "the module", kind)
-    if module._forward_hooks or module._forward_pre_hooks:
-        checks.refuse(
-            origin, f"has hooks, which may change what it computes; remove them or {EXPORT}"
-        )
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        for part, layer in module.named_children():
-            yield from _steps(f"{name}.{part}" if name else part, layer)
-        return
-    if type(module).__module__.startswith("torch.nn."):
-        yield from _layer(origin, kind, module)
-        return
-    checks.refuse(origin, f"is not an nn.Sequential of PyTorch's own layers; {EXPORT}")
+class _NotExported(InvalidInput):
+    """A module that PyTorch cannot export for inputs of a size."""
 
 
-def _layer(origin: str, kind: str, module: Any) -> Iterator[Step]:
-    """Yield one of PyTorch's own layers as a step, or nothing if it does nothing in evaluation."""
-    array = checks.array_of
-    match kind:
-        case "Conv3d":
-            yield checks.convolution(
-                origin,
-                array(module.weight),
-                array(module.bias),
-                stride=module.stride,
-                padding=module.padding,
-                dilation=module.dilation,
-                groups=module.groups,
-            )
-        case "MaxPool3d":
-            if module.return_indices:
-                checks.refuse(origin, "returns indices, too; give it return_indices=False")
-            yield checks.max_pooling(
-                origin,
-                module.kernel_size,
-                stride=module.stride,
-                padding=module.padding,
-                dilation=module.dilation,
-                ceil_mode=module.ceil_mode,
-            )
-        case "BatchNorm3d" | "SyncBatchNorm":
-            folded = checks.batch_norm(
-                origin,
-                array(module.weight),
-                array(module.bias),
-                array(module.running_mean),
-                array(module.running_var),
-                module.eps,
-            )
-            if module.training:
-                checks.refuse(origin, TRAINING)
-            yield folded
-        case "Softmax":  # PyTorch uses axis 1 of five if none is given
-            yield checks.softmax(origin, 1 if module.dim is None else module.dim)
-        case "LeakyReLU":
-            yield checks.nonlinearity(origin, "leaky_relu", module.negative_slope)
-        case "ELU":
-            yield checks.nonlinearity(origin, "elu", module.alpha)
-        case "ReLU" | "Sigmoid" | "Tanh":
-            plain: dict[str, Activation] = {"ReLU": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
-            yield checks.nonlinearity(origin, plain[kind])
-        case "Identity":
-            return
-        case "Dropout" | "Dropout1d" | "Dropout2d" | "Dropout3d":
-            _check_drops_nothing(origin, module)
-        case "AlphaDropout" | "FeatureAlphaDropout":
-            _check_drops_nothing(origin, module)
-        case _:
-            checks.unknown(origin)
+def _exported(module: Any, inputs: Any) -> Any:
+    """Return the exported program of a module, for inputs of any extents if it takes these."""
+    import torch
 
-
-def _check_drops_nothing(origin: str, module: Any) -> None:
-    if module.training and module.p > 0:
-        checks.refuse(origin, TRAINING)
+    free = dict.fromkeys((2, 3, 4), torch.export.Dim.AUTO)
+    silent = logging.root.manager.disable
+    logging.disable(logging.ERROR)  # PyTorch would print the graph of what it cannot export
+    try:
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
+            return torch.export.export(module, (inputs,), dynamic_shapes=(free,))
+    except Exception as error:  # PyTorch raises what the module raises, and errors of its own
+        problem = str(error).strip().split("\n")[0] or type(error).__name__
+        raise _NotExported(f"cannot be exported: {problem}; {EXPORT}") from None
+    finally:
+        logging.disable(silent)
 
 
 def _runner(module: Any) -> Callable[[Float32], Float32]:
-    """Return a function that runs a float32 copy of the module in evaluation mode on arrays."""
+    """Return a function that runs the module in evaluation mode on arrays."""
 
     def run(x: Float32) -> Float32:
         import torch
 
-        own = copy.deepcopy(module).cpu().float().eval()
         with torch.inference_mode():
-            y = own(torch.from_numpy(x)[None])
-        return np.asarray(y[0].numpy(), np.float32)
+            outputs = module.eval()(torch.from_numpy(x.copy())[None])
+        if isinstance(outputs, Mapping):
+            outputs = list(outputs.values())
+        several = outputs if isinstance(outputs, list | tuple) else [outputs]
+        return np.asarray(torch.cat(list(several), 1)[0].numpy(), np.float32)
 
     return run

@@ -19,8 +19,9 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, option
 from znni.importing import checks
-from znni.importing.graph import Operation, in_order
-from znni.importing.steps import Affine, Found, Step
+from znni.importing.graph import ONE_PATH, in_order
+from znni.importing.graph import Operation as GraphOperation
+from znni.importing.steps import Affine, Convolution, Found, Nonlinearity, Operation, chained
 from znni.network.layers import Activation
 
 NETWORK = "processing/znn/train/network"
@@ -62,7 +63,11 @@ def read_znn(path: Path) -> Found:
             f"has no network of ZNN (groups with a group_type, in {NETWORK} or at the top); "
             f"weights for a network file need no import: give {option('weights', 'FILE')} for a run"
         )
-    return Found(tuple(_steps(nodes, edges)), NOT_COMPARED)
+    steps = tuple(_steps(nodes, edges))
+    first = next((step for step in steps if isinstance(step, Convolution)), None)
+    if first is None:
+        raise InvalidInput("there is no convolution in it; is it the right file?")
+    return Found(chained(first.weight.shape[1], steps), NOT_COMPARED)
 
 
 def _fields(group: Any) -> Fields:
@@ -83,33 +88,31 @@ def _fields(group: Any) -> Fields:
     return fields
 
 
-def _steps(nodes: Mapping[str, Fields], edges: Mapping[str, Fields]) -> Iterator[Step]:
+def _steps(nodes: Mapping[str, Fields], edges: Mapping[str, Fields]) -> Iterator[Operation]:
     """Yield the steps of each edge and of the node that it leads to."""
     operations = [_operation(name, edge, nodes) for name, edge in edges.items()]
     starts = [name for name, node in nodes.items() if node.get("type") == "input"]
     read = {name for operation in operations for name in operation.reads}
     ends = [name for name in nodes if name not in read]
     if len(starts) != 1 or len(ends) != 1:
-        raise InvalidInput(
-            f"has inputs {starts} and outputs {ends}; {checks.CHAIN}: with one of each"
-        )
+        raise InvalidInput(f"has inputs {starts} and outputs {ends}; {ONE_PATH}: with one of each")
     for operation in in_order(operations, starts[0], ends[0]):
         yield from _edge_steps(operation.origin, operation.details)
         node = operation.writes[0]
         yield from _node_steps(node, nodes[node])
 
 
-def _operation(name: str, edge: Fields, nodes: Mapping[str, Fields]) -> Operation[Fields]:
+def _operation(name: str, edge: Fields, nodes: Mapping[str, Fields]) -> GraphOperation[Fields]:
     origin = checks.origin(name, str(edge.get("type")))
     for end in ("input", "output"):
         if edge.get(end) not in nodes:
             checks.refuse(
                 origin, f"has {edge.get(end)!r} for its {end}, which is no node; is the file whole?"
             )
-    return Operation(origin, (edge["input"],), (edge["output"],), edge)
+    return GraphOperation(origin, (edge["input"],), (edge["output"],), edge)
 
 
-def _edge_steps(origin: str, edge: Fields) -> Iterator[Step]:
+def _edge_steps(origin: str, edge: Fields) -> Iterator[Operation]:
     """Yield the step of an edge, or nothing."""
     match edge.get("type"):
         case "conv":
@@ -124,20 +127,25 @@ def _edge_steps(origin: str, edge: Fields) -> Iterator[Step]:
                     origin, f"has size {size} and filters of {filters.shape}; is the file whole?"
                 )
             weight = np.flip(filters, axis=(2, 3, 4)).swapaxes(0, 1)
-            yield checks.convolution(origin, weight, stride=_whole(edge.get("stride", 1)))
+            if (stride := _whole(edge.get("stride", 1))) not in (1, [1, 1, 1]):
+                checks.refuse(origin, f"has stride {stride}; ZNN's networks here have stride 1")
+            yield checks.convolution(origin, weight)
         case "max_filter":
-            yield checks.max_pooling(
-                origin, _whole(edge.get("size")), stride=_whole(edge.get("stride", 1))
-            )
+            window, stride = _whole(edge.get("size")), _whole(edge.get("stride", 1))
+            if window != stride:
+                checks.refuse(
+                    origin, f"pools {window} with stride {stride}; give a stride that is the window"
+                )
+            yield checks.pooling(origin, window, stride=stride)
         case "max_pool":
-            yield checks.max_pooling(origin, _whole(edge.get("size")), stride=None)
+            yield checks.pooling(origin, _whole(edge.get("size")), stride=None)
         case "dropout" | "dummy":
             return
         case _:
             checks.unknown(origin)
 
 
-def _node_steps(name: str, node: Fields) -> Iterator[Step]:
+def _node_steps(name: str, node: Fields) -> Iterator[Operation]:
     """Yield what a node does to the sum of its inputs: a bias, then a function."""
     origin = checks.origin(name, str(node.get("type")))
     match node.get("type"):
@@ -153,21 +161,21 @@ def _node_steps(name: str, node: Fields) -> Iterator[Step]:
             checks.unknown(origin)
 
 
-def _function(origin: str, maps: int, node: Fields) -> Iterator[Step]:
+def _function(origin: str, maps: int, node: Fields) -> Iterator[Operation]:
     """Yield a transfer function: ``a * tanh(b * x)``, ``a * x + b``, or one without arguments."""
     match node.get("function"):
         case "tanh":
             height, slope = _arguments(origin, node, (1.0, 1.0))
             yield _scaled(origin, maps, slope)
-            yield checks.nonlinearity(origin, "tanh")
+            yield Nonlinearity(origin, "tanh")
             yield _scaled(origin, maps, height)
         case "linear":
             slope, intercept = _arguments(origin, node, (1.0, 0.0))
             yield _scaled(origin, maps, slope, intercept)
         case "rectify_linear" | "logistics" | "forward_logistics" as function:
-            yield checks.nonlinearity(origin, FUNCTIONS[function])
+            yield Nonlinearity(origin, FUNCTIONS[function])
         case other:
-            checks.refuse(origin, f"has the function {other!r}; {checks.CHAIN}")
+            checks.refuse(origin, f"has the function {other!r}; {checks.LAYERS}")
 
 
 def _scaled(origin: str, maps: int, factor: float, shift: float = 0.0) -> Affine:

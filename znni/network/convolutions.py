@@ -9,7 +9,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
-from znni.network.layer_checks import check_count, check_extents, check_not_negative
+from znni.network.layer_checks import changed_repr, check_count, check_extents, check_not_negative
 
 ONE = Vec3(1, 1, 1)
 ZERO = Vec3(0, 0, 0)
@@ -35,7 +35,7 @@ class Padding(NamedTuple):
 NO_PADDING = Padding()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Conv:
     """A 3D convolution (cross-correlation, as in PyTorch), a bias and an activation.
 
@@ -69,6 +69,9 @@ class Conv:
     padding: Padding = NO_PADDING
     slope: float = LEAKY_SLOPE
     kind: Literal["conv"] = field(default="conv", repr=False)
+
+    def __repr__(self) -> str:
+        return changed_repr(self)
 
     def __post_init__(self) -> None:
         where = f"layer {self.name}"

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 def check_count(what: str, count: object) -> None:
@@ -42,3 +48,17 @@ def check_not_negative(what: str, extents: object) -> None:
 
 def _is_at_least(number: object, least: int) -> bool:
     return isinstance(number, int) and number >= least
+
+
+def changed_repr(layer: DataclassInstance) -> str:
+    """Return a layer as text, without the fields that have their defaults.
+
+    The identity of an output contains it. So new fields of a layer leave the identity of networks
+    without them as it was.
+    """
+    said = [
+        f"{field.name}={value!r}"
+        for field in fields(layer)
+        if (value := getattr(layer, field.name)) != field.default
+    ]
+    return f"{type(layer).__name__}({', '.join(said)})"
