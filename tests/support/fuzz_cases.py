@@ -87,6 +87,12 @@ def onnx_case() -> None:
     Path("net.onnx").write_bytes(onnx_chain().SerializeToString())
 
 
+def onnx_graph_case() -> None:
+    from import_cases import onnx_unet
+
+    Path("net.onnx").write_bytes(onnx_unet().SerializeToString())
+
+
 def torch_case() -> None:
     import torch
 
@@ -102,6 +108,15 @@ def program_case() -> None:
 
     program = torch.export.export(sequential()[:4].eval(), (torch.zeros(1, 2, 2, 4, 5),))
     torch.export.save(program, "net.pt2")
+
+
+def program_graph_case() -> None:
+    import torch
+    from import_cases import unet
+
+    free = dict.fromkeys((2, 3, 4), torch.export.Dim.AUTO)
+    inputs = (torch.zeros(1, 1, 4, 6, 8),)
+    torch.export.save(torch.export.export(unet(), inputs, dynamic_shapes=(free,)), "net.pt2")
 
 
 def output_case() -> None:

@@ -22,9 +22,11 @@ from fuzz_cases import (
     nifti_case,
     numpy_case,
     onnx_case,
+    onnx_graph_case,
     output_case,
     plan_case,
     program_case,
+    program_graph_case,
     small_case,
     tiff_case,
     torch_case,
@@ -190,13 +192,16 @@ KINDS: dict[str, Kind] = {
         "tiny.safetensors", small_case, fuzz_mutations.of_safetensors, 300, like=True
     ),
     "network (ONNX)": importing(
-        "net.onnx", onnx_case, fuzz_mutations.of_protocol_buffer, 1000, "onnx"
+        "net.onnx", onnx_case, fuzz_mutations.of_protocol_buffer, 500, "onnx"
+    ),
+    "graph (ONNX)": importing(
+        "net.onnx", onnx_graph_case, fuzz_mutations.of_protocol_buffer, 500, "onnx"
     ),
     "state dict (PyTorch)": importing(
         "net.pt",
         torch_case,
         fuzz_mutations.of_archive,
-        600,
+        300,
         "torch",
         like=True,
         right=imported_is_what_torch_reads("net.pt"),
@@ -212,6 +217,9 @@ KINDS: dict[str, Kind] = {
     ),
     "exported program (PyTorch)": importing(
         "net.pt2", program_case, fuzz_mutations.of_archive, 200, "torch"
+    ),
+    "exported graph (PyTorch)": importing(
+        "net.pt2", program_graph_case, fuzz_mutations.of_archive, 300, "torch"
     ),
     "output (OME-Zarr)": Kind(
         zarr_output_case,

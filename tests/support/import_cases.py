@@ -143,6 +143,81 @@ def onnx_chain() -> Any:
     )
 
 
+def unet() -> Any:
+    """Return a PyTorch module with skips, whose sizes are computed, in evaluation mode."""
+    torch = torch_or_skip()
+    from torch import nn
+
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.start = nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.BatchNorm3d(2), nn.PReLU())
+            self.low = nn.Conv3d(2, 2, 3, padding=1, groups=2)
+            self.up = nn.ConvTranspose3d(2, 2, (1, 2, 2), stride=(1, 2, 2))
+            self.norm, self.end = nn.BatchNorm3d(2), nn.Conv3d(4, 2, (1, 3, 3))
+
+        def forward(self, x: Any) -> Any:
+            skip = self.start(x)
+            low = nn.functional.leaky_relu(self.low(nn.functional.max_pool3d(skip, (1, 2, 2))), 0.2)
+            wide = nn.functional.interpolate(low, size=skip.shape[2:])
+            both = torch.relu(self.norm(self.up(low) + wide * torch.sigmoid(skip)))
+            y = self.end(torch.cat([both, skip], 1))
+            return y + skip[..., 1:-1, 1:-1]
+
+    torch.manual_seed(0)
+    return UNet().eval()
+
+
+def onnx_unet() -> Any:
+    """Return a model with skips, whose sizes are computed."""
+    onnx_or_skip()
+    from onnx import helper
+
+    node = helper.make_node
+    return onnx_model(
+        [
+            node("Conv", ["x", "w1"], ["a"], pads=[1] * 6),
+            node("PRelu", ["a", "slope"], ["skip"]),
+            node("MaxPool", ["skip"], ["b"], kernel_shape=[1, 2, 2], strides=[1, 2, 2]),
+            node("Conv", ["b", "w2"], ["low"], pads=[1] * 6, group=2),
+            node("Shape", ["skip"], ["whole"], start=2),
+            node("Slice", ["ones", "zero", "two"], ["first"]),
+            node("Shape", ["low"], ["maps"], end=2),
+            node("Mul", ["maps", "first"], ["same"]),
+            node("Concat", ["same", "whole"], ["wanted"], axis=0),
+            node("Resize", ["low", "", "", "wanted"], ["up"], mode="nearest"),
+            node("ConvTranspose", ["low", "w3"], ["wide"], strides=[1, 2, 2]),
+            node("Sigmoid", ["wide"], ["gate"]),
+            node("Mul", ["up", "gate"], ["c"]),
+            node("Add", ["c", "skip"], ["d"]),
+            node("BatchNormalization", ["d", "s", "t", "m", "v"], ["e"]),
+            node("Relu", ["e"], ["f"]),
+            node("Concat", ["f", "skip"], ["g"], axis=1),
+            node("Conv", ["g", "w4"], ["h"]),
+            node("Slice", ["skip", "one", "last", "axis"], ["i"]),
+            node("Sub", ["h", "i"], ["y"]),
+        ],
+        {
+            "w1": numbers(2, 1, 3, 3, 3, seed=1),
+            "slope": np.abs(numbers(2, 1, 1, 1, seed=2)),
+            "w2": numbers(2, 1, 3, 3, 3, seed=3),
+            "w3": numbers(2, 2, 1, 2, 2, seed=4),
+            "w4": numbers(2, 4, 1, 3, 1, seed=5),
+            "ones": np.ones(5, np.int64),
+            "zero": np.array([0], np.int64),
+            "two": np.array([2], np.int64),
+            "one": np.array([1], np.int64),
+            "last": np.array([-1], np.int64),
+            "axis": np.array([3], np.int64),
+            "s": numbers(2, seed=6),
+            "t": numbers(2, seed=7),
+            "m": numbers(2, seed=8),
+            "v": np.abs(numbers(2, seed=9)) + 0.5,
+        },
+        opset=18,
+    )
+
+
 ZNN_FILTERS = {
     "conv1": numbers(1, 3, 2, 3, 4, seed=1),  # (in, out, z, y, x)
     "conv2": numbers(3, 2, 1, 2, 3, seed=2),
