@@ -9,7 +9,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
-from znni.network.layer_checks import check_count, check_extents, check_not_negative
+from znni.network.layer_checks import ShortText, check_count, check_extents, check_not_negative
 
 ONE = Vec3(1, 1, 1)
 ZERO = Vec3(0, 0, 0)
@@ -35,8 +35,8 @@ class Padding(NamedTuple):
 NO_PADDING = Padding()
 
 
-@dataclass(frozen=True)
-class Conv:
+@dataclass(frozen=True, repr=False)
+class Conv(ShortText):
     """A 3D convolution (cross-correlation, as in PyTorch), a bias and an activation.
 
     Attributes:
@@ -163,8 +163,8 @@ class Conv:
         return self.out_features * (taps + 1 + has_slopes(self.activation))
 
 
-@dataclass(frozen=True)
-class ConvTranspose:
+@dataclass(frozen=True, repr=False)
+class ConvTranspose(ShortText):
     """A transposed 3D convolution, a bias and an activation.
 
     Sample ``i`` of the input adds to samples ``stride * i - padding + tap`` of the output

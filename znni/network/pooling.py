@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.network.convolutions import NO_PADDING, ZERO, Padding
-from znni.network.layer_checks import check_extents, check_not_negative
+from znni.network.layer_checks import ShortText, check_extents, check_not_negative
 
 
-@dataclass(frozen=True)
-class Pool:
+@dataclass(frozen=True, repr=False)
+class Pool(ShortText):
     """Pooling by the maximum or the average of a window.
 
     If the stride is the window and nothing is padded, a network may be slid over every voxel. The
