@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 from znni.core.shapes import Box, Vec3
 from znni.network.convolutions import finer
-from znni.network.layer_checks import check_extents
+from znni.network.layer_checks import ShortText, check_extents
 
 
-@dataclass(frozen=True)
-class Upsample:
+@dataclass(frozen=True, repr=False)
+class Upsample(ShortText):
     """Upsampling by whole factors, as PyTorch does it without ``align_corners``.
 
     Attributes:
