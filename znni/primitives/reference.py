@@ -307,6 +307,10 @@ def _transposed(
 
 def _upsampled(x: Float64, layer: Upsample, beyond: Literal["zeros", "wrap"]) -> Float64:
     """Return upsampled values; interpolation sees the outermost samples again beyond the edges."""
+    if beyond == "wrap":
+        x = np.roll(x, layer.shift, axis=(1, 2, 3))
+    else:
+        x = np.pad(x, [(0, 0), *((by, 0) for by in layer.shift)], mode="edge")
     for axis, factor in enumerate(layer.factor, start=1):
         if layer.mode == "nearest":
             x = x.repeat(factor, axis)
