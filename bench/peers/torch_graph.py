@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - as PyTorch's documentation has i
 from torch import Tensor, nn
 
 from znni.core.shapes import Vec3, offsets
+from znni.network.convolutions import ZERO
 from znni.network.layers import (
     Add,
     Affine,
@@ -81,7 +82,14 @@ class TorchGraph(nn.Module):
                 )  # fmt: skip
             case Pool():
                 pool = F.max_pool3d if layer.reduce == "max" else F.avg_pool3d
-                y = pool(x, tuple(layer.window), tuple(layer.stride), tuple(layer.padding.before))
+                around = layer.padding.before
+                if not layer.window.within(Vec3(*x.shape[2:])):  # PyTorch refuses to pad it
+                    missing = -torch.inf if layer.reduce == "max" else 0.0
+                    both = [each for side in reversed(around) for each in (side, side)]
+                    x, around = F.pad(x, both, value=missing), ZERO
+                y = pool(x, tuple(layer.window), tuple(layer.stride), tuple(around))
+            case Upsample() if any(layer.shift):
+                y = F.interpolate(x, tuple(map(sum, zip(x.shape[2:], layer.shift, strict=True))))
             case Upsample():
                 y = F.interpolate(x, scale_factor=tuple(map(float, layer.factor)), mode=layer.mode)
             case Affine():

@@ -223,11 +223,11 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             if kept := stored.intersection(inside or stored):
                 seen[:, *kept.slices] = x[:, *kept.slices]
             return _whole(replace(layer, padding=NO_PADDING), weights, [seen], "zeros")
-        case Upsample(mode="trilinear"):
+        case Upsample() if layer.sees_edges:
             if inside:
                 for axis, (a, b) in enumerate(zip(*inside, strict=True), start=1):
                     x = x.take(np.arange(x.shape[axis]).clip(a, b - 1), axis)
-            y = _upsampled(x, layer, "zeros")
+            y = _upsampled(x, layer.local, "zeros")
             start = layer.context * layer.factor
             return y[:, *Box(start, Vec3(*y.shape[1:]) - start).slices]
         case _:
