@@ -11,7 +11,7 @@ from random_networks import networks
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import block_geometry, context, over
-from znni.network.layers import Add, Conv, Pool
+from znni.network.layers import Add, Conv, Multiply, Pool
 from znni.network.network import INPUT, Network, Node
 
 ZERO = Vec3(0, 0, 0)
@@ -113,3 +113,14 @@ def test_joined_values_have_one_stride() -> None:
 def test_what_is_no_network_is_refused(nodes: tuple[Node, ...], output: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         Network("net", 1, nodes, output)
+
+
+def test_the_text_of_a_layer_has_what_differs_from_the_defaults() -> None:
+    """Ledgers hash it, so a new field must not change the text of layers that do not use it."""
+    two = Vec3(2, 2, 2)
+    text = "Conv(name='c', in_features=1, out_features=3, kernel=Vec3(z=2, y=2, x=2), activation="
+    assert repr(Conv("c", 1, 3, two, "relu")) == f"{text}'relu')"
+    leaky = Conv("c", 1, 3, two, "leaky_relu", slope=0.2)
+    assert repr(leaky) == f"{text}'leaky_relu', slope=0.2)"
+    assert repr(Pool("p", two, step=two)) == "Pool(name='p', window=Vec3(z=2, y=2, x=2))"
+    assert repr(Multiply("m", is_gate=True)) == "Multiply(name='m', is_gate=True)"

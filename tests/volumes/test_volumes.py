@@ -158,8 +158,8 @@ def test_only_the_boxes_asked_for_are_read() -> None:
     job = make_job(network, volume.size, "same", "reflect", Box(Vec3(0, 3, 2), Vec3(9, 9, 16)))
     patch = Vec3(4, 3, 6)
     for tile in tiles(job.output, patch):
-        seen = job.seen(tile, input_box(network, patch))
-        block = read_input(volume, job, seen, InputScaling())
+        box = job.seen(tile, input_box(network, patch))
+        block = read_input(volume, job, box, InputScaling())
         assert block.shape == (1, *(patch + view - 1))
     read = np.zeros(counting.shape, int)
     for box in counting.boxes:
@@ -179,9 +179,7 @@ def test_numbers_are_scaled_and_reach_the_network_as_float32() -> None:
         stored = values(SIZE, dtype)
         volume = ArrayVolume(stored)
         job = make_job(network, volume.size, "valid", "reflect", None)
-        (tile,) = tiles(job.output, job.output)
-        seen = job.seen(tile, input_box(network, job.output))
-        found = read_input(volume, job, seen, InputScaling(0.5, -1.0))
+        found = read_input(volume, job, Box(Vec3(0, 0, 0), job.output), InputScaling(0.5, -1.0))
         assert found.dtype == np.float32
         assert found.dtype.isnative
         np.testing.assert_array_equal(found[0], stored.astype(np.float64) * 0.5 - 1)
@@ -194,11 +192,12 @@ def test_a_voxel_that_is_no_number_is_named_where_it_is(pad: Any) -> None:
     stored[4, 0, 6] = np.nan
     volume = ArrayVolume(stored)
     job = make_job(network, volume.size, "same", pad, None)
-    for tile in tiles(job.output, Vec3(5, 2, 3)):
+    patch = Vec3(5, 2, 3)
+    for tile in tiles(job.output, patch):
         if tile.computed.start.y == 0 and tile.computed.stop.x == 7:
-            seen = job.seen(tile, input_box(network, tile.computed.size))
+            box = job.seen(tile, input_box(network, patch))
             with pytest.raises(InvalidInput, match="holds nan at voxel z=4, y=0, x=6"):
-                read_input(volume, job, seen, InputScaling())
+                read_input(volume, job, box, InputScaling())
 
 
 def test_output_arrays() -> None:

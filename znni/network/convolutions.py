@@ -9,7 +9,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
-from znni.network.layer_checks import changed_repr, check_count, check_extents, check_not_negative
+from znni.network.layer_checks import ShortText, check_count, check_extents, check_not_negative
 
 ONE = Vec3(1, 1, 1)
 ZERO = Vec3(0, 0, 0)
@@ -36,7 +36,7 @@ NO_PADDING = Padding()
 
 
 @dataclass(frozen=True, repr=False)
-class Conv:
+class Conv(ShortText):
     """A 3D convolution (cross-correlation, as in PyTorch), a bias and an activation.
 
     Attributes:
@@ -69,9 +69,6 @@ class Conv:
     padding: Padding = NO_PADDING
     slope: float = LEAKY_SLOPE
     kind: Literal["conv"] = field(default="conv", repr=False)
-
-    def __repr__(self) -> str:
-        return changed_repr(self)
 
     def __post_init__(self) -> None:
         where = f"layer {self.name}"
@@ -166,8 +163,8 @@ class Conv:
         return self.out_features * (taps + 1 + has_slopes(self.activation))
 
 
-@dataclass(frozen=True)
-class ConvTranspose:
+@dataclass(frozen=True, repr=False)
+class ConvTranspose(ShortText):
     """A transposed 3D convolution, a bias and an activation.
 
     Sample ``i`` of the input adds to samples ``stride * i - padding + tap`` of the output

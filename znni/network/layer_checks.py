@@ -1,15 +1,29 @@
-"""Checks of the numbers of a layer, even if the caller uses no type checker."""
+"""Parts of layers: their text, and checks of their numbers for callers without type checkers."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING
+from dataclasses import Field, fields
+from typing import Any, ClassVar
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+
+class ShortText:
+    """A dataclass whose text leaves out the fields that have their default values.
+
+    So a layer keeps its text, and networks their identity, when layers of its class get new fields.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{field.name}={value!r}"
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default and field.repr
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 def check_count(what: str, count: object) -> None:
@@ -48,17 +62,3 @@ def check_not_negative(what: str, extents: object) -> None:
 
 def _is_at_least(number: object, least: int) -> bool:
     return isinstance(number, int) and number >= least
-
-
-def changed_repr(layer: DataclassInstance) -> str:
-    """Return a layer as text, without the fields that have their defaults.
-
-    The identity of an output contains it. So new fields of a layer leave the identity of networks
-    without them as it was.
-    """
-    said = [
-        f"{field.name}={value!r}"
-        for field in fields(layer)
-        if (value := getattr(layer, field.name)) != field.default
-    ]
-    return f"{type(layer).__name__}({', '.join(said)})"

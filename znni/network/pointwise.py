@@ -9,10 +9,10 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
 from znni.network.convolutions import check_maps
-from znni.network.layer_checks import check_count
+from znni.network.layer_checks import ShortText, check_count
 
 
-class SameVoxel:
+class SameVoxel(ShortText):
     """The geometry of layers whose output has the samples of their inputs."""
 
     arity: ClassVar[int | None] = 1
@@ -43,7 +43,7 @@ class SameVoxel:
         return size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Affine(SameVoxel):
     """A factor and a shift for each map, and an activation: a batch norm that cannot be folded.
 
@@ -97,7 +97,7 @@ class Affine(SameVoxel):
         return self.features * (2 + has_slopes(self.activation))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Concat(SameVoxel):
     """The maps of several values, one after the other."""
 
@@ -115,7 +115,7 @@ class Concat(SameVoxel):
         return sum(maps)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Elementwise(SameVoxel):
     """A sum or product of two values with equal numbers of maps, and an activation."""
 
@@ -146,7 +146,7 @@ class _Elementwise(SameVoxel):
         return maps[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Add(_Elementwise):
     """The sum of two values with equal numbers of maps, and an activation."""
 
@@ -158,7 +158,7 @@ class Add(_Elementwise):
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Multiply(_Elementwise):
     """The product of two values, and an activation.
 

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.network.convolutions import NO_PADDING, ZERO, Padding
-from znni.network.layer_checks import changed_repr, check_extents, check_not_negative
+from znni.network.layer_checks import ShortText, check_extents, check_not_negative
 
 
 @dataclass(frozen=True, repr=False)
-class Pool:
+class Pool(ShortText):
     """Pooling by the maximum or the average of a window.
 
     If the stride is the window and nothing is padded, a network may be slid over every voxel. The
@@ -38,9 +38,6 @@ class Pool:
     step: Vec3 = ZERO
     padding: Padding = NO_PADDING
     kind: Literal["pool"] = field(default="pool", repr=False)
-
-    def __repr__(self) -> str:
-        return changed_repr(self)
 
     def __post_init__(self) -> None:
         where = f"layer {self.name}"

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.network.convolutions import ONE, ZERO, finer
-from znni.network.layer_checks import check_extents, check_not_negative
+from znni.network.layer_checks import ShortText, check_extents, check_not_negative
 
 
-@dataclass(frozen=True)
-class Upsample:
+@dataclass(frozen=True, repr=False)
+class Upsample(ShortText):
     """Upsampling by whole factors, as PyTorch does it without ``align_corners``.
 
     Attributes:
