@@ -88,6 +88,8 @@ class TorchGraph(nn.Module):
                 )  # fmt: skip
             case Pool():
                 y = _pooled(x, layer)
+            case Upsample() if any(layer.shift):
+                y = F.interpolate(x, tuple(map(sum, zip(x.shape[2:], layer.shift, strict=True))))
             case Upsample():
                 y = F.interpolate(x, scale_factor=tuple(map(float, layer.factor)), mode=layer.mode)
             case Affine():
