@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812 - as PyTorch's documentation has i
 from torch import Tensor, nn
 
 from znni.core.shapes import Vec3, offsets
+from znni.network.convolutions import ZERO
 from znni.network.layers import (
     Add,
     Affine,
@@ -88,6 +89,8 @@ class TorchGraph(nn.Module):
                 )  # fmt: skip
             case Pool():
                 y = _pooled(x, layer)
+            case Upsample() if any(layer.shift):
+                y = F.interpolate(x, tuple(map(sum, zip(x.shape[2:], layer.shift, strict=True))))
             case Upsample():
                 y = F.interpolate(x, scale_factor=tuple(map(float, layer.factor)), mode=layer.mode)
             case Affine():

@@ -158,7 +158,15 @@ class Graph:
         return self.convolution(x, stride=stride)
 
     def up(self, x: str, stride: Vec3) -> str:
-        kind = self.draw(st.sampled_from(["nearest", "trilinear", "conv_transpose"]))
+        kinds = ["nearest", "trilinear", "conv_transpose", "shifted"]
+        kind = self.draw(st.sampled_from(kinds))
+        if kind == "shifted":  # the transposed convolution gives one sample too few
+            by = Vec3(*(int(step > 1) for step in stride))
+            short = ConvTranspose(
+                self.name, self.maps[x], self.count(1, self.most_maps), stride + by,
+                "identity", stride, by, by,
+            )  # fmt: skip
+            return self.add(Upsample(f"{self.name} shift", ONE, shift=by), self.add(short, x))
         if kind != "conv_transpose":
             return self.add(Upsample(self.name, stride, kind), x)
         kernel, before, after = [], [], []

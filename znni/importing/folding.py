@@ -359,7 +359,7 @@ def _lets(part: Layered, step: Nonlinearity) -> bool:
     """Return whether an activation may be applied before a part as well as after it."""
     match part:
         case Upsampling():
-            return part.mode == "nearest"
+            return part.mode == "nearest"  # which a shift is, too
         case Pooling(reduce="max"):
             return step.is_increasing
     return False

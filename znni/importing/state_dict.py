@@ -179,7 +179,7 @@ class _Filling:
                 step, padding = layer.step, layer.padding
                 return Pooling(origin, layer.window, layer.name, layer.reduce, step, padding)
             case Upsample():
-                return Upsampling(origin, layer.factor, layer.mode, layer.name)
+                return Upsampling(origin, layer.factor, layer.mode, layer.name, layer.shift)
             case Concat():
                 return Joining(origin, "concat", name=layer.name)
             case Multiply():

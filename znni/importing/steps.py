@@ -127,10 +127,11 @@ class Upsampling:
     factor: Vec3
     mode: Literal["nearest", "trilinear"] = "nearest"
     name: str = ""
+    shift: Vec3 = ZERO
 
     def layer(self, name: str) -> Upsample:
         """Return the layer that it is."""
-        return Upsample(name, self.factor, self.mode)
+        return Upsample(name, self.factor, self.mode, self.shift)
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,11 @@ from znni.importing.steps import (
     Nonlinearity,
     Operation,
     Step,
+    TransposedConvolution,
     Upsampling,
     ZeroPadding,
 )
-from znni.network.convolutions import ZERO
+from znni.network.convolutions import ONE, ZERO
 from znni.network.layers import Padding
 from znni.network.network import INPUT
 
@@ -188,7 +189,6 @@ class Tracer:
         Raises:
             InvalidInput: the factors are not whole.
         """
-        have = self.values[read].size
         if factors is None and size is None:
             refuse(origin, "has neither factors nor a size; export it again")
         if factors is not None:
@@ -201,16 +201,41 @@ class Tracer:
                 )
             by = Vec3(*whole)
         elif size is not None:
-            if min(have) < 1 or min(size) < 1 or size % have != ZERO:
-                raise Unsuited(
-                    f"{origin} resizes {have} to {size}, and only whole factors are represented; "
-                    f"export it for an input whose extents are multiples of all its poolings"
-                )
-            by = size // have
-        if by == Vec3(1, 1, 1):
-            self.same(origin, read, value)
-        else:
+            by, shift = self._resizing(origin, read, mode, size)
+            if shift != ZERO:
+                shifted = value if by == ONE else self.fresh()
+                self.add(Upsampling(origin, ONE, shift=shift), (read,), shifted)
+                read = shifted
+        if by != ONE:
             self.add(Upsampling(origin, by, mode), (read,), value)
+        elif read != value:
+            self.same(origin, read, value)
+
+    def _resizing(
+        self, origin: str, read: str, mode: Literal["nearest", "trilinear"], size: Vec3
+    ) -> tuple[Vec3, Vec3]:
+        """Return the factors and the shift that resize a value to a size.
+
+        Nearest resizing by one sample repeats the first one. Transposed convolutions that give one
+        sample too few are followed by it. If they give a single one, a factor would do so, too.
+        """
+        have = self.values[read].size
+        maker = self.maker(read)
+        may_shift = mode == "nearest" and min(have) > 0
+        from_one = maker is not None and isinstance(maker.operation, TransposedConvolution)
+        shift = Vec3(
+            *(
+                int(may_shift and wanted == held + 1 and (held > 1 or from_one))
+                for held, wanted in zip(have, size, strict=True)
+            )
+        )
+        rest = size - shift
+        if min(have) < 1 or min(rest) < 1 or rest % have != ZERO:
+            raise Unsuited(
+                f"{origin} resizes {have} to {size}, and only whole factors are represented; "
+                f"export it for an input whose extents are multiples of all its poolings"
+            )
+        return rest // have, shift
 
     def sliced(
         self, origin: str, read: str, axis: int, start: int, stop: int, step: int, value: str

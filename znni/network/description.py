@@ -65,7 +65,10 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield from _unless("stride", layer.stride, layer.window)
             yield from _padded(layer.padding)
         case Upsample():
-            yield f"{layer.mode} upsampling {layer.factor}"
+            if layer.shift == NO_PADDING.before:
+                yield f"{layer.mode} upsampling {layer.factor}"
+            else:
+                yield f"shift by {layer.shift}"
         case Affine():
             yield f"factor and shift of {made}"
         case Multiply(is_gate=True):

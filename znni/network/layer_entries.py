@@ -227,10 +227,11 @@ class UpsampleEntry(LayerKind):
     }
     factor: Extents
     mode: Literal["nearest", "trilinear"] = "nearest"
+    shift: Margins = ZERO
 
     def layer(self, name: str, maps: Sequence[int]) -> Upsample:  # noqa: ARG002
         """Return the upsampling."""
-        return Upsample(name, self.factor, self.mode)
+        return Upsample(name, self.factor, self.mode, self.shift)
 
 
 class AffineEntry(LayerKind):
@@ -331,7 +332,7 @@ def entry_of(layer: Layer) -> dict[str, Any]:
                 keep=("stride",),
             )
         case Upsample():
-            return {"factor": layer.factor, "mode": layer.mode}
+            return _changed({"factor": layer.factor, "mode": layer.mode, "shift": layer.shift})
         case Concat():
             return {}
         case _:
@@ -350,6 +351,7 @@ DEFAULTS: dict[str, Any] = {
     "dilation": Vec3(1, 1, 1),
     "padding": ZERO,
     "output_padding": ZERO,
+    "shift": ZERO,
     "groups": 1,
     "kind": "max",
 }

@@ -25,6 +25,7 @@ from znni.network.layers import (
     Layer,
     Multiply,
     Pool,
+    Upsample,
     Weighted,
 )
 
@@ -117,11 +118,27 @@ class Network:
             raise InvalidInput(
                 f"network {self.name}: nothing takes the output of layer {unused[0]!r}; remove it"
             )
+        for node in self.nodes:
+            self._check_shift(node)
         if self.is_exact and self.strides[self.output] != Vec3(1, 1, 1):
             raise InvalidInput(
                 f"network {self.name}: a sample of its output spans {self.strides[self.output]} "
                 f"voxels; end it with upsampling to the input's resolution, or use only "
                 f"convolutions without padding and max-pooling, which can give every voxel"
+            )
+
+    def _check_shift(self, node: Node) -> None:
+        """Check that every block has more samples of a shifted value than it is shifted by.
+
+        So the first block has the sample that is repeated.
+        """
+        if not isinstance(node.layer, Upsample) or node.layer.shift == Vec3(0, 0, 0):
+            return
+        most = self.alignment // self.strides[node.name] - 1
+        if not node.layer.shift.within(most):
+            raise InvalidInput(
+                f"layer {node.name} shifts by {node.layer.shift}, and blocks of network "
+                f"{self.name} allow {most}; shift only after upsampling"
             )
 
     @cached_property

@@ -223,11 +223,11 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             if kept := stored.intersection(inside or stored):
                 seen[:, *kept.slices] = x[:, *kept.slices]
             return _whole(replace(layer, padding=NO_PADDING), weights, [seen], "zeros")
-        case Upsample(mode="trilinear"):
+        case Upsample() if layer.sees_edges:
             if inside:
                 for axis, (a, b) in enumerate(zip(*inside, strict=True), start=1):
                     x = x.take(np.arange(x.shape[axis]).clip(a, b - 1), axis)
-            y = _upsampled(x, layer, "zeros")
+            y = _upsampled(x, layer.local, "zeros")
             start = layer.context * layer.factor
             return y[:, *Box(start, Vec3(*y.shape[1:]) - start).slices]
         case _:
@@ -307,6 +307,10 @@ def _transposed(
 
 def _upsampled(x: Float64, layer: Upsample, beyond: Literal["zeros", "wrap"]) -> Float64:
     """Return upsampled values; interpolation sees the outermost samples again beyond the edges."""
+    if beyond == "wrap":
+        x = np.roll(x, layer.shift, axis=(1, 2, 3))
+    else:
+        x = np.pad(x, [(0, 0), *((by, 0) for by in layer.shift)], mode="edge")
     for axis, factor in enumerate(layer.factor, start=1):
         if layer.mode == "nearest":
             x = x.repeat(factor, axis)
