@@ -11,7 +11,6 @@ import torch.nn.functional as F  # noqa: N812 - as PyTorch's documentation has i
 from torch import Tensor, nn
 
 from znni.core.shapes import Vec3, offsets
-from znni.network.convolutions import ZERO
 from znni.network.layers import (
     Add,
     Affine,
