@@ -55,7 +55,7 @@ class SlidingWindowInferer:
     windows.
 
     Give the network once, to the inferer, or give it with each call. An object with layers, such as
-    a ``torch.nn.Sequential``, is imported at the first call (see ``znni.import_network``). It is
+    a ``torch.nn.Module``, is imported at the first call (see ``znni.import_network``). It is
     imported again when its parameters or its mode have changed. If the mode matters, the network
     must be in evaluation mode: ``model.eval()``.
 

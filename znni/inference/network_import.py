@@ -21,18 +21,19 @@ def import_network(
 ) -> Imported:
     """Convert a network of another library to a network file with its weights beside it.
 
-    Batch normalizations are folded into convolutions, as in evaluation mode. Dropout layers are
-    left out. If the original can run here, both versions run on random input and are compared.
-    Importing never executes code from a file; from pickles it reads only tensors.
+    Batch normalizations are folded into convolutions where that is exact, as in evaluation mode.
+    Dropout layers are left out. If the original can run here, both versions run on random input and
+    are compared. Importing never executes code from a file; from pickles it reads only tensors.
 
     Args:
-        source: a ``torch.nn.Sequential`` (in evaluation mode if it has batch normalization or
-            dropout), a ``torch.export.ExportedProgram``, a state dict, or a file. Files are
+        source: a ``torch.nn.Module`` (in evaluation mode if it has batch normalization or dropout),
+            a ``torch.export.ExportedProgram``, a state dict, or a file. Files are
             ``.pt2`` (``torch.export.save``), ``.onnx``, ``.pt`` or ``.safetensors`` (state dicts),
             or ``.h5`` (networks trained with ZNN).
         out: the network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
-        like: a network, or its file, that has the layers of a state dict. A state dict itself holds
-            only tensors. Convolutions are matched by name if all names agree, otherwise in order.
+        like: a network, or its file, that has the layers of a state dict and their connections. A
+            state dict itself holds only tensors. Convolutions are matched by name if all names
+            agree, otherwise in order.
         overwrite: replace an existing network.
 
     Returns:
