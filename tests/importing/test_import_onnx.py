@@ -313,6 +313,14 @@ def test_outputs_keep_their_order(tmp_path: Path) -> None:
     assert 'outputs: ["conv2", "affine1"]' in out.read_text()
 
 
+def test_the_maps_of_an_input_may_be_free(tmp_path: Path) -> None:
+    model, out = shaped(GRAPHS["add"], None), tmp_path / "net.yaml"
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "maps"
+    found = znni.import_network(saved(model, tmp_path), out)
+    assert found.network.in_features == 1
+    assert isinstance(found.parity, Parity)
+
+
 WINDOWS = "looks at whole windows, which this version does not run yet; "
 
 
@@ -381,6 +389,29 @@ WINDOWS = "looks at whole windows, which this version does not run yet; "
         (pieces(node("Div", ["c", "nought"], ["y"])), "divides by zero"),
         (pieces(node("Div", ["c", "c"], ["y"])), "divides by a value"),
         (pieces(node("Erf", ["c"], ["y"])), "y (Erf) is part of no gelu"),
+        (
+            pieces(
+                node("Div", ["c", "root"], ["d"]),
+                node("Erf", ["d"], ["e"]),
+                node("Add", ["e", "ratio"], ["y"]),
+            ),
+            "y (Add) is part of no gelu",
+        ),
+        (
+            pieces(
+                node("Div", ["c", "root"], ["d"]),
+                node("Erf", ["d"], ["e"]),
+                node("Mul", ["e", "d"], ["y"]),
+            ),
+            "y (Mul) is part of no gelu",
+        ),
+        (
+            pieces(node("Div", ["c", "root"], ["d"]), node("Erf", ["d"], ["y"])),
+            "which are no arrays of the network",
+        ),
+        (pieces(node("Split", ["c"], ["y", "z"], axis=2, num_outputs=2)), "splits axis 2"),
+        (pieces(node("Resize", ["c", "", "twice"], ["y"], axes=[1, 4])), "resize voxels only"),
+        (pieces(node("Expand", ["c", "volume"], ["y"])), "only maps are repeated"),
         ([*LOW, node("Resize", ["low", "", "odd"], ["y"])], "only whole factors are represented"),
         ([*LOW, node("Resize", ["low", "", "", "size"], ["y"])], "only whole factors"),
         ([*LOW, node("Resize", ["low", "", "scales"], ["y"], mode="cubic")], "with mode cubic"),

@@ -129,7 +129,7 @@ class _Folding:
             case Pooling() as operation:
                 value = self._pooling(operation, first)
             case Upsampling() as operation:
-                before = self._done(self._whole(operation.origin, first))
+                before = self._done(_whole(operation.origin, first))
                 value = self._appended(operation, before, chain=before.chain)
             case Joining() as operation:
                 value = self._joined(operation, taken)
@@ -147,7 +147,7 @@ class _Folding:
 
     def output(self, name: str) -> _Made:
         """Return the layer that gives an output."""
-        value = self._done(self._whole("the output", self._taken(name)))
+        value = self._done(_whole("the output", self._taken(name)))
         if value.made is None:
             raise InvalidInput("gives its input as an output; export the network without it")
         return value.made
@@ -172,7 +172,7 @@ class _Folding:
         return replace(done, crop=value.crop, padding=value.padding)
 
     def _convolution(self, step: Convolution, before: _Value) -> _Value:
-        self._uncropped(step.origin, before)
+        _check_uncropped(step.origin, before)
         padding, origins = step.padding, [step.origin]
         if before.padding:
             extra = before.padding.padding
@@ -189,7 +189,7 @@ class _Folding:
         return value
 
     def _transposed(self, step: TransposedConvolution, before: _Value) -> _Value:
-        before, origins = self._whole(step.origin, before), [step.origin]
+        before, origins = _whole(step.origin, before), [step.origin]
         pending = before.pending
         if pending and not pending.shift.any():
             origins.insert(0, pending.origin)
@@ -200,12 +200,12 @@ class _Folding:
         return value
 
     def _pooling(self, step: Pooling, before: _Value) -> _Value:
-        self._uncropped(step.origin, before)
+        _check_uncropped(step.origin, before)
         if before.padding and step.reduce == "average":
             own, extra = step.padding, before.padding.padding
             padding = Padding(own.before + extra.before, own.after + extra.after)
             step, before = replace(step, padding=padding), replace(before, padding=None)
-        before, pending = self._whole(step.origin, before), before.pending
+        before, pending = _whole(step.origin, before), before.pending
         if pending and not _passes(step, pending):
             before, pending = self._done(before), None
         value = self._appended(step, replace(before, pending=None), chain=before.chain)
@@ -213,16 +213,14 @@ class _Folding:
 
     def _joined(self, step: Joining, taken: list[_Value]) -> _Value:
         """Return the value of a join. Its inputs are cropped as joins crop by themselves."""
-        inputs = [
-            self._done(self._whole(step.origin, replace(value, crop=None))) for value in taken
-        ]
+        inputs = [self._done(_whole(step.origin, replace(value, crop=None))) for value in taken]
         return self._appended(step, *inputs)
 
     def _affine(self, step: Affine, before: _Value) -> _Value:
         step.layer(step.origin).maps_from(before.maps)
         if (step.scale == 1).all() and (step.shift == 0).all():
             return before
-        self._unpadded(step.origin, before)
+        _check_unpadded(step.origin, before)
         if step.name:  # a layer of its own, because the network file has it
             return self._done(replace(self._done(before), pending=step))
         if pending := before.pending:
@@ -242,7 +240,7 @@ class _Folding:
     def _nonlinearity(self, step: Nonlinearity, before: _Value) -> _Value:
         if step.kind == "identity":
             return before
-        self._unpadded(step.origin, before)
+        _check_unpadded(step.origin, before)
         made = None
         if before.pending is None:
             made = _open(before, lambda made: made.takes(step), lambda part: _lets(part, step))
@@ -258,39 +256,17 @@ class _Folding:
         return replace(value, crop=before.crop)
 
     def _cropped(self, step: Cropping, before: _Value) -> _Value:
-        self._unpadded(step.origin, before)
+        _check_unpadded(step.origin, before)
         if earlier := before.crop:
             step = Cropping(step.origin, earlier.before + step.before, earlier.after + step.after)
         return replace(before, crop=step)
 
     def _padded(self, step: ZeroPadding, before: _Value) -> _Value:
-        self._uncropped(step.origin, before)
-        self._unpadded(step.origin, before)
+        _check_uncropped(step.origin, before)
+        _check_unpadded(step.origin, before)
         if before.pending and before.pending.shift.any():
             before = self._done(before)
         return replace(before, padding=step)
-
-    def _whole(self, origin: str, value: _Value) -> _Value:
-        """Return a value after checking that it is neither cropped nor padded."""
-        self._uncropped(origin, value)
-        self._unpadded(origin, value)
-        return value
-
-    def _uncropped(self, origin: str, value: _Value) -> None:
-        if value.crop:
-            refuse(
-                value.crop.origin,
-                f"crops what {origin} reads; only what is joined with other values is cropped "
-                f"here: leave the crop out, and crop the result",
-            )
-
-    def _unpadded(self, origin: str, value: _Value) -> None:
-        if value.padding:
-            refuse(
-                value.padding.origin,
-                f"puts zeros around what {origin} reads; only convolutions and average poolings "
-                f"pad here: give it to these as their padding",
-            )
 
 
 def fold(name: str, graph: Graph, source: str, scaling: InputScaling) -> Folded:
@@ -319,6 +295,31 @@ def fold(name: str, graph: Graph, source: str, scaling: InputScaling) -> Folded:
         maps = sum(made.maps for made in outputs)
         folding.layers.append(_Made(joined, tuple(outputs), maps, [joined.origin]))
     return _named(name, graph.maps, folding.layers, source, scaling)
+
+
+def _whole(origin: str, value: _Value) -> _Value:
+    """Return a value after checking that it is neither cropped nor padded."""
+    _check_uncropped(origin, value)
+    _check_unpadded(origin, value)
+    return value
+
+
+def _check_uncropped(origin: str, value: _Value) -> None:
+    if value.crop:
+        refuse(
+            value.crop.origin,
+            f"crops what {origin} reads; only what is joined with other values is cropped here: "
+            f"leave the crop out, and crop the result",
+        )
+
+
+def _check_unpadded(origin: str, value: _Value) -> None:
+    if value.padding:
+        refuse(
+            value.padding.origin,
+            f"puts zeros around what {origin} reads; only convolutions and average poolings pad "
+            f"here: give it to these as their padding",
+        )
 
 
 def _needed(graph: Graph) -> list[Step]:

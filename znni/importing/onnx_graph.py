@@ -152,7 +152,9 @@ class _Reading:
         outputs = [self._values[end] for end in ends]
         named = [value.name for value in outputs if isinstance(value, Value)]
         if len(named) != len(ends):
-            raise InvalidInput(f"has outputs {list(ends)}, which are constants; export it again")
+            raise InvalidInput(
+                f"has outputs {list(ends)}, which are no arrays of the network; export it again"
+            )
         return self._tracer.graph(named)
 
     def _first_maps(self, operations: Sequence[Operation[Any]]) -> int:

@@ -517,13 +517,16 @@ def expansion(call: Call) -> None:
     shape = call.integers(1, "shape") or []
     held = [1, call.maps, *call.size]
     wanted = [1] * (5 - len(shape)) + shape
-    made = [max(pair) for pair in zip(held, wanted, strict=False)]
-    if len(wanted) != 5 or [made[0], *made[2:]] != [held[0], *held[2:]] or wanted[1] < 1:
+    fits = len(wanted) == 5 and all(
+        new in (1, old) or (axis == 1 and old == 1 and new > 1)
+        for axis, (old, new) in enumerate(zip(held, wanted, strict=True))
+    )
+    if not fits:
         checks.refuse(call.origin, f"expands to {shape}; only maps are repeated here")
-    if made[1] == held[1]:
+    if wanted[1] in (1, held[1]):
         same(call)
     else:
-        call.tracer.repeated(call.origin, call.read, call.result, made[1])
+        call.tracer.repeated(call.origin, call.read, call.result, wanted[1])
 
 
 OPERATORS: Mapping[str, Reader] = {
