@@ -92,6 +92,17 @@ GROUPS = (
     UNREADABLE := "refused by AFTER: begun by BEFORE",
 )
 
+# The values of a layer's newer fields that say nothing.
+DEFAULTS: dict[str, Any] = {
+    "stride": [1, 1, 1],
+    "dilation": [1, 1, 1],
+    "groups": 1,
+    "padding": [[0, 0, 0], [0, 0, 0]],
+    "slope": 0.01,
+    "reduce": "max",
+    "step": [0, 0, 0],
+}
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -209,17 +220,33 @@ def _alike(plan: Any) -> Any:
     """Return a plan in the form that both checkouts' plans can be given.
 
     A network is a list of layers in older plans, and nodes with their inputs in newer ones. Pieces
-    of a batch are text in older plans, and values in newer ones.
+    of a batch are text in older plans, and values in newer ones. Fields that only exact networks
+    need are left out where they have their defaults.
     """
     network = plan["network"]
+    network.pop("whole", None)
     if "nodes" in network:
         network["layers"] = [node["layer"] for node in network.pop("nodes")]
         del network["output"]
+    network["layers"] = [_without_defaults(layer) for layer in network["layers"]]
     for segment in plan["segments"]:
+        segment.pop("is_exact", None)
         for step in segment["steps"]:
             step.pop("takes", None)
+            step["operation"] = _without_defaults(step["operation"])
             step["primitive"] = _chosen(step["primitive"])
     return plan
+
+
+def _without_defaults(layer: Any) -> Any:
+    """Return a layer, or a convolution with its pooling, without the defaults of newer plans."""
+    if "conv" in layer:
+        return {kind: _without_defaults(part) for kind, part in layer.items()}
+    return {
+        key: value
+        for key, value in layer.items()
+        if key != "kind" and DEFAULTS.get(key, ...) != value
+    }
 
 
 def _chosen(primitive: Any) -> str:
