@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import torch.nn.functional as F  # noqa: N812 - as PyTorch's documentation has i
 from torch import Tensor, nn
 
 from znni.core.shapes import Vec3, offsets
-from znni.network.convolutions import ZERO
 from znni.network.layers import (
     Add,
     Affine,
@@ -19,6 +19,7 @@ from znni.network.layers import (
     ConvTranspose,
     Layer,
     Multiply,
+    Padding,
     Pool,
     Upsample,
 )
@@ -33,14 +34,20 @@ class TorchGraph(nn.Module):
         network: an exact network.
         weights: its weights.
         dtype: the type of weights and values.
+        by_taps: add convolutions up tap by tap: PyTorch copies its float64 input for each tap.
     """
 
     def __init__(
-        self, network: Network, weights: Weights, dtype: torch.dtype = torch.float32
+        self,
+        network: Network,
+        weights: Weights,
+        dtype: torch.dtype = torch.float32,
+        *,
+        by_taps: bool = False,
     ) -> None:
         super().__init__()
         self._network = network
-        self._by_taps = dtype == torch.float64  # PyTorch copies the input for each tap
+        self._by_taps = by_taps
         for index, node in enumerate(network.nodes):
             if node.name in weights.layers:
                 for kind, array in weights[node.name].arrays.items():
@@ -66,8 +73,7 @@ class TorchGraph(nn.Module):
                 before, after = layer.padding
                 padding: Any = tuple(before)
                 if before != after or self._by_taps:
-                    sides = zip(reversed(before), reversed(after), strict=True)
-                    x, padding = F.pad(x, [each for side in sides for each in side]), 0
+                    x, padding = _padded(x, layer.padding, 0.0), 0
                 if self._by_taps and layer.groups == 1:
                     y = _sum_of_taps(x, layer, array("weight"), array("bias"))
                 else:
@@ -81,13 +87,7 @@ class TorchGraph(nn.Module):
                     tuple(layer.padding - layer.padding_after),
                 )  # fmt: skip
             case Pool():
-                pool = F.max_pool3d if layer.reduce == "max" else F.avg_pool3d
-                around = layer.padding.before
-                if not layer.window.within(Vec3(*x.shape[2:])):  # PyTorch refuses to pad it
-                    missing = -torch.inf if layer.reduce == "max" else 0.0
-                    both = [each for side in reversed(around) for each in (side, side)]
-                    x, around = F.pad(x, both, value=missing), ZERO
-                y = pool(x, tuple(layer.window), tuple(layer.stride), tuple(around))
+                y = _pooled(x, layer)
             case Upsample() if any(layer.shift):
                 y = F.interpolate(x, tuple(map(sum, zip(x.shape[2:], layer.shift, strict=True))))
             case Upsample():
@@ -119,6 +119,23 @@ def _sum_of_taps(x: Tensor, layer: Conv, weight: Tensor, bias: Tensor) -> Tensor
         seen = x[0, :, z, y_, x_].reshape(layer.in_features, -1)
         y.view(layer.out_features, -1).addmm_(weight[:, :, tap.z, tap.y, tap.x], seen)
     return y
+
+
+def _padded(x: Tensor, padding: Padding, missing: float) -> Tensor:
+    """Return values with others around them, which may differ in number on both sides."""
+    sides = zip(*map(reversed, padding), strict=True)
+    return F.pad(x, [each for side in sides for each in side], value=missing)
+
+
+def _pooled(x: Tensor, layer: Pool) -> Tensor:
+    is_max = layer.reduce == "max"
+    around, after = layer.padding
+    fits = around.within(layer.window // 2) and layer.window.within(Vec3(*x.shape[2:]))
+    if around != after or not fits:  # then PyTorch cannot pad while it pools
+        x, around = _padded(x, layer.padding, -math.inf if is_max else 0.0), Vec3(0, 0, 0)
+    pool = F.max_pool3d if is_max else F.avg_pool3d
+    made: Tensor = pool(x, tuple(layer.window), tuple(layer.stride), tuple(around))
+    return made
 
 
 def _cropped(given: list[Tensor]) -> list[Tensor]:

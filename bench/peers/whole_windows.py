@@ -86,7 +86,8 @@ def exact_output(network: Network, weights: Weights, x: Float32) -> np.ndarray[A
     from bench.peers.torch_graph import TorchGraph
 
     with torch.inference_mode():
-        made = TorchGraph(network, weights, torch.float64)(torch.from_numpy(x)[None].double())
+        graph = TorchGraph(network, weights, torch.float64, by_taps=True)
+        made = graph(torch.from_numpy(x)[None].double())
     found: np.ndarray[Any, Any] = made[0].numpy()
     return found
 

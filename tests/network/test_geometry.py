@@ -68,7 +68,7 @@ def computed_in_blocks(network: Network, weights: Weights, x: Float64, patch: Ve
     return made
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(small, sizes, st.builds(Vec3, *[st.integers(1, 3)] * 3), st.booleans(), st.integers(0, 99))
 def test_blocks_of_any_size_give_the_whole_volume(
     network: Network, volume: Vec3, periods: Vec3, flat: bool, seed: int

@@ -119,6 +119,9 @@ def test_a_layer_may_have_the_name_of_the_input() -> None:
         ("mode: trilinear", "mode: linear", 10, "unknown mode 'linear'; choose one of nearest, "),
         ("mode: trilinear", "align_corners: true", 10, "unknown key 'align_corners' in "
          "layers.5.upsample; leave it out"),
+        ("mode: trilinear", "shift: 1", 10, "layer upsample1 has factor 2x2x2 and shift 1x1x1; "
+         "give one of them, and the other to a layer of its own"),
+        ("mode: trilinear", "shift: -1", 10, "shift is -1; give an integer from 0 to "),
         ("stride: 2, padding: 1}", "stride: 2, padding: 3}", 8, "layer pool1: padding 3x3x3 is as "
          "large as the window 3x3x3; give less"),
         ("output_padding: [1, 1, 0]", "output_padding: 2", 11, "layer conv_transpose1: "
@@ -159,4 +162,9 @@ def test_networks_without_an_exact_output_are_errors() -> None:
     steps = "{pool: {window: 1048576}}, {conv: {features: 1, kernel: 1048576, padding: same}}"
     text = f"name: n\nlayers: [{steps}, {{upsample: {{factor: 1048576}}}}]"
     with pytest.raises(InvalidInput, match="pools by 1048576 along z before it upsamples"):
+        network_from_text(text, "net.yaml")
+    conv, shift = "{conv: {features: 1, kernel: 3}}", "{upsample: {factor: 1, shift: [0, 1, 0]}}"
+    text = f"name: n\nlayers: [{conv}, {shift}]"
+    said = "layer upsample1 shifts by 0x1x0, and blocks of network n allow 0x0x0; shift only after"
+    with pytest.raises(InvalidInput, match=said):
         network_from_text(text, "net.yaml")

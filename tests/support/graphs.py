@@ -146,9 +146,9 @@ class Graph:
         window, padding = stride, Padding()
         if self.draw(st.booleans()):
             window = stride + self.extents(0, 1)
-            half = window // 2
-            side = Vec3(*(self.count(0, extent) for extent in half))
-            padding = Padding(side, side)
+            before = Vec3(*(self.count(0, extent - 1) for extent in window))
+            spare = window - 1 - before
+            padding = Padding(before, Vec3(*(self.count(0, extent) for extent in spare)))
         kind = self.draw(st.sampled_from(["max", "average"]))
         return self.add(Pool(self.name, window, kind, stride, padding), x)
 
