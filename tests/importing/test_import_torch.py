@@ -297,6 +297,20 @@ def test_a_module_with_joins_is_exported(tmp_path: Path) -> None:
     assert relative(pooled(read_back(out), x), as_torch_computes(module, x)) < 1e-5
 
 
+def test_the_maps_of_a_module_s_input_are_found(tmp_path: Path) -> None:
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.first = nn.Conv3d(4, 2, 1), nn.Conv3d(3, 4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.first(x))
+
+    found = znni.import_network(Backwards(), tmp_path / "net.yaml")
+    assert found.network.in_features == 3
+    assert isinstance(found.parity, Parity)
+
+
 def test_a_network_for_odd_extents_is_exported(tmp_path: Path) -> None:
     found = znni.import_network(randomized(Odd()), tmp_path / "net.yaml")
     assert isinstance(found.parity, Parity)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,13 @@ EXPORT = (
 )
 # Extents of inputs with which an export is tried. Some networks take multiples of their poolings
 # only, and others, without padding, those of certain remainders.
-SIZES = (128, 140, 192, 132, 188)
+SIZES = (128, 140, 192, 132, 188, 320)
 
 
 def read_module(module: Any) -> Found:
     """Return the network of a module.
+
+    The maps of its input are those that the first convolution takes, or the one with the fewest.
 
     Raises:
         InvalidInput: the module cannot be exported, has an operator that cannot be represented, or
@@ -41,11 +44,11 @@ def read_module(module: Any) -> Found:
     convolutions = [part for part in own.modules() if isinstance(part, torch.nn.Conv3d)]
     if not convolutions:
         raise InvalidInput("there is no 3D convolution in it; give a network that has one")
+    taken = [convolution.in_channels for convolution in convolutions]
     errors: list[InvalidInput] = []
-    for size in SIZES:
+    for maps, size in product(dict.fromkeys((taken[0], min(taken))), SIZES):
         try:
-            program = _exported(own, torch.zeros(1, convolutions[0].in_channels, size, size, size))
-            found = of_live_program(program)
+            found = of_live_program(_exported(own, torch.zeros(1, maps, size, size, size)))
         except (_NotExported, Unsuited) as error:
             errors.append(error)
         else:

@@ -1,0 +1,218 @@
+"""Networks that people train, as their libraries make them, with random weights and small widths.
+
+Networks of libraries that are not installed are skipped.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from import_cases import numbers, pooled, read_back, relative, torch_or_skip
+
+import znni
+from znni.core.errors import InvalidInput
+from znni.importing.parity import Parity
+
+torch = torch_or_skip()
+nn = torch.nn
+functional = nn.functional
+
+# Comparisons run the reference, which needs no compiling.
+pytestmark = pytest.mark.usefixtures("fake_primitives")
+
+
+class Valid(nn.Module):
+    """A U-Net without padding, whose skips are cropped to the centre, as in funlib."""
+
+    def __init__(self, *, transposed: bool) -> None:
+        super().__init__()
+
+        def block(taken: int, out: int) -> Any:
+            first, second = nn.Conv3d(taken, out, 3), nn.Conv3d(out, out, 3)
+            return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+
+        self.left = nn.ModuleList([block(1, 4), block(4, 6), block(6, 8)])
+        self.right = nn.ModuleList([block(10, 4), block(14, 6)])
+        ups = [
+            nn.ConvTranspose3d(f, f, 2, 2) if transposed else nn.Upsample(None, 2) for f in (6, 8)
+        ]
+        self.ups, self.head = nn.ModuleList(ups), nn.Conv3d(4, 3, 1)
+
+    def level(self, index: int, x: Any) -> Any:
+        skip = self.left[index](x)
+        if index == 2:
+            return skip
+        low = self.ups[index](self.level(index + 1, functional.max_pool3d(skip, 2)))
+        starts = [(a - b) // 2 for a, b in zip(skip.size()[2:], low.size()[2:], strict=True)]
+        (z, y, w), (a, b, c) = starts, low.size()[2:]
+        both = torch.cat([skip[:, :, z : z + a, y : y + b, w : w + c], low], 1)
+        return self.right[index](both)
+
+    def forward(self, x: Any) -> Any:
+        return torch.sigmoid(self.head(self.level(0, x)))
+
+
+class Residual(nn.Module):
+    """A block of a residual symmetric U-Net: batch norm and ELU after the sum."""
+
+    def __init__(self, taken: int, out: int, kernel: tuple[int, int, int]) -> None:
+        super().__init__()
+        around = tuple(extent // 2 for extent in kernel)
+        maps = (taken, out, out)
+        convs = [nn.Conv3d(f, out, kernel, padding=around, bias=False) for f in maps]
+        self.convs = nn.ModuleList(convs)
+        self.norms = nn.ModuleList([nn.BatchNorm3d(out) for _ in maps])
+
+    def forward(self, x: Any) -> Any:
+        x = functional.elu(self.norms[0](self.convs[0](x)))
+        y = functional.elu(self.norms[1](self.convs[1](x)))
+        return functional.elu(self.norms[2](x + self.convs[2](y)))
+
+
+class Symmetric(nn.Module):
+    """A residual symmetric U-Net, which pools in the plane only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Conv3d(1, 4, (1, 5, 5), padding=(0, 2, 2))
+        self.down = nn.ModuleList([Residual(4, 4, (1, 3, 3)), Residual(4, 6, (3, 3, 3))])
+        self.up = nn.ConvTranspose3d(
+            6, 6, (1, 4, 4), stride=(1, 2, 2), padding=(0, 1, 1), groups=6, bias=False
+        )
+        self.narrow, self.right = nn.Conv3d(6, 4, 1), Residual(4, 4, (3, 3, 3))
+        self.end = nn.Conv3d(4, 2, (1, 5, 5), padding=(0, 2, 2))
+
+    def forward(self, x: Any) -> Any:
+        skip = self.down[0](functional.elu(self.start(x)))
+        low = self.down[1](functional.max_pool3d(skip, (1, 2, 2)))
+        return torch.sigmoid(self.end(self.right(self.narrow(self.up(low)) + skip)))
+
+
+def mesh_net() -> Any:
+    layers: list[Any] = []
+    for taken, dilation in zip((1, 4, 4, 4, 4, 4), (1, 1, 2, 4, 8, 1), strict=True):
+        layers += [nn.Conv3d(taken, 4, 3, padding=dilation, dilation=dilation)]
+        layers += [nn.BatchNorm3d(4), nn.ReLU(), nn.Dropout3d(0.1)]
+    return nn.Sequential(*layers, nn.Conv3d(4, 3, 1))
+
+
+def monai(name: str, *args: Any, **options: Any) -> Any:
+    nets = pytest.importorskip("monai.networks.nets", reason="monai is not installed (znni[peers])")
+    return getattr(nets, name)(*args, **options)
+
+
+def attention_unet() -> Any:
+    """Return MONAI's network with batch norm where its joins have instance norm."""
+    module = monai("AttentionUnet", 3, 1, 2, (4, 6, 8), (2, 2))
+    for part in list(module.modules()):
+        merge = getattr(part, "merge", None)
+        for inner in merge.modules() if merge else ():
+            for name, layer in list(inner.named_children()):
+                if isinstance(layer, nn.InstanceNorm3d):
+                    (conv,) = (each for each in merge.modules() if isinstance(each, nn.Conv3d))
+                    setattr(inner, name, nn.BatchNorm3d(conv.out_channels))
+    return module
+
+
+def pytorch_3dunet(name: str, order: str) -> Any:
+    models = pytest.importorskip("pytorch3dunet.unet3d.model", reason="it is not installed")
+    return getattr(models, name)(1, 2, f_maps=4, layer_order=order, num_levels=3)
+
+
+def nnu_net(name: str, *blocks: Any) -> Any:
+    unets = pytest.importorskip(
+        "dynamic_network_architectures.architectures.unet", reason="it is not installed"
+    )
+    kernels, strides = [(1, 3, 3), 3, 3], [1, (1, 2, 2), 2]
+    options = {"conv_bias": True, "norm_op": nn.BatchNorm3d, "norm_op_kwargs": {"eps": 1e-5}}
+    options |= {"nonlin": nn.LeakyReLU, "nonlin_kwargs": {"inplace": True}}
+    convolutions, classes, back = blocks
+    return getattr(unets, name)(
+        1, 3, (4, 6, 8), nn.Conv3d, kernels, strides, convolutions, classes, back, **options
+    )
+
+
+BATCH = ("batch", {})
+SMALL = (8, 16, 16)
+NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, int, int]]] = {
+    "valid, nearest": (lambda: Valid(transposed=False), (44, 48, 44)),
+    "valid, transposed": (lambda: Valid(transposed=True), (44, 44, 48)),
+    "residual symmetric": (Symmetric, (3, 6, 8)),
+    "MeshNet": (mesh_net, (9, 10, 11)),
+    "MONAI UNet": (
+        lambda: monai("UNet", 3, 1, 2, (4, 6, 8), (2, 2), num_res_units=2, norm="batch"),
+        SMALL,
+    ),
+    "MONAI BasicUNet": (
+        lambda: monai("BasicUNet", 3, 1, 2, features=(2, 2, 3, 3, 4, 2), norm="batch"),
+        (16, 16, 32),
+    ),
+    "MONAI DynUNet": (
+        lambda: monai(
+            "DynUNet",
+            3,
+            1,
+            3,
+            [[1, 3, 3], 3, 3],
+            [1, [1, 2, 2], 2],
+            [[1, 2, 2], 2],
+            filters=[4, 6, 8],
+            norm_name=BATCH,
+            res_block=True,
+        ),
+        SMALL,
+    ),
+    "MONAI AttentionUnet": (attention_unet, SMALL),
+    "pytorch-3dunet UNet3D": (lambda: pytorch_3dunet("UNet3D", "cbr"), SMALL),
+    "pytorch-3dunet UNet3D, norm first": (lambda: pytorch_3dunet("UNet3D", "bcr"), SMALL),
+    "pytorch-3dunet ResidualUNet3D": (lambda: pytorch_3dunet("ResidualUNet3D", "cbr"), SMALL),
+    "nnU-Net PlainConvUNet": (lambda: nnu_net("PlainConvUNet", 2, 3, 2), SMALL),
+    "nnU-Net ResidualEncoderUNet": (
+        lambda: nnu_net("ResidualEncoderUNet", (1, 2, 2), 3, (1, 1)),
+        SMALL,
+    ),
+}
+
+
+def trained(module: Any) -> Any:
+    """Return a module in evaluation mode, with statistics as after training."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for layer in module.modules():
+            if isinstance(layer, nn.BatchNorm3d):
+                layer.running_mean.normal_().mul_(0.1)
+                layer.running_var.uniform_(0.5, 2)
+    return module.eval()
+
+
+@pytest.mark.parametrize("source", ["module", "pt2", "onnx"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_that_people_train(name: str, source: str, tmp_path: Path) -> None:
+    make, size = NETWORKS[name]
+    module, out = trained(make()), tmp_path / "net.yaml"
+    given, inputs = module, (torch.zeros(1, 1, *size),)
+    with warnings.catch_warnings(action="ignore"):
+        if source == "pt2":
+            given = tmp_path / "model.pt2"
+            torch.export.save(torch.export.export(module, inputs), given)
+        if source == "onnx":
+            pytest.importorskip("onnx", reason="onnx is not installed (znni[onnx])")
+            given = tmp_path / "model.onnx"
+            torch.onnx.export(module, inputs, given, dynamo=False)
+        found = znni.import_network(given, out)
+    assert isinstance(found.parity, Parity)
+    assert found.parity.error < 1e-5
+    x = numbers(1, *size)
+    with torch.no_grad():
+        wanted = module.double()(torch.from_numpy(x).double()[None])[0].numpy()
+    assert relative(pooled(read_back(out), x), wanted) < 1e-5
+
+
+def test_networks_that_look_at_whole_windows(tmp_path: Path) -> None:
+    module = monai("BasicUNet", 3, 1, 2, features=(2, 2, 3, 3, 4, 2))
+    with pytest.raises(InvalidInput, match=r"instance_norm.default\) looks at whole windows"):
+        znni.import_network(module.eval(), tmp_path / "net.yaml")
