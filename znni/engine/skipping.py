@@ -16,7 +16,7 @@ from znni.core.volume import Volume
 from znni.engine.executor import placed
 from znni.engine.stages import Work
 from znni.engine.tiles import Job, Tile, read_input
-from znni.network.geometry import input_box
+from znni.network.geometry import input_box, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.primitives.reference import activation, exact
@@ -135,13 +135,21 @@ class Blocks:
             if self._mask and not self._mask.read(Box(error.voxel, error.voxel + 1)).any():
                 error.add_note("the mask is 0 there, but this voxel is seen by others")
             raise
-        if not is_constant(seen) or self._job.sees_zeros(box):
+        if not is_constant(seen) or self._sees_zeros(tile):
             start = tile.computed.start + self._job.first
             return InputBlock(tile, placed(seen, start) if self._network.is_exact else seen)
         with self._noting:
             self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
             given = self._of_constant(seen[:, 0, 0, 0])
         return _known(tile, given)
+
+    def _sees_zeros(self, tile: Tile) -> bool:
+        """Return whether an exact network sees zeros for a tile, around its input or within."""
+        job, network = self._job, self._network
+        if job.whole is None:
+            return False
+        box = job.seen(tile, reach(network, tile.computed.size))
+        return not box.within(Box(job.origin, job.origin + job.whole))
 
     def unmasked(self) -> Blocks:
         """Return the same blocks without the mask: all need output."""

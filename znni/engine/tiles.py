@@ -62,12 +62,6 @@ class Job:
         """
         return reach.shifted(tile.computed.start + self.first + self.origin)
 
-    def sees_zeros(self, box: Box) -> bool:
-        """Return whether an exact network sees zeros in a box, which lie around its input."""
-        return bool(self.whole) and not box.shifted(ZERO - self.origin).within(
-            Box(ZERO, self.whole or ZERO)
-        )
-
     def tiles(self, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
         """Cover the output, or a part of it, with patches, as ``tiles`` does."""
         return tiles(self.output, patch, part, self.first, self.alignment)

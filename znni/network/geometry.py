@@ -194,6 +194,23 @@ def input_box(network: Network, patch: Vec3) -> Box:
 
 
 @lru_cache(maxsize=1024)
+def reach(network: Network, patch: Vec3) -> Box:
+    """Return the voxels on which an exact network's block would depend in an endless volume.
+
+    The first output voxel of the block is 0. Where these voxels lie beyond the input, the block
+    sees zeros, in one layer or another.
+
+    Args:
+        network: an exact network for a volume.
+        patch: the output voxels of the block.
+    """
+    whole = network.whole or ZERO
+    patch = patch.minimum(whole - context(network))
+    larger = replace(network, whole=whole + network.alignment)  # in which no axis is uncut
+    return block_geometry(larger, patch).frames[INPUT].stored
+
+
+@lru_cache(maxsize=1024)
 def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
     """Return the samples of all values for a block of output.
 
