@@ -1,4 +1,4 @@
-"""Storages of blocks: every value is in memory, unspoilt, when a step of an exact network reads it."""
+"""Storages of blocks: each value is unspoilt in memory when a step of an exact network reads it."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_an_activation_is_paid_for(primitive: Primitive, activation: Activation)
     cost = primitive.cost(layer, shape)
     passes, flops = price_on_gpu(primitive, activation)
     if primitive.device.kind == "cpu":
-        by_vector = primitive.name.startswith("fft_tiled") or primitive.name == "direct_pooled"
+        by_vector = primitive.name.startswith(("fft_tiled", "direct_pooled", "winograd"))
         fused = activation in (FUSED_BY_VECTOR if by_vector else FUSED_BY_ROW)
         passes, flops = 0 if fused else 2, FLOPS[activation]
     assert cost.bytes_moved - without.bytes_moved == pytest.approx(passes * out.nbytes)

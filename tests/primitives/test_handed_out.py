@@ -20,7 +20,7 @@ from znni.plans.micro_batches import cost_of_pieces
 from znni.plans.nominal_time import ROUND_SECONDS, TASK_SECONDS, nominal_seconds, nominal_time
 from znni.plans.primitive import convolved
 from znni.primitives.catalogue import catalogue
-from znni.primitives.cpu.common.phases import PhaseKernel
+from znni.primitives.cpu.common import phases
 from znni.primitives.cpu.common.workers import Item, Workers
 from znni.primitives.cpu.fft_whole_image import fft_layer
 from znni.primitives.cpu.fft_whole_image.fft_layer import FftLayer
@@ -69,10 +69,11 @@ class Counter:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.handed = HandedOut()
         self._steps: list[None] = []  # of any thread
-        self._phases = 0  # described for the round that comes next
+        self._phases = 0  # that workers go through at once, in the present round
         for owner, name in STEPS:
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
-        monkeypatch.setattr(PhaseKernel, "phase", self._described(PhaseKernel.phase))
+        run = phases._runner()
+        monkeypatch.setattr(phases, "_runner", lambda: self._run(run))
         monkeypatch.setattr(Workers, "for_each", self._asked(Workers.for_each))
 
     def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,12 +83,12 @@ class Counter:
 
         return counted
 
-    def _described(self, phase: Callable[..., Any]) -> Callable[..., Any]:
-        def described(*arguments: Any, **named: Any) -> Any:
-            self._phases += 1
-            return phase(*arguments, **named)
+    def _run(self, run: Callable[..., None]) -> Callable[..., None]:
+        def through(first: int, count: int, *others: int) -> None:
+            self._phases = count
+            run(first, count, *others)
 
-        return described
+        return through
 
     def _asked(self, for_each: Callable[..., None]) -> Callable[..., None]:
         def asked(pool: Workers, task: Callable[[int, Item], None], items: Iterable[Item]) -> None:

@@ -19,6 +19,7 @@ from znni.plans.primitive import Catalogue, Primitive
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiled FFT": ("fft_tiled",),
     "FFT of whole images": ("fft_data_parallel", "fft_task_parallel", "fft_pruned"),
+    "Winograd": ("winograd",),
     "lowered to matrix products": ("lowered",),
     "direct": ("direct",),
     "cuDNN": ("cudnn",),

@@ -7,9 +7,10 @@ late, or never, does less work and delays nobody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,30 @@ class Phase:
     shares: int
 
 
+class PhaseSeries(NamedTuple):
+    """A phase many times, with other values of some arguments.
+
+    Attributes:
+        kernel: function that does one share.
+        arguments: the arguments of each time (time, argument).
+        shares: number of shares of each time.
+    """
+
+    kernel: Kernel
+    arguments: NDArray[np.int64]
+    shares: int
+
+    @property
+    def addresses(self) -> NDArray[np.int64]:
+        """The addresses of the arguments of each time."""
+        first, step = self.arguments.ctypes.data, self.arguments.strides[0]
+        return first + step * np.arange(len(self.arguments))
+
+    def phases(self) -> Iterator[Phase]:
+        """Yield the phase of each time."""
+        return (Phase(self.kernel, row, self.shares) for row in self.arguments)
+
+
 @dataclass(frozen=True)
 class PhaseKernel:
     """A compiled function that does one share of a phase.
@@ -69,6 +94,19 @@ class PhaseKernel:
             raise TypeError(f"arguments of the phase are {expected}; not {given}")
         values = [arguments[name] for name in self.arguments]
         return Phase(self.kernel, np.array(values, np.int64), shares)
+
+    def series(self, phase: Phase, **arguments: NDArray[np.int64]) -> PhaseSeries:
+        """Return a phase of this kernel many times.
+
+        Args:
+            phase: the phase, whose other arguments stay.
+            arguments: the values of each argument that changes, one for each time.
+        """
+        times = len(next(iter(arguments.values())))
+        table = np.tile(phase.arguments, (times, 1))
+        for name, values in arguments.items():
+            table[:, self.arguments.index(name)] = values
+        return PhaseSeries(phase.kernel, table, phase.shares)
 
 
 class PhaseEmitter(Emitter):

@@ -48,7 +48,7 @@ DRIVER_ARGUMENTS = {
 def forward_driver() -> PhaseKernel:
     """Return a phase that transforms tiles from an image to their spectra."""
     emit = PhaseEmitter("forward_tiles", **DRIVER_ARGUMENTS)
-    share, planes = _Share(emit), Planes(emit)
+    share, planes = Share(emit), Planes(emit)
     with share.tiles() as ([corner, *_], spectrum):
         with emit.loop(emit["inner_z"]) as z:
             plane, image = planes.at(z), emit.at(corner, emit.times(z, emit["array_z_stride"]))
@@ -69,7 +69,7 @@ def forward_driver() -> PhaseKernel:
 def inverse_driver() -> PhaseKernel:
     """Return a phase that transforms the spectra of tiles back into an image."""
     emit = PhaseEmitter("inverse_tiles", **DRIVER_ARGUMENTS)
-    share, planes = _Share(emit), Planes(emit)
+    share, planes = Share(emit), Planes(emit)
     with share.tiles() as ([corner, skip_z, *skip], spectrum):
         column_stride = emit.times(emit["tile_z"], emit["frequency_stride"])
         for run in planes.columns_along_z():
@@ -85,7 +85,7 @@ def inverse_driver() -> PhaseKernel:
     return emit.compile_phase()
 
 
-class _Share:
+class Share:
     """The common part of the two directions: one share, some tiles of 16 maps.
 
     Attributes:

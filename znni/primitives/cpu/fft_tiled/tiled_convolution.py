@@ -48,7 +48,7 @@ class _Direction:
 
 
 @dataclass(frozen=True)
-class _Image:
+class Image:
     """An array and the places of its tiles.
 
     Attributes:
@@ -129,11 +129,11 @@ class TiledConvolution:
         transform_kernels(self._weight, tile, spectra, numbers, self._workers)
         return spectra
 
-    def _image(self, array: Float32) -> _Image:
-        return _Image(array, tile_table(self._places, array))
+    def _image(self, array: Float32) -> Image:
+        return Image(array, tile_table(self._places, array))
 
     def _transform(
-        self, direction: _Direction, image: _Image, tiles: range, spectra: Float32
+        self, direction: _Direction, image: Image, tiles: range, spectra: Float32
     ) -> Phase:
         """Return the phase that transforms a batch of tiles from an image, or back into one."""
         batches, tile = self._batches, self._batches.tile

@@ -1,0 +1,96 @@
+"""Winograd's convolution: exact transforms, and layers whose workers share batches or not."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from layers import assert_accurate, random_case
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.detect import detect_host
+from znni.network.layers import Conv
+from znni.primitives.common.codelets import Codelet
+from znni.primitives.cpu.winograd.minimal_filtering import MOST_TAPS, minimal_filtering
+from znni.primitives.cpu.winograd.primitive import Winograd
+from znni.primitives.cpu.winograd.strips import Strips
+
+HOST = detect_host(threads=2).host
+
+
+class Exactly:
+    """Arithmetic on fractions. The factors of the transforms are floats without rounding."""
+
+    constant = staticmethod(Fraction)
+
+    def add(self, left: Fraction, right: Fraction) -> Fraction:
+        """Return the sum."""
+        return left + right
+
+    def subtract(self, left: Fraction, right: Fraction) -> Fraction:
+        """Return the difference."""
+        return left - right
+
+    def scale(self, value: Fraction, factor: float) -> Fraction:
+        """Return the product with a number."""
+        return value * Fraction(factor)
+
+    def negate(self, value: Fraction) -> Fraction:
+        """Return the negative."""
+        return -value
+
+
+def evaluated(codelet: Codelet, values: list[Fraction]) -> list[Fraction]:
+    """Return a codelet's outputs."""
+    found: dict[int, Fraction] = {}
+    codelet.evaluate(Exactly(), values.__getitem__, found.__setitem__)
+    return [found[i] for i in range(len(found))]
+
+
+@pytest.mark.parametrize("taps", range(1, MOST_TAPS + 1))
+@given(data=st.data())
+def test_products_at_points_are_the_correlation(taps: int, data: st.DataObject) -> None:
+    axis = minimal_filtering(taps)
+    numbers = st.integers(-99, 99)
+    samples = data.draw(st.lists(numbers, min_size=axis.length, max_size=axis.length))
+    kernel = data.draw(st.lists(numbers, min_size=taps, max_size=taps))
+    seen = evaluated(axis.samples, [Fraction(each) for each in samples])
+    # The matrix has thirds, which floats round.
+    rows = [
+        [Fraction(each).limit_denominator(10**6) for each in row] for row in axis.kernel_matrix()
+    ]
+    factors = [sum(a * b for a, b in zip(row, kernel, strict=True)) for row in rows]
+    found = evaluated(axis.results, [a * b for a, b in zip(seen, factors, strict=True)])
+    expected = np.correlate(samples, kernel, "valid")
+    assert found[: axis.outputs] == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "own"),
+    [
+        (Conv("wide", 768, 16, Vec3(3, 3, 3), "identity"), Shape5(1, 768, 10, 10, 10), False),
+        (Conv("flat", 20, 40, Vec3(1, 3, 3), "elu"), Shape5(1, 20, 9, 58, 70), True),
+        (Conv("large", 16, 16, Vec3(3, 3, 3), "relu"), Shape5(2, 16, 30, 30, 31), True),
+        (Conv("even", 3, 5, Vec3(2, 4, 5), "identity"), Shape5(3, 3, 8, 9, 20), False),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_layers_are_accurate_whether_workers_share_batches_or_not(
+    layer: Conv, shape: Shape5, own: bool
+) -> None:
+    primitive = Winograd(HOST)
+    out = primitive.out_shape(layer, shape)
+    assert out is not None
+    assert Strips(layer, shape, out).own == own
+    case = random_case(layer, shape)
+    run = primitive.build(layer, shape, case.weights)
+    assert_accurate(primitive, case, run(case.x))
+
+
+def test_kernels_that_are_points_or_large_are_declined() -> None:
+    shape = Shape5(1, 4, 20, 20, 20)
+    for kernel in (Vec3(1, 1, 1), Vec3(3, 3, 1), Vec3(6, 3, 3)):
+        assert Winograd(HOST).out_shape(Conv("conv", 4, 4, kernel, "identity"), shape) is None

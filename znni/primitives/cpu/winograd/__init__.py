@@ -1,0 +1,1 @@
+"""Convolution of small kernels with few multiplications (Winograd, Toom and Cook)."""

@@ -1,0 +1,185 @@
+"""One layer's convolution at points, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.shapes import Vec3
+from znni.machine.arena import new_output, workspace
+from znni.machine.arrays import empty_aligned
+from znni.network.weights import ConvWeights, Float32
+from znni.primitives.cpu.common.activation import activate_further, addresses, vector_finish
+from znni.primitives.cpu.common.image_rows import image_arguments
+from znni.primitives.cpu.common.phases import PhaseKernel, PhaseSeries, run_phases
+from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.fft_tiled.overlap_save import tile_table
+from znni.primitives.cpu.fft_tiled.tiled_convolution import Image
+from znni.primitives.cpu.winograd.passes import (
+    batch_pass,
+    products_pass,
+    results_pass,
+    samples_pass,
+)
+from znni.primitives.cpu.winograd.strips import BATCHES_AT_ONCE, Strips
+
+Indices: TypeAlias = NDArray[np.int64]
+
+# Shares of a pass per worker: enough for all workers to end together.
+SHARES_PER_WORKER = 8
+
+
+class WinogradConvolution:
+    """A layer ready to run: samples to points, products, and products to outputs, by batch.
+
+    Args:
+        strips: strips of the layer.
+        weights: weights of the layer.
+        threads: number of workers.
+    """
+
+    def __init__(self, strips: Strips, weights: ConvWeights, threads: int) -> None:
+        self._strips = strips
+        self._workers = workers(threads)
+        own = strips.own
+        self._samples = samples_pass(strips.filterings, strips.across, own)
+        self._products = products_pass(strips.out_groups, own)
+        self._results = results_pass(strips.filterings, strips.across, own)
+        self._places = strips.tiling.places()
+        self._finish = vector_finish(strips.layer, weights)
+        self._kernels = self._transformed(weights.weight)
+
+    def __call__(self, x: Float32) -> Float32:
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        strips = self._strips
+        y = new_output(strips.out)
+        scratch = workspace((self._workers.threads, strips.scratch_floats), np.float32)
+        places = [part.ctypes.data for part in scratch]
+        images = self._image(x), self._image(y)
+        if strips.own:
+            passes = self._passes(*images, strips.own_samples, strips.own_products)
+            self._run_own(passes, places)
+        else:
+            samples = workspace((strips.point_floats(strips.in_groups),), np.float32)
+            products = workspace((strips.point_floats(strips.out_groups),), np.float32)
+            passes = self._passes(*images, samples.ctypes.data, products.ctypes.data)
+            for batch in zip(*(each.phases() for each in passes), strict=True):
+                run_phases(batch, places, self._workers)
+        activate_further(y, strips.layer, self._workers)
+        return y
+
+    def _image(self, array: Float32) -> Image:
+        return Image(array, tile_table(self._places, array))
+
+    def _run_own(self, passes: Sequence[PhaseSeries], scratch: Sequence[int]) -> None:
+        """Run batches of which each worker does its own."""
+        strips = self._strips
+        table = np.stack([each.addresses for each in passes], axis=1)
+        at_once = BATCHES_AT_ONCE * self._workers.threads
+        for first in range(0, len(table), at_once):
+            part = table[first : first + at_once]
+            phase = batch_pass().phase(
+                len(part),
+                samples=self._samples.kernel.address,
+                products=self._products.kernel.address,
+                results=self._results.kernel.address,
+                in_groups=strips.in_groups,
+                out_groups=strips.out_groups,
+                batches=part.ctypes.data,
+            )
+            run_phases([phase], scratch, self._workers)
+
+    def _passes(self, x: Image, y: Image, samples: int, products: int) -> list[PhaseSeries]:
+        """Return each of the three passes for all batches.
+
+        Args:
+            x: the input.
+            y: the output.
+            samples: address of the samples at points, or their place in a worker's scratch.
+            products: address of the products at points, or their place in a worker's scratch.
+        """
+        strips, most = self._strips, self._strips.batch
+        starts = np.arange(0, strips.tiling.count, most)
+        counts = (strips.tiling.count - starts).clip(max=most)
+        share = -(-strips.points // self._shares)
+        multiply = self._products.phase(
+            -(-strips.points // share),
+            samples=samples,
+            samples_stride=strips.point_stride(strips.in_groups),
+            samples_row=strips.in_groups * LANES,
+            products=products,
+            products_stride=strips.point_stride(strips.out_groups),
+            kernels=self._kernels.ctypes.data,
+            rows=0,
+            in_features=strips.layer.in_features,
+            points=strips.points,
+            points_per_share=share,
+        )
+        read, written = strips.tiling.read, strips.tiling.written
+        return [
+            self._image_passes(self._samples, x, samples, read, starts, counts),
+            self._products.series(multiply, rows=counts * strips.across),
+            self._image_passes(self._results, y, products, written, starts, counts),
+        ]
+
+    @property
+    def _shares(self) -> int:
+        return 1 if self._strips.own else self._workers.threads * SHARES_PER_WORKER
+
+    def _image_passes(
+        self,
+        kernel: PhaseKernel,
+        image: Image,
+        values: int,
+        inner: Vec3,
+        starts: Indices,
+        counts: Indices,
+    ) -> PhaseSeries:
+        """Return the pass that transforms strips of an image, or back into one."""
+        strips = self._strips
+        maps = image.array.shape[1]
+        groups = -(-maps // LANES)
+        share = max(1, strips.batch * groups // max(groups, self._shares))
+        row_stride = groups * LANES
+        phase = kernel.phase(
+            -(-strips.batch // share) * groups,
+            **image_arguments("array", image.array),
+            maps=maps,
+            table=0,
+            tiles=0,
+            tiles_per_share=share,
+            inner_z=inner.z,
+            inner_y=inner.y,
+            inner_x=inner.x,
+            spectra=values,
+            number=LANES,
+            tile_stride=strips.across * row_stride,
+            row_stride=row_stride,
+            point_stride=strips.point_stride(groups),
+            **addresses(self._finish),
+        )
+        tables = image.table.ctypes.data + starts * image.table.strides[0]
+        return kernel.series(phase, table=tables, tiles=counts)
+
+    def _transformed(self, weight: Float32) -> Float32:
+        """Return the kernels at all points, in the shape ``Strips.kernel_shape``."""
+        strips = self._strips
+        z, y, x = (axis.kernel_matrix() for axis in strips.filterings)
+        matrix = np.kron(np.kron(z, y), x).astype(np.float32)
+        kernels = empty_aligned(strips.kernel_shape, np.float32)
+        in_features = weight.shape[1]
+
+        def task(_worker: int, group: int) -> None:
+            first = group * LANES
+            part = weight[first : first + LANES]
+            padded = np.zeros((matrix.shape[1], in_features, LANES), np.float32)
+            padded[:, :, : len(part)] = part.reshape(*part.shape[:2], -1).transpose(2, 1, 0)
+            made = matrix @ padded.reshape(len(padded), -1)
+            kernels[:, group] = made.reshape(-1, in_features, LANES)
+
+        self._workers.for_each(task, range(strips.out_groups))
+        return kernels

@@ -1,0 +1,366 @@
+"""The three passes over a batch of strips: samples to points, products, and products to outputs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from znni.primitives.common.codelets import Codelet
+from znni.primitives.cpu.common.image_rows import (
+    image_parameters,
+    line_positions,
+    load_transposed,
+    prefetch_rows,
+    store_span,
+    store_transposed,
+    zero,
+)
+from znni.primitives.cpu.common.machine_code import has_wide_registers
+from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
+from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.fft_tiled.tile_drivers import Share
+from znni.primitives.cpu.winograd.minimal_filtering import MinimalFiltering
+from znni.primitives.cpu.winograd.strips import PASSES
+
+FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
+
+Filterings = tuple[MinimalFiltering, MinimalFiltering, MinimalFiltering]
+
+# Arguments of the passes from and to images. ``number`` is the floats of a group.
+IMAGE_ARGUMENTS = {
+    **image_parameters("array"),
+    "maps": INDEX,
+    "table": INDICES,
+    "tiles": INDEX,
+    "tiles_per_share": INDEX,
+    "inner_z": INDEX,
+    "inner_y": INDEX,
+    "inner_x": INDEX,
+    "spectra": FLOATS,
+    "number": INDEX,
+    "tile_stride": INDEX,
+    "row_stride": INDEX,
+    "point_stride": INDEX,
+    "bias": FLOATS,
+    "slope": FLOATS,
+    "floor": FLOATS,
+}
+
+# Rows of a block of products for each number of groups of 16 output maps.
+BLOCKS = {1: 24, 2: 12} if has_wide_registers() else {1: 5, 2: 2}
+
+
+class _ImageEmitter(PhaseEmitter):
+    """An emitter of a pass from or to an image.
+
+    If the worker has its own values at points, ``spectra`` is their place in its scratch.
+    """
+
+    def __init__(self, name: str, own: bool) -> None:
+        arguments = IMAGE_ARGUMENTS | {"spectra": INDEX if own else FLOATS}
+        super().__init__(name + "_own" * own, **arguments)
+        self._own = own
+
+    def __getitem__(self, name: str) -> Value:
+        """Return the argument of that name."""
+        given = super().__getitem__(name)
+        if name == "spectra" and self._own:
+            return self.at(super().__getitem__("scratch"), given)
+        return given
+
+
+@cache
+def batch_pass() -> PhaseKernel:
+    """Return a phase that does all three passes for a batch; a share is a batch.
+
+    Its argument ``batches`` has three columns for each batch: the addresses of the arguments of the
+    three passes.
+    """
+    emit = PhaseEmitter(
+        "winograd_batch",
+        samples=INDEX,
+        products=INDEX,
+        results=INDEX,
+        in_groups=INDEX,
+        out_groups=INDEX,
+        batches=INDICES,
+    )
+    row = emit.times(emit["share"], PASSES)
+    arguments = [
+        emit.given(emit.index_at(emit["batches"], emit.plus(row, i)), INDICES)
+        for i in range(PASSES)
+    ]
+    with emit.loop(emit["in_groups"]) as group:
+        emit.call(emit["samples"], [arguments[0], group, emit["scratch"]])
+    emit.call(emit["products"], [arguments[1], emit.index(0), emit["scratch"]])
+    with emit.loop(emit["out_groups"]) as group:
+        emit.call(emit["results"], [arguments[2], group, emit["scratch"]])
+    return emit.compile_phase()
+
+
+class _Strip:
+    """The scratch of a strip, (z, y, tile, x, lane), and its values at points."""
+
+    def __init__(self, emit: Emitter, filterings: Filterings, across: int) -> None:
+        self.emit = emit
+        self.z, self.y, self.x = filterings
+        self.across = across
+        self.row_floats = across * self.x.length * LANES
+        self.plane_floats = self.y.length * self.row_floats
+
+    def plane(self, z: Value) -> Value:
+        """Return the address of a plane."""
+        return self.emit.at(self.emit["scratch"], self.emit.times(z, self.plane_floats))
+
+    @property
+    def staging(self) -> Value:
+        """The address of the scratch after the planes."""
+        return self.plane(self.emit.index(self.z.length))
+
+    def transform_y(self, plane: Value, codelet: Codelet) -> None:
+        """Transform all columns of a plane in place."""
+        emit = self.emit
+        if self.y.taps == 1:
+            return
+        with emit.loop(self.row_floats, step=LANES) as at:
+            column = emit.at(plane, at)
+            places = [emit.at(column, i * self.row_floats) for i in range(self.y.length)]
+            codelet.evaluate(
+                emit,
+                read=lambda i: emit.load(places[i]),
+                write=lambda i, value: emit.store(value, places[i]),
+            )
+
+    def transform_z(self, spectrum: Value, codelet: Codelet, *, into: bool) -> None:
+        """Transform all columns along z, from the scratch into the values at points or back."""
+        emit = self.emit
+        with (
+            emit.loop(self.y.length) as y,
+            emit.loop(self.across) as tile,
+            emit.loop(self.x.length) as x,
+        ):
+            column = emit.times(emit.plus(emit.times(tile, self.x.length), x), LANES)
+            column = emit.plus(column, emit.times(y, self.row_floats))
+            point = emit.plus(emit.times(y, self.x.length), x)
+            values = emit.at(spectrum, emit.times(tile, emit["row_stride"]))
+            values = emit.at(values, emit.times(point, emit["point_stride"]))
+            step = emit.times(emit["point_stride"], self.y.length * self.x.length)
+            ours = [
+                emit.at(emit.at(emit["scratch"], i * self.plane_floats), column)
+                for i in range(self.z.length)
+            ]
+            points = [emit.at(values, emit.times(step, i)) for i in range(self.z.length)]
+            source, target = (ours, points) if into else (points, ours)
+            codelet.evaluate(
+                emit,
+                read=lambda i: emit.load(source[i]),
+                write=lambda i, value: emit.store(value, target[i]),
+            )
+
+
+@cache
+def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
+    """Return a phase that transforms strips of an image to values at points.
+
+    Zeros replace missing planes, rows, voxels and maps.
+
+    Args:
+        filterings: the algorithms along z, y and x.
+        across: tiles of a strip.
+        own: True if the worker has its own values, in its scratch.
+    """
+    emit = _ImageEmitter(f"winograd_samples_{_name(filterings)}_{across}", own)
+    strip, share = _Strip(emit, filterings, across), Share(emit)
+    z_axis, y_axis, x_axis = filterings
+    width = across * x_axis.outputs
+    length = width + x_axis.taps - 1
+    map_stride, y_stride, maps = share.image
+    staging = strip.staging
+    missing_x, missing_maps = emit.minus(emit["inner_x"], length), emit.minus(maps, LANES)
+    staged = emit.smaller(missing_x, missing_maps), "<", emit.index(0)
+    stride = emit.chosen(*staged, emit.index(length), map_stride)
+    with emit.when(*staged):
+        zero(emit, staging, emit.index(LANES * length))
+    with share.tiles() as ([corner, *_], spectrum):
+        with emit.loop(emit["inner_z"]) as z:
+            plane = strip.plane(z)
+            image = emit.at(corner, emit.times(z, emit["array_z_stride"]))
+            with emit.loop(emit["inner_y"]) as y:
+                row = emit.at(image, emit.times(y, y_stride))
+                with emit.when(*staged), emit.loop(maps) as lane:
+                    source = emit.at(row, emit.times(lane, map_stride))
+                    target = emit.at(staging, emit.times(lane, length))
+                    with emit.loop(emit["inner_x"]) as x:
+                        emit.copy_float(emit.at(source, x), emit.at(target, x))
+                # The next strip usually lies beside this one, and needs one more cache line.
+                prefetch_rows(
+                    emit, emit.at(row, width), map_stride, maps, [length - 1], written=False
+                )
+                voxels = load_transposed(emit, emit.chosen(*staged, staging, row), stride, length)
+                target = emit.at(plane, emit.times(y, strip.row_floats))
+                for tile in range(across):
+                    first, place = tile * x_axis.outputs, tile * x_axis.length
+                    x_axis.samples.evaluate(
+                        emit,
+                        read=lambda i: voxels[first + i],  # noqa: B023 - evaluated at once
+                        write=lambda i, value: emit.store(
+                            value,
+                            emit.at(target, (place + i) * LANES),  # noqa: B023
+                        ),
+                    )
+            missing = emit.minus(emit.index(y_axis.length), emit["inner_y"])
+            rest = emit.at(plane, emit.times(emit["inner_y"], strip.row_floats))
+            zero(emit, rest, emit.times(missing, strip.row_floats))
+            strip.transform_y(plane, y_axis.samples)
+        with emit.loop(z_axis.length, emit["inner_z"]) as z:
+            zero(emit, strip.plane(z), emit.index(strip.plane_floats))
+        strip.transform_z(spectrum, z_axis.samples, into=True)
+    return emit.compile_phase()
+
+
+@cache
+def results_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
+    """Return a phase that transforms products back into strips, with bias and activation.
+
+    Arguments are those of ``samples_pass``.
+    """
+    emit = _ImageEmitter(f"winograd_results_{_name(filterings)}_{across}", own)
+    strip, share = _Strip(emit, filterings, across), Share(emit)
+    z_axis, y_axis, x_axis = filterings
+    width = across * x_axis.outputs
+    map_stride, y_stride, maps = share.image
+    finish = [emit.load(place) for place in (*share.finish, emit["floor"])]
+    staging = strip.staging
+    staged = maps, "<", emit.index(LANES)
+    stride = emit.chosen(*staged, emit.index(width), map_stride)
+    with share.tiles() as ([corner, skip_z, skip_y, skip_x], spectrum):
+        # Lines are fetched before they are partly written. The transform along z takes as long.
+        with emit.loop(emit["inner_z"], skip_z) as z, emit.loop(emit["inner_y"], skip_y) as y:
+            row = emit.at(corner, emit.times(z, emit["array_z_stride"]))
+            row = emit.at(row, emit.times(y, y_stride))
+            prefetch_rows(emit, row, map_stride, maps, line_positions(width), written=True)
+        strip.transform_z(spectrum, z_axis.results, into=False)
+        span = skip_x, emit["inner_x"]
+        with emit.loop(emit["inner_z"], skip_z) as z:
+            plane = strip.plane(z)
+            image = emit.at(corner, emit.times(z, emit["array_z_stride"]))
+            strip.transform_y(plane, y_axis.results)
+            with emit.loop(emit["inner_y"], skip_y) as y:
+                row = emit.at(image, emit.times(y, y_stride))
+                source = emit.at(plane, emit.times(y, strip.row_floats))
+                voxels: dict[int, Value] = {}
+                for tile in range(across):
+                    first, place = tile * x_axis.outputs, tile * x_axis.length
+
+                    def keep(
+                        i: int,
+                        value: Value,
+                        first: int = first,
+                        voxels: dict[int, Value] = voxels,
+                    ) -> None:
+                        voxels[first + i] = emit.finished(value, *finish)
+
+                    x_axis.results.evaluate(
+                        emit,
+                        read=lambda i: emit.load(
+                            emit.at(source, (place + i) * LANES)  # noqa: B023
+                        ),
+                        write=keep,
+                    )
+                store_transposed(emit, voxels, emit.chosen(*staged, staging, row), stride, span)
+                with emit.when(*staged), emit.loop(maps) as lane:
+                    source = emit.at(staging, emit.times(lane, width))
+                    target = emit.at(row, emit.times(lane, map_stride))
+                    for x in range(0, width, LANES):
+                        store_span(emit, emit.load(emit.at(source, x)), target, x, span)
+    return emit.compile_phase()
+
+
+@cache
+def products_pass(groups: int, own: bool) -> PhaseKernel:
+    """Return a phase that multiplies samples and kernels at points; a share is some points.
+
+    Args:
+        groups: number of groups of 16 output maps.
+        own: True if the worker has its own values, in its scratch.
+    """
+    kind = INDEX if own else FLOATS
+    emit = PhaseEmitter(
+        f"winograd_products_{groups}" + "_own" * own,
+        samples=kind,
+        samples_stride=INDEX,
+        samples_row=INDEX,
+        products=kind,
+        products_stride=INDEX,
+        kernels=FLOATS,
+        rows=INDEX,
+        in_features=INDEX,
+        points=INDEX,
+        points_per_share=INDEX,
+    )
+    rows, in_features = emit["rows"], emit["in_features"]
+    group_floats = emit.times(in_features, LANES)
+    most = max(BLOCKS)
+    all_samples, all_products = (
+        emit.at(emit["scratch"], emit[name]) if own else emit[name]
+        for name in ("samples", "products")
+    )
+    with emit.part(emit["share"], emit["points_per_share"], emit["points"]) as point:
+        samples = emit.at(all_samples, emit.times(point, emit["samples_stride"]))
+        products = emit.at(all_products, emit.times(point, emit["products_stride"]))
+        kernels = emit.at(emit["kernels"], emit.times(point, emit.times(group_floats, groups)))
+        for group in range(0, groups, most):
+            width = min(most, groups - group)
+            height = BLOCKS[width]
+            panels = [emit.at(kernels, emit.times(group_floats, group + i)) for i in range(width)]
+            target = emit.at(products, group * LANES)
+
+            def block(
+                start: Value,
+                height: int,
+                panels: list[Value] = panels,
+                samples: Value = samples,
+                target: Value = target,
+            ) -> None:
+                _block(emit, samples, panels, target, start, height, groups * LANES)
+
+            with emit.when(rows, ">=", height), emit.loop(rows, step=height) as row:
+                # The last block is shifted back, so that its first rows are computed twice.
+                block(emit.smaller(row, emit.minus(rows, height)), height)
+            with emit.when(rows, "<", height), emit.loop(rows) as row:
+                block(row, 1)
+    return emit.compile_phase()
+
+
+def _block(
+    emit: Emitter,
+    samples: Value,
+    panels: list[Value],
+    target: Value,
+    start: Value,
+    height: int,
+    target_row: int,
+) -> None:
+    """Compute the products of a few rows with the kernels of some groups."""
+    rows = [
+        emit.at(samples, emit.times(emit.plus(start, row), emit["samples_row"]))
+        for row in range(height)
+    ]
+    sums = {
+        (row, i): emit.variable(emit.constant(0.0))
+        for row in range(height)
+        for i in range(len(panels))
+    }
+    with emit.loop(emit["in_features"]) as c:
+        kernels = [emit.load(emit.at(panel, emit.times(c, LANES))) for panel in panels]
+        for row, place in enumerate(rows):
+            value = emit.broadcast(emit.at(place, c))
+            for i, kernel in enumerate(kernels):
+                total = sums[row, i]
+                total.set(emit.multiply_add(value, kernel, total.get()))
+    for (row, i), total in sums.items():
+        place = emit.at(target, emit.times(emit.plus(start, row), target_row))
+        emit.store(total.get(), emit.at(place, i * LANES))
+
+
+def _name(filterings: Filterings) -> str:
+    return "_".join(f"{axis.taps}to{axis.outputs}" for axis in filterings)
