@@ -29,15 +29,14 @@ from znni.primitives.catalogue import catalogue
 from znni.primitives.cpu.common.activation import (
     FEWEST_VALUES,
     FLOPS,
-    FUSED_BY_ROW,
-    FUSED_BY_VECTOR,
+    FUSED,
     activate_further,
 )
 from znni.primitives.cpu.common.workers import TASKS_PER_WORKER, workers
 from znni.primitives.gpu.common.activation import SOFTMAX_FLOPS, SOFTMAX_PASSES
 
 SHAPE = Shape5(3, 5, 4, 7, 6)
-FURTHER: list[Activation] = [a for a in get_args(Activation) if a not in FUSED_BY_VECTOR]
+FURTHER: list[Activation] = [a for a in get_args(Activation) if a not in FUSED]
 
 
 def layer_with(activation: Activation) -> Conv:
@@ -76,7 +75,7 @@ def test_passes_over_many_shares_are_the_reference(activation: Activation) -> No
     np.testing.assert_allclose(y, expected, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("activation", sorted(FUSED_BY_VECTOR))
+@pytest.mark.parametrize("activation", sorted(FUSED))
 def test_what_is_done_already_is_not_done_again(activation: Activation) -> None:
     y = random_input(SHAPE)
     before, pool = y.copy(), CountingWorkers(2)
@@ -129,9 +128,7 @@ def test_an_activation_is_paid_for(primitive: Primitive, activation: Activation)
     cost = primitive.cost(layer, shape)
     passes, flops = price_on_gpu(primitive, activation)
     if primitive.device.kind == "cpu":
-        by_vector = primitive.name.startswith(("fft_tiled", "direct_pooled", "winograd"))
-        fused = activation in (FUSED_BY_VECTOR if by_vector else FUSED_BY_ROW)
-        passes, flops = 0 if fused else 2, FLOPS[activation]
+        passes, flops = 0 if activation in FUSED else 2, FLOPS[activation]
     assert cost.bytes_moved - without.bytes_moved == pytest.approx(passes * out.nbytes)
     assert cost.flops - without.flops == pytest.approx(out.elements * flops)
     assert cost.memory == without.memory

@@ -13,7 +13,6 @@ from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.activation import (
-    FUSED_BY_ROW,
     row_finish,
     softmax_over_maps,
     with_activation,
@@ -47,7 +46,7 @@ class AffineMaps:
             efficiency=rows.EFFICIENCY,
             handed=rows.handed_out(out, threads),
         )
-        return with_activation(cost, affine.activation, out, FUSED_BY_ROW, threads)
+        return with_activation(cost, affine.activation, out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Return the run, with checked factors and shifts."""

@@ -35,9 +35,9 @@ CODES: dict[Activation, int] = {
 }
 
 # Activations that kernels apply as they store. Kernels on rows of a map call ``activate``. Kernels
-# on vectors of 16 maps take a ``VectorFinish``. Other activations are a pass over the whole output.
-FUSED_BY_ROW: Set[Activation] = CODES.keys() - {"softmax"}
-FUSED_BY_VECTOR: Set[Activation] = {"identity", "relu", "leaky_relu", "prelu"}
+# on vectors of 16 maps take a ``VectorFinish`` and call ``vector_activation.finished``. Softmax is
+# a pass over the whole output.
+FUSED: Set[Activation] = CODES.keys() - {"softmax"}
 
 # Operations for a value, one float at a time, and the share of the nominal rate that they sustain.
 # Two operations stand for half a nanosecond of a core, in vectors. Bounds and slopes add no cost.
@@ -57,24 +57,50 @@ EFFICIENCY = 0.02
 # The tanh of larger values is 1 in float32.
 MOST_TANH = np.float32(10)
 
+# Coefficients of polynomials in u^2, from the highest power on. Their quotient, times u, is erf(u).
+# They are those of Eigen and XLA. The error is below 1e-7.
+ERF_NUMERATOR = tuple(
+    map(
+        np.float32,
+        (
+            -2.72614225801306e-10,
+            2.77068142495902e-08,
+            -2.10102402082508e-06,
+            -5.69250639462346e-05,
+            -7.34990630326855e-04,
+            -2.95459980854025e-03,
+            -1.60960333262415e-02,
+        ),
+    )
+)
+ERF_DENOMINATOR = tuple(
+    map(
+        np.float32,
+        (
+            -1.45660718464996e-05,
+            -2.13374055278905e-04,
+            -1.68282697438203e-03,
+            -7.37332916720468e-03,
+            -1.42647390514189e-02,
+        ),
+    )
+)
+
 # Fewest values in a worker's task: enough to hide the cost of handing it out.
 FEWEST_VALUES = 16 * 1024
 
 
-def with_activation(
-    cost: Cost, activation: Activation, out: Shape5, fused: Set[Activation], threads: int
-) -> Cost:
+def with_activation(cost: Cost, activation: Activation, out: Shape5, threads: int) -> Cost:
     """Return the cost of a convolution with its activation.
 
     Args:
         cost: cost without the activation.
         activation: kind of activation.
         out: shape of the output.
-        fused: activations that need no extra pass that reads and writes the output.
-        threads: number of threads that share such a pass.
+        threads: number of threads that share a pass over the output.
     """
     flops = out.elements * FLOPS[activation]
-    if activation in fused:
+    if activation in FUSED:
         return cost.plus(flops, EFFICIENCY, bytes_moved=0)
     items = out.elements // out.f if activation == "softmax" else out.elements
     tasks = share_count(threads, items, out.elements // FEWEST_VALUES)
@@ -178,26 +204,16 @@ def activate(row: Float32, bias: np.float32, slope: np.float32, code: int) -> No
 
 @njit(nogil=True, cache=True, inline="always")
 def _normal_share(value):  # type: ignore[no-untyped-def]
-    """Return (1 + erf(value / sqrt(2))) / 2, the share of a normal distribution below a value.
-
-    The quotient of polynomials for erf is that of Eigen and XLA. Its error is below 1e-7.
-    """
+    """Return (1 + erf(value / sqrt(2))) / 2, the share of a normal distribution below a value."""
     u = value * np.float32(0.70710678)
     u = u if u < 4 else np.float32(4)
     u = u if u > -4 else np.float32(-4)
     s = u * u
-    p = np.float32(-2.72614225801306e-10)
-    p = p * s + np.float32(2.77068142495902e-08)
-    p = p * s + np.float32(-2.10102402082508e-06)
-    p = p * s + np.float32(-5.69250639462346e-05)
-    p = p * s + np.float32(-7.34990630326855e-04)
-    p = p * s + np.float32(-2.95459980854025e-03)
-    p = p * s + np.float32(-1.60960333262415e-02)
-    q = np.float32(-1.45660718464996e-05)
-    q = q * s + np.float32(-2.13374055278905e-04)
-    q = q * s + np.float32(-1.68282697438203e-03)
-    q = q * s + np.float32(-7.37332916720468e-03)
-    q = q * s + np.float32(-1.42647390514189e-02)
+    p, q = ERF_NUMERATOR[0], ERF_DENOMINATOR[0]
+    for i in range(1, len(ERF_NUMERATOR)):
+        p = p * s + ERF_NUMERATOR[i]
+    for i in range(1, len(ERF_DENOMINATOR)):
+        q = q * s + ERF_DENOMINATOR[i]
     return np.float32(0.5) + np.float32(0.5) * (u * p / q)
 
 
@@ -259,7 +275,7 @@ def softmax_over_maps(y: Float32, workers: Workers) -> None:
 
 
 def activate_further(y: Float32, layer: Conv, workers: Workers) -> None:
-    """Apply the part of a layer's activation that a ``VectorFinish`` leaves out.
+    """Apply the part of a layer's activation that needs all maps: softmax.
 
     Args:
         y: values (n, f, z, y, x), changed in place.
@@ -268,11 +284,3 @@ def activate_further(y: Float32, layer: Conv, workers: Workers) -> None:
     """
     if layer.activation == "softmax":
         softmax_over_maps(y, workers)
-    elif layer.activation not in FUSED_BY_VECTOR:
-        (rows,) = longest_rows(y)
-        view, finish = output_view(rows), row_finish(layer, y.shape[1])
-
-        def task(_worker: int, part: slice) -> None:
-            activate_rows(*view, rows.shape, part.start, part.stop, *finish)
-
-        workers.for_each(task, workers.shares(y.size, y.size // FEWEST_VALUES))

@@ -21,6 +21,21 @@ LOG2_E = np.float32(1.44269504)
 LN_2_HIGH, LN_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 MAGIC = np.float32(1.5 * 2**23)  # adding and subtracting it rounds to an integer
 
+# Coefficients of (e to the r, less 1 and r) / r^2, from the highest power on.
+POLYNOMIAL = tuple(
+    map(
+        np.float32,
+        (
+            1.9875691500e-4,
+            1.3981999507e-3,
+            8.3334519073e-3,
+            4.1665795894e-2,
+            1.6666665459e-1,
+            5.0000001201e-1,
+        ),
+    )
+)
+
 
 @intrinsic
 def _power_of_two(_context: Any, _exponent: Any) -> Any:
@@ -40,12 +55,9 @@ def _parts(value):  # type: ignore[no-untyped-def]
     value = MOST if value > MOST else value
     multiple = (value * LOG2_E + MAGIC) - MAGIC
     rest = value - multiple * LN_2_HIGH - multiple * LN_2_LOW
-    p = np.float32(1.9875691500e-4)
-    p = p * rest + np.float32(1.3981999507e-3)
-    p = p * rest + np.float32(8.3334519073e-3)
-    p = p * rest + np.float32(4.1665795894e-2)
-    p = p * rest + np.float32(1.6666665459e-1)
-    p = p * rest + np.float32(5.0000001201e-1)
+    p = POLYNOMIAL[0]
+    for i in range(1, len(POLYNOMIAL)):
+        p = p * rest + POLYNOMIAL[i]
     return _power_of_two(np.int32(multiple)), p * rest * rest + rest  # type: ignore[call-arg]
 
 

@@ -110,6 +110,27 @@ class VectorCode:
         below = self._build.fcmp_ordered("<", value, floor)
         return self._build.select(below, floor, value)
 
+    def at_most(self, value: Value, ceiling: Value) -> Value:
+        """Return the smaller of the two, lane by lane; NaN where the value is NaN."""
+        above = self._build.fcmp_ordered(">", value, ceiling)
+        return self._build.select(above, ceiling, value)
+
+    def where_positive(self, value: Value, yes: Value, no: Value) -> Value:
+        """Return ``yes`` where a value is positive, and ``no`` elsewhere."""
+        above = self._build.fcmp_ordered(">", value, self.constant(0.0))
+        return self._build.select(above, yes, no)
+
+    def divide(self, left: Value, right: Value) -> Value:
+        """Return the quotient, lane by lane."""
+        return self._build.fdiv(left, right, flags=_FLAGS)
+
+    def power_of_two(self, shifted: Value) -> Value:
+        """Return 2 to the integers n from -126 to 127, which are given as n + 1.5 * 2^23.
+
+        In such a number, n is in the lowest bits.
+        """
+        return self._bits("add", self._bits("shl", shifted, 23), 127 << 23)
+
     def larger(self, left: Value, right: Value) -> Value:
         """Return the larger of the two, lane by lane; NaN where either is NaN."""
         keep = self._build.or_(

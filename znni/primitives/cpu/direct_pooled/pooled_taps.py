@@ -13,6 +13,7 @@ from znni.core.shapes import Vec3, offsets
 from znni.primitives.cpu.common.image_rows import image_parameters, store_transposed
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.vector_activation import Curve, finished
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
@@ -38,9 +39,9 @@ ARGUMENTS = {
 
 
 @cache
-def pooled_taps(kernel: Vec3, window: Vec3) -> Kernel:
+def pooled_taps(kernel: Vec3, window: Vec3, curve: Curve) -> Kernel:
     """Return a kernel that claims and computes rows of output maps until none is left."""
-    emit = Emitter(f"pooled_taps_{kernel}_{window}", **ARGUMENTS)
+    emit = Emitter(f"pooled_taps_{kernel}_{window}{curve}", **ARGUMENTS)
     with emit.claims(emit["counter"], emit["rows"]) as number:
         plane, y = _divided(emit, number, emit["out_y"])
         n, z = _divided(emit, plane, emit["out_z"])
@@ -54,9 +55,12 @@ def pooled_taps(kernel: Vec3, window: Vec3) -> Kernel:
         ):
             rows = emit.at(source, emit.times(emit.times(y, window.y), emit["source_y_stride"]))
             count = emit.smaller(emit.minus(emit["out_x"], first), LANES)
+            finish = [emit.load(emit.at(emit[name], feature)) for name in ("bias", "slope")]
+            finish.append(emit.load(emit["floor"]))
             with emit.loop(count) as x:
                 corner = emit.at(rows, emit.times(emit.plus(first, x), window.x))
-                value = _pooled_voxel(emit, kernel, window, corner, feature)
+                largest = _pooled_voxel(emit, kernel, window, corner, feature)
+                value = finished(emit, largest, finish, curve)
                 emit.store(value, emit.at(emit["pooled"], emit.times(x, LANES)))
             row = emit.at(target, emit.times(y, emit["target_y_stride"]))
             row = emit.at(row, emit.times(feature, emit["target_map_stride"]))
@@ -92,6 +96,4 @@ def _pooled_voxel(
                 if (tap := at - place) in taps:
                     weight = emit.load(emit.at(weights, taps[tap] * LANES))
                     total.set(emit.multiply_add(value, weight, total.get()))
-    largest = reduce(emit.larger, (total.get() for total in sums.values()))
-    bias, slope = (emit.load(emit.at(emit[name], feature)) for name in ("bias", "slope"))
-    return emit.finished(largest, bias, slope, emit.load(emit["floor"]))
+    return reduce(emit.larger, (total.get() for total in sums.values()))

@@ -19,7 +19,6 @@ from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applying
 from znni.primitives.cpu.common.activation import (
-    FUSED_BY_VECTOR,
     activate_further,
     addresses,
     vector_finish,
@@ -28,6 +27,7 @@ from znni.primitives.cpu.common.activation import (
 from znni.primitives.cpu.common.first_layer import pooled_first_layer
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
+from znni.primitives.cpu.common.vector_activation import curve
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.direct_pooled.pooled_taps import SCRATCH_FLOATS, pooled_taps
 
@@ -72,13 +72,13 @@ class DirectPooled:
             handed=HandedOut(1, self.device.threads),
         )
         activation, threads = pair.conv.activation, self.device.threads
-        return with_activation(cost, activation, out, FUSED_BY_VECTOR, threads)
+        return with_activation(cost, activation, out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare the layer, with the weights in the order in which the kernel reads them."""
         pair, out = applying(self._found(layer, shape), self, layer, shape)
         given = conv_weights(pair.conv, weights)
-        kernel = pooled_taps(pair.conv.kernel, pair.pool.window)
+        kernel = pooled_taps(pair.conv.kernel, pair.pool.window, curve(pair.conv.activation))
         pool = workers(self.device.threads)
         lanes = _by_lanes(given.weight)
         finish = vector_finish(pair.conv, given)

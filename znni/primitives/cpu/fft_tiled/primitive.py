@@ -19,7 +19,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applying, convolved
-from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
+from znni.primitives.cpu.common.activation import with_activation
 from znni.primitives.cpu.fft_tiled.number_formats import BFLOAT16, FLOAT32, NumberFormat
 from znni.primitives.cpu.fft_tiled.overlap_save import tile_extents
 from znni.primitives.cpu.fft_tiled.tile_batches import TileBatches
@@ -84,9 +84,7 @@ class FftTiled:
         if not self.resident:
             flops, moved = batches.kernel_flops, batches.kernel_bytes
             cost = cost.plus(flops, KERNEL_EFFICIENCY, moved, HandedOut(1, threads))
-        return with_activation(
-            cost, batches.layer.activation, batches.out, FUSED_BY_VECTOR, threads
-        )
+        return with_activation(cost, batches.layer.activation, batches.out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels for the tile's lengths; transform the layer's kernels."""

@@ -34,6 +34,7 @@ from znni.primitives.cpu.common.image_rows import (
 )
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.vector_activation import Curve, finished
 from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
@@ -169,7 +170,7 @@ def forward_rows(length: int) -> Kernel:
 
 
 @cache
-def inverse_rows(length: int, outputs: int) -> Kernel:
+def inverse_rows(length: int, outputs: int, curve: Curve) -> Kernel:
     """Return a kernel from a plane of spectra along x to image rows, with bias and activation.
 
     The kernel writes 16 maps. Its arguments ``bias``, ``slope`` and ``floor`` are 16 numbers each:
@@ -178,9 +179,10 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
     Args:
         length: length of the transform.
         outputs: number of voxels computed, from the row's first on.
+        curve: curve of the activation.
     """
     emit = Emitter(
-        f"inverse_rows_{length}_{outputs}",
+        f"inverse_rows_{length}_{outputs}{curve}",
         plane=FLOATS,
         image=FLOATS,
         map_stride=INDEX,
@@ -209,7 +211,7 @@ def inverse_rows(length: int, outputs: int) -> Kernel:
         voxels: dict[int, Value] = {}
 
         def write(x: int, value: Value, voxels: dict[int, Value] = voxels) -> None:
-            voxels[x] = emit.finished(value, *finish)
+            voxels[x] = finished(emit, value, finish, curve)
 
         inverse_row_codelet(length, outputs).evaluate(
             emit, read=lambda i: emit.load(emit.at(source, i * LANES)), write=write

@@ -17,6 +17,7 @@ from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.phases import Phase, PhaseKernel, run_phases
 from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.common.vector_activation import curve
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.fft_tiled.frequency_product import FEW_ROWS, frequency_product
 from znni.primitives.cpu.fft_tiled.kernel_transform import spectrum_shape, transform_kernels
@@ -91,7 +92,7 @@ class TiledConvolution:
         z, y, x = tiling.computed
         self._inverse = _Direction(
             inverse_driver(),
-            inverse_rows(tile.x, x),
+            inverse_rows(tile.x, x, curve(layer.activation)),
             columns(tile.y, 1, y, streaming=False, ahead=False),
             columns(tile.z, 1, z, streaming=False, ahead=True, numbers=numbers),
             tiling.written,

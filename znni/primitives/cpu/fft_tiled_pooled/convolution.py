@@ -11,6 +11,7 @@ from znni.network.weights import ConvWeights, Float32
 from znni.primitives.cpu.common.activation import activate_further, addresses, vector_finish
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.simd import FLOAT_BYTES
+from znni.primitives.cpu.common.vector_activation import curve
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.fft_tiled.kernel_transform import transform_kernels
 from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32
@@ -49,7 +50,7 @@ class PooledConvolution:
             "product_columns": product_columns(tile.z, z, conv.in_features),
             "inverse_columns_y": columns(tile.y, 1, y, streaming=False, ahead=False),
             "largest_row": largest_row(tile.x, x),
-            "pooled_row": pooled_row(tiling.window.x, tiling.written.x),
+            "pooled_row": pooled_row(tiling.window.x, tiling.written.x, curve(conv.activation)),
         }
         self._spectra = empty_aligned(tiles.kernel_shape, np.float32)
         weight = np.ascontiguousarray(weights.weight)

@@ -14,6 +14,7 @@ from math import inf
 from znni.primitives.cpu.common.image_rows import store_transposed
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.vector_activation import Curve, finished
 from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
 from znni.primitives.cpu.fft_tiled.tile_transform import column_codelet, inverse_row_codelet
 
@@ -127,18 +128,19 @@ def largest_row(length: int, outputs: int) -> Kernel:
 
 
 @cache
-def pooled_row(window: int, outputs: int) -> Kernel:
+def pooled_row(window: int, outputs: int, curve: Curve) -> Kernel:
     """Return a kernel that stores the largest of each window along x in rows of 16 maps.
 
-    It adds the bias and applies slope and floor. It then sets the values read to minus infinity,
+    It adds the bias and applies the activation. It then sets the values read to minus infinity,
     for the next row.
 
     Args:
         window: extent of the window along x.
         outputs: number of voxels computed, from the row's first on.
+        curve: curve of the activation.
     """
     emit = Emitter(
-        f"pooled_row_{window}_{outputs}",
+        f"pooled_row_{window}_{outputs}{curve}",
         largest=FLOATS,
         image=FLOATS,
         map_stride=INDEX,
@@ -157,7 +159,7 @@ def pooled_row(window: int, outputs: int) -> Kernel:
             address = emit.at(emit["largest"], (x * window + i) * LANES)
             largest = emit.at_least(emit.load(address), largest)
             emit.store(emit.constant(-inf), address)
-        voxels[x] = emit.finished(largest, *finish)
+        voxels[x] = finished(emit, largest, finish, curve)
     span = emit["skip_x"], emit["inner_x"]
     store_transposed(emit, voxels, emit["image"], emit["map_stride"], span, emit["maps"])
     return emit.compile()

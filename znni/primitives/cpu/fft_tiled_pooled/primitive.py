@@ -19,7 +19,7 @@ from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applying
-from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
+from znni.primitives.cpu.common.activation import with_activation
 from znni.primitives.cpu.common.first_layer import pooled_first_layer
 from znni.primitives.cpu.fft_tiled.overlap_save import tile_extents
 from znni.primitives.cpu.fft_tiled_pooled.tiles import PooledTiles
@@ -72,7 +72,7 @@ class FftTiledPooled:
         activation, threads = tiles.layer.conv.activation, self.device.threads
         handed = HandedOut(1, threads)
         cost = Cost(tiles.flops, tiles.bytes_moved, memory, efficiency, handed)
-        return with_activation(cost, activation, tiles.out, FUSED_BY_VECTOR, threads)
+        return with_activation(cost, activation, tiles.out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels for the tile's lengths; transform the layer's kernels."""

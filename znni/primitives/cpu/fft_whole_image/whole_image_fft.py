@@ -13,7 +13,6 @@ from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
-    FUSED_BY_ROW,
     softmax_over_maps,
     with_activation,
 )
@@ -75,7 +74,7 @@ class WholeImageFft(ABC):
             handed=self.handed_out(blocking),
         )
         activation, threads = blocking.layer.activation, self.device.threads
-        return with_activation(cost, activation, blocking.out, FUSED_BY_ROW, threads)
+        return with_activation(cost, activation, blocking.out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Plan the transforms, and compile the kernels."""

@@ -20,7 +20,6 @@ from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.activation import (
-    FUSED_BY_ROW,
     Finish,
     row_finish,
     softmax_over_maps,
@@ -129,7 +128,7 @@ class Elementwise:
             efficiency=rows.EFFICIENCY,
             handed=rows.handed_out(out, threads),
         )
-        return with_activation(cost, join.activation, out, FUSED_BY_ROW, threads)
+        return with_activation(cost, join.activation, out, threads)
 
     def build(
         self,

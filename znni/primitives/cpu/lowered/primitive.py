@@ -16,7 +16,6 @@ from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to, convolved
 from znni.primitives.cpu.common.activation import (
-    FUSED_BY_ROW,
     row_finish,
     softmax_over_maps,
     with_activation,
@@ -79,7 +78,7 @@ class Lowered:
             efficiency=self.efficiency * min(1.0, min(split.matrix_shape(conv)) / FULL_RATE),
             handed=self._handed(conv, out, split, block),
         )
-        return with_activation(cost, conv.activation, out, FUSED_BY_ROW, self.device.threads)
+        return with_activation(cost, conv.activation, out, self.device.threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare the layer, with the weights as a matrix."""

@@ -20,7 +20,6 @@ from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.cpu.common.activation import (
-    FUSED_BY_ROW,
     activate,
     row_finish,
     softmax_over_maps,
@@ -138,7 +137,7 @@ class Transposed:
             efficiency=EFFICIENCY,
             handed=HandedOut(1, share_count(self.device.threads, bands)),
         )
-        return with_activation(cost, layer.activation, out, FUSED_BY_ROW, self.device.threads)
+        return with_activation(cost, layer.activation, out, self.device.threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare the layer: order the weights by phase, as the register tile reads them."""

@@ -16,6 +16,7 @@ from znni.primitives.cpu.common.activation import activate_further, addresses, v
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.phases import PhaseKernel, PhaseSeries, run_phases
 from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.common.vector_activation import curve
 from znni.primitives.cpu.common.workers import workers
 from znni.primitives.cpu.fft_tiled.overlap_save import tile_table
 from znni.primitives.cpu.fft_tiled.tiled_convolution import Image
@@ -48,7 +49,9 @@ class WinogradConvolution:
         own = strips.own
         self._samples = samples_pass(strips.filterings, strips.across, own)
         self._products = products_pass(strips.out_groups, own)
-        self._results = results_pass(strips.filterings, strips.across, own)
+        self._results = results_pass(
+            strips.filterings, strips.across, own, curve(strips.layer.activation)
+        )
         self._places = strips.tiling.places()
         self._finish = vector_finish(strips.layer, weights)
         self._kernels = self._transformed(weights.weight)

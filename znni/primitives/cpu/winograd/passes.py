@@ -17,6 +17,7 @@ from znni.primitives.cpu.common.image_rows import (
 from znni.primitives.cpu.common.machine_code import has_wide_registers
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
+from znni.primitives.cpu.common.vector_activation import Curve, finished
 from znni.primitives.cpu.fft_tiled.tile_drivers import Share
 from znni.primitives.cpu.winograd.minimal_filtering import MinimalFiltering
 from znni.primitives.cpu.winograd.strips import PASSES
@@ -218,12 +219,16 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
 
 
 @cache
-def results_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
+def results_pass(filterings: Filterings, across: int, own: bool, curve: Curve) -> PhaseKernel:
     """Return a phase that transforms products back into strips, with bias and activation.
 
-    Arguments are those of ``samples_pass``.
+    Args:
+        filterings: the algorithms along z, y and x.
+        across: tiles of a strip.
+        own: True if the worker has its own values, in its scratch.
+        curve: curve of the activation.
     """
-    emit = _ImageEmitter(f"winograd_results_{_name(filterings)}_{across}", own)
+    emit = _ImageEmitter(f"winograd_results_{_name(filterings)}_{across}{curve}", own)
     strip, share = _Strip(emit, filterings, across), Share(emit)
     z_axis, y_axis, x_axis = filterings
     width = across * x_axis.outputs
@@ -257,7 +262,7 @@ def results_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
                         first: int = first,
                         voxels: dict[int, Value] = voxels,
                     ) -> None:
-                        voxels[first + i] = emit.finished(value, *finish)
+                        voxels[first + i] = finished(emit, value, finish, curve)
 
                     x_axis.results.evaluate(
                         emit,

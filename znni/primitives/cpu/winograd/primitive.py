@@ -19,7 +19,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying, convolved
-from znni.primitives.cpu.common.activation import FUSED_BY_VECTOR, with_activation
+from znni.primitives.cpu.common.activation import with_activation
 from znni.primitives.cpu.winograd.minimal_filtering import MOST_TAPS
 from znni.primitives.cpu.winograd.strips import Strips
 
@@ -52,7 +52,7 @@ class Winograd:
         )
         handed = strips.handed_out(threads)
         cost = Cost(strips.flops, strips.bytes_moved, memory, strips.efficiency, handed)
-        return with_activation(cost, strips.layer.activation, strips.out, FUSED_BY_VECTOR, threads)
+        return with_activation(cost, strips.layer.activation, strips.out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the passes; transform the layer's kernels."""
