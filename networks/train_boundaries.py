@@ -1,11 +1,13 @@
-"""Train the demo's network on synthetic cells, and score it on new volumes.
+"""Train a network of the demo on synthetic cells, and score it on new volumes.
 
-    python networks/train_boundaries.py              train, save the weights, score them
-    python networks/train_boundaries.py --evaluate   score the saved weights
+    python networks/train_boundaries.py                     train the chain, save and score it
+    python networks/train_boundaries.py --net cells-unet    the same for the U-Net
+    python networks/train_boundaries.py --evaluate          score the saved weights
 
-Training is sparse: pooling has a stride, so a patch gives an output for every fourth voxel along
-each axis. This output is compared with the truth at those voxels. ``znni infer`` runs the same
-weights densely, and gives the output at every voxel.
+The chain is trained sparsely: pooling has a stride, so a patch gives an output for every fourth
+voxel along each axis. ``znni infer`` runs the same weights densely, and gives an output at every
+voxel. The U-Net gives an output at every voxel of a patch. It has batch norms while it is trained.
+They are folded into the convolutions before the weights are saved.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,41 +29,84 @@ from scores import Scores, score
 from synthetic_cells import Cells, Size, Tissue, synthetic_cells
 from torch.nn import functional
 
-from znni.network.layers import Conv
-from znni.network.network import Network
+from znni.core.shapes import Vec3
+from znni.network.layers import Concat, Conv, Layer, Pool, Upsample
+from znni.network.network import INPUT, Network
 from znni.network.network_file import load_network
-from znni.network.weights import load_weights, random_weights
+from znni.network.weights import Weights, load_weights, random_weights
 
-NETWORK_FILE = Path(__file__).with_name("boundaries.yaml")
+NETWORKS = Path(__file__).parent
 TRAINING_SEEDS = range(48)
 HELD_OUT_SEEDS = range(1000, 1032)
 VOLUME_SIZE: Size = (96, 96, 96)
-OUTPUTS = 8  # outputs per patch and axis
-BATCH = 2  # patches per batch
-STEPS = 2000
-LEARNING_RATE = 2e-3
 SEED = 1
 
 Parameters = dict[str, torch.Tensor]
+Norms = dict[str, torch.nn.BatchNorm3d]
 
 
-def logits(network: Network, parameters: Parameters, x: torch.Tensor) -> torch.Tensor:
+class Course(NamedTuple):
+    """How a network is trained.
+
+    Attributes:
+        size: voxels of a patch.
+        seen: the voxels of a patch whose outputs are compared with the truth.
+        batch: patches per batch.
+        steps: batches.
+        learning_rate: the highest rate.
+    """
+
+    size: Vec3
+    seen: tuple[slice, slice, slice]
+    batch: int
+    steps: int
+    learning_rate: float
+
+
+def course_for(network: Network) -> Course:
+    """Return how a network is trained: a chain on sparse outputs, a U-Net on whole patches."""
+    if network.is_exact:
+        return Course(Vec3.of(64), (slice(None),) * 3, 4, 4000, 2e-3)
+    view, stride, outputs = network.field_of_view, network.total_pooling, 8
+    z, y, x = (slice(v // 2, v // 2 + p * outputs, p) for v, p in zip(view, stride, strict=True))
+    return Course(view + stride * (outputs - 1), (z, y, x), 2, 2000, 2e-3)
+
+
+def logits(
+    network: Network, parameters: Parameters, x: torch.Tensor, norms: Norms | None = None
+) -> torch.Tensor:
     """Run the network with strided pooling and without its last activation.
 
     Args:
-        network: a chain of poolings and convolutions; all convolutions but the last have ReLU.
+        network: all its convolutions but the last have ReLU.
         parameters: ``NAME.weight`` and ``NAME.bias`` of every convolution.
         x: scaled input, (n, f, z, y, x).
+        norms: a batch norm for each convolution but the last; none if they are folded.
     """
-    last = network.convolutions[-1]
-    for layer in network.layers:
-        if isinstance(layer, Conv):
-            weight, bias = parameters[f"{layer.name}.weight"], parameters[f"{layer.name}.bias"]
-            x = functional.conv3d(x, weight, bias)
-            x = x if layer is last else functional.relu(x)
-        else:
-            x = functional.max_pool3d(x, tuple(layer.window))
-    return x
+    values = {INPUT: x}
+    for node in network.nodes:
+        given = [values[name] for name in node.inputs]
+        made = _computed(node.layer, parameters, given)
+        if norms and node.layer.name in norms:
+            made = norms[node.layer.name](made)
+        if isinstance(node.layer, Conv) and node.layer.name != network.output:
+            made = functional.relu(made)
+        values[node.layer.name] = made
+    return values[network.output]
+
+
+def _computed(layer: Layer, parameters: Parameters, given: list[torch.Tensor]) -> torch.Tensor:
+    """Return what a layer gives, without its activation."""
+    if isinstance(layer, Conv):
+        weight, bias = parameters[f"{layer.name}.weight"], parameters[f"{layer.name}.bias"]
+        return functional.conv3d(given[0], weight, bias, padding=tuple(layer.padding.before))
+    if isinstance(layer, Pool):
+        return functional.max_pool3d(given[0], tuple(layer.window))
+    if isinstance(layer, Upsample):
+        return functional.interpolate(given[0], scale_factor=tuple(map(float, layer.factor)))
+    if isinstance(layer, Concat):
+        return torch.cat(given, dim=1)
+    raise TypeError(f"{layer.name} is not trained here: {layer}")
 
 
 def volumes(seeds: range) -> list[Cells]:
@@ -69,32 +115,30 @@ def volumes(seeds: range) -> list[Cells]:
         return list(pool.map(partial(synthetic_cells, size=VOLUME_SIZE), seeds))
 
 
-def batches(network: Network, cells: list[Cells]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(
+    network: Network, course: Course, cells: list[Cells]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield random patches without end, with the truth at their outputs.
 
     Patches are flipped at random and have random contrast.
 
     Yields:
-        Input (BATCH, 1, z, y, x) and truth (BATCH, 1, OUTPUTS, OUTPUTS, OUTPUTS), as float32.
+        Input (batch, 1, z, y, x) and truth (batch, 1, z', y', x'), as float32.
     """
     random = np.random.default_rng(SEED)
-    view, stride = network.field_of_view, network.total_pooling
     while True:
         inputs, truths = [], []
-        for _ in range(BATCH):
+        for _ in range(course.batch):
             source = cells[random.integers(len(cells))]
-            size = view + stride * (OUTPUTS - 1)
             start = [
-                random.integers(n - m + 1) for n, m in zip(source.raw.shape, size, strict=True)
+                random.integers(n - m + 1)
+                for n, m in zip(source.raw.shape, course.size, strict=True)
             ]
-            patch = tuple(slice(a, a + n) for a, n in zip(start, size, strict=True))
-            seen = tuple(
-                slice(v // 2, v // 2 + p * OUTPUTS, p) for v, p in zip(view, stride, strict=True)
-            )
+            patch = tuple(slice(a, a + n) for a, n in zip(start, course.size, strict=True))
             axes = [0, *random.permutation([1, 2])]
             flips = [axis for axis in range(3) if random.random() < 0.5]
             raw = np.flip(source.raw[patch].transpose(axes), flips)
-            truth = np.flip(source.boundary[patch].transpose(axes), flips)[seen]
+            truth = np.flip(source.boundary[patch].transpose(axes), flips)[course.seen]
             x = raw * np.float32(network.scaling.scale) + np.float32(network.scaling.offset)
             inputs.append(x * random.uniform(0.7, 1.4) + random.uniform(-0.15, 0.15))
             truths.append(truth)
@@ -112,46 +156,80 @@ def balanced_loss(output: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     return functional.binary_cross_entropy_with_logits(output, truth, weight)
 
 
-def train(network: Network) -> Parameters:
+def train(network: Network, device: str) -> Parameters:
     """Train from random weights with Adam; the learning rate rises and falls once."""
-    started = time.monotonic()
+    started, course = time.monotonic(), course_for(network)
     cells = volumes(TRAINING_SEEDS)
     print(f"made {len(cells)} volumes in {time.monotonic() - started:.0f} s")
-    parameters = {}
-    for name, layer in random_weights(network, SEED).layers.items():
-        parameters[f"{name}.weight"] = torch.from_numpy(layer.weight).requires_grad_()
-        parameters[f"{name}.bias"] = torch.from_numpy(layer.bias).requires_grad_()
-    optimizer = torch.optim.Adam(parameters.values())
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, STEPS, pct_start=0.15)
+    parameters = {
+        name: value.to(device).requires_grad_()
+        for name, value in _tensors(random_weights(network, SEED)).items()
+    }
+    norms: Norms = {}
+    if network.is_exact:
+        for conv in network.convolutions[:-1]:
+            norms[conv.name] = torch.nn.BatchNorm3d(conv.out_features, device=device)
+    learned = [*parameters.values(), *(p for norm in norms.values() for p in norm.parameters())]
+    optimizer = torch.optim.Adam(learned)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, course.learning_rate, course.steps, pct_start=0.15
+    )
     mean_loss = 0.7
-    for step, (x, truth) in zip(range(1, STEPS + 1), batches(network, cells), strict=False):
+    examples = batches(network, course, cells)
+    for step, (x, truth) in zip(range(1, course.steps + 1), examples, strict=False):
         optimizer.zero_grad()
-        loss = balanced_loss(logits(network, parameters, x), truth)
+        output = logits(network, parameters, x.to(device), norms)
+        loss = balanced_loss(output, truth.to(device))
         loss.backward()
         optimizer.step()
         schedule.step()
         mean_loss += 0.02 * (loss.item() - mean_loss)
         if step % 200 == 0:
             print(f"step {step}: loss {mean_loss:.3f}, {time.monotonic() - started:.0f} s")
-    return {name: value.detach() for name, value in parameters.items()}
+    return folded({name: value.detach() for name, value in parameters.items()}, norms)
 
 
-def evaluate(network: Network, parameters: Parameters) -> None:
+def folded(parameters: Parameters, norms: Norms) -> Parameters:
+    """Return the parameters of convolutions that give what they and their batch norms gave."""
+    found = dict(parameters)
+    for name, norm in norms.items():
+        assert norm.running_var is not None
+        assert norm.running_mean is not None
+        factor = norm.weight.detach() / torch.sqrt(norm.running_var + norm.eps)
+        weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
+        found[f"{name}.weight"] = weight * factor[:, None, None, None, None]
+        found[f"{name}.bias"] = (bias - norm.running_mean) * factor + norm.bias.detach()
+    return {name: value.cpu() for name, value in found.items()}
+
+
+def _tensors(weights: Weights) -> Parameters:
+    found = {}
+    for name, layer in weights.layers.items():
+        found[f"{name}.weight"] = torch.from_numpy(layer.weight)
+        found[f"{name}.bias"] = torch.from_numpy(layer.bias)
+    return found
+
+
+def evaluate(network: Network, parameters: Parameters, device: str) -> None:
     """Print the scores of the network and of thresholds on the held-out volumes.
 
-    Both are scored at the same voxels, every fourth one along each axis.
+    All are scored at the voxels at which the chain, run sparsely, gives an output: every fourth one
+    along each axis.
     """
+    chain = load_network(NETWORKS / "boundaries.yaml")
     seen = tuple(
         slice(v // 2, n - v // 2, p)
-        for v, n, p in zip(network.field_of_view, VOLUME_SIZE, network.total_pooling, strict=True)
+        for v, n, p in zip(chain.field_of_view, VOLUME_SIZE, chain.total_pooling, strict=True)
     )
+    parameters = {name: value.to(device) for name, value in parameters.items()}
     ours, thresholds = [], []
     for seed, cells in zip(HELD_OUT_SEEDS, volumes(HELD_OUT_SEEDS), strict=True):
         x = cells.raw * np.float32(network.scaling.scale) + np.float32(network.scaling.offset)
         with torch.no_grad():
-            output = torch.sigmoid(logits(network, parameters, _tensor([x])))[0, 0].numpy()
+            made = torch.sigmoid(logits(network, parameters, _tensor([x]).to(device)))
+        output = made[0, 0].cpu().numpy()
         truth = cells.boundary[seen]
-        ours.append(score(output, truth))
+        ours.append(score(output[seen] if network.is_exact else output, truth))
         thresholds.append(_best_threshold(cells.raw, seen, truth))
         section = Tissue.draw(np.random.default_rng(seed)).section
         print(
@@ -183,19 +261,19 @@ def _mean(scores: list[Scores]) -> Scores:
 def main() -> None:
     """Train, unless only evaluation is requested; then evaluate."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--net", choices=("boundaries", "cells-unet"), default="boundaries")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--evaluate", action="store_true", help="score the saved weights only")
+    arguments = parser.parse_args()
     torch.manual_seed(SEED)
-    torch.use_deterministic_algorithms(True)
-    network = load_network(NETWORK_FILE)
-    weights_file = NETWORK_FILE.with_suffix(".safetensors")
-    if not parser.parse_args().evaluate:
-        trained = train(network)
+    # On GPUs, some gradients have no algorithm that always gives the same bits.
+    torch.use_deterministic_algorithms(arguments.device == "cpu")
+    network_file = NETWORKS / f"{arguments.net}.yaml"
+    network, weights_file = load_network(network_file), network_file.with_suffix(".safetensors")
+    if not arguments.evaluate:
+        trained = train(network, arguments.device)
         save_file({name: value.numpy() for name, value in trained.items()}, weights_file)
-    parameters = {}
-    for name, layer in load_weights(weights_file, network).layers.items():
-        parameters[f"{name}.weight"] = torch.from_numpy(layer.weight)
-        parameters[f"{name}.bias"] = torch.from_numpy(layer.bias)
-    evaluate(network, parameters)
+    evaluate(network, _tensors(load_weights(weights_file, network)), arguments.device)
 
 
 if __name__ == "__main__":
