@@ -26,11 +26,11 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	mkdir -p demo-output
-	$(BIN)/znni infer networks/cells.h5 --net networks/boundaries.yaml \
-	    --border same --pad reflect --out demo-output/boundaries.h5 --overwrite
-	$(BIN)/python networks/demo_picture.py networks/cells.h5 demo-output/boundaries.h5 \
-	    demo-output/boundaries.png
-	@echo "look at demo-output/boundaries.png; the output is in demo-output/boundaries.h5"
+	$(BIN)/znni infer networks/cells.h5 --net networks/cells-unet.yaml \
+	    --out demo-output/membranes.h5 --overwrite
+	$(BIN)/python networks/demo_picture.py networks/cells.h5 demo-output/membranes.h5 \
+	    demo-output/membranes.png
+	@echo "look at demo-output/membranes.png; the output is in demo-output/membranes.h5"
 
 test: check
 	@if $(MONITORING); then \

@@ -24,6 +24,7 @@ from bench.profile import profile_command
 from bench.record import revision
 from bench.report import plot_command, report_command, table_command
 from bench.scaling import scaling_command
+from bench.seams import seams_command
 from bench.search import search_command
 from bench.top_plans import top_plans_command
 from bench.unets import unets_command
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "layers": layers_command,
     "network": network_command,
     "unets": unets_command,
+    "seams": seams_command,
     "profile": profile_command,
     "top-plans": top_plans_command,
     "search": search_command,

@@ -41,6 +41,7 @@ Kind: TypeAlias = Literal[
     "network",
     "profile",
     "scaling",
+    "seams",
     "search",
     "shares",
     "strategies",
@@ -50,7 +51,7 @@ Kind: TypeAlias = Literal[
 ]
 
 LIBRARIES = (
-    "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai",
+    "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai", "openvino", "onnxruntime",
     "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
 )  # fmt: skip
 

@@ -155,6 +155,12 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "error": "{error:.1e}",
         "declared GiB": "{declared_gib:.2f}",
     },
+    "seams": {
+        **as_is("network", "name", "volume", "tile"),
+        "s": "{seconds:.1f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "tilings differ by": "{seams:.1e}",
+    },
     "profile": {
         **as_is("network", "patch", "layer", "primitive", "input", "runs"),
         "s": "{seconds:.3f}",

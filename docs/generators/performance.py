@@ -18,10 +18,16 @@ from bench.table import table
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 RECORDS = {path.name: load(path) for path in sorted(RESULTS.glob("*.json"))}
 NETWORKS = ("n337", "n537", "n726", "n926")
+UNETS = {
+    "unet3d": "UNet3D",
+    "nnunet": "nnU-Net",
+    "rsunet": "residual symmetric U-Net",
+    "valid-unet": "valid U-Net",
+}
 
 # Pages of records: their titles, and the kinds of records that they hold.
 PAGES = {
-    "networks": ("Whole networks", ("network", "scaling", "gpu-networks")),
+    "networks": ("Whole networks", ("network", "unets", "seams", "scaling", "gpu-networks")),
     "layers": ("Single layers on CPUs", ("layer",)),
     "gpu-layers": ("Single layers on GPUs", ("gpu-layers",)),
     "profiles": ("Layer by layer", ("profile",)),
@@ -109,6 +115,47 @@ def readme_table(records: Records) -> str:
             }
         )
     return _markdown(lines)
+
+
+def readme_unets(records: Records) -> str:
+    """Return the U-Nets against the fastest peer, OpenVINO, on two cores."""
+    lines = []
+    for network, title in UNETS.items():
+        rows = _by_name(records[f"unets-{network}-2-cores.json"].rows, network)
+        ours = rows["znni"]
+        lines.append(
+            {
+                "network": title,
+                "znni float32": _millions(ours),
+                "OpenVINO float32": _beside(rows["openvino fp32"], ours, _millions),
+                "OpenVINO bfloat16": _beside(rows["openvino bf16"], ours, _millions),
+            }
+        )
+    return _markdown(lines)
+
+
+def cpu_unets(records: Records) -> str:
+    """Return U-Nets on one window beside PyTorch, ONNX Runtime and OpenVINO, with their errors."""
+    names = [f"unets-{network}-2-cores.json" for network in UNETS]
+    lines = []
+    for (network, title), name in zip(UNETS.items(), names, strict=True):
+        rows = _by_name(records[name].rows, network)
+        ours = rows["znni"]
+        line = {
+            "network": title,
+            "window": str(ours["window"]),
+            "memory": f"{ours['declared_gib']:.1f} GiB",
+            "znni": f"{_rate(ours)}, error {ours['error']:.0e}",
+        }
+        for peer, head in (
+            ("openvino fp32", "OpenVINO float32"),
+            ("torch-compiled fp32 channels_last_3d", "PyTorch float32, compiled"),
+            ("onnxruntime fp32", "ONNX Runtime float32"),
+            ("openvino bf16", "OpenVINO bfloat16"),
+        ):
+            line[head] = f"{_beside(rows[peer], ours)}, error {rows[peer]['error']:.0e}"
+        lines.append(line)
+    return _captioned(records, names, lines)
 
 
 def cpu_networks(records: Records) -> str:
@@ -288,7 +335,9 @@ def _taken(row: Row) -> str:
 
 TABLES: dict[str, Callable[[Records], str]] = {
     "readme": readme_table,
+    "readme-unets": readme_unets,
     "cpu-networks": cpu_networks,
+    "cpu-unets": cpu_unets,
     "cpu-layers": cpu_layers,
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,

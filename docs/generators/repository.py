@@ -15,7 +15,7 @@ COPIED = {
     "reference/machines.md": "machines/README.md",
     "reference/networks.md": "networks/README.md",
 }
-PICTURES = {"boundaries.png": "networks/boundaries.png"}
+PICTURES = {"cells-unet.png": "networks/cells-unet.png"}
 
 # Other names that links use for files on the site.
 ALSO = {

@@ -240,10 +240,12 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("generators")
-def test_the_table_of_the_readme_is_made_of_records() -> None:
-    from performance import RECORDS, readme_table
+def test_the_tables_of_the_readme_are_made_of_records() -> None:
+    from performance import RECORDS, readme_table, readme_unets
 
-    assert readme_table(RECORDS) in (ROOT / "README.md").read_text()
+    text = (ROOT / "README.md").read_text()
+    assert readme_table(RECORDS) in text
+    assert readme_unets(RECORDS) in text
 
 
 @pytest.mark.usefixtures("generators")

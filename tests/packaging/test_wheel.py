@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("planner", "znni")
-DEMO = ("cells.h5", "boundaries.yaml", "boundaries.safetensors")
-DEMO_OUTPUT = ROOT / "demo-output" / "boundaries.h5"
+DEMO = ("cells.h5", "cells-unet.yaml", "cells-unet.safetensors")
+DEMO_OUTPUT = ROOT / "demo-output" / "membranes.h5"
 
 pytestmark = pytest.mark.skipif(
     "ZNNI_TEST_WHEEL" not in os.environ, reason="builds and installs a wheel: make wheel runs it"
@@ -119,11 +119,11 @@ def test_runs_the_demo_in_an_empty_environment(wheel: Path, tmp_path: Path) -> N
     where = run(commands / "python", "-c", "import znni; print(znni.__file__)", folder=folder)
     assert Path(where.strip()).is_relative_to(environment)
     run(
-        *(commands / "znni", "infer", "cells.h5", "--net", "boundaries.yaml"),
-        *("--border", "same", "--pad", "reflect", "--out", "boundaries.h5"),
+        *(commands / "znni", "infer", "cells.h5", "--net", "cells-unet.yaml"),
+        *("--out", "membranes.h5"),
         folder=folder,
     )
 
-    got, expected = main_of(folder / "boundaries.h5"), main_of(DEMO_OUTPUT)
+    got, expected = main_of(folder / "membranes.h5"), main_of(DEMO_OUTPUT)
     assert expected.std() > 0.1  # not blank
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)

@@ -38,7 +38,7 @@ class Winograd:
     version = 1
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape, or None for a kernel that is a point or too large."""
+        """Return the output's shape, or None for a kernel that is too small or too large."""
         return convolved(layer, shape) if _strips(layer, shape) else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
@@ -68,7 +68,8 @@ def _strips(layer: Operation, shape: Shape5) -> Strips | None:
     out = convolved(layer, shape)
     if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
         return None
-    if max(layer.kernel) > MOST_TAPS or layer.kernel.x == 1:
+    # With two taps, five outputs are computed together, and errors are twice as large.
+    if max(layer.kernel) > MOST_TAPS or layer.kernel.x == 1 or 2 in layer.kernel:
         return None
     return Strips(layer, shape, out)
 

@@ -1,0 +1,71 @@
+"""Tests of the trained U-Net: its files fit together, and it finds boundaries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from paths import NETWORKS
+
+import znni
+from znni.core.shapes import Vec3
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import load_weights
+
+FRESH_SEEDS = range(3000, 3005)  # used neither for training nor for scoring
+
+
+@pytest.fixture(scope="module")
+def network() -> Network:
+    return load_network(NETWORKS / "cells-unet.yaml")
+
+
+def test_output_belongs_to_every_voxel(network: Network) -> None:
+    assert network.is_exact
+    assert network.alignment == Vec3(4, 4, 4)
+    assert network.out_features == 1
+
+
+def test_weights_are_small_and_fit(network: Network) -> None:
+    assert network.weights is not None
+    assert load_weights(network.weights, network).nbytes < 1_500_000
+
+
+def test_finds_boundaries_of_fresh_cells(network: Network) -> None:
+    from scores import score
+    from synthetic_cells import synthetic_cells
+
+    areas = []
+    inferer = znni.Inferer(network, threads=1)
+    for seed in FRESH_SEEDS:
+        cells = synthetic_cells(seed, (59, 59, 59))
+        output = inferer(cells.raw)
+        assert output.shape == (1, 59, 59, 59)
+        # The voxels at which the chain is tested, in test_boundaries.py.
+        seen = (slice(17, -17, 4),) * 3
+        areas.append(score(output[0][seen], cells.boundary[seen]).roc_auc)
+    # The score of the full evaluation is in networks/README.md.
+    assert np.mean(areas) > 0.88
+
+
+def test_folded_weights_give_what_batch_norms_gave(network: Network) -> None:
+    torch = pytest.importorskip("torch", reason="the network is trained in PyTorch")
+    from train_boundaries import folded, logits
+
+    generator = torch.Generator().manual_seed(5)
+    parameters, norms = {}, {}
+    for conv in network.convolutions:
+        shape = (conv.out_features, conv.in_features, *conv.kernel)
+        parameters[f"{conv.name}.weight"] = torch.randn(shape, generator=generator) / 10
+        parameters[f"{conv.name}.bias"] = torch.randn(shape[0], generator=generator)
+        if conv.name != network.output:
+            norms[conv.name] = torch.nn.BatchNorm3d(conv.out_features)
+    x = torch.randn((2, 1, 16, 16, 16), generator=generator)
+    with torch.no_grad():
+        for _ in range(3):  # the running statistics move
+            logits(network, parameters, x, norms)
+        for norm in norms.values():
+            norm.eval()
+        expected = logits(network, parameters, x, norms)
+        found = logits(network, folded(parameters, norms), x)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
