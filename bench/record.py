@@ -51,7 +51,8 @@ Kind: TypeAlias = Literal[
 ]
 
 LIBRARIES = (
-    "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai", "openvino", "onnxruntime",
+    "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai",
+    "openvino", "onnxruntime",
     "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
 )  # fmt: skip
 
