@@ -1,7 +1,8 @@
-"""A whole volume, by znni and by MONAI's sliding windows with another engine inside, twice.
+"""Whole volumes by znni and by MONAI's sliding windows, each in two tilings.
 
-Input and output are in memory. Each run lasts from the call to the last output, with planning. What
-two tilings of one volume differ by are seams: no network gives them, only the way it is run.
+Input and output are in memory. Each run lasts from the call to the last output, with planning. Two
+tilings of one volume can give different outputs. These differences are seams. They come from how
+the network is run, not from the network.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from bench.session import (
     report_all,
 )
 from bench.unet_networks import UNETS
+from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.inference.api import infer
 from znni.inference.planning import search
@@ -37,10 +39,15 @@ from znni.network.network import InputScaling, Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, load_weights, random_weights
 
+WINDOW_HELP = (
+    "MONAI's window, in voxels per axis; repeatable. znni also uses the second and later ones as "
+    "its patches. Seams compare the first two tilings."
+)
+
 Net = Annotated[str, typer.Option(help="A U-Net of `unets`, or a YAML file with weights.")]
 Size = Annotated[int, typer.Option(min=1, help="Voxels of the noise volume per axis.")]
 Volume = Annotated[Path | None, typer.Option(help="A volume (z, y, x) in a .npy file, not noise.")]
-Windows = Annotated[list[int] | None, typer.Option("--window", help="Voxels per axis; repeatable.")]
+Windows = Annotated[list[int] | None, typer.Option("--window", help=WINDOW_HELP)]
 Overlap = Annotated[float, typer.Option(min=0, max=0.9, help="Share of a window.")]
 Inside = Annotated[str, typer.Option("--peer", help="The engine that computes MONAI's windows.")]
 Picture = Annotated[Path | None, typer.Option(help="A PNG of how far two tilings differ.")]
@@ -143,12 +150,14 @@ def _volume(network: Network, size: int, file: Path | None) -> Float32:
 def _ours(
     network: Network, weights: Weights, size: Vec3, tiles: list[int], ram: int, threads: int
 ) -> list[_Tiling]:
-    """Return runs of the fastest plan, and of the fastest ones with patches of these extents."""
+    """Return a run of the fastest plan, and one for each extent but the first."""
 
     def tiling(patch: Vec3 | None) -> _Tiling:
         def run(x: Float32) -> Float32:
             space = search(network, size, ram=ram, threads=threads, device="cpu")
             chosen = space.fastest_for(patch) if patch else space.fastest(1)[0]
+            if chosen is None:
+                raise InvalidInput(f"no plan with patches of {patch} fits; choose another --window")
             y = np.empty((network.out_features, *size), np.float32)
             infer(x, network, y, weights=weights, plan=chosen)
             return y

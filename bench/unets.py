@@ -68,7 +68,7 @@ def unets_command(
             network, Vec3.of(size), ram=ram, threads=threads, device="cpu", costs=costs,
             accuracy=accuracy,
         )  # fmt: skip
-        # As in a job of many windows, it costs nothing to transform kernels once.
+        # A job of many windows transforms kernels once, so that time is left out.
         handling = replace(space.overhead.handling, resident=0.0)
         space.overhead = replace(space.overhead, handling=handling)
         plan = fastest(space)[0]

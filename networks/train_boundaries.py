@@ -46,7 +46,7 @@ Norms = dict[str, torch.nn.BatchNorm3d]
 
 
 class Course(NamedTuple):
-    """How a network is trained.
+    """The settings of a training run.
 
     Attributes:
         size: voxels of a patch.
@@ -64,7 +64,7 @@ class Course(NamedTuple):
 
 
 def course_for(network: Network) -> Course:
-    """Return how a network is trained: a chain on sparse outputs, a U-Net on whole patches."""
+    """Return the settings: sparse outputs for a chain, whole patches for a U-Net."""
     if network.is_exact:
         return Course(Vec3.of(64), (slice(None),) * 3, 4, 4000, 2e-3)
     view, stride, outputs = network.field_of_view, network.total_pooling, 8
@@ -96,7 +96,7 @@ def logits(
 
 
 def _computed(layer: Layer, parameters: Parameters, given: list[torch.Tensor]) -> torch.Tensor:
-    """Return what a layer gives, without its activation."""
+    """Compute a layer without its activation."""
     if isinstance(layer, Conv):
         weight, bias = parameters[f"{layer.name}.weight"], parameters[f"{layer.name}.bias"]
         return functional.conv3d(given[0], weight, bias, padding=tuple(layer.padding.before))
@@ -190,7 +190,7 @@ def train(network: Network, device: str) -> Parameters:
 
 
 def folded(parameters: Parameters, norms: Norms) -> Parameters:
-    """Return the parameters of convolutions that give what they and their batch norms gave."""
+    """Fold each batch norm into its convolution, and return the new parameters."""
     found = dict(parameters)
     for name, norm in norms.items():
         assert norm.running_var is not None

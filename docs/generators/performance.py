@@ -20,7 +20,7 @@ RECORDS = {path.name: load(path) for path in sorted(RESULTS.glob("*.json"))}
 NETWORKS = ("n337", "n537", "n726", "n926")
 UNETS = {
     "unet3d": "UNet3D",
-    "nnunet": "nnU-Net",
+    "nnunet": "nnU-Net with batch norm",
     "rsunet": "residual symmetric U-Net",
     "valid-unet": "valid U-Net",
 }

@@ -144,7 +144,7 @@ class Blocks:
         return _known(tile, given)
 
     def _sees_zeros(self, tile: Tile) -> bool:
-        """Return whether an exact network sees zeros for a tile, around its input or within."""
+        """Return whether a tile of an exact network depends on padding, of input or layers."""
         job, network = self._job, self._network
         if job.whole is None:
             return False

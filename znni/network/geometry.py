@@ -206,7 +206,7 @@ def reach(network: Network, patch: Vec3) -> Box:
     """
     whole = network.whole or ZERO
     patch = patch.minimum(whole - context(network))
-    larger = replace(network, whole=whole + network.alignment)  # in which no axis is uncut
+    larger = replace(network, whole=whole + network.alignment)  # the block cuts every axis
     return block_geometry(larger, patch).frames[INPUT].stored
 
 

@@ -21,7 +21,7 @@ LOG2_E = np.float32(1.44269504)
 LN_2_HIGH, LN_2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 MAGIC = np.float32(1.5 * 2**23)  # adding and subtracting it rounds to an integer
 
-# Coefficients of (e to the r, less 1 and r) / r^2, from the highest power on.
+# Coefficients of (e^r - 1 - r) / r^2, from the highest power on.
 POLYNOMIAL = tuple(
     map(
         np.float32,

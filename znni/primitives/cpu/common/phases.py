@@ -44,7 +44,7 @@ class Phase:
 
 
 class PhaseSeries(NamedTuple):
-    """A phase many times, with other values of some arguments.
+    """Repetitions of a phase, each with its own values of some arguments.
 
     Attributes:
         kernel: function that does one share.
@@ -96,7 +96,7 @@ class PhaseKernel:
         return Phase(self.kernel, np.array(values, np.int64), shares)
 
     def series(self, phase: Phase, **arguments: NDArray[np.int64]) -> PhaseSeries:
-        """Return a phase of this kernel many times.
+        """Return repetitions of a phase of this kernel.
 
         Args:
             phase: the phase, whose other arguments stay.

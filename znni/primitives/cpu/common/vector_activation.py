@@ -23,12 +23,12 @@ from znni.primitives.cpu.common.exponential import (
 )
 from znni.primitives.cpu.common.simd import Emitter, Value
 
-# Activations that a bound and a slope do not make. Each is compiled into kernels of its own.
+# Activations that need more than a slope and a floor. Each is compiled into kernels of its own.
 Curve: TypeAlias = Literal["", "elu", "sigmoid", "tanh", "gelu"]
 
 
 def curve(activation: Activation) -> Curve:
-    """Return the curve of an activation, or none if bound and slope make it, or a later pass."""
+    """Return the curve of an activation, or an empty string if its kernels need none."""
     if activation in ("elu", "sigmoid", "tanh", "gelu"):
         return activation
     return ""

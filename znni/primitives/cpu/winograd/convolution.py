@@ -79,7 +79,7 @@ class WinogradConvolution:
         return Image(array, tile_table(self._places, array))
 
     def _run_own(self, passes: Sequence[PhaseSeries], scratch: Sequence[int]) -> None:
-        """Run batches of which each worker does its own."""
+        """Run all batches; each worker does whole batches alone."""
         strips = self._strips
         table = np.stack([each.addresses for each in passes], axis=1)
         at_once = BATCHES_AT_ONCE * self._workers.threads

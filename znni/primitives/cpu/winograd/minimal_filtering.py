@@ -82,7 +82,10 @@ def _identity(length: int) -> Codelet:
 
 @cache
 def _samples(length: int) -> Codelet:
-    """Return the transform of samples: for each point, the product over all others."""
+    """Return the transform that weighs samples, for each point, by a polynomial.
+
+    The roots of the polynomial are all other points.
+    """
     program = Program()
     x = [program.input(i) for i in range(length)]
     outputs = [_sum(program, _polynomial(POINTS[1:]), x)]

@@ -73,8 +73,8 @@ class _ImageEmitter(PhaseEmitter):
 def batch_pass() -> PhaseKernel:
     """Return a phase that does all three passes for a batch; a share is a batch.
 
-    Its argument ``batches`` has three columns for each batch: the addresses of the arguments of the
-    three passes.
+    Its argument ``batches`` has a row for each batch. The three columns are the addresses of the
+    arguments of the three passes.
     """
     emit = PhaseEmitter(
         "winograd_batch",

@@ -2,9 +2,8 @@
 
 A tile of 4^3 outputs with a 3^3 kernel takes a multiplication for each of 6^3 points, and not 27
 for each output. So a layer is a matrix product at each point, between two cheap transforms. A
-Fourier transform of so small a tile needs more. With 128 to 768 maps on images of 8^3 to 32^3
-voxels, this primitive is 1.1 to 6 times as fast as all others. On large images, larger Fourier
-tiles are as fast or faster.
+Fourier transform of so small a tile needs more. This primitive is for images of 8^3 to 32^3 voxels
+with many maps. On large images, larger Fourier tiles are as fast or faster.
 """
 
 from __future__ import annotations

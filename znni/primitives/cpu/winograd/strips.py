@@ -21,10 +21,11 @@ from znni.primitives.cpu.winograd.minimal_filtering import MinimalFiltering, min
 # Most tiles of a strip: their voxels and transforms fill the registers.
 MOST_TILES = 4
 
-# Tiles of a worker's own batch. They are the rows of a block of products.
+# Most tiles of a worker's own batch: with wide registers, a multiple of the rows of a block of
+# products.
 OWN_TILES = 24
 
-# Fewest tiles of a layer of which workers take batches of their own.
+# If a layer has at least this many tiles, each worker takes batches of its own.
 FEWEST_OWN_TILES = 16 * OWN_TILES
 
 # Most tiles of a batch that workers share.
@@ -101,8 +102,8 @@ class Strips:
     def own(self) -> bool:
         """True if each worker makes all passes over batches of its own.
 
-        Such a batch stays in the worker's cache. If there are few tiles, workers share a batch, so
-        that all of them have work and each reads a part of the kernels.
+        With few maps, such a batch stays in the worker's cache. If there are few tiles, workers
+        share a batch, so that all of them have work and each reads a part of the kernels.
         """
         return self.tiling.count * self.across >= FEWEST_OWN_TILES
 
@@ -119,7 +120,10 @@ class Strips:
         return math.ceil(self.tiling.count / self.batch)
 
     def handed_out(self, threads: int) -> HandedOut:
-        """Return the tasks of a call: all passes of a share of batches, or each pass of each."""
+        """Return the tasks of a call.
+
+        A round is up to 64 batches per worker, or one pass of a shared batch.
+        """
         if self.own:
             return HandedOut(1, threads).times(-(-self.batches // (BATCHES_AT_ONCE * threads)))
         return HandedOut(PASSES, threads).times(self.batches)
@@ -145,7 +149,7 @@ class Strips:
 
     @property
     def scratch_floats(self) -> int:
-        """Floats of one worker's scratch, in whole cache lines: planes, and a row of 16 maps."""
+        """Floats of one worker's scratch: planes, a row of 16 maps, and values of its own batch."""
         return self.own_samples + self.own * (
             self.point_floats(self.in_groups) + self.point_floats(self.out_groups)
         )
