@@ -35,6 +35,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.inference.api import infer
 from znni.inference.planning import search
+from znni.network.geometry import context
 from znni.network.network import InputScaling, Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, load_weights, random_weights
@@ -82,6 +83,8 @@ def seams_command(
     """Compare whole volumes with MONAI's sliding windows: time, and seams between tilings."""
     cores = machine_with("cpu", threads).host.threads
     network, weights = _network(net)
+    if not network.is_exact or context(network) != Vec3(0, 0, 0):
+        raise InvalidInput(f"{network.name} does not keep the size of its input; choose another")
     x = _volume(network, size, volume)
     # Both sides get the same floats.
     network = replace(network, scaling=InputScaling())

@@ -204,7 +204,9 @@ def reach(network: Network, patch: Vec3) -> Box:
         network: an exact network for a volume.
         patch: the output voxels of the block.
     """
-    whole = network.whole or ZERO
+    whole = network.whole
+    if whole is None:
+        raise ValueError(f"network {network.name} is for no volume; call over(network, volume)")
     patch = patch.minimum(whole - context(network))
     larger = replace(network, whole=whole + network.alignment)  # the block cuts every axis
     return block_geometry(larger, patch).frames[INPUT].stored

@@ -74,7 +74,7 @@ def test_products_at_points_are_the_correlation(taps: int, data: st.DataObject) 
         (Conv("wide", 768, 16, Vec3(3, 3, 3), "identity"), Shape5(1, 768, 10, 10, 10), False),
         (Conv("flat", 20, 40, Vec3(1, 3, 3), "elu"), Shape5(1, 20, 9, 58, 70), True),
         (Conv("large", 16, 16, Vec3(3, 3, 3), "relu"), Shape5(2, 16, 30, 30, 31), True),
-        (Conv("even", 3, 5, Vec3(3, 4, 5), "identity"), Shape5(3, 3, 8, 9, 20), False),
+        (Conv("even", 3, 5, Vec3(2, 4, 5), "identity"), Shape5(3, 3, 8, 9, 20), False),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -92,5 +92,5 @@ def test_layers_are_accurate_whether_workers_share_batches_or_not(
 
 def test_kernels_that_are_too_small_or_large_are_declined() -> None:
     shape = Shape5(1, 4, 20, 20, 20)
-    for kernel in (Vec3(1, 1, 1), Vec3(3, 3, 1), Vec3(2, 3, 3), Vec3(6, 3, 3)):
+    for kernel in (Vec3(1, 1, 1), Vec3(3, 3, 1), Vec3(6, 3, 3)):
         assert Winograd(HOST).out_shape(Conv("conv", 4, 4, kernel, "identity"), shape) is None

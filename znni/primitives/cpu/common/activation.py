@@ -102,8 +102,7 @@ def with_activation(cost: Cost, activation: Activation, out: Shape5, threads: in
     flops = out.elements * FLOPS[activation]
     if activation in FUSED:
         return cost.plus(flops, EFFICIENCY, bytes_moved=0)
-    items = out.elements // out.f if activation == "softmax" else out.elements
-    tasks = share_count(threads, items, out.elements // FEWEST_VALUES)
+    tasks = share_count(threads, out.elements // out.f, out.elements // FEWEST_VALUES)
     return cost.plus(flops, EFFICIENCY, 2 * out.nbytes, HandedOut(1, tasks))
 
 
@@ -137,10 +136,10 @@ def row_finish(layer: Activated, maps: int, weights: ConvWeights | None = None) 
 
 
 class VectorFinish(NamedTuple):
-    """The last step of a layer, for kernels on vectors of 16 maps: ``vector_code.finished``.
+    """The last step of a layer, for kernels on vectors of 16 maps.
 
-    A value v becomes w = max(v + bias, floor), and then w * slope if w is negative.
-    ``activate_further`` does the rest of the activation.
+    ``vector_activation.finished`` applies it. Without a curve, a value v becomes w = max(v + bias,
+    floor), and then w * slope if w is negative. ``activate_further`` does softmax.
 
     Attributes:
         bias: the biases of whole vectors of maps.

@@ -24,9 +24,9 @@ BATCH_BYTES = 256 * 2**20
 MOST_BATCH_BYTES = 512 * 2**20
 BATCH_SHARE = 1 / 8
 
-# Largest scratch of a tile, in bytes, that fits a worker's cache beside other data. Larger tiles are
-# transformed more slowly: 24^3 voxels at some 0.8 of the rate of 18^3, and 36^3 at 0.4 to 0.7, on a
-# shared machine.
+# Largest scratch of a tile, in bytes, that fits a worker's cache beside other data. Larger tiles
+# are transformed more slowly: 24^3 voxels at some 0.8 of the rate of 18^3, and 36^3 at 0.4 to
+# 0.7.
 CACHE_BYTES = 2**19
 
 

@@ -26,7 +26,7 @@ from znni.primitives.cpu.winograd.passes import (
     results_pass,
     samples_pass,
 )
-from znni.primitives.cpu.winograd.strips import BATCHES_AT_ONCE, Strips
+from znni.primitives.cpu.winograd.strips import Strips
 
 Indices: TypeAlias = NDArray[np.int64]
 
@@ -36,6 +36,8 @@ SHARES_PER_WORKER = 8
 
 class WinogradConvolution:
     """A layer ready to run: samples to points, products, and products to outputs, by batch.
+
+    An interruption takes effect at the end of a shared batch, or of some of the workers' own.
 
     Args:
         strips: strips of the layer.
@@ -48,7 +50,7 @@ class WinogradConvolution:
         self._workers = workers(threads)
         own = strips.own
         self._samples = samples_pass(strips.filterings, strips.across, own)
-        self._products = products_pass(strips.out_groups, own)
+        self._products = products_pass(own)
         self._results = results_pass(
             strips.filterings, strips.across, own, curve(strips.layer.activation)
         )
@@ -82,7 +84,7 @@ class WinogradConvolution:
         """Run all batches; each worker does whole batches alone."""
         strips = self._strips
         table = np.stack([each.addresses for each in passes], axis=1)
-        at_once = BATCHES_AT_ONCE * self._workers.threads
+        at_once = strips.at_once * self._workers.threads
         for first in range(0, len(table), at_once):
             part = table[first : first + at_once]
             phase = batch_pass().phase(
@@ -116,9 +118,11 @@ class WinogradConvolution:
             samples_row=strips.in_groups * LANES,
             products=products,
             products_stride=strips.point_stride(strips.out_groups),
+            products_row=strips.out_groups * LANES,
             kernels=self._kernels.ctypes.data,
             rows=0,
             in_features=strips.layer.in_features,
+            groups=strips.out_groups,
             points=strips.points,
             points_per_share=share,
         )
@@ -181,8 +185,8 @@ class WinogradConvolution:
             part = weight[first : first + LANES]
             padded = np.zeros((matrix.shape[1], in_features, LANES), np.float32)
             padded[:, :, : len(part)] = part.reshape(*part.shape[:2], -1).transpose(2, 1, 0)
-            made = matrix @ padded.reshape(len(padded), -1)
-            kernels[:, group] = made.reshape(-1, in_features, LANES)
+            made = kernels[:, group].reshape(strips.points, -1)  # a view
+            np.matmul(matrix, padded.reshape(len(padded), -1), out=made)
 
         self._workers.for_each(task, range(strips.out_groups))
         return kernels

@@ -47,21 +47,26 @@ class MinimalFiltering:
     @property
     def samples(self) -> Codelet:
         """The transform of ``length`` samples."""
-        return _samples(self.length) if self.taps > 1 else _identity(self.length)
+        return _samples(self.points) if self.taps > 1 else _identity(self.length)
 
     @property
     def results(self) -> Codelet:
         """The transform of ``length`` products into the outputs."""
-        return _results(self.length, self.outputs) if self.taps > 1 else _identity(self.length)
+        return _results(self.points, self.outputs) if self.taps > 1 else _identity(self.length)
+
+    @property
+    def points(self) -> tuple[Fraction, ...]:
+        """The points other than infinity."""
+        return POINTS[: self.length - 1]
 
     def kernel_matrix(self) -> NDArray[np.float64]:
         """Return the matrix (length, taps) that transforms a kernel."""
         if self.taps == 1:
             return np.ones((self.length, 1))
         rows = [
-            [point**tap / prod(point - other for other in POINTS if other != point)
+            [point**tap / prod(point - other for other in self.points if other != point)
              for tap in range(self.taps)]
-            for point in POINTS
+            for point in self.points
         ]  # fmt: skip
         rows.append([Fraction(tap == self.taps - 1) for tap in range(self.taps)])
         return np.array(rows, np.float64)
@@ -71,7 +76,8 @@ def minimal_filtering(taps: int) -> MinimalFiltering:
     """Return the algorithm for a kernel along one axis, of up to ``MOST_TAPS`` taps."""
     if taps == 1:
         return MinimalFiltering(1, 1)
-    return MinimalFiltering(taps, len(POINTS) + 2 - taps)
+    # Five outputs of two taps would have errors that are twice as large as four of three taps.
+    return MinimalFiltering(taps, 3 if taps == 2 else len(POINTS) + 2 - taps)
 
 
 @cache
@@ -81,35 +87,35 @@ def _identity(length: int) -> Codelet:
 
 
 @cache
-def _samples(length: int) -> Codelet:
+def _samples(points: tuple[Fraction, ...]) -> Codelet:
     """Return the transform that weighs samples, for each point, by a polynomial.
 
     The roots of the polynomial are all other points.
     """
     program = Program()
-    x = [program.input(i) for i in range(length)]
-    outputs = [_sum(program, _polynomial(POINTS[1:]), x)]
-    for i in range(1, len(POINTS), 2):
-        factors = _polynomial([point for point in POINTS if point != POINTS[i]])
+    x = [program.input(i) for i in range(len(points) + 1)]
+    outputs = [_sum(program, _polynomial(points[1:]), x)]
+    for i in range(1, len(points), 2):
+        factors = _polynomial([point for point in points if point != points[i]])
         even = _sum(program, factors[::2], x[::2])
         odd = _sum(program, factors[1::2], x[1::2])
         outputs += [program.add(even, odd), program.subtract(even, odd)]
-    outputs.append(_sum(program, _polynomial(POINTS), x))
+    outputs.append(_sum(program, _polynomial(points), x))
     return program.codelet(outputs)
 
 
 @cache
-def _results(length: int, outputs: int) -> Codelet:
+def _results(points: tuple[Fraction, ...], outputs: int) -> Codelet:
     """Return the transform of products: the sums of their products with powers of the points."""
     program = Program()
-    products = [program.input(i) for i in range(length)]
+    products = [program.input(i) for i in range(len(points) + 1)]
     pairs = [
         (program.add(left, right), program.subtract(left, right))
         for left, right in zip(products[1:-1:2], products[2:-1:2], strict=True)
     ]
     made: list[Real] = []
     for power in range(outputs):
-        factors = [point**power for point in POINTS[1::2]]
+        factors = [point**power for point in points[1::2]]
         total = _sum(program, factors, [pair[power % 2] for pair in pairs])
         if power == 0:
             total = program.add(products[0], total)

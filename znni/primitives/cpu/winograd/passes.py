@@ -49,6 +49,9 @@ IMAGE_ARGUMENTS = {
 # Rows of a block of products for each number of groups of 16 output maps.
 BLOCKS = {1: 24, 2: 12} if has_wide_registers() else {1: 5, 2: 2}
 
+# Rows of a block if there are fewer. Alone, a row would wait for each of its sums.
+FEW_ROWS = 4 if has_wide_registers() else 2
+
 
 class _ImageEmitter(PhaseEmitter):
     """An emitter of a pass from or to an image.
@@ -281,30 +284,31 @@ def results_pass(filterings: Filterings, across: int, own: bool, curve: Curve) -
 
 
 @cache
-def products_pass(groups: int, own: bool) -> PhaseKernel:
+def products_pass(own: bool) -> PhaseKernel:
     """Return a phase that multiplies samples and kernels at points; a share is some points.
 
     Args:
-        groups: number of groups of 16 output maps.
         own: True if the worker has its own values, in its scratch.
     """
     kind = INDEX if own else FLOATS
     emit = PhaseEmitter(
-        f"winograd_products_{groups}" + "_own" * own,
+        "winograd_products" + "_own" * own,
         samples=kind,
         samples_stride=INDEX,
         samples_row=INDEX,
         products=kind,
         products_stride=INDEX,
+        products_row=INDEX,
         kernels=FLOATS,
         rows=INDEX,
         in_features=INDEX,
+        groups=INDEX,
         points=INDEX,
         points_per_share=INDEX,
     )
-    rows, in_features = emit["rows"], emit["in_features"]
-    group_floats = emit.times(in_features, LANES)
+    groups, group_floats = emit["groups"], emit.times(emit["in_features"], LANES)
     most = max(BLOCKS)
+    whole = emit.times(emit.quotient(groups, most), most)
     all_samples, all_products = (
         emit.at(emit["scratch"], emit[name]) if own else emit[name]
         for name in ("samples", "products")
@@ -313,27 +317,28 @@ def products_pass(groups: int, own: bool) -> PhaseKernel:
         samples = emit.at(all_samples, emit.times(point, emit["samples_stride"]))
         products = emit.at(all_products, emit.times(point, emit["products_stride"]))
         kernels = emit.at(emit["kernels"], emit.times(point, emit.times(group_floats, groups)))
-        for group in range(0, groups, most):
-            width = min(most, groups - group)
-            height = BLOCKS[width]
-            panels = [emit.at(kernels, emit.times(group_floats, group + i)) for i in range(width)]
-            target = emit.at(products, group * LANES)
-
-            def block(
-                start: Value,
-                height: int,
-                panels: list[Value] = panels,
-                samples: Value = samples,
-                target: Value = target,
-            ) -> None:
-                _block(emit, samples, panels, target, start, height, groups * LANES)
-
-            with emit.when(rows, ">=", height), emit.loop(rows, step=height) as row:
-                # The last block is shifted back, so that its first rows are computed twice.
-                block(emit.smaller(row, emit.minus(rows, height)), height)
-            with emit.when(rows, "<", height), emit.loop(rows) as row:
-                block(row, 1)
+        for width, first, stop in ((most, emit.index(0), whole), (1, whole, groups)):
+            with emit.loop(stop, first, width) as group:
+                start = emit.at(kernels, emit.times(group_floats, group))
+                panels = [emit.at(start, emit.times(group_floats, i)) for i in range(width)]
+                _rows(emit, samples, panels, emit.at(products, emit.times(group, LANES)))
     return emit.compile_phase()
+
+
+def _rows(emit: Emitter, samples: Value, panels: list[Value], target: Value) -> None:
+    """Compute the products of all rows with the kernels of some groups, in the largest blocks.
+
+    The last block is shifted back, so that its first rows are computed twice.
+    """
+    rows, nothing = emit["rows"], emit.index(0)
+    heights = sorted({1, FEW_ROWS, BLOCKS[len(panels)]})
+    for height, higher in zip(heights, [*heights[1:], None], strict=True):
+        stop = emit.chosen(rows, "<", emit.index(height), nothing, rows)
+        if higher is not None:
+            stop = emit.chosen(rows, "<", emit.index(higher), stop, nothing)
+        with emit.loop(stop, step=height) as row:
+            start = emit.smaller(row, emit.minus(rows, height))
+            _block(emit, samples, panels, target, start, height)
 
 
 def _block(
@@ -343,7 +348,6 @@ def _block(
     target: Value,
     start: Value,
     height: int,
-    target_row: int,
 ) -> None:
     """Compute the products of a few rows with the kernels of some groups."""
     rows = [
@@ -363,7 +367,7 @@ def _block(
                 total = sums[row, i]
                 total.set(emit.multiply_add(value, kernel, total.get()))
     for (row, i), total in sums.items():
-        place = emit.at(target, emit.times(emit.plus(start, row), target_row))
+        place = emit.at(target, emit.times(emit.plus(start, row), emit["products_row"]))
         emit.store(total.get(), emit.at(place, i * LANES))
 
 

@@ -25,7 +25,7 @@ from znni.primitives.cpu.winograd.strips import Strips
 
 @dataclass(frozen=True)
 class Winograd:
-    """Convolution with tiles of six points along each axis that has a kernel.
+    """Convolution with tiles of six points, or four, along each axis that has a kernel.
 
     Attributes:
         device: processor that runs it.
@@ -67,8 +67,7 @@ def _strips(layer: Operation, shape: Shape5) -> Strips | None:
     out = convolved(layer, shape)
     if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
         return None
-    # With two taps, five outputs are computed together, and errors are twice as large.
-    if max(layer.kernel) > MOST_TAPS or layer.kernel.x == 1 or 2 in layer.kernel:
+    if max(layer.kernel) > MOST_TAPS or layer.kernel.x == 1:
         return None
     return Strips(layer, shape, out)
 

@@ -31,8 +31,10 @@ FEWEST_OWN_TILES = 16 * OWN_TILES
 # Most tiles of a batch that workers share.
 SHARED_TILES = 192
 
-# A worker's own batches between which Python looks for an interruption.
+# A worker's own batches between which Python looks for an interruption: at most so many, and so
+# many operations, which take some half a second.
 BATCHES_AT_ONCE = 64
+FLOPS_AT_ONCE = 5e10
 
 # Samples to points, products, and products to outputs.
 PASSES = 3
@@ -122,11 +124,16 @@ class Strips:
     def handed_out(self, threads: int) -> HandedOut:
         """Return the tasks of a call.
 
-        A round is up to 64 batches per worker, or one pass of a shared batch.
+        A round is some batches of each worker, or one pass of a shared batch.
         """
         if self.own:
-            return HandedOut(1, threads).times(-(-self.batches // (BATCHES_AT_ONCE * threads)))
+            return HandedOut(1, threads).times(-(-self.batches // (self.at_once * threads)))
         return HandedOut(PASSES, threads).times(self.batches)
+
+    @property
+    def at_once(self) -> int:
+        """A worker's own batches between which Python looks for an interruption."""
+        return max(1, min(BATCHES_AT_ONCE, int(FLOPS_AT_ONCE * self.batches / self.flops)))
 
     # Layout of samples and products: (point, tile, map)
 
