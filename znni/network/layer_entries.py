@@ -124,7 +124,7 @@ def _named_activation(layer: Conv | ConvTranspose | Affine | Add | Multiply) -> 
 
 
 class LayerKind(Entry):
-    """What a layer's entry says under its kind, such as ``conv:``."""
+    """The part of a layer's entry under its kind, such as ``conv:``."""
 
     def layer(self, name: str, maps: Sequence[int]) -> Layer:
         """Return the layer.

@@ -79,7 +79,7 @@ class _LayerEntry(Entry):
 
     @property
     def kinds(self) -> dict[str, LayerKind]:
-        """What the entry says, by kind; a layer has one kind."""
+        """The parts of the entry, by kind; a layer has one kind."""
         given = ((kind, getattr(self, kind)) for kind in type(self).model_fields)
         return {kind: entry for kind, entry in given if isinstance(entry, LayerKind)}
 

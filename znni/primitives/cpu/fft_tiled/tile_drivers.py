@@ -19,12 +19,9 @@ from znni.primitives.cpu.fft_tiled.planes import PLANE_ARGUMENTS, Planes
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
-# Arguments of both drivers. The forward driver ignores bias, slope and floor. A share is some tiles
-# of one group of 16 maps.
-DRIVER_ARGUMENTS = {
-    "rows": INDEX,
-    "columns_y": INDEX,
-    "columns_z": INDEX,
+# Arguments of a pass from or to an image, whose shares are some tiles of one group of 16 maps. A
+# pass from an image ignores bias, slope and floor. ``number`` is the floats of a group.
+SHARE_ARGUMENTS = {
     **image_parameters("array"),
     "maps": INDEX,
     "table": INDICES,
@@ -33,14 +30,22 @@ DRIVER_ARGUMENTS = {
     "inner_z": INDEX,
     "inner_y": INDEX,
     "inner_x": INDEX,
-    **PLANE_ARGUMENTS,
     "spectra": FLOATS,
     "number": INDEX,
     "tile_stride": INDEX,
-    "frequency_stride": INDEX,
     "bias": FLOATS,
     "slope": FLOATS,
     "floor": FLOATS,
+}
+
+# Arguments of both drivers.
+DRIVER_ARGUMENTS = {
+    "rows": INDEX,
+    "columns_y": INDEX,
+    "columns_z": INDEX,
+    **SHARE_ARGUMENTS,
+    **PLANE_ARGUMENTS,
+    "frequency_stride": INDEX,
 }
 
 
@@ -48,7 +53,7 @@ DRIVER_ARGUMENTS = {
 def forward_driver() -> PhaseKernel:
     """Return a phase that transforms tiles from an image to their spectra."""
     emit = PhaseEmitter("forward_tiles", **DRIVER_ARGUMENTS)
-    share, planes = Share(emit), Planes(emit)
+    share, planes = Share(emit, emit["spectra"]), Planes(emit)
     with share.tiles() as ([corner, *_], spectrum):
         with emit.loop(emit["inner_z"]) as z:
             plane, image = planes.at(z), emit.at(corner, emit.times(z, emit["array_z_stride"]))
@@ -69,7 +74,7 @@ def forward_driver() -> PhaseKernel:
 def inverse_driver() -> PhaseKernel:
     """Return a phase that transforms the spectra of tiles back into an image."""
     emit = PhaseEmitter("inverse_tiles", **DRIVER_ARGUMENTS)
-    share, planes = Share(emit), Planes(emit)
+    share, planes = Share(emit, emit["spectra"]), Planes(emit)
     with share.tiles() as ([corner, skip_z, *skip], spectrum):
         column_stride = emit.times(emit["tile_z"], emit["frequency_stride"])
         for run in planes.columns_along_z():
@@ -91,10 +96,15 @@ class Share:
     Attributes:
         image: arguments for rows of the maps: two strides, and the number of maps.
         finish: addresses of the maps' biases and slopes.
+
+    Args:
+        emit: emitter of a pass with ``SHARE_ARGUMENTS``.
+        spectra: address of all tiles' spectra, or values at points.
     """
 
-    def __init__(self, emit: PhaseEmitter) -> None:
+    def __init__(self, emit: PhaseEmitter, spectra: Value) -> None:
         self._emit = emit
+        self._spectra = spectra
         groups = emit.quotient(emit.plus(emit["maps"], LANES - 1), LANES)
         self._part = emit.quotient(emit["share"], groups)
         self._group = emit.minus(emit["share"], emit.times(self._part, groups))
@@ -111,7 +121,7 @@ class Share:
         """
         emit = self._emit
         first_voxel = emit.at(emit["array"], emit.times(self._feature, emit["array_map_stride"]))
-        first_spectrum = emit.at(emit["spectra"], emit.times(self._group, emit["number"]))
+        first_spectrum = emit.at(self._spectra, emit.times(self._group, emit["number"]))
         with emit.part(self._part, emit["tiles_per_share"], emit["tiles"]) as tile:
             row = emit.times(tile, TABLE_COLUMNS)
             start, *skip = (

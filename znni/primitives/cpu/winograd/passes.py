@@ -6,7 +6,6 @@ from functools import cache
 
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.cpu.common.image_rows import (
-    image_parameters,
     line_positions,
     load_transposed,
     prefetch_rows,
@@ -18,33 +17,13 @@ from znni.primitives.cpu.common.machine_code import has_wide_registers
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve, finished
-from znni.primitives.cpu.fft_tiled.tile_drivers import Share
+from znni.primitives.cpu.fft_tiled.tile_drivers import SHARE_ARGUMENTS, Share
 from znni.primitives.cpu.winograd.minimal_filtering import MinimalFiltering
 from znni.primitives.cpu.winograd.strips import PASSES
 
 FLOATS, INDICES, INDEX = Argument.FLOATS, Argument.INDICES, Argument.INDEX
 
 Filterings = tuple[MinimalFiltering, MinimalFiltering, MinimalFiltering]
-
-# Arguments of the passes from and to images. ``number`` is the floats of a group.
-IMAGE_ARGUMENTS = {
-    **image_parameters("array"),
-    "maps": INDEX,
-    "table": INDICES,
-    "tiles": INDEX,
-    "tiles_per_share": INDEX,
-    "inner_z": INDEX,
-    "inner_y": INDEX,
-    "inner_x": INDEX,
-    "spectra": FLOATS,
-    "number": INDEX,
-    "tile_stride": INDEX,
-    "row_stride": INDEX,
-    "point_stride": INDEX,
-    "bias": FLOATS,
-    "slope": FLOATS,
-    "floor": FLOATS,
-}
 
 # Rows of a block of products for each number of groups of 16 output maps.
 BLOCKS = {1: 24, 2: 12} if has_wide_registers() else {1: 5, 2: 2}
@@ -53,23 +32,25 @@ BLOCKS = {1: 24, 2: 12} if has_wide_registers() else {1: 5, 2: 2}
 FEW_ROWS = 4 if has_wide_registers() else 2
 
 
-class _ImageEmitter(PhaseEmitter):
-    """An emitter of a pass from or to an image.
+def _image_emitter(name: str, filterings: Filterings, own: bool) -> PhaseEmitter:
+    """Return an emitter of a pass from or to an image."""
+    algorithms = "_".join(f"{axis.taps}to{axis.outputs}" for axis in filterings)
+    arguments = SHARE_ARGUMENTS | {
+        "spectra": _kind(own),
+        "row_stride": INDEX,
+        "point_stride": INDEX,
+    }
+    return PhaseEmitter(f"winograd_{name}_{algorithms}" + "_own" * own, **arguments)
 
-    If the worker has its own values at points, ``spectra`` is their place in its scratch.
-    """
 
-    def __init__(self, name: str, own: bool) -> None:
-        arguments = IMAGE_ARGUMENTS | {"spectra": INDEX if own else FLOATS}
-        super().__init__(name + "_own" * own, **arguments)
-        self._own = own
+def _kind(own: bool) -> Argument:
+    """Return the kind of an argument for values: their place in the scratch, or their address."""
+    return INDEX if own else FLOATS
 
-    def __getitem__(self, name: str) -> Value:
-        """Return the argument of that name."""
-        given = super().__getitem__(name)
-        if name == "spectra" and self._own:
-            return self.at(super().__getitem__("scratch"), given)
-        return given
+
+def _values(emit: PhaseEmitter, name: str, own: bool) -> Value:
+    """Return the address of the values that an argument names."""
+    return emit.at(emit["scratch"], emit[name]) if own else emit[name]
 
 
 @cache
@@ -172,8 +153,9 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
         across: tiles of a strip.
         own: True if the worker has its own values, in its scratch.
     """
-    emit = _ImageEmitter(f"winograd_samples_{_name(filterings)}_{across}", own)
-    strip, share = _Strip(emit, filterings, across), Share(emit)
+    emit = _image_emitter(f"samples_{across}", filterings, own)
+    strip = _Strip(emit, filterings, across)
+    share = Share(emit, _values(emit, "spectra", own))
     z_axis, y_axis, x_axis = filterings
     width = across * x_axis.outputs
     length = width + x_axis.taps - 1
@@ -231,8 +213,9 @@ def results_pass(filterings: Filterings, across: int, own: bool, curve: Curve) -
         own: True if the worker has its own values, in its scratch.
         curve: curve of the activation.
     """
-    emit = _ImageEmitter(f"winograd_results_{_name(filterings)}_{across}{curve}", own)
-    strip, share = _Strip(emit, filterings, across), Share(emit)
+    emit = _image_emitter(f"results_{across}{curve}", filterings, own)
+    strip = _Strip(emit, filterings, across)
+    share = Share(emit, _values(emit, "spectra", own))
     z_axis, y_axis, x_axis = filterings
     width = across * x_axis.outputs
     map_stride, y_stride, maps = share.image
@@ -290,13 +273,12 @@ def products_pass(own: bool) -> PhaseKernel:
     Args:
         own: True if the worker has its own values, in its scratch.
     """
-    kind = INDEX if own else FLOATS
     emit = PhaseEmitter(
         "winograd_products" + "_own" * own,
-        samples=kind,
+        samples=_kind(own),
         samples_stride=INDEX,
         samples_row=INDEX,
-        products=kind,
+        products=_kind(own),
         products_stride=INDEX,
         products_row=INDEX,
         kernels=FLOATS,
@@ -309,10 +291,7 @@ def products_pass(own: bool) -> PhaseKernel:
     groups, group_floats = emit["groups"], emit.times(emit["in_features"], LANES)
     most = max(BLOCKS)
     whole = emit.times(emit.quotient(groups, most), most)
-    all_samples, all_products = (
-        emit.at(emit["scratch"], emit[name]) if own else emit[name]
-        for name in ("samples", "products")
-    )
+    all_samples, all_products = (_values(emit, name, own) for name in ("samples", "products"))
     with emit.part(emit["share"], emit["points_per_share"], emit["points"]) as point:
         samples = emit.at(all_samples, emit.times(point, emit["samples_stride"]))
         products = emit.at(all_products, emit.times(point, emit["products_stride"]))
@@ -369,7 +348,3 @@ def _block(
     for (row, i), total in sums.items():
         place = emit.at(target, emit.times(emit.plus(start, row), emit["products_row"]))
         emit.store(total.get(), emit.at(place, i * LANES))
-
-
-def _name(filterings: Filterings) -> str:
-    return "_".join(f"{axis.taps}to{axis.outputs}" for axis in filterings)
