@@ -90,23 +90,22 @@ def pack_map(  # type: ignore[no-untyped-def]
     """Copy the rows of a map under a band end to end, by phase, from ``corner`` (f, z, y).
 
     Each phase takes ``height`` rows of ``pitch``, of which ``rows`` are needed. Others, and samples
-    beyond the input, keep their old values.
+    beyond the input, keep their old values. The loops over phases lie outside those over rows: a
+    division for each row would take as long as its copy.
     """
     size = height * pitch
-    of_y = len(phases[1]) * size
     for z in range(planes):
         plane = start + corner[0] * strides[1] + (corner[1] * steps[0] + z * steps[3]) * strides[2]
-        for y in range(rows):
-            for phase_y in range(len(phases[0])):
-                row = (corner[2] + y) * steps[1] + phases[0][phase_y]
-                if row >= shape[3]:
-                    continue
-                to = (z * len(phases[0]) + phase_y) * of_y + y * pitch
-                for phase_x in range(len(phases[1])):
-                    first = phases[1][phase_x]
-                    width = min(pitch, (shape[4] - 1 - first) // steps[2] + 1)
-                    source = memory[plane + row * strides[3] + first :]
-                    target = packed[to + phase_x * size :]
+        for phase_y in range(len(phases[0])):
+            top = corner[2] * steps[1] + phases[0][phase_y]
+            present = min(rows, (shape[3] - 1 - top) // steps[1] + 1)
+            for phase_x in range(len(phases[1])):
+                first = phases[1][phase_x]
+                width = min(pitch, (shape[4] - 1 - first) // steps[2] + 1)
+                to = ((z * len(phases[0]) + phase_y) * len(phases[1]) + phase_x) * size
+                for y in range(present):
+                    source = memory[plane + (top + y * steps[1]) * strides[3] + first :]
+                    target = packed[to + y * pitch :]
                     if steps[2] == 1:
                         for x in range(width):
                             target[x] = source[x]

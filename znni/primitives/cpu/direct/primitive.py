@@ -29,8 +29,8 @@ from znni.primitives.cpu.common.activation import (
     with_activation,
 )
 from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
-from znni.primitives.cpu.common.rows import fetch_rows
-from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed, stream
+from znni.primitives.cpu.common.rows import fetch_rows, put_rows
+from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed
 from znni.primitives.cpu.common.workers import share_count, workers
 from znni.primitives.cpu.direct.packing import Packing, pack_map
 from znni.primitives.cpu.direct.register_tile import add_tile, registers, tile_width
@@ -60,8 +60,6 @@ class Blocking(NamedTuple):
         features: input maps copied at a time.
         packed: floats of the copied rows, including those that the last tile reads beyond them.
         sums: floats of the sums kept at a time.
-        finished: floats of a map's output rows on their way past the caches; 0 if the output is
-            stored as usual.
     """
 
     maps: int
@@ -73,7 +71,6 @@ class Blocking(NamedTuple):
     features: int
     packed: int
     sums: int
-    finished: int
 
     @classmethod
     def of(cls, layer: Conv, shape: Shape5, out: Shape5) -> Blocking:
@@ -101,13 +98,12 @@ class Blocking(NamedTuple):
             maps, width, tiles, rows, packing, positions, features,
             packed=features * packing.floats + positions - needed,
             sums=kept * maps * positions,
-            finished=rows * out.x if is_streamed(out.nbytes) else 0,
         )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
         """Bytes of a thread's workspace."""
-        return 4 * (self.packed + self.sums + self.finished)
+        return 4 * (self.packed + self.sums)
 
 
 @dataclass(frozen=True)
@@ -166,14 +162,13 @@ class Direct:
             target = output_view(y)
             packed = workspace((pool.threads, blocking.packed), np.float32)
             sums = workspace((pool.threads, blocking.sums), np.float32)
-            finished = workspace((pool.threads, blocking.finished), np.float32)
 
             def task(worker: int, part: slice) -> None:
                 convolve_bands(
                     *view, tuple(shape), tuple(layer.kernel), steps, phases, *target, tuple(out),
                     layer.groups, part.start, part.stop, blocking.rows, packing.height,
                     packing.pitch, blocking.features, blocking.positions, packed[worker],
-                    sums[worker], finished[worker], tile_weights, offsets, finish,
+                    sums[worker], is_streamed(out.nbytes), tile_weights, offsets, finish,
                 )  # fmt: skip
 
             pool.for_each(task, parts)
@@ -199,24 +194,13 @@ def _tile_weights(weight: Float32, groups: int, blocking: Blocking) -> Float32:
 
 
 @numba_kernel
-def _finish(  # type: ignore[no-untyped-def]
-    sums, pitch, rows, width, bias, slope, code, finished, memory, start
-):
-    """Move the sums of kept positions into the output's rows, with bias and activation.
-
-    The rows have no gaps between them. If ``finished`` has any room, they are built there and
-    streamed to the output.
-    """
-    size = rows * width
-    streamed = finished.size > 0
-    target = finished[:size] if streamed else memory[start : start + size]
-    for i in range(rows):
-        row, total = target[i * width :], sums[i * pitch :]
+def _finish(sums, pitch, rows, width, bias, slope, code):  # type: ignore[no-untyped-def]
+    """Move the sums of kept positions together in place, and apply bias and activation."""
+    for i in range(1, rows):
+        row, total = sums[i * width :], sums[i * pitch :]
         for x in range(width):
             row[x] = total[x]
-    activate(target, bias, slope, code)
-    if streamed:
-        stream(target, memory, start, size)  # type: ignore[call-arg]  # numba passes the context
+    activate(sums[: rows * width], bias, slope, code)
 
 
 @cache
@@ -227,15 +211,13 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
     def convolve_bands(  # type: ignore[no-untyped-def]
         memory, start, strides, shape, kernel, steps, phases, target, target_start, target_strides,
         out, groups, first_band, stop_band, rows, height, pitch, features, positions, packed, sums,
-        finished, weights, offsets, finish,
+        streamed, weights, offsets, finish,
     ):  # fmt: skip
         volume = kernel[0] * kernel[1] * kernel[2]
         map_floats = kernel[0] * len(phases[0]) * len(phases[1]) * height * pitch
         in_maps, out_maps = shape[1] // groups, out[1] // groups
         tiles = -(-out_maps // maps)
         bands = -(-out[3] // rows)
-        # Rows of output with gaps between them are finished one by one.
-        together = rows if target_strides[3] == out[4] else 1
         for index in range(first_band, stop_band):
             plane, band = divmod(index, bands)
             plane, top = divmod(plane, out[2])
@@ -272,11 +254,8 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                         total = sums[first_sum + (o - first_map) * positions :]
                         f = group * out_maps + o
                         to = corner_of_output + f * target_strides[1]
-                        for row in range(0, band_rows, together):
-                            _finish(
-                                total[row * pitch :], pitch, min(together, band_rows), out[4],
-                                finish[0][f], finish[1][f], finish[2], finished, target,
-                                to + row * target_strides[3],
-                            )  # fmt: skip
+                        bias, slope = finish[0][f], finish[1][f]
+                        _finish(total, pitch, band_rows, out[4], bias, slope, finish[2])
+                        put_rows(total, band_rows, out[4], target, to, target_strides[3], streamed)
 
     return convolve_bands
