@@ -73,7 +73,7 @@ def computed_in_blocks(network: Network, weights: Weights, x: Float64, patch: Ve
 def test_blocks_of_any_size_give_the_whole_volume(
     network: Network, volume: Vec3, periods: Vec3, flat: bool, seed: int
 ) -> None:
-    network = over(network, volume)
+    network = over(network, whole_input(network, volume))
     assert network.whole is not None
     weights = random_weights(network, seed)
     x = np.random.default_rng(seed).standard_normal((network.in_features, *network.whole))

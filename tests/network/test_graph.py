@@ -10,7 +10,7 @@ from random_networks import networks
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.network.geometry import block_geometry, context, over
+from znni.network.geometry import block_geometry, context, over, whole_input
 from znni.network.layers import Add, Conv, Multiply, Pool
 from znni.network.network import INPUT, Network, Node
 
@@ -45,7 +45,7 @@ def test_a_value_is_alive_until_its_last_use() -> None:
 
 
 def test_a_value_is_known_where_any_of_its_uses_needs_it() -> None:
-    network = over(with_a_skip(), Vec3(40, 40, 40))
+    network = over(with_a_skip(), whole_input(with_a_skip(), Vec3(40, 40, 40)))
     geometry = block_geometry(network, Vec3(5, 6, 7))
     stored = {name: frame.stored for name, frame in geometry.frames.items()}
     block = Box(ZERO, Vec3(5, 6, 7))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.bare_steps import bare_step
 from znni.core.shapes import Box, Vec3
-from znni.network.geometry import over
+from znni.network.geometry import over, whole_input
 from znni.network.layers import Concat
 from znni.network.network import INPUT, Network, Node
 from znni.plans.block_storage import BlockStorage, block_storage
@@ -82,7 +82,7 @@ def steps_of(network: Network, storage: BlockStorage, workspace: int) -> Iterato
 def test_what_a_step_reads_is_what_was_computed(
     network: Network, volume: Vec3, periods: Vec3, workspace: int, data: st.DataObject
 ) -> None:
-    network = over(network, volume)
+    network = over(network, whole_input(network, volume))
     patch = network.alignment * periods
     storage = block_storage(network, patch)
     blocks = storage.geometry.sizes[network.output].ceil_div(patch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -14,7 +14,7 @@ from znni.core.errors import InvalidInput, UnusableValues, option
 from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
-from znni.network.geometry import context, whole_input
+from znni.network.geometry import context, over, whole_input
 from znni.network.network import InputScaling, Network
 from znni.network.weights import Float32
 
@@ -120,7 +120,7 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
 
 def for_job(network: Network, job: Job) -> Network:
     """Return the network for a job's volume: an exact one knows the extents of its input then."""
-    return replace(network, whole=job.whole) if job.whole else network
+    return over(network, job.whole) if job.whole else network
 
 
 def seen_by(network: Network, job: Job) -> Box:

@@ -20,6 +20,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import Add, Concat, Multiply, Pool
 from znni.network.network import INPUT, Network, Node
+from znni.network.order import order_of_lowest_peak
 
 ZERO = Vec3(0, 0, 0)
 
@@ -158,16 +159,12 @@ def whole_input(network: Network, volume: Vec3) -> Vec3:
     return whole + period * missing
 
 
-def over(network: Network, volume: Vec3) -> Network:
-    """Return the network for a volume: an exact one knows the extents of its input then.
+def over(network: Network, whole: Vec3) -> Network:
+    """Return an exact network for an input of these extents, from ``whole_input``.
 
-    Args:
-        network: any network.
-        volume: the extents that the input must hold.
+    Its nodes have the order in which blocks need the least memory.
     """
-    if not network.is_exact:
-        return network
-    return replace(network, whole=whole_input(network, volume))
+    return replace(network, nodes=order_of_lowest_peak(network), whole=whole)
 
 
 def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
@@ -206,7 +203,7 @@ def reach(network: Network, patch: Vec3) -> Box:
     """
     whole = network.whole
     if whole is None:
-        raise ValueError(f"network {network.name} is for no volume; call over(network, volume)")
+        raise ValueError(f"network {network.name} is for no volume; call over(network, whole)")
     patch = patch.minimum(whole - context(network))
     larger = replace(network, whole=whole + network.alignment)  # the block cuts every axis
     return block_geometry(larger, patch).frames[INPUT].stored
@@ -224,7 +221,7 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
         ValueError: the network is for no volume.
     """
     if network.whole is None:
-        raise ValueError(f"network {network.name} is for no volume; call over(network, volume)")
+        raise ValueError(f"network {network.name} is for no volume; call over(network, whole)")
     sizes = whole_sizes(network, network.whole)
     out = sizes[network.output]
     uncut = Vec3(*(int(extent >= limit) for extent, limit in zip(patch, out, strict=True)))
