@@ -53,19 +53,21 @@ Overlap = Annotated[float, typer.Option(min=0, max=0.9, help="Share of a window.
 Inside = Annotated[str, typer.Option("--peer", help="The engine that computes MONAI's windows.")]
 Picture = Annotated[Path | None, typer.Option(help="A PNG of how far two tilings differ.")]
 
-Run = Callable[[Float32], Float32]
 
-
-class _Tiling(NamedTuple):
-    """One way to run a whole volume.
+class _Made(NamedTuple):
+    """The outcome of a whole volume in one tiling.
 
     Attributes:
         tile: voxels of a patch or window.
-        run: the function that computes the output (f', z, y, x) of an input (f, z, y, x).
+        output: the output (f', z, y, x).
     """
 
     tile: Vec3
-    run: Run
+    output: Float32
+
+
+# A function of the input (f, z, y, x), for one tiling.
+Run = Callable[[Float32], _Made]
 
 
 def seams_command(
@@ -92,22 +94,20 @@ def seams_command(
         contestants = {
             "znni": _ours(network, weights, Vec3(*x.shape[1:]), window or [128, 96], ram, cores),
             f"MONAI, {peer}": [
-                _Tiling(
-                    Vec3.of(tile),
-                    _sliding(network, weights, tile, overlap, peer, cores, Path(folder)),
-                )
+                _sliding(network, weights, tile, overlap, peer, cores, Path(folder))
                 for tile in window or [128, 96]
             ],
         }
         rows: list[Row] = []
         differences: dict[str, NDArray[np.float32]] = {}
-        for name, tilings in contestants.items():
+        for name, runs in contestants.items():
             made: list[Float32] = []
-            for tile, run in tilings:
-                progress(f"{name} in tiles of {tile}")
+            for run in runs:
+                progress(f"{name}, tiling {len(made) + 1} of {len(runs)}")
                 begun = time.perf_counter()
-                made.append(run(x))
+                tile, output = run(x)
                 seconds = time.perf_counter() - begun
+                made.append(output)
                 rows.append(
                     {
                         "network": network.name,
@@ -115,7 +115,7 @@ def seams_command(
                         "volume": str(Vec3(*x.shape[1:])),
                         "tile": str(tile),
                         "seconds": seconds,
-                        "voxels_per_s": made[0][0].size / seconds,
+                        "voxels_per_s": output[0].size / seconds,
                         "seams": None,
                     }
                 )
@@ -152,21 +152,20 @@ def _volume(network: Network, size: int, file: Path | None) -> Float32:
 
 def _ours(
     network: Network, weights: Weights, size: Vec3, tiles: list[int], ram: int, threads: int
-) -> list[_Tiling]:
+) -> list[Run]:
     """Return a run of the fastest plan, and one for each extent but the first."""
 
-    def tiling(patch: Vec3 | None) -> _Tiling:
-        def run(x: Float32) -> Float32:
+    def tiling(patch: Vec3 | None) -> Run:
+        def run(x: Float32) -> _Made:
             space = search(network, size, ram=ram, threads=threads, device="cpu")
             chosen = space.fastest_for(patch) if patch else space.fastest(1)[0]
             if chosen is None:
                 raise InvalidInput(f"no plan with patches of {patch} fits; choose another --window")
             y = np.empty((network.out_features, *size), np.float32)
             infer(x, network, y, weights=weights, plan=chosen)
-            return y
+            return _Made(chosen.patch, y)
 
-        space = search(network, size, ram=ram, threads=threads, device="cpu")
-        return _Tiling(patch or space.fastest(1)[0].patch, run)
+        return run
 
     return [tiling(None), *(tiling(Vec3.of(tile)) for tile in tiles[1:])]
 
@@ -192,11 +191,11 @@ def _sliding(
     def predictor(windows: Any) -> Any:
         return torch.from_numpy(np.stack([compute(each) for each in windows.numpy()]))
 
-    def run(x: Float32) -> Float32:
+    def run(x: Float32) -> _Made:
         y: Float32 = sliding_window_inference(
             torch.from_numpy(x)[np.newaxis], (tile,) * 3, 1, predictor, overlap, mode="gaussian"
         )[0].numpy()
-        return y
+        return _Made(Vec3.of(tile), y)
 
     return run
 
