@@ -192,11 +192,11 @@ def run_job(number: int, rng: Random, drawn: RandomJob, *, with_torch: bool) -> 
         np.save(folder / VOLUME, x)
         (folder / JOB).write_bytes(pickle.dumps(drawn))
         program = [sys.executable, str(SUPPORT / "random_job_run.py"), place]
-        paths = os.pathsep.join([str(ROOT), str(SUPPORT)])
+        known = [str(ROOT), str(SUPPORT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         try:
             done = subprocess.run(
                 program, capture_output=True, text=True, check=False, timeout=SECONDS,
-                env=os.environ | {"PYTHONPATH": paths},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, known))},
             )  # fmt: skip
             failure = done.stderr[-2000:] if done.returncode else ""
         except subprocess.TimeoutExpired:
