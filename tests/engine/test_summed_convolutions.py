@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_plans import run
 
 from planner.cost_model import BUILT_IN
-from planner.segmentations import exact_segment, fusible_sums
+from planner.segmentations import exact_segment, exact_segments, fusible_sums
 from planner.step_options import StepOptions
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
@@ -25,6 +25,7 @@ from znni.network.network import INPUT, Network, Node
 from znni.network.weights import random_weights
 from znni.plans.block_storage import block_storage
 from znni.plans.plan import Plan
+from znni.plans.segments import Segment
 from znni.plans.summed import summed_convolutions
 from znni.primitives.catalogue import catalogue
 from znni.primitives.reference import exact
@@ -117,12 +118,18 @@ def test_the_choice_of_sums_is_the_fastest_of_all() -> None:
     storage, sums = block_storage(plan.network, LARGE), fusible_sums(plan.network, options)
     assert len(sums) == 3
     assert all(storage.sums_in_place(nodes) for nodes in sums)
+
+    def seconds_of(segment: Segment) -> float:
+        return sum(options.whole(step, in_place=True)[0].seconds for step in segment.steps)
+
     seconds = []
     for some in chain.from_iterable(combinations(sums, count) for count in range(4)):
         chosen = {nodes.add.name: nodes for nodes in some}
-        steps = exact_segment(plan.network.nodes, storage, chosen).steps
-        seconds.append(sum(options.whole(step, in_place=True)[0].seconds for step in steps))
-    assert plan.patch_seconds == pytest.approx(min(seconds))
+        seconds.append(seconds_of(exact_segment(plan.network.nodes, storage, chosen)))
+    first, *_ = exact_segments(plan.network.nodes, storage, sums, options)
+    assert seconds_of(first) == pytest.approx(min(seconds))
+    assert min(seconds) < min(seconds[0], seconds[-1])  # some sums are steps of their own
+    assert [step.operation for step in plan.steps] == [step.operation for step in first.steps]
 
 
 def test_no_plan_adds_where_a_value_is_still_needed() -> None:
