@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.layers import Add, Concat, Join, Multiply, Operation, Pool, PooledConv
+from znni.network.layers import Add, Concat, Join, Multiply, Operation, Pool, PooledConv, SummedConv
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
 
@@ -31,13 +31,14 @@ def bare_step(
 def sample_steps(operation: Operation, features: int) -> Iterator[Step]:
     """Yield bare steps of an operation for outputs and batches of many sizes.
 
-    A pooled convolution is sampled only for single items, because plans use it only for those.
+    Pooled and summed convolutions are sampled only for single items, because plans use them only
+    for those.
 
     Args:
         operation: the operation to compute.
         features: the number of input maps.
     """
-    batches = (1,) if isinstance(operation, PooledConv) else BATCHES
+    batches = (1,) if isinstance(operation, PooledConv | SummedConv) else BATCHES
     for batch, extent in product(batches, EXTENTS):
         yield _step(operation, features, batch, Vec3.of(extent))
 
@@ -52,6 +53,9 @@ def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
             whole = size * operation.pool.window + operation.conv.kernel - 1
             shape = Shape5.of(batch, features, whole)
             out = Shape5.of(batch, operation.conv.out_features, size)
+        case SummedConv():
+            convolution = _step(operation.conv, features, batch, size)
+            return bare_step(operation, convolution.shape_in, convolution.shape_out)
         case Concat() | Add() | Multiply():
             return _join(operation, features, batch, size)
         case _:

@@ -9,7 +9,7 @@ from typing import Protocol
 from planner.bare_steps import sample_steps
 from planner.step_options import StepOptions
 from znni.core.shapes import Shape5
-from znni.network.layers import Concat, Operation, Pool, PooledConv
+from znni.network.layers import Concat, Operation, PooledConv, SummedConv
 from znni.network.network import Network, Node
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
@@ -80,7 +80,7 @@ class BoundsUsingGpu:
         return self._shared(alone, on_gpu, step.shape_in.nbytes, step.shape_out.nbytes)
 
     def _shared(self, alone: float, on_gpu: float, given: int, made: int) -> float:
-        if not alone:  # a pooling that costs its convolution no extra time
+        if not alone:  # a pooling or a sum that costs its convolution no extra time
             return 0.0
         on_the_way = max(given, made) / self._link
         speed = 1 / alone + 1 / max(on_the_way, on_gpu)
@@ -93,14 +93,16 @@ class Bounds:
     Args:
         network: the network.
         options: the steps to choose from.
-        fusible: the pooled convolutions that may be one step.
+        fusible: the pooled and summed convolutions that may be one step.
     """
 
     def __init__(
-        self, network: Network, options: StepOptions, fusible: Collection[PooledConv]
+        self, network: Network, options: StepOptions, fusible: Collection[PooledConv | SummedConv]
     ) -> None:
         self._network = network
-        self._fused = {pair.pool: pair for pair in fusible}
+        self._fused: dict[Operation, PooledConv | SummedConv] = {
+            pair.pool if isinstance(pair, PooledConv) else pair.add: pair for pair in fusible
+        }
         operations: list[tuple[Operation, int]] = [
             *network.operations.values(),
             *((pair, pair.conv.in_features) for pair in fusible),
@@ -116,8 +118,8 @@ class Bounds:
         """Return a lower bound on each layer's seconds for one patch.
 
         The steps of any part of the network take at least the sum of its layers' bounds. A
-        convolution and its pooling may be faster as one step. Then the saving is taken off the
-        pooling's seconds, and off the convolution's only once the pooling's are zero.
+        convolution and its pooling or sum may be faster as one step. Then the saving is taken off
+        the second layer's seconds, and off the convolution's only once those are zero.
 
         Args:
             shapes: the network's ``shapes`` for the patch.
@@ -127,7 +129,7 @@ class Bounds:
             (layer, _), out = self._network.operations[node.name], shapes[node.name]
             voxels = out.n * out.size.volume
             bounds[node.name] = voxels * self._rates[layer]
-            if isinstance(layer, Pool) and layer in self._fused:
+            if layer in self._fused:
                 pair = self._fused[layer]
                 both = voxels * self._rates[pair]
                 conv = min(bounds[pair.conv.name], both)

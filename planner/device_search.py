@@ -17,13 +17,19 @@ from planner.cost_model import CostModel
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
 from planner.partition import Partition
-from planner.segmentations import exact_segment, fusible_convolutions, segmentations
+from planner.segmentations import (
+    exact_segments,
+    fusible_convolutions,
+    fusible_sums,
+    segmentations,
+)
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.network.layers import PooledConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive
+from znni.plans.summed import SummedNodes
 
 # A function that chooses steps for slots within bytes and seconds, such as ``undominated_within``.
 Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
@@ -96,11 +102,16 @@ class DeviceSearch:
     @cached_property
     def bounds(self) -> LeastSeconds:
         """The lower bounds on the time of each layer."""
-        return Bounds(self._network, self._options, self._fusible)
+        summed = [nodes.operation for nodes in self._fusible_sums]
+        return Bounds(self._network, self._options, [*self._fusible, *summed])
 
     @cached_property
     def _fusible(self) -> tuple[PooledConv, ...]:
         return fusible_convolutions(self._network, self._options)
+
+    @cached_property
+    def _fusible_sums(self) -> tuple[SummedNodes, ...]:
+        return fusible_sums(self._network, self._options)
 
     @property
     def _option_sets(self) -> tuple[StepOptions, ...]:
@@ -163,8 +174,15 @@ class DeviceSearch:
         The first segment may take a few of the input's fragments at a time.
         """
         if partition.storage:
-            segment = exact_segment(partition.nodes, partition.storage, partition.device)
-            yield (segment,), budget(partition.input_shape)
+            allowed = budget(partition.input_shape)
+            for segment in exact_segments(
+                partition.nodes,
+                partition.storage,
+                self._fusible_sums,
+                self._options,
+                partition.device,
+            ):
+                yield (segment,), allowed
             return
         handed = partition.handed.nbytes if partition.handed else 0
         batch = partition.input_shape.n

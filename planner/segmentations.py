@@ -16,6 +16,7 @@ from znni.network.layers import Conv, Layer, Pool, PooledConv
 from znni.network.network import Network, Node
 from znni.plans.block_storage import BlockStorage
 from znni.plans.segments import Segment, Step
+from znni.plans.summed import SummedNodes, summed_convolutions
 
 
 def pooled_convolutions(network: Network) -> Iterator[PooledConv]:
@@ -39,22 +40,92 @@ def fusible_convolutions(network: Network, options: StepOptions) -> tuple[Pooled
     )
 
 
+def fusible_sums(network: Network, options: StepOptions) -> tuple[SummedNodes, ...]:
+    """Return the summed convolutions that some primitive computes as one step."""
+    return tuple(
+        nodes
+        for nodes in summed_convolutions(network).values()
+        if any(
+            options.whole(bare)
+            for bare in sample_steps(nodes.operation, nodes.operation.conv.in_features)
+        )
+    )
+
+
+def exact_segments(
+    nodes: tuple[Node, ...],
+    storage: BlockStorage,
+    summed: Collection[SummedNodes],
+    options: StepOptions,
+    device: DeviceKind = "cpu",
+) -> Iterator[Segment]:
+    """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
+
+    One step with its sum takes the place of two, whatever the other steps are. So first each
+    convolution is one step with its sum where that is faster. These choices are the fastest unless
+    memory is short. Then all are, and then none is.
+
+    Args:
+        nodes: the nodes of the network.
+        storage: the arrays of the block.
+        summed: the summed convolutions that may be one step.
+        options: the source of the steps' times.
+        device: the device of all steps.
+    """
+    possible = {it.add.name: it for it in summed if storage.sums_in_place(it)}
+    faster = {name: it for name, it in possible.items() if _is_faster(it, storage, options)}
+    choices: list[Mapping[str, SummedNodes]] = []
+    for choice in (faster, possible, dict[str, SummedNodes]()):
+        if choice not in choices:
+            choices.append(choice)
+            yield exact_segment(nodes, storage, choice, device)
+
+
 def exact_segment(
-    nodes: tuple[Node, ...], storage: BlockStorage, device: DeviceKind = "cpu"
+    nodes: tuple[Node, ...],
+    storage: BlockStorage,
+    summed: Mapping[str, SummedNodes],
+    device: DeviceKind = "cpu",
 ) -> Segment:
     """Return the segment of an exact network's block, whose steps are bare.
 
     Args:
         nodes: the nodes of the network.
         storage: the arrays of the block.
+        summed: the convolutions that are one step with their sum, by the sum's name.
         device: the device of all steps.
     """
+    convolutions = {it.conv.name for it in summed.values()}
     steps = []
     for node in storage.steps_of(nodes):
-        shape = storage.shape_taken(node.name, node.inputs)
-        out = storage.shape_made(node.name)
-        steps.append(bare_step(node.layer.local, shape, out, node.inputs))
+        if node.name in summed:
+            steps.append(_summed_step(summed[node.name], storage))
+        elif node.name not in convolutions:
+            steps.append(_block_step(node, storage))
     return Segment(device, 1, tuple(steps), is_exact=True)
+
+
+def _block_step(node: Node, storage: BlockStorage) -> Step:
+    """Return the bare step of one layer of a block."""
+    shape = storage.shape_taken(node.name, node.inputs)
+    return bare_step(node.layer.local, shape, storage.shape_made(node.name), node.inputs)
+
+
+def _summed_step(nodes: SummedNodes, storage: BlockStorage) -> Step:
+    """Return the bare step of a convolution with its sum."""
+    shape = storage.shape_taken(nodes.conv.name, nodes.conv.inputs)
+    return bare_step(nodes.operation, shape, storage.shape_made(nodes.add.name), nodes.takes)
+
+
+def _is_faster(nodes: SummedNodes, storage: BlockStorage, options: StepOptions) -> bool:
+    """Return whether a convolution and its sum are faster as one step than as two."""
+    parts = _block_step(nodes.conv, storage), _block_step(nodes.add, storage)
+    one, *two = (
+        options.whole(step, in_place=True) for step in (_summed_step(nodes, storage), *parts)
+    )
+    if not one or not all(two):
+        return bool(one)
+    return one[0].seconds < sum(found[0].seconds for found in two)
 
 
 def segmentations(

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from znni.calibration.conditions import Conditions
 from znni.calibration.cost_file import CostFile
 from znni.core.shapes import Shape5
-from znni.network.layers import Operation, PooledConv
+from znni.network.layers import Operation, PooledConv, SummedConv
 
 # Measurements that are kept for one primitive on one shape; their median counts. A single one may
 # have been disturbed, and the machine may have been set up differently for old ones.
@@ -187,4 +187,7 @@ def _unnamed(operation: Operation) -> Operation:
     if isinstance(operation, PooledConv):
         conv, pool = operation.conv, operation.pool
         return PooledConv(replace(conv, name="conv"), replace(pool, name="pool"))
+    if isinstance(operation, SummedConv):
+        conv, add = operation.conv, operation.add
+        return SummedConv(replace(conv, name="conv"), replace(add, name="add"))
     return replace(operation, name=operation.kind)

@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5
-from znni.network.layers import Conv, ConvTranspose, Operation, Pool, PooledConv, Upsample
+from znni.network.layers import (
+    Conv,
+    ConvTranspose,
+    Operation,
+    Pool,
+    PooledConv,
+    SummedConv,
+    Upsample,
+)
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_seconds
 from znni.plans.primitive import Primitive
@@ -39,6 +47,8 @@ def place(primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost)
             window = operation.factor.volume
         case Pool():
             window = operation.window.volume
+        case SummedConv():
+            kernel, features = operation.conv.kernel.volume, operation.conv.out_features
         case PooledConv():
             kernel, window = operation.conv.kernel.volume, operation.pool.window.volume
             features = operation.conv.out_features

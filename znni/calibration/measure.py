@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 
 from znni.calibration.shapes import Call
-from znni.machine.arena import Arena
+from znni.core.shapes import Vec3
+from znni.machine.arena import Arena, output_into
 from znni.machine.timing import Timing, timed
 from znni.network.layers import (
     Add,
@@ -18,6 +21,7 @@ from znni.network.layers import (
     Multiply,
     Operation,
     PooledConv,
+    SummedConv,
 )
 from znni.network.weights import ConvWeights, Float32, random_layer_weights
 from znni.plans.primitive import Primitive
@@ -55,9 +59,12 @@ class Workbench:
         operation, shape = call
         run = primitive.build(operation, shape, some_weights(operation))
         inputs = inputs_in(operation, self._noise[: shape.elements].reshape(shape))
+        into: Callable[[], AbstractContextManager[None]] = nullcontext
+        if isinstance(operation, SummedConv):
+            into = partial(output_into, inputs[-1])  # the sum is made in place
 
         def run_once() -> None:
-            with self._arena.in_use():
+            with self._arena.in_use(), into():
                 run(*inputs)
 
         return run_once
@@ -76,15 +83,22 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
 
 def some_weights(operation: Operation) -> ConvWeights | None:
     """Return random weights for a layer that has any; None for another."""
-    layer = operation.conv if isinstance(operation, PooledConv) else operation
+    layer = operation.conv if isinstance(operation, PooledConv | SummedConv) else operation
     if not isinstance(layer, Conv | ConvTranspose | Affine):
         return None
     return random_layer_weights(layer, np.random.default_rng(0))
 
 
 def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
-    """Return the arrays that a call takes, whose maps lie one after the other in an array."""
+    """Return the arrays that a call takes, whose maps lie one after the other in an array.
+
+    A summed convolution adds to zeros.
+    """
     match operation:
+        case SummedConv():
+            conv = operation.conv
+            size = Vec3(*x.shape[2:]) - conv.kernel + 1
+            return x, np.zeros((len(x), conv.out_features, *size), np.float32)
         case Multiply(is_gate=True):
             first = x.shape[1] - 1
         case Concat() | Add() | Multiply():

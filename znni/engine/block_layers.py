@@ -7,6 +7,7 @@ them and writes into a view. What lies outside the volume is then set to zero, a
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -93,8 +94,13 @@ class BlockLayers:
             )
 
     def _reads(self, step: Step, nodes: dict[str, Node]) -> tuple[Box, ...]:
-        node = nodes[step.layers[0].name]
-        return tuple(self._storage.read(node, index) for index in range(len(node.inputs)))
+        counts = Counter[tuple[str, str]]()
+        boxes = []
+        for reader, name in step.reads:
+            places = [i for i, taken in enumerate(nodes[reader].inputs) if taken == name]
+            boxes.append(self._storage.read(nodes[reader], places[counts[reader, name]]))
+            counts[reader, name] += 1
+        return tuple(boxes)
 
     def _maps(self, name: str, array: Float32) -> Float32:
         """Return the maps of a value in its storage."""

@@ -52,7 +52,9 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
                     f"{primitive.device.kind}; {PLAN_AGAIN}"
                 )
             if part.storage:
-                shape = part.storage.shape_taken(step.layers[0].name, step.takes)
+                first_layer = step.layers[0].name
+                taken = tuple(name for reader, name in step.reads if reader == first_layer)
+                shape = part.storage.shape_taken(first_layer, taken)
             made = primitive.out_shape(step.operation, shape)
             if step.shape_in != shape or step.shape_out != made:
                 raise InvalidInput(

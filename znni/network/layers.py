@@ -5,7 +5,7 @@ Weights are kept apart (``znni.network.weights``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from znni.network.activations import LEAKY_SLOPE, Activation
@@ -31,6 +31,7 @@ __all__ = [
     "Padding",
     "Pool",
     "PooledConv",
+    "SummedConv",
     "Upsample",
     "Weighted",
 ]
@@ -60,5 +61,23 @@ class PooledConv:
         return f"{self.conv.name}+{self.pool.name}"
 
 
+@dataclass(frozen=True)
+class SummedConv:
+    """A convolution and the sum after it as one operation: it adds to a value in memory."""
+
+    conv: Conv
+    add: Add
+
+    @property
+    def name(self) -> str:
+        """The names of both layers."""
+        return f"{self.conv.name}+{self.add.name}"
+
+    @property
+    def activated(self) -> Conv:
+        """The convolution with the activation of the sum."""
+        return replace(self.conv, activation=self.add.activation, slope=self.add.slope)
+
+
 # The operation of a primitive: one layer, or two in one.
-Operation: TypeAlias = Layer | PooledConv
+Operation: TypeAlias = Layer | PooledConv | SummedConv

@@ -1,7 +1,8 @@
 """Storages of an exact network's block: the arrays in which its values lie.
 
 Joins need no copies. A value that is concatenated is made where the whole lies. A value that only
-one later layer takes, voxel by voxel, gives its memory to that layer's output.
+one later layer takes, voxel by voxel, gives its memory to that layer's output. If a convolution may
+add to a value as it stores, that value gives its memory to the sum.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.geometry import BlockGeometry, block_geometry
 from znni.network.layers import Add, Affine, Concat, Multiply
 from znni.network.network import INPUT, Network, Node
+from znni.plans.summed import SummedNodes, summed_convolutions
 
 ZERO = Vec3(0, 0, 0)
 
@@ -77,6 +79,13 @@ class BlockStorage:
                 for name in node.inputs
             )
         )
+
+    def sums_in_place(self, nodes: SummedNodes) -> bool:
+        """Return whether a convolution may add to the other value where that lies."""
+        conv, add = nodes.conv.name, nodes.add.name
+        read = self.geometry.reads[add][nodes.add.inputs.index(conv)]
+        in_place = self.locations[nodes.other].storage == self.locations[add].storage
+        return in_place and read == self.geometry.frames[conv].computed
 
     def shape_taken(self, name: str, takes: tuple[str, ...]) -> Shape5:
         """Return the shape of all that a node reads, as one array with the maps of its inputs.
@@ -147,16 +156,24 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
     """
     geometry = block_geometry(network, patch)
     uses = Counter([network.output, *(name for node in network.nodes for name in node.inputs)])
+    summed = summed_convolutions(network)
     boxes: dict[str, Box] = {}
     found: dict[str, Location] = {}
     for node in reversed(network.nodes):
         if node.name not in found:
-            boxes[node.name] = _own_box(node, geometry, found)
+            boxes[node.name] = _own_box(node, geometry, found, summed.get(node.name))
             found[node.name] = Location(node.name, 0, boxes[node.name].start)
         at = found[node.name]
         first = at.first_map
-        for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
-            start = at.start + offset
+        starts = [at.start + offset for offset in _offsets(node, geometry)]
+        if node.name in summed:
+            other = summed[node.name].other
+            start = starts[node.inputs.index(other)]
+            held = Box(start, start + boxes[at.storage].size)
+            if geometry.frames[other].stored.within(held):
+                found[other] = Location(at.storage, first, start)
+                continue
+        for name, start in zip(node.inputs, starts, strict=True):
             held = Box(start, start + boxes[at.storage].size)
             if _may_lie_in(node, name, held, network, geometry, uses, found):
                 found[name] = Location(at.storage, first, start)
@@ -172,12 +189,24 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
     return BlockStorage(geometry, storages, found, network.maps)
 
 
-def _own_box(node: Node, geometry: BlockGeometry, found: Mapping[str, Location]) -> Box:
-    """Return the samples of a value's own storage, with those of values concatenated in it."""
+def _own_box(
+    node: Node,
+    geometry: BlockGeometry,
+    found: Mapping[str, Location],
+    summed: SummedNodes | None,
+) -> Box:
+    """Return the samples of a value's own storage, with those of values that may lie in it.
+
+    Args:
+        node: the value's node.
+        geometry: the samples of the values.
+        found: the places of the values that have one.
+        summed: the convolution that may add to another value, if the node is its sum.
+    """
     box = geometry.frames[node.name].stored
-    if isinstance(node.layer, Concat):
-        limit = MOST_GROWTH * box.size.volume
-        for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
+    limit = MOST_GROWTH * box.size.volume
+    for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
+        if isinstance(node.layer, Concat) or (summed and name == summed.other):
             grown = box.hull(geometry.frames[name].stored.shifted(ZERO - offset))
             if name != INPUT and name not in found and grown.size.volume <= limit:
                 box = grown

@@ -17,11 +17,13 @@ from znni.core.errors import PLAN_AGAIN, InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
 from znni.network.geometry import input_box
+from znni.network.layers import SummedConv
 from znni.network.network import Network
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
 from znni.plans.segments import Segment, Step
+from znni.plans.summed import summed_convolutions
 from znni.plans.totals import PlanMemory, PlanTime
 
 ONE = Vec3(1, 1, 1)
@@ -221,11 +223,20 @@ def _is_of_its_network(plan: Plan) -> bool:
         return False
     if any(segment.is_exact != plan.network.is_exact for segment in plan.segments):
         return False
-    inputs = {node.name: node.inputs for node in plan.network.nodes}
-    return all(
-        step.takes == inputs[step.layers[0].name]
-        and all(inputs[b.name] == (a.name,) for a, b in pairwise(step.layers))
-        for step in plan.steps
+    return all(_takes_its_inputs(step, plan.network) for step in plan.steps)
+
+
+def _takes_its_inputs(step: Step, network: Network) -> bool:
+    """Return whether a step takes what its first layer does, and each further layer the one before.
+
+    A sum also takes the value to which its convolution adds.
+    """
+    if isinstance(step.operation, SummedConv):
+        nodes = summed_convolutions(network).get(step.gives)
+        return nodes is not None and step.takes == nodes.takes
+    inputs = {node.name: node.inputs for node in network.nodes}
+    return step.takes == inputs[step.layers[0].name] and all(
+        inputs[after.name] == (layer.name,) for layer, after in pairwise(step.layers)
     )
 
 

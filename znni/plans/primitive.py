@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkabl
 
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
 from znni.machine.machine import Device, DeviceKind
-from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Operation, Pool, PooledConv, SummedConv
 from znni.network.layers import Layer as AnyLayer
 from znni.plans.cost import Cost
 
@@ -66,6 +66,9 @@ class Primitive(Protocol):
             ``shape``. The output of an ``Add``, ``Multiply`` or ``Affine`` may be the memory of the
             first input. If the layer sees edges, ``run`` takes a ``Box`` after the input: its
             samples within the volume, counted from the first sample of ``x``.
+
+            The ``run`` of a ``SummedConv`` takes the value to which it adds after the input. The
+            output is usually the memory of that value. Else the value is copied there first.
         """
 
 
@@ -130,6 +133,11 @@ def convolved(layer: Operation, shape: Shape5) -> Shape5 | None:
         return None
     size = valid_convolution(shape.size, layer.kernel)
     return size and Shape5.of(shape.n, layer.out_features, size)
+
+
+def convolution_of(layer: Operation) -> Operation:
+    """Return the convolution that a summed one makes before it adds; another operation itself."""
+    return layer.activated if isinstance(layer, SummedConv) else layer
 
 
 def convolved_with_gaps(layer: Operation, shape: Shape5) -> Shape5 | None:

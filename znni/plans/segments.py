@@ -14,19 +14,19 @@ from math import prod
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.layers import Conv, Layer, Operation, Pool, PooledConv
+from znni.network.layers import Conv, Layer, Operation, Pool, PooledConv, SummedConv
 from znni.plans.chosen import Chosen
 from znni.plans.cost import Cost
 
 
 @dataclass(frozen=True)
 class Step:
-    """One layer, or a convolution with the pooling after it, with its primitive.
+    """One layer, or a convolution with the pooling or the sum after it, with its primitive.
 
     Attributes:
         operation: the operation to compute.
         primitive: a primitive's name in the catalogue, or a composition of several.
-        shape_in: the input shape of one call.
+        shape_in: the input shape of one call; of the convolution's, if it has a sum after it.
         shape_out: the output shape of one call.
         cost: the cost of one call.
         seconds: the predicted seconds of one call.
@@ -48,6 +48,8 @@ class Step:
         """The layers of the network that it computes, in order."""
         if isinstance(self.operation, PooledConv):
             return self.operation.conv, self.operation.pool
+        if isinstance(self.operation, SummedConv):
+            return self.operation.conv, self.operation.add
         return (self.operation,)
 
     @property
@@ -56,8 +58,16 @@ class Step:
         return self.layers[-1].name
 
     @property
+    def reads(self) -> tuple[tuple[str, str], ...]:
+        """The layers that read the values that it takes, each with its value's name."""
+        readers = [layer.name for layer in self.layers]
+        if not isinstance(self.operation, SummedConv):
+            readers = readers[:1] * len(self.takes)
+        return tuple(zip(readers, self.takes, strict=True))
+
+    @property
     def conv(self) -> Conv | None:
-        """The convolution that it computes, alone or with a pooling."""
+        """The convolution that it computes, alone or with a pooling or a sum."""
         first = self.layers[0]
         return first if isinstance(first, Conv) else None
 

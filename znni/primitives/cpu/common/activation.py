@@ -9,7 +9,17 @@ import numpy as np
 from numba import njit
 
 from znni.core.shapes import Shape5
-from znni.network.layers import Activation, Add, Affine, Conv, ConvTranspose, Multiply
+from znni.machine.arena import new_output
+from znni.network.layers import (
+    Activation,
+    Add,
+    Affine,
+    Conv,
+    ConvTranspose,
+    Multiply,
+    Operation,
+    SummedConv,
+)
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut
 from znni.primitives.cpu.common.exponential import exponential, exponential_less_one
@@ -104,6 +114,27 @@ def with_activation(cost: Cost, activation: Activation, out: Shape5, threads: in
         return cost.plus(flops, EFFICIENCY, bytes_moved=0)
     tasks = share_count(threads, out.elements // out.f, out.elements // FEWEST_VALUES)
     return cost.plus(flops, EFFICIENCY, 2 * out.nbytes, HandedOut(1, tasks))
+
+
+def with_added(cost: Cost, layer: Operation, out: Shape5) -> Cost:
+    """Return the cost of a convolution, with the reads of the values to which it adds, if any."""
+    if not isinstance(layer, SummedConv):
+        return cost
+    return cost.plus(0, 1.0, out.nbytes)
+
+
+def sum_output(out: Shape5, others: tuple[Float32, ...]) -> Float32:
+    """Return the array of a convolution's output, which holds the value that it adds to, if any.
+
+    Args:
+        out: shape of the output.
+        others: the value to which a summed convolution adds; nothing for another convolution.
+    """
+    y = new_output(out)
+    for other in others:
+        if y.ctypes.data != other.ctypes.data or y.strides != other.strides:
+            np.copyto(y, other)
+    return y
 
 
 class Finish(NamedTuple):

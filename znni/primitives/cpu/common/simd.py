@@ -235,8 +235,7 @@ class Emitter(VectorCode):
 
     def store_lanes(self, vector: Value, address: Value, start: Value, stop: Value) -> None:
         """Store lanes from ``start`` up to but not including ``stop``, even if out of range."""
-        build = self._build
-        mask = build.and_(self.below(stop), build.not_(self.below(start)))
+        build, mask = self._build, self._between(start, stop)
         pointer = VECTOR.as_pointer()
         store = self.intrinsic(
             f"llvm.masked.store.v{LANES}f32.p0",
@@ -244,6 +243,21 @@ class Emitter(VectorCode):
         )
         alignment = ir.Constant(INT32, FLOAT_BYTES)
         build.call(store, [vector, build.bitcast(address, pointer), alignment, mask])
+
+    def load_lanes(self, address: Value, start: Value, stop: Value) -> Value:
+        """Load lanes from ``start`` up to but not including ``stop``; the others are zero."""
+        build, mask = self._build, self._between(start, stop)
+        pointer = VECTOR.as_pointer()
+        load = self.intrinsic(
+            f"llvm.masked.load.v{LANES}f32.p0",
+            ir.FunctionType(VECTOR, [pointer, INT32, _MASK, VECTOR]),
+        )
+        alignment, nothing = ir.Constant(INT32, FLOAT_BYTES), self.constant(0.0)
+        return build.call(load, [build.bitcast(address, pointer), alignment, mask, nothing])
+
+    def _between(self, start: Value, stop: Value) -> Value:
+        """Return a mask of the lanes from ``start`` up to but not including ``stop``."""
+        return self._build.and_(self.below(stop), self._build.not_(self.below(start)))
 
     def prefetch(self, address: Value, near: bool, written: bool = False) -> None:
         """Prefetch a cache line to be read or written soon (nearest cache) or later."""

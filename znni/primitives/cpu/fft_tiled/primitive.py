@@ -15,11 +15,11 @@ from functools import lru_cache
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
-from znni.network.layers import Conv, Operation
+from znni.network.layers import Conv, Operation, SummedConv
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applying, convolved
-from znni.primitives.cpu.common.activation import with_activation
+from znni.plans.primitive import Run, applying, convolution_of, convolved
+from znni.primitives.cpu.common.activation import with_activation, with_added
 from znni.primitives.cpu.fft_tiled.number_formats import BFLOAT16, FLOAT32, NumberFormat
 from znni.primitives.cpu.fft_tiled.overlap_save import tile_extents
 from znni.primitives.cpu.fft_tiled.tile_batches import TileBatches
@@ -65,7 +65,8 @@ class FftTiled:
 
         The kernel may fill the tile, or a smaller tile may serve these images as well.
         """
-        return convolved(layer, shape) if self._batches(layer, shape) else None
+        batches = self._batches(layer, shape)
+        return batches.out if batches else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: operations of codelets and products, and all passes over the spectra."""
@@ -84,6 +85,7 @@ class FftTiled:
         if not self.resident:
             flops, moved = batches.kernel_flops, batches.kernel_bytes
             cost = cost.plus(flops, KERNEL_EFFICIENCY, moved, HandedOut(1, threads))
+        cost = with_added(cost, layer, batches.out)
         return with_activation(cost, batches.layer.activation, batches.out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
@@ -92,10 +94,11 @@ class FftTiled:
 
         batches = applying(self._batches(layer, shape), self, layer, shape)
         given = conv_weights(batches.layer, weights)
-        return TiledConvolution(batches, given, self.device.threads, self.resident)
+        adds = isinstance(layer, SummedConv)
+        return TiledConvolution(batches, given, self.device.threads, self.resident, adds=adds)
 
     def _batches(self, layer: Operation, shape: Shape5) -> TileBatches | None:
-        return _batches(layer, shape, self.tile, self.numbers)
+        return _batches(convolution_of(layer), shape, self.tile, self.numbers)
 
 
 # A planner asks for the shape and the cost of each layer, with spectra kept and with spectra made

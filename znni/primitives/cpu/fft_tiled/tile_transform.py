@@ -25,16 +25,16 @@ from znni.core.shapes import Vec3
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.cpu.common.image_rows import (
+    Finishing,
     line_positions,
     load_transposed,
     prefetch_rows,
-    store_span,
-    store_transposed,
+    store_row,
     zero,
 )
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.common.vector_activation import Curve, finished
+from znni.primitives.cpu.common.vector_activation import Curve
 from znni.primitives.cpu.fft_tiled.number_formats import FLOAT32, NUMBER, NumberFormat
 
 FLOATS, INDEX = Argument.FLOATS, Argument.INDEX
@@ -170,7 +170,7 @@ def forward_rows(length: int) -> Kernel:
 
 
 @cache
-def inverse_rows(length: int, outputs: int, curve: Curve) -> Kernel:
+def inverse_rows(length: int, outputs: int, curve: Curve, *, adds: bool = False) -> Kernel:
     """Return a kernel from a plane of spectra along x to image rows, with bias and activation.
 
     The kernel writes 16 maps. Its arguments ``bias``, ``slope`` and ``floor`` are 16 numbers each:
@@ -180,9 +180,10 @@ def inverse_rows(length: int, outputs: int, curve: Curve) -> Kernel:
         length: length of the transform.
         outputs: number of voxels computed, from the row's first on.
         curve: curve of the activation.
+        adds: True to add to the voxels of the rows, before the activation.
     """
     emit = Emitter(
-        f"inverse_rows_{length}_{outputs}{curve}",
+        f"inverse_rows_{length}_{outputs}{curve}" + "_adding" * adds,
         plane=FLOATS,
         image=FLOATS,
         map_stride=INDEX,
@@ -197,31 +198,22 @@ def inverse_rows(length: int, outputs: int, curve: Curve) -> Kernel:
         floor=FLOATS,
         staging=FLOATS,
     )
-    finish = [emit.load(emit[name]) for name in ("bias", "slope", "floor")]
-    staged = emit["maps"], "<", emit.index(LANES)
-    staging = emit["staging"]
-    stride = emit.chosen(*staged, emit.index(length), emit["map_stride"])
-    span = emit["skip_x"], emit["inner_x"]
+    finishing = Finishing(emit, emit["bias"], emit["slope"], emit["floor"], curve, adds)
+    finish = finishing.across_maps()
+    image, span = (emit["map_stride"], emit["maps"]), (emit["skip_x"], emit["inner_x"])
     with emit.loop(emit["inner_y"], emit["skip_y"]) as y:
         row = emit.at(emit["image"], emit.times(y, emit["y_stride"]))
-        prefetch_rows(
-            emit, row, emit["map_stride"], emit["maps"], line_positions(outputs), written=True
-        )
+        prefetch_rows(emit, row, *image, line_positions(outputs), written=True)
         source = emit.at(emit["plane"], emit.times(y, half(length) * NUMBER))
         voxels: dict[int, Value] = {}
 
         def write(x: int, value: Value, voxels: dict[int, Value] = voxels) -> None:
-            voxels[x] = finished(emit, value, finish, curve)
+            voxels[x] = finish(value)
 
         inverse_row_codelet(length, outputs).evaluate(
             emit, read=lambda i: emit.load(emit.at(source, i * LANES)), write=write
         )
-        store_transposed(emit, voxels, emit.chosen(*staged, staging, row), stride, span)
-        with emit.when(*staged), emit.loop(emit["maps"]) as lane:
-            source = emit.at(staging, emit.times(lane, length))
-            target = emit.at(row, emit.times(lane, emit["map_stride"]))
-            for x in range(0, outputs, LANES):
-                store_span(emit, emit.load(emit.at(source, x)), target, x, span)
+        store_row(finishing, voxels, row, image, emit["staging"], length, span)
     return emit.compile()
 
 

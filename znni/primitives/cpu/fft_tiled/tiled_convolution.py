@@ -9,10 +9,15 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.shapes import Vec3
-from znni.machine.arena import new_output, workspace
+from znni.machine.arena import workspace
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import ConvWeights, Float32
-from znni.primitives.cpu.common.activation import activate_further, addresses, vector_finish
+from znni.primitives.cpu.common.activation import (
+    activate_further,
+    addresses,
+    sum_output,
+    vector_finish,
+)
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.phases import Phase, PhaseKernel, run_phases
@@ -72,10 +77,17 @@ class TiledConvolution:
         threads: number of workers.
         resident: True to transform the kernels now and keep their spectra, False to transform them
             in each call.
+        adds: True to add to another value, before the activation.
     """
 
     def __init__(
-        self, batches: TileBatches, weights: ConvWeights, threads: int, resident: bool
+        self,
+        batches: TileBatches,
+        weights: ConvWeights,
+        threads: int,
+        resident: bool,
+        *,
+        adds: bool = False,
     ) -> None:
         self._batches = batches
         self._weight = np.ascontiguousarray(weights.weight)
@@ -92,7 +104,7 @@ class TiledConvolution:
         z, y, x = tiling.computed
         self._inverse = _Direction(
             inverse_driver(),
-            inverse_rows(tile.x, x, curve(layer.activation)),
+            inverse_rows(tile.x, x, curve(layer.activation), adds=adds),
             columns(tile.y, 1, y, streaming=False, ahead=False),
             columns(tile.z, 1, z, streaming=False, ahead=True, numbers=numbers),
             tiling.written,
@@ -103,11 +115,14 @@ class TiledConvolution:
         self._finish = vector_finish(layer, weights)
         self._kernels = self._kernel_spectra(empty_aligned) if resident else None
 
-    def __call__(self, x: Float32) -> Float32:
-        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+    def __call__(self, x: Float32, *others: Float32) -> Float32:
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x).
+
+        A summed convolution also takes the value to which it adds.
+        """
         batches, count = self._batches, self._batches.tiling.count
         kernels = self._kernel_spectra(workspace) if self._kernels is None else self._kernels
-        y = new_output(batches.out)
+        y = sum_output(batches.out, others)
         spectra = workspace((batches.spectra_floats,), np.float32)
         scratch = workspace((self._workers.threads, batches.scratch_floats), np.float32)
         addresses = [part.ctypes.data for part in scratch]

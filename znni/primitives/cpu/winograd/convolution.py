@@ -9,10 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
-from znni.machine.arena import new_output, workspace
+from znni.machine.arena import workspace
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import ConvWeights, Float32
-from znni.primitives.cpu.common.activation import activate_further, addresses, vector_finish
+from znni.primitives.cpu.common.activation import (
+    activate_further,
+    addresses,
+    sum_output,
+    vector_finish,
+)
 from znni.primitives.cpu.common.image_rows import image_arguments
 from znni.primitives.cpu.common.phases import PhaseKernel, PhaseSeries, run_phases
 from znni.primitives.cpu.common.simd import LANES
@@ -43,25 +48,31 @@ class WinogradConvolution:
         strips: strips of the layer.
         weights: weights of the layer.
         threads: number of workers.
+        adds: True to add to another value, before the activation.
     """
 
-    def __init__(self, strips: Strips, weights: ConvWeights, threads: int) -> None:
+    def __init__(
+        self, strips: Strips, weights: ConvWeights, threads: int, *, adds: bool = False
+    ) -> None:
         self._strips = strips
         self._workers = workers(threads)
         own = strips.own
         self._samples = samples_pass(strips.filterings, strips.across, own)
         self._products = products_pass(own)
         self._results = results_pass(
-            strips.filterings, strips.across, own, curve(strips.layer.activation)
+            strips.filterings, strips.across, own, curve(strips.layer.activation), adds=adds
         )
         self._places = strips.tiling.places()
         self._finish = vector_finish(strips.layer, weights)
         self._kernels = self._transformed(weights.weight)
 
-    def __call__(self, x: Float32) -> Float32:
-        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+    def __call__(self, x: Float32, *others: Float32) -> Float32:
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x).
+
+        A summed convolution also takes the value to which it adds.
+        """
         strips = self._strips
-        y = new_output(strips.out)
+        y = sum_output(strips.out, others)
         scratch = workspace((self._workers.threads, strips.scratch_floats), np.float32)
         places = [part.ctypes.data for part in scratch]
         images = self._image(x), self._image(y)

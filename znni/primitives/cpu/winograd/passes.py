@@ -6,17 +6,17 @@ from functools import cache
 
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.cpu.common.image_rows import (
+    Finishing,
     line_positions,
     load_transposed,
     prefetch_rows,
-    store_span,
-    store_transposed,
+    store_row,
     zero,
 )
 from znni.primitives.cpu.common.machine_code import has_wide_registers
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
-from znni.primitives.cpu.common.vector_activation import Curve, finished
+from znni.primitives.cpu.common.vector_activation import Curve
 from znni.primitives.cpu.fft_tiled.tile_drivers import SHARE_ARGUMENTS, Share
 from znni.primitives.cpu.winograd.minimal_filtering import MinimalFiltering
 from znni.primitives.cpu.winograd.strips import PASSES
@@ -204,7 +204,9 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
 
 
 @cache
-def results_pass(filterings: Filterings, across: int, own: bool, curve: Curve) -> PhaseKernel:
+def results_pass(
+    filterings: Filterings, across: int, own: bool, curve: Curve, *, adds: bool = False
+) -> PhaseKernel:
     """Return a phase that transforms products back into strips, with bias and activation.
 
     Args:
@@ -212,17 +214,17 @@ def results_pass(filterings: Filterings, across: int, own: bool, curve: Curve) -
         across: tiles of a strip.
         own: True if the worker has its own values, in its scratch.
         curve: curve of the activation.
+        adds: True to add to the voxels of the image, before the activation.
     """
-    emit = _image_emitter(f"results_{across}{curve}", filterings, own)
+    emit = _image_emitter(f"results_{across}{curve}" + "_adding" * adds, filterings, own)
     strip = _Strip(emit, filterings, across)
     share = Share(emit, _values(emit, "spectra", own))
     z_axis, y_axis, x_axis = filterings
     width = across * x_axis.outputs
     map_stride, y_stride, maps = share.image
-    finish = [emit.load(place) for place in (*share.finish, emit["floor"])]
-    staging = strip.staging
-    staged = maps, "<", emit.index(LANES)
-    stride = emit.chosen(*staged, emit.index(width), map_stride)
+    bias, slope = share.finish
+    finishing = Finishing(emit, bias, slope, emit["floor"], curve, adds)
+    finish = finishing.across_maps()
     with share.tiles() as ([corner, skip_z, skip_y, skip_x], spectrum):
         # Lines are fetched before they are partly written. The transform along z takes as long.
         with emit.loop(emit["inner_z"], skip_z) as z, emit.loop(emit["inner_y"], skip_y) as y:
@@ -248,7 +250,7 @@ def results_pass(filterings: Filterings, across: int, own: bool, curve: Curve) -
                         first: int = first,
                         voxels: dict[int, Value] = voxels,
                     ) -> None:
-                        voxels[first + i] = finished(emit, value, finish, curve)
+                        voxels[first + i] = finish(value)
 
                     x_axis.results.evaluate(
                         emit,
@@ -257,12 +259,8 @@ def results_pass(filterings: Filterings, across: int, own: bool, curve: Curve) -
                         ),
                         write=keep,
                     )
-                store_transposed(emit, voxels, emit.chosen(*staged, staging, row), stride, span)
-                with emit.when(*staged), emit.loop(maps) as lane:
-                    source = emit.at(staging, emit.times(lane, width))
-                    target = emit.at(row, emit.times(lane, map_stride))
-                    for x in range(0, width, LANES):
-                        store_span(emit, emit.load(emit.at(source, x)), target, x, span)
+                image_maps = map_stride, maps
+                store_row(finishing, voxels, row, image_maps, strip.staging, width, span)
     return emit.compile_phase()
 
 

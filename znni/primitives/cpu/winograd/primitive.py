@@ -14,11 +14,11 @@ from functools import lru_cache
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5
 from znni.machine.machine import Device
-from znni.network.layers import Conv, Operation
+from znni.network.layers import Conv, Operation, SummedConv
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applying, convolved
-from znni.primitives.cpu.common.activation import with_activation
+from znni.plans.primitive import Run, applying, convolution_of, convolved
+from znni.primitives.cpu.common.activation import with_activation, with_added
 from znni.primitives.cpu.winograd.minimal_filtering import MOST_TAPS
 from znni.primitives.cpu.winograd.strips import Strips
 
@@ -38,11 +38,12 @@ class Winograd:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape, or None for a kernel that is too small or too large."""
-        return convolved(layer, shape) if _strips(layer, shape) else None
+        strips = _strips(convolution_of(layer), shape)
+        return strips.out if strips else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: operations of transforms and products, and all passes over points."""
-        strips = applying(_strips(layer, shape), self, layer, shape)
+        strips = applying(_strips(convolution_of(layer), shape), self, layer, shape)
         threads = self.device.threads
         memory = Memory.beside(
             shape.nbytes + strips.out.nbytes,
@@ -51,15 +52,17 @@ class Winograd:
         )
         handed = strips.handed_out(threads)
         cost = Cost(strips.flops, strips.bytes_moved, memory, strips.efficiency, handed)
+        cost = with_added(cost, layer, strips.out)
         return with_activation(cost, strips.layer.activation, strips.out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile or load the passes; transform the layer's kernels."""
         from znni.primitives.cpu.winograd.convolution import WinogradConvolution
 
-        strips = applying(_strips(layer, shape), self, layer, shape)
+        strips = applying(_strips(convolution_of(layer), shape), self, layer, shape)
         given = conv_weights(strips.layer, weights)
-        return WinogradConvolution(strips, given, self.device.threads)
+        adds = isinstance(layer, SummedConv)
+        return WinogradConvolution(strips, given, self.device.threads, adds=adds)
 
 
 @lru_cache(maxsize=1024)
