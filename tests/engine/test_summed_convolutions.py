@@ -135,11 +135,21 @@ def test_the_choice_of_sums_is_the_fastest_of_all() -> None:
 def test_no_plan_adds_where_a_value_is_still_needed() -> None:
     nodes = (
         Node(padded("a", 1, 4, "relu"), (INPUT,)),
-        Node(padded("b", 4, 4, "identity"), ("a",)),
-        Node(Add("s"), ("b", "a")),
+        Node(padded("b", 4, 4, "relu"), ("a",)),
+        Node(padded("c", 4, 4, "identity"), ("b",)),
+        Node(Add("s"), ("c", "a")),
         Node(Add("later"), ("s", "a")),
     )
     assert not summed_convolutions(Network("net", 1, nodes, "later"))
-    assert set(summed_convolutions(Network("net", 1, nodes[:3], "s"))) == {"s"}
-    active = replace(nodes[1], layer=padded("b", 4, 4, "relu"))
-    assert not summed_convolutions(Network("net", 1, (nodes[0], active, nodes[2]), "s"))
+    assert set(summed_convolutions(Network("net", 1, nodes[:4], "s"))) == {"s"}
+    active = replace(nodes[2], layer=padded("c", 4, 4, "relu"))
+    assert not summed_convolutions(Network("net", 1, (*nodes[:2], active, nodes[3]), "s"))
+
+
+def test_no_convolution_adds_over_its_own_input() -> None:
+    nodes = (
+        Node(padded("a", 1, 4, "relu"), (INPUT,)),
+        Node(padded("b", 4, 4, "identity"), ("a",)),
+        Node(Add("s"), ("b", "a")),
+    )
+    assert not summed_convolutions(Network("net", 1, nodes, "s"))

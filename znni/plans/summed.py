@@ -38,7 +38,8 @@ def summed_convolutions(network: Network) -> Mapping[str, SummedNodes]:
     """Return the convolutions that may be one step with the sum after them, by the sum's name.
 
     Only the sum takes the convolution, which has no activation. No later layer takes the other
-    value, so that the sum may be written over it.
+    value, so that the sum may be written over it. Nor does the convolution: it reads voxels around
+    those that it has already stored.
     """
     readers: dict[str, list[str]] = {}
     for node in network.nodes:
@@ -54,6 +55,7 @@ def summed_convolutions(network: Network) -> Mapping[str, SummedNodes]:
         first, second = node.inputs
         other = second if first == before.name else first
         alone = readers[before.name] == [node.name] and readers[other][-1] == node.name
-        if alone and other != INPUT and network.output not in (before.name, other):
+        kept = (INPUT, network.output, *before.inputs)
+        if alone and other not in kept and before.name != network.output:
             found[node.name] = SummedNodes(before, node, other, SummedConv(conv.local, add))
     return MappingProxyType(found)
