@@ -248,3 +248,15 @@ def test_a_pooling_is_checked_when_it_is_made(window: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
         Pool("p", window)
     assert str(refused.value).startswith(f"layer p: window is {window!r}; give a Vec3 of three")
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_files_of_other_libraries_are_to_be_imported() -> None:
+    Path("net.onnx").write_bytes(b"\x08\x0a\xff")
+    with pytest.raises(InvalidInput, match=r"net\.onnx: is to be imported first; run znni import"):
+        load_network("net.onnx")
+
+
+def test_a_module_is_no_network_file() -> None:
+    with pytest.raises(InvalidInput, match=r"the network is a list; .*znni\.import_network"):
+        load_network([1, 2])  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from znni.core.errors import PLAN_AGAIN, InvalidInput, option
@@ -26,8 +27,14 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
         threads: number of worker threads; None if any number is fine.
 
     Raises:
-        InvalidInput: the plan is for another network or another number of threads.
+        InvalidInput: the plan is for another network, another input of an exact network, or another
+            number of threads.
     """
+    if replace(given.network, whole=network.whole) == network and given.network != network:
+        raise InvalidInput(
+            f"the plan is for an input of {given.network.whole} voxels, not {network.whole}; "
+            f"{PLAN_AGAIN}"
+        )
     if given.network != network:
         raise InvalidInput(
             f"the plan is for network {given.network.name}, as it was then, not for this "

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -38,6 +39,9 @@ from znni.network.network import INPUT, InputScaling, Network, Node, maps_of, st
 
 # The name of the join of several outputs.
 OUTPUTS = "outputs"
+
+# Files that ``znni import`` turns into network files.
+IMPORTED = (".onnx", ".pt2", ".pt", ".pth", ".safetensors")
 
 # The name by which layers take the network's input, unless a layer has this name.
 INPUT_NAME = "input"
@@ -107,7 +111,19 @@ def load_network(path: str | Path) -> Network:
 
     Raises:
         InvalidInput: there is no such file, or it is not a network. The message names the line.
+            Or the file is of another library, and must be imported.
     """
+    if not isinstance(path, str | PathLike):
+        raise InvalidInput(
+            f"the network is a {type(path).__name__}; give the path of a network file, or what "
+            f"znni.load_network returns (znni.import_network makes a network file of a PyTorch "
+            f"module)"
+        )
+    if Path(path).suffix in IMPORTED and Path(path).exists():
+        raise InvalidInput(
+            f"{path}: is to be imported first; run znni import {path}, and give the network file "
+            f"that it writes"
+        )
     return _network_of(YamlFile(Path(path), "network"))
 
 
