@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     )
     from znni.inference.monai import SlidingWindowInferer
     from znni.inference.network_import import import_network
+    from znni.inference.parts import finish
     from znni.inference.verification import verify
     from znni.inference.viewing import view
 
@@ -26,6 +27,7 @@ __all__ = [
     "Inferer",
     "SlidingWindowInferer",
     "ZnniError",
+    "finish",
     "import_network",
     "infer",
     "load_network",
@@ -40,6 +42,7 @@ __all__ = [
 # Modules of the public names that are not in the central module, ``znni.inference.api``.
 HOMES = {
     "SlidingWindowInferer": "znni.inference.monai",
+    "finish": "znni.inference.parts",
     "import_network": "znni.inference.network_import",
     "verify": "znni.inference.verification",
     "view": "znni.inference.viewing",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ import typer
 from command_line import znni
 from numpy.typing import NDArray
 from paths import ROOT
+from ruamel.yaml import YAML
 
 from znni.cli import app
 
@@ -173,6 +175,52 @@ def test_what_is_not_run_is_still_understood(block: Block) -> None:
     else:
         for words in commands(block):
             check_understood(words, block)
+
+
+MACHINES = SITE / "how-to" / "several-machines.md"
+
+
+def slurm_script() -> str:
+    (script,) = (block.code for block in blocks_of(MACHINES) if "#SBATCH" in block.code)
+    return script
+
+
+def indexed_job() -> dict[str, Any]:
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", MACHINES.read_text(), re.MULTILINE | re.DOTALL)
+    job: dict[str, Any] = YAML(typ="safe").load(text)
+    return job
+
+
+def test_the_indexed_job_is_one() -> None:
+    job = indexed_job()
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    assert spec["completionMode"] == "Indexed"
+    assert pod["restartPolicy"] == "Never"
+    (container,) = pod["containers"]
+    assert container["command"][2].endswith(f'"$JOB_COMPLETION_INDEX/{spec["completions"]}"')
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
+def test_scripts_for_several_machines_compute_all_parts(folder: Path, kind: str) -> None:
+    if kind == "slurm":
+        parts, command = 2, ["bash", "-c", slurm_script().replace("56GiB", "2GiB")]
+    else:
+        (container,) = indexed_job()["spec"]["template"]["spec"]["containers"]
+        text = container["command"][2].replace("56GiB", "2GiB").replace("/16", "/2")
+        parts, command = 2, [*container["command"][:2], text]
+    for index in range(parts):
+        numbers = {
+            "SLURM_ARRAY_TASK_ID": f"{index}",
+            "SLURM_ARRAY_TASK_COUNT": f"{parts}",
+            "JOB_COMPLETION_INDEX": f"{index}",
+        }
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {**os.environ, **numbers, "PATH": path}
+        subprocess.run(command, cwd=folder, env=environment, check=True)
+    assert znni("finish", "parts.zarr").code == 0
 
 
 @pytest.mark.usefixtures("folder")

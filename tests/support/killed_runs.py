@@ -1,6 +1,7 @@
 """Runs of ``znni`` that are killed outright at a step, each in a forked process.
 
-Run this as ``python killed_runs.py OUT STRIDE`` in a folder with a case (``command_line.py``). A
+Run this as ``python killed_runs.py OUT STRIDE [PARTS]`` in a folder with a case
+(``command_line.py``). With PARTS, the output is computed in so many parts, and then finished. A
 step is a change of the file system: a write, a rename or a deletion. A run killed at a write has
 done half of it. Runs are killed at every STRIDE-th step and then resumed. Their outputs are
 compared with the output of an undisturbed run. The script prints a line of JSON for each.
@@ -14,6 +15,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,10 +26,12 @@ from fakes import fake_catalogue
 import znni.inference.api
 import znni.inference.planning
 import znni.volumes.fingerprint
+import znni.volumes.zarr.shared_output
 from bench.same_output import difference
 from znni.cli import main
 from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import PartialFile
+from znni.volumes.shared_ledger import SharedLedger
 from znni.volumes.zarr.output import ZarrOutput  # noqa: F401
 
 NEVER = 10**9
@@ -72,8 +76,16 @@ def half_of_zarr(_put: Callable[..., object], path: Path, value: Any, *_: Any) -
     path.with_suffix(".0123.partial").write_bytes(data[: len(data) // 2])
 
 
-def run(out: str, last: int) -> int:
-    """Run the command in a child process, to its end or to a step.
+def commands(out: str, parts: int) -> list[list[str]]:
+    """Return the commands that compute an output."""
+    command = [*ARGUMENTS, "--out", out]
+    if not parts:
+        return [command]
+    return [*([*command, "--part", f"{n}/{parts}"] for n in range(parts)), ["finish", out]]
+
+
+def run(out: str, last: int, parts: int) -> int:
+    """Run the commands in a child process, to their end or to a step.
 
     Returns:
         Number of steps taken; 0 if the child was killed.
@@ -81,7 +93,7 @@ def run(out: str, last: int) -> int:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        _run_here(out, last, writer)
+        _run_here(commands(out, parts), last, writer)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         told = pipe.read()
@@ -92,18 +104,19 @@ def run(out: str, last: int) -> int:
     return int(told)
 
 
-def _run_here(out: str, last: int, writer: int) -> NoReturn:
+def _run_here(commands: list[list[str]], last: int, writer: int) -> NoReturn:
     code = 1
     try:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
-        sys.argv = ["znni", *ARGUMENTS, "--out", out]
         steps = Steps(last)
-        for name in ("replace", "rename", "unlink", "ftruncate", "fsync", "mkdir", "sync"):
+        for name in ("replace", "rename", "unlink", "ftruncate", "fsync", "mkdir", "sync", "link"):
             steps.watch(os, name)
         steps.watch(os, "pwrite", half_written)
         steps.watch(PartialFile, "write", half_of_hdf5)
         steps.watch(zarr.storage._local, "_put", half_of_zarr)
-        main()
+        for command in commands:
+            sys.argv = ["znni", *command]
+            main()
         os.write(writer, str(steps.count).encode())
         code = 0
     finally:
@@ -118,24 +131,28 @@ def take_away(out: str) -> None:
             path.unlink()
 
 
+def finished_blocks(partial: Path) -> int:
+    """Return how many blocks of an unfinished output are noted as finished."""
+    with suppress(Exception):  # there is no ledger yet
+        shared = Path(f"{partial}.ledger").is_dir()
+        ledger = SharedLedger(partial).blocks().finished if shared else None
+        return len(read_ledger(str(partial)).checksums if ledger is None else ledger)
+    return 0
+
+
 if __name__ == "__main__":
-    out, stride = sys.argv[1], int(sys.argv[2])
+    out, stride, parts = sys.argv[1], int(sys.argv[2]), int([*sys.argv, "0"][3])
     znni.inference.planning.catalogue = lambda _: fake_catalogue()  # type: ignore[assignment]
-    count = run(out, NEVER)
+    count = run(out, NEVER, parts)
     alone = Path("alone-" + out)
     Path(out).rename(alone)
     for step in range(1, count + 1, stride):
         take_away(out)
-        assert run(out, step) == 0
+        assert run(out, step, parts) == 0
         whole = Path(out).exists()
         partial = Path(f"{out}.partial")
-        blocks = 0
-        if not whole and partial.exists():
-            try:
-                blocks = len(read_ledger(str(partial)).checksums)
-            except Exception:  # none yet
-                blocks = 0
-        taken = 0 if whole else run(out, NEVER)
+        blocks = 0 if whole else finished_blocks(partial)
+        taken = 0 if whole else run(out, NEVER, parts)
         row = {"step": step, "of": count, "blocks": blocks, "whole": whole, "taken": taken}
         row["difference"] = difference(alone, Path(out))
         row["left"] = sorted(str(p) for p in Path().glob(f"{out}.*")) if not whole else []

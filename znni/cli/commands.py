@@ -9,6 +9,7 @@ import typer
 
 from znni import __version__
 from znni.cli import options
+from znni.cli.finish import finish
 from znni.cli.import_network import import_network
 from znni.cli.infer import infer
 from znni.cli.plan import plan
@@ -45,6 +46,7 @@ def znni(
 
 
 app.command()(infer)
+app.command()(finish)
 app.command()(plan)
 
 

@@ -60,6 +60,13 @@ def infer(
     sharded: Annotated[
         bool, typer.Option("--sharded", help="Store many chunks of a Zarr in one file.")
     ] = False,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Compute part I of N, counted from 0; znni finish completes the output, a .zarr.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -117,6 +124,9 @@ def infer(
             plan=earlier,
             command=shlex.join(["znni", *sys.argv[1:]]),
             progress=progress,
+            part=part,
             **wanted,
         )
-    typer.echo(f"{out}: {report}")
+    typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
+    if part:
+        typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")

@@ -20,6 +20,7 @@ DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
 Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
+Recheck: TypeAlias = Literal["none", "sample", "all"]
 
 # The largest relative error that a primitive of each class may promise, best class first. It is
 # relative to the largest output, where products do not cancel. A plan uses only primitives of the
@@ -35,6 +36,7 @@ NAMES = {
     "costs": Costs,
     "micro_batches": Division,
     "device": DeviceChoice,
+    "recheck": Recheck,
 }
 
 

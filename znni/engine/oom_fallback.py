@@ -68,7 +68,7 @@ class FallbackRunner:
             with stopwatch.during("building"):
                 found = smaller(failed, short)
             self.plans.append(found)
-            _tell(failed, found, short, remaining.voxels / remaining.output.volume)
+            _tell(failed, found, short, remaining.voxels / remaining.total)
         return stopwatch.seconds
 
     @property

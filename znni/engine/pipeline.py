@@ -154,7 +154,7 @@ class RunState:
     def note_written(self, tile: Tile) -> None:
         """Take a patch off the remaining ones, and report the progress."""
         self.remaining.take_off(tile.written)
-        total = self.remaining.output.volume
+        total = self.remaining.total
         self.progress(total - self.remaining.voxels, total)
 
 

@@ -66,7 +66,7 @@ class Report:
         return f"{self.voxels / time.total:,.0f}" if self.voxels else ""
 
     def _rows(self) -> list[tuple[str, ...]]:
-        share = self.voxels / (self.voxels + self.finished_before)
+        share = self.voxels / max(1, self.voxels + self.finished_before)
         expected = self.plan.time.of_job(ceil(share * self.plan.patches))
         promised = self.plan.memory.total
         times = (self.time, expected)

@@ -66,6 +66,34 @@ class Job:
         """Cover the output, or a part of it, with patches, as ``tiles`` does."""
         return tiles(self.output, patch, part, self.first, self.alignment)
 
+    def share(self, patch: Vec3, index: int, shares: int) -> list[Box]:
+        """Return the boxes of one share of the output, if it is shared out evenly by patches.
+
+        Patches are counted x fastest. Each share is a run of them, which at most five boxes cover.
+
+        Args:
+            patch: extents of a patch, a multiple of the alignment.
+            index: number of the share, from 0.
+            shares: number of shares.
+        """
+        before = self.first // self.alignment * self.alignment - self.first
+        counts = (self.output - before).ceil_div(patch)
+        at, end = (counts.volume * part // shares for part in (index, index + 1))
+        found = []
+        while at < end:
+            start = Vec3(*map(int, np.unravel_index(at, counts)))
+            row, layer = counts.x, counts.y * counts.x
+            if at % layer == 0 and end - at >= layer:
+                size = Vec3((end - at) // layer, counts.y, counts.x)
+            elif at % row == 0 and end - at >= row:
+                size = Vec3(1, min((end - at) // row, counts.y - start.y), counts.x)
+            else:
+                size = Vec3(1, 1, min(end - at, counts.x - start.x))
+            at += size.volume
+            low, high = before + start * patch, before + (start + size) * patch
+            found.append(Box(low.maximum(ZERO), high.minimum(self.output)))
+        return found
+
 
 def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Region | None) -> Job:
     """Make the job for a whole volume, or for a region of it.
@@ -213,16 +241,22 @@ class Remaining:
     Args:
         job: the wanted output.
         history: boxes that were written (True), or lost since (False), in order.
+        share: the boxes of the output that this process writes; None if it writes all.
 
     Attributes:
         job: the wanted output.
-        output: its extents.
+        total: number of voxels that this process writes, with those written already.
     """
 
-    def __init__(self, job: Job, history: Iterable[tuple[Box, bool]] = ()) -> None:
+    def __init__(
+        self,
+        job: Job,
+        history: Iterable[tuple[Box, bool]] = (),
+        share: list[Box] | None = None,
+    ) -> None:
         self.job = job
-        self.output = job.output
-        self._boxes = [Box(ZERO, job.output)]
+        self._boxes = [Box(ZERO, job.output)] if share is None else list(share)
+        self.total = self.voxels
         for box, written in history:
             if written:
                 self.take_off(box)

@@ -16,10 +16,11 @@ from znni.engine.report import Report
 from znni.engine.skipping import Blocks
 from znni.inference.inferer import Inferer
 from znni.inference.output_attributes import as_run, placed, provenance
+from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import smaller_plan
 from znni.inference.planning import accuracy_note, plan, prepare, search
 from znni.inference.request import RunOptions, request
-from znni.inference.resuming import identified, note_plan, plan_of_rest, remaining_of, way_on
+from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
@@ -28,7 +29,7 @@ from znni.network.weights import Weights, load_weights, random_weights, weights_
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.volumes.array import ArrayLike
-from znni.volumes.locate import open_output
+from znni.volumes.locate import join_output, open_output
 
 __all__ = [
     "Inferer",
@@ -56,6 +57,7 @@ def infer(
     plan: Plan | str | Path | None = None,
     command: str = "",
     progress: Progress = no_progress,
+    part: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Report:
     """Run a network over a volume, block by block.
@@ -72,6 +74,9 @@ def infer(
         plan: use this plan, or the plan in this file, instead of searching.
         command: the command line, which is noted in the output.
         progress: called after each block with the output voxels written and those wanted.
+        part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
+            computed by a process of its own, on any machine that sees input and output. When all
+            are finished, ``znni.finish`` completes the output, an OME-Zarr.
         options: those of ``znni.inference.request.RunOptions``. Each may be left out:
 
             - ``dataset``: which one of a file with several.
@@ -109,19 +114,24 @@ def infer(
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
     blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
-    output = open_output(out, source, wanted, asked.mask_source)
+    share = None if part is None else share_of(part, asked)
+    if share is None:
+        output = open_output(out, source, wanted, asked.mask_source)
+    else:
+        output = join_output(out, source, wanted, share, asked.mask_source)
     if dtype == "uint8" and network.last_activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan, earlier = plan_of_rest(output.begun, made, asked)
-        note_plan(output, plan, earlier)
+        plan, earlier = agreed_plan(output, made, asked)
         attributes = provenance(plan, weights, asked, command) | placed(wanted.grid)
         output.describe(attributes, plan.patch)
-        remaining = remaining_of(output, job, progress)
+        remaining = remaining_of(output, job, progress, share and share(plan.patch))
         left, times = remaining.voxels, StepTimes()
         state = RunState(blocks, output, dtype, remaining, progress)
 
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
+            if share is not None:
+                raise memory_ran_out(failed, short)
             found = smaller_plan(failed, short, asked)
             output.go_on_with(found.to_json())
             return found
@@ -140,13 +150,13 @@ def infer(
         error.add_note(output.abandon(way_on(error)))
         raise
     if choices.costs != "built-in":
-        for part in plan.parts:
-            refine(times.warm(), plan.machine.host.threads, part.device)
+        for on in plan.parts:
+            refine(times.warm(), plan.machine.host.threads, on.device)
     attributes |= measured
     fallbacks = tuple(runner.plans[1:])
     note = accuracy_note(runner.plans[-1], choices.accuracy)
     report = Report(
-        plan, fallbacks, left, spent, taken, attributes, note, job.output.volume - left,
+        plan, fallbacks, left, spent, taken, attributes, note, remaining.total - left,
         blocks.skipped, gpu_peak,
     )  # fmt: skip
     log.info("%s", report)

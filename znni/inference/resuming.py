@@ -81,7 +81,7 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
         InvalidInput: the output's plan, or the given one, cannot be run.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    if not begun.history:
+    if not begun.plan and not begun.history:
         return given_or_found(given, asked), []
     try:
         earlier = Plan.from_json(begun.plan)
@@ -101,25 +101,65 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
     return given_or_found(given, asked), [earlier]
 
 
+def agreed_plan(output: Output, given: Plan | None, asked: Request) -> tuple[Plan, list[Plan]]:
+    """Return the plan for what is left of an output, and note it there.
+
+    If several processes write the output, all follow the plan that was noted first.
+
+    Args:
+        output: the output.
+        given: as for ``plan_of_rest``.
+        asked: as for ``plan_of_rest``.
+
+    Returns:
+        As ``plan_of_rest``.
+
+    Raises:
+        InvalidInput: the plan cannot be run, or other processes follow another plan.
+        DoesNotFit: no plan stays within the memory allowed.
+    """
+    plan, earlier = plan_of_rest(output.begun, given, asked)
+    note_plan(output, plan, earlier)
+    noted = output.begun.plan
+    if not noted or _compute_alike(plan, Plan.from_json(noted)):
+        return plan, earlier
+    if given is not None:
+        raise InvalidInput(
+            f"other parts of the output follow another plan than the given one; leave out "
+            f"{option('plan', 'FILE')}, or write elsewhere"
+        )
+    return plan_of_rest(output.begun, None, asked)
+
+
 def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
     """Note the plan of the rest in an output, unless it computes like the plan noted there."""
     if not earlier or not _compute_alike(plan, earlier[0]):
         output.go_on_with(plan.to_json())
 
 
-def remaining_of(output: Output, job: Job, progress: Progress) -> Remaining:
-    """Return what is left to be computed of a described output, and report it as progress."""
+def remaining_of(
+    output: Output, job: Job, progress: Progress, share: list[Box] | None
+) -> Remaining:
+    """Return what is left to be computed of a described output, and report it as progress.
+
+    Args:
+        output: the output.
+        job: which output is wanted.
+        progress: is told of the finished blocks.
+        share: the boxes that this process writes; None if it writes all.
+    """
     history = output.begun.history
-    remaining = Remaining(job, history)
+    remaining = Remaining(job, history, share)
     if history:
-        finished = job.output.volume - remaining.voxels
+        finished = remaining.total - remaining.voxels
+        afresh = f"; {option('resume', False)} starts afresh" if share is None else ""
         log.warning(
-            "going on where an earlier run stopped, with %.0f%% of the output finished; %s starts "
-            "afresh",
-            100 * finished / job.output.volume,
-            option("resume", False),
+            "going on where an earlier run stopped, with %.0f%% of %s finished%s",
+            100 * finished / remaining.total,
+            "the output" if share is None else "this part",
+            afresh,
         )
-        progress(finished, job.output.volume)
+        progress(finished, remaining.total)
     return remaining
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,24 @@ from znni.core.text import counted
 from znni.core.volume import Sink, Volume
 from znni.volumes.io_threads import beside
 from znni.volumes.ledger_entries import Ledger, block_entry, checksum_of, damage_entry
-from znni.volumes.ledger_file import LedgerFile, MemoryLedger
+from znni.volumes.ledger_file import LedgerFile
 from znni.volumes.stored import reason
 
 log = logging.getLogger("znni")
+
+
+class Entries(Protocol):
+    """A ledger that takes entries."""
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Append an entry."""
+
 
 # Returns the values (f', z, y, x) of a box of an output; it may raise any error.
 Read: TypeAlias = Callable[[Box], NDArray[Any]]
 
 
-def write_block(box: Box, values: NDArray[Any], store: Sink, ledger: MemoryLedger) -> None:
+def write_block(box: Box, values: NDArray[Any], store: Sink, ledger: Entries) -> None:
     """Hand a block to a sink, and note it in a ledger after that.
 
     Its checksum is computed while it is written.
@@ -84,10 +92,10 @@ def check_written(ledger: LedgerFile, read: Read) -> None:
 
 
 def _damaged(read: Read, boxes: Iterable[Box], checksums: Mapping[Box, str]) -> list[Box]:
-    return [box for box in boxes if _checksum(read, box) != checksums[box]]
+    return [box for box in boxes if checksum_or_none(read, box) != checksums[box]]
 
 
-def _checksum(read: Read, box: Box) -> str | None:
+def checksum_or_none(read: Read, box: Box) -> str | None:
     """Return the checksum of a block as it is read, or None if it cannot be read."""
     try:
         return checksum_of(read(box))

@@ -6,19 +6,43 @@ To add a format, add a module to this folder that defines ``FORMAT``, or a packa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any, TypeAlias
 
 import znni.volumes
 from znni.core.errors import InvalidInput, option
 from znni.core.members import members
-from znni.core.shapes import Vec3
+from znni.core.options import Recheck
+from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, NewOutput, Output, Volume
 
 CHUNK = 64  # voxels per axis, about
+
+
+# Returns the boxes of the output that one of several processes writes, in patches of given extents.
+Share: TypeAlias = Callable[[Vec3], list[Box]]
+
+# Returns the attributes that describe a whole run, given its plan and what its processes measured.
+Summing: TypeAlias = Callable[[str, Sequence[Mapping[str, Any]]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """An output that several processes have written, and that is complete now.
+
+    Attributes:
+        blocks: number of its blocks.
+        checked: number of blocks that were compared with their checksums.
+        runs: what the processes measured.
+    """
+
+    blocks: int
+    checked: int
+    runs: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -30,11 +54,17 @@ class Writer:
             errors of ``create``.
         create: makes a new output, or opens an unfinished one to continue it.
         ledger: returns the text of an output's ledger (``ledger_entries.py``), or nothing.
+        join: opens an output that several processes write, each its share; None if the format has
+            no such outputs.
+        gather: completes such an output. It takes the path, how to check blocks, and what makes
+            the attributes of what the processes measured.
     """
 
     begun: Callable[[str, NewOutput], Begun]
     create: Callable[[str, NewOutput], Output]
     ledger: Callable[[str], bytes]
+    join: Callable[[str, NewOutput, Share], Output] | None = None
+    gather: Callable[[str, Recheck, Summing], Gathered] | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +133,7 @@ def check_plain(place: str, wanted: NewOutput, format_name: str) -> None:
             )
 
 
-def chunk_extents(patch: Vec3, size: Vec3) -> Vec3:
+def chunk_extents(patch: Vec3, size: Vec3, *, shared: bool = False) -> Vec3:
     """Return the extents of chunks for output that is written in patches.
 
     If a patch's extent has a divisor near 64, the chunk takes it: then no chunk is written twice.
@@ -111,11 +141,21 @@ def chunk_extents(patch: Vec3, size: Vec3) -> Vec3:
     Args:
         patch: extents of the written blocks, which begin at multiples of them.
         size: extents of the output.
+        shared: several processes write, so that chunks must divide patches.
     """
-    return Vec3(*map(_chunk_extent, patch.minimum(size))).minimum(size)
+    extents = patch.minimum(size)
+    chunk = (
+        _chunk_extent(extent, shared=shared and extent < whole)
+        for extent, whole in zip(extents, size, strict=True)
+    )
+    return Vec3(*chunk).minimum(size)
 
 
-def _chunk_extent(patch: int) -> int:
-    """Return the divisor of an extent nearest to 64 by ratio; 64 if none is within twice."""
-    near = [extent for extent in range(CHUNK // 2, 2 * CHUNK + 1) if patch % extent == 0]
-    return min(near, key=lambda extent: max(extent / CHUNK, CHUNK / extent), default=CHUNK)
+def _chunk_extent(patch: int, *, shared: bool) -> int:
+    """Return the divisor of an extent nearest to 64 by ratio.
+
+    If none is within twice, return 64, or with ``shared`` the nearest one all the same.
+    """
+    few = range(1, patch + 1) if shared else range(CHUNK // 2, 2 * CHUNK + 1)
+    divisors = [extent for extent in few if patch % extent == 0]
+    return min(divisors, key=lambda extent: max(extent / CHUNK, CHUNK / extent), default=CHUNK)

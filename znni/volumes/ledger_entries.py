@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -42,11 +42,11 @@ class Ledger(Begun):
         if "plan" in entry:
             self.plan = entry["plan"]
         elif "block" in entry:
-            box = _box(entry["block"])
+            box = box_of(entry["block"])
             self.checksums[box] = entry["checksum"]
             self.history.append((box, True))
         elif "damaged" in entry:
-            box = _box(entry["damaged"])
+            box = box_of(entry["damaged"])
             del self.checksums[box]
             self.history.append((box, False))
         elif "changes" in entry:
@@ -83,6 +83,16 @@ def damage_entry(box: Box) -> dict[str, Any]:
     return {"damaged": [*box.start, *box.stop]}
 
 
+def struck_entry(box: Box, times: int) -> dict[str, Any]:
+    """Return the entry of a block that several processes may have written, and that is damaged.
+
+    Args:
+        box: where the block lies.
+        times: how often it had been written; none of these times counts any more.
+    """
+    return {"struck": [*box.start, *box.stop], "times": times}
+
+
 def changes_entry(changes: list[tuple[int, bytes]]) -> dict[str, Any]:
     """Return the entry of bytes about to be changed in the output's file, beside its blocks."""
     return {"changes": [(place, b64encode(data).decode()) for place, data in changes]}
@@ -101,20 +111,34 @@ def parse(text: bytes) -> tuple[Ledger | None, int]:
     """
     found: Ledger | None = None
     whole = 0
-    for stored in text.splitlines(keepends=True):
-        content = stored[CRC_DIGITS + 1 : -1]
-        if stored != b"%08x %s\n" % (crc32(content), content):
-            break
+    for entry, length in _entries(text):
         try:
-            entry = json.loads(content)
             if found is None:
                 found = Ledger(identity=entry["identity"])
             else:
                 found.take(entry)
         except (KeyError, TypeError, ValueError):
             break
-        whole += len(stored)
+        whole += length
     return found, whole
+
+
+def entries(text: bytes) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of a text, as far as the first damaged one."""
+    return (entry for entry, _ in _entries(text))
+
+
+def _entries(text: bytes) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Yield the entries of a text, each with its length in bytes, as far as the first damaged."""
+    for stored in text.splitlines(keepends=True):
+        content = stored[CRC_DIGITS + 1 : -1]
+        if stored != b"%08x %s\n" % (crc32(content), content):
+            return
+        try:
+            entry = json.loads(content)
+        except ValueError:
+            return
+        yield entry, len(stored)
 
 
 def checksum_of(values: NDArray[Any]) -> str:
@@ -127,5 +151,6 @@ def checksum_of(values: NDArray[Any]) -> str:
     return f"{found:08x}"
 
 
-def _box(numbers: list[int]) -> Box:
+def box_of(numbers: list[int]) -> Box:
+    """Return the box of an entry."""
     return Box(Vec3(*numbers[:3]), Vec3(*numbers[3:]))

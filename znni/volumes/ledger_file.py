@@ -156,16 +156,22 @@ def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:
         InvalidInput: it is of something else, or has no ledger.
         OSError: nothing could be appended to the ledger.
     """
-    with suppress(FileNotFoundError):  # any other error would keep the run from opening it, too
+    # Any other error would keep the run from opening it, too.
+    with suppress(FileNotFoundError, IsADirectoryError):
         os.close(os.open(ledger_name(partial), os.O_WRONLY))
     return _to_resume(partial, wanted)[0]
 
 
 def _to_resume(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
     """Return the ledger of an output to resume, if there is one, and the length of its entries."""
+    again, path = option("resume", False), ledger_name(partial)
+    if path.is_dir():
+        raise InvalidInput(
+            f"{partial}: is computed in parts; give {option('part', 'I/N')} to compute one of "
+            f"them, or delete it and {path.name} to start afresh"
+        )
     if not wanted.resume or not _holds_anything(partial):
         return None, 0
-    again, path = option("resume", False), ledger_name(partial)
     try:
         found, whole = parse(path.read_bytes())
     except FileNotFoundError:
@@ -177,7 +183,7 @@ def _to_resume(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
         ) from None
     if found is None or not found.checksums:  # a run that was stopped before its first block
         return None, 0
-    differing = _differences(found.identity, wanted.identity)
+    differing = differences(found.identity, wanted.identity)
     if not differing:
         return found, whole
     if wanted.overwrite:
@@ -196,7 +202,8 @@ def _holds_anything(partial: Path) -> bool:
     return partial.exists() and partial.stat().st_size > 0
 
 
-def _differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return what differs between two identities of an output, in words."""
     differing = [name for name in {**now, **then} if then.get(name) != now.get(name)]
     return [
         f"{name} ({then.get(name, 'none')} then, {now.get(name, 'none')} now)"

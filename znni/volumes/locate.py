@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
+from znni.core.options import Recheck
 from znni.core.volume import Begun, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
-from znni.volumes.formats import Format, Writer, check_plain, formats
+from znni.volumes.formats import (
+    Format,
+    Gathered,
+    Share,
+    Summing,
+    Writer,
+    check_plain,
+    formats,
+)
 from znni.volumes.ledger_entries import Ledger, parse
 from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
@@ -92,6 +101,53 @@ def open_output(
         return ArrayOutput(out, wanted.features, wanted.size, wanted.dtype)
     writer, place = _writer_at(str(out), {"input": source, "mask": mask})
     return writer.create(place, wanted)
+
+
+def join_output(
+    out: str | Path | Any,
+    source: str | Path | ArrayLike,
+    wanted: NewOutput,
+    share: Share,
+    mask: str | Path | ArrayLike | None = None,
+) -> Output:
+    """Open an output that several processes write at the same time.
+
+    Args:
+        out: file to make, as for ``open_output``.
+        source: as for ``open_output``.
+        wanted: as for ``open_output``.
+        share: the boxes that this process writes.
+        mask: as for ``open_output``.
+
+    Raises:
+        InvalidInput: for the same reasons, or only one process can write such an output.
+    """
+    if not isinstance(out, str | Path):
+        raise InvalidInput(
+            "an array in memory is not computed in parts; give the name of a .zarr as output"
+        )
+    writer, place = _writer_at(str(out), {"input": source, "mask": mask})
+    if writer.join is None:
+        raise InvalidInput(f"{out}: only one process can write this format; name a .zarr")
+    return writer.join(place, wanted, share)
+
+
+def gather_output(out: str | Path, recheck: Recheck, summing: Summing) -> Gathered:
+    """Complete an output that several processes have written.
+
+    Args:
+        out: the output.
+        recheck: which blocks are read again: ``none``, ``sample`` or ``all``.
+        summing: makes the attributes of the whole run.
+
+    Raises:
+        InvalidInput: there is no such output.
+        RunFailed: blocks are missing or damaged.
+    """
+    writer, place = _writer_at(str(out), {})
+    if writer.gather is None:
+        raise InvalidInput(f"{out}: is not computed in parts; only a .zarr is")
+    return writer.gather(place, recheck, summing)
 
 
 def begun_output(

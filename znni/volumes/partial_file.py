@@ -59,15 +59,12 @@ def check_free(path: Path, opened: int, *, overwrite: bool) -> None:
         InvalidInput: the path is refused, or another run is writing it.
         OSError: the system refuses.
     """
-    if path.exists() and not overwrite:
-        raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
-    if not path.parent.is_dir():
-        raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
+    check_new(path, overwrite=overwrite)
     partial = partial_name(path)
     try:
         descriptor = os.open(partial, opened)
     except FileNotFoundError:
-        _check_folder(path)
+        check_folder_of(path)
         return
     except (IsADirectoryError, NotADirectoryError):
         raise InvalidInput(
@@ -95,7 +92,19 @@ def refused_at(place: Path | str) -> Iterator[None]:
         ) from None
 
 
-def _check_folder(path: Path) -> None:
+def check_new(path: Path, *, overwrite: bool) -> None:
+    """Refuse a path that exists and may not be replaced, or that has no folder.
+
+    Raises:
+        InvalidInput: the path is refused.
+    """
+    if path.exists() and not overwrite:
+        raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def check_folder_of(path: Path) -> None:
     """Refuse a path in a folder where this process cannot create anything.
 
     Raises:

@@ -71,21 +71,7 @@ class PartialFolder:
             OSError: writing failed.
         """
         path = self.path / name
-        if not parts:
-            path.unlink(missing_ok=True)
-            return
-        new = partial_name(path)
-        try:
-            file = new.open("wb", buffering=0)
-        except FileNotFoundError:  # first file in its folder
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = new.open("wb", buffering=0)
-        with file:
-            place = 0
-            for part in parts:
-                write_all(file.fileno(), part, place)
-                place += memoryview(part).nbytes
-        new.replace(path)
+        put_file(path, partial_name(path), parts)
 
     def empty(self) -> None:
         """Delete all contents."""
@@ -103,14 +89,8 @@ class PartialFolder:
             OSError: it failed.
         """
         self.settle()
-        old = self._path.with_name(self._path.name + ".replaced")
-        if self._path.exists() or self._path.is_symlink():
-            _remove(old)
-            self._path.rename(old)
-        self.path.rename(self._path)
+        put_in_place(self.path, self._path)
         self.keep()
-        with suppress(OSError):  # the output is complete; a leftover old one does no harm
-            _remove(old)
 
     def keep(self) -> None:
         """Release the folder as it is. Further calls do nothing."""
@@ -123,6 +103,48 @@ class PartialFolder:
         with suppress(OSError):  # a leftover empty folder does no harm
             shutil.rmtree(self.path)
         self.keep()
+
+
+def put_file(path: Path, new: Path, parts: Sequence[bytes | memoryview]) -> None:
+    """Create or replace a file, atomically. Without parts, delete it.
+
+    Args:
+        path: the file. Its folder is made if need be.
+        new: name of the new file until it is complete; nobody else writes to it.
+        parts: its content.
+
+    Raises:
+        OSError: writing failed.
+    """
+    if not parts:
+        path.unlink(missing_ok=True)
+        return
+    try:
+        file = new.open("wb", buffering=0)
+    except FileNotFoundError:  # first file in its folder
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = new.open("wb", buffering=0)
+    with file:
+        place = 0
+        for part in parts:
+            write_all(file.fileno(), part, place)
+            place += memoryview(part).nbytes
+    new.replace(path)
+
+
+def put_in_place(new: Path, path: Path) -> None:
+    """Give a complete folder its final name. What has that name already is replaced.
+
+    Raises:
+        OSError: it failed.
+    """
+    old = path.with_name(path.name + ".replaced")
+    if path.exists() or path.is_symlink():
+        _remove(old)
+        path.rename(old)
+    new.rename(path)
+    with suppress(OSError):  # the output is complete; a leftover old one does no harm
+        _remove(old)
 
 
 def _remove(path: Path) -> None:

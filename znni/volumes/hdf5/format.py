@@ -147,7 +147,7 @@ def ledger_text(place: str) -> bytes:
     """
     path = _file(place)
     beside = ledger_name(path)
-    if beside.exists():
+    if beside.is_file():
         return beside.read_bytes()
     with _told_in_one_line(path), h5py.File(path, "r") as file:
         return bytes(file[LEDGER][()]) if LEDGER in file else b""

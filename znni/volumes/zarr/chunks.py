@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.io_threads import at_once, finish, mapped
-from znni.volumes.partial_folder import PartialFolder
-from znni.volumes.remote_output import RemoteFolder
 from znni.volumes.zarr.encoding import Encoded, encoder, file_of
 
 ZERO = Vec3(0, 0, 0)
@@ -31,6 +29,13 @@ class _Part:
         """Return the part's values among those (f, z, y, x) of a block around it."""
         inside: NDArray[Any] = values[(self.feature, *self.box.shifted(ZERO - block.start).slices)]
         return inside
+
+
+class Folder(Protocol):
+    """A folder that takes whole files."""
+
+    def put(self, name: str, *parts: bytes | memoryview) -> None:
+        """Create or replace a file. Without parts, delete it."""
 
 
 class ZarrChunks:
@@ -50,7 +55,7 @@ class ZarrChunks:
     def __init__(
         self,
         array: Any,
-        folder: PartialFolder | RemoteFolder,
+        folder: Folder,
         level: str,
         wanted: NewOutput,
     ) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.core.errors import InvalidInput, ZnniError
+from znni.core.options import Recheck
 from znni.core.volume import Begun, NewOutput, Output
-from znni.volumes.formats import Format, Writer, library
+from znni.volumes.formats import Format, Gathered, Share, Summing, Writer, library
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.stored import StoredVolume, is_url, reason
@@ -108,6 +109,29 @@ def create_zarr(place: str, wanted: NewOutput) -> Output:
     return ZarrOutput(place, wanted)
 
 
+def join_zarr(place: str, wanted: NewOutput, share: Share) -> Output:
+    """Open an OME-Zarr that several processes write, each its share.
+
+    Raises:
+        InvalidInput: it cannot be made or continued.
+    """
+    from znni.volumes.zarr import shared_output
+
+    return shared_output.join_zarr(place, wanted, share)
+
+
+def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
+    """Complete an OME-Zarr that several processes have written.
+
+    Raises:
+        InvalidInput: there is no such output.
+        RunFailed: blocks are missing or damaged.
+    """
+    from znni.volumes.zarr import shared_output
+
+    return shared_output.gather_zarr(place, recheck, summing)
+
+
 def ledger_text(place: str) -> bytes:
     """Return the ledger: stored inside a complete output, or beside a partial one.
 
@@ -118,7 +142,7 @@ def ledger_text(place: str) -> bytes:
 
     root, _ = _split(place, None)
     beside = ledger_name(Path(root))
-    if beside.exists():
+    if beside.is_file():
         return beside.read_bytes()
     files, path = library("fsspec", "zarr").core.url_to_fs(root)
     try:
@@ -129,7 +153,11 @@ def ledger_text(place: str) -> bytes:
 
 
 FORMAT = Format(
-    NAME, (ENDING,), open_zarr, describe_zarr, Writer(begun_zarr, create_zarr, ledger_text)
+    NAME,
+    (ENDING,),
+    open_zarr,
+    describe_zarr,
+    Writer(begun_zarr, create_zarr, ledger_text, join_zarr, gather_zarr),
 )
 
 

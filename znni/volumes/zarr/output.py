@@ -62,7 +62,7 @@ def begun_output(place: str, wanted: NewOutput) -> Begun:
         found = unfinished(partial, wanted)
     if found is None:
         return Begun()
-    _opened(partial, wanted, "r")
+    open_unfinished(partial, wanted, "r")
     return found
 
 
@@ -98,7 +98,7 @@ class ZarrOutput:
         self._chunks: ZarrChunks
         if self._resumed:
             try:
-                self._array = _opened(self._folder.root, wanted, "r+")
+                self._array = open_unfinished(self._folder.root, wanted, "r+")
             except BaseException:
                 self.abandon()
                 raise
@@ -118,19 +118,9 @@ class ZarrOutput:
         self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
 
     def _make(self, attributes: dict[str, Any], chunk: Vec3, shard: Vec3) -> Any:
-        wanted = self._wanted
         try:
-            array = self._zarr.create_array(
-                f"{self._folder.root}/{LEVEL}",
-                shape=wanted.shape,
-                dtype=wanted.dtype,
-                chunks=(1, *chunk),
-                shards=(1, *shard) if wanted.sharded else None,
-                compressors=compressors(wanted.compression or "zstd"),
-                dimension_names=("c", "z", "y", "x"),
-                attributes=attributes,
-                zarr_format=3,
-            )
+            store = f"{self._folder.root}/{LEVEL}"
+            array = new_array(store, self._wanted, attributes, chunk, shard)
             self._folder.settle()
         except Exception as error:  # file systems and their libraries raise all kinds
             raise self._failed(error) from error
@@ -190,7 +180,7 @@ class ZarrOutput:
         )
 
 
-def _opened(root: Path | str, wanted: NewOutput, mode: str) -> Any:
+def open_unfinished(root: Path | str, wanted: NewOutput, mode: str) -> Any:
     """Open the array of an unfinished output.
 
     Raises:
@@ -209,6 +199,31 @@ def _opened(root: Path | str, wanted: NewOutput, mode: str) -> Any:
     return array
 
 
+def new_array(
+    store: Any, wanted: NewOutput, attributes: dict[str, Any], chunk: Vec3, shard: Vec3
+) -> Any:
+    """Make the array of an output.
+
+    Args:
+        store: where zarr makes it.
+        wanted: description of the output.
+        attributes: its attributes.
+        chunk: extents of its chunks.
+        shard: extents of its shards, if it has any.
+    """
+    return library("zarr", "zarr").create_array(
+        store,
+        shape=wanted.shape,
+        dtype=wanted.dtype,
+        chunks=(1, *chunk),
+        shards=(1, *shard) if wanted.sharded else None,
+        compressors=compressors(wanted.compression or "zstd"),
+        dimension_names=("c", "z", "y", "x"),
+        attributes=attributes,
+        zarr_format=3,
+    )
+
+
 def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
     try:
         with refused_at(folder.place):
@@ -224,13 +239,13 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
     return ledger
 
 
-def chunk_and_shard(patch: Vec3, size: Vec3) -> tuple[Vec3, Vec3]:
+def chunk_and_shard(patch: Vec3, size: Vec3, *, shared: bool = False) -> tuple[Vec3, Vec3]:
     """Return the extents of chunks and of shards for output that is written in patches.
 
     A shard takes as many chunks of a patch as make some million voxels, at most a quarter of the
     patch. While a shard is written, its chunks are in memory twice: separate and joined.
     """
-    extents, chunk = patch.minimum(size), chunk_extents(patch, size)
+    extents, chunk = patch.minimum(size), chunk_extents(patch, size, shared=shared)
     counts = [
         extent // part if extent % part == 0 else 1
         for extent, part in zip(extents, chunk, strict=True)

@@ -1,0 +1,25 @@
+"""``znni finish``: complete an output that was computed in parts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from znni.core.options import Recheck
+
+
+def finish(
+    out: Annotated[str, typer.Argument(help="The output that znni infer --part computed.")],
+    recheck: Annotated[
+        Recheck,
+        typer.Option(help="Blocks to compare with their checksums; sample: 100 at random."),
+    ] = "sample",
+) -> None:
+    """Complete an output when all its parts are computed.
+
+    Exit with 4 if blocks are missing or damaged: run their parts again, and then finish.
+    """
+    from znni.inference import parts
+
+    typer.echo(f"{out}: {parts.finish(out, recheck=recheck)}")

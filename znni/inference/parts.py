@@ -1,0 +1,145 @@
+"""Outputs in parts: which blocks a part has, and completing the output when all are computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.options import Recheck, check_names
+from znni.core.shapes import Box, Vec3
+from znni.core.text import counted, duration, in_units
+from znni.inference.request import Request
+from znni.machine.machine import DeviceKind
+from znni.plans.plan import Plan
+from znni.volumes.formats import Share
+from znni.volumes.locate import gather_output
+
+# What the parts measured that is not added up: of the largest, and of the longest part.
+LARGEST = ("peak_memory_bytes", "gpu_peak_memory_bytes")
+OF_LONGEST = ("accuracy", "bottleneck")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """An output that is complete.
+
+    Attributes:
+        blocks: number of its blocks.
+        checked: number of blocks that were compared with their checksums.
+        parts: number of runs that computed it to the end of their part.
+        seconds: the time that these runs took together.
+        peak_memory: the peak resident bytes of the largest of them.
+    """
+
+    blocks: int
+    checked: int
+    parts: int
+    seconds: float
+    peak_memory: int
+
+    def __str__(self) -> str:
+        """Return this in words."""
+        return (
+            f"complete: {counted(self.blocks, 'block')} by {counted(self.parts, 'part')}, which "
+            f"took {duration(self.seconds)} together and {in_units(self.peak_memory)} at most; "
+            f"{self.checked:,} of the blocks compared with their checksums"
+        )
+
+
+def finish(out: str | Path, *, recheck: Recheck = "sample") -> Finished:
+    """Complete an output whose parts ``znni.infer`` has computed.
+
+    Blocks that several runs wrote are read again and compared with their checksums.
+
+    Args:
+        out: the output, as it was given to ``znni.infer``.
+        recheck: which of the other blocks are read again: ``none``, ``sample`` (100 of them at
+            random), or ``all``.
+
+    Raises:
+        InvalidInput: no part of such an output was computed, or it is complete already.
+        RunFailed: blocks are missing or damaged; run their parts again.
+    """
+    check_names(recheck=recheck)
+    found = gather_output(out, recheck, _summed)
+    summed = _summed("", found.runs)
+    return Finished(
+        found.blocks,
+        found.checked,
+        len(found.runs),
+        summed.get("seconds", 0.0),
+        summed.get("peak_memory_bytes", 0),
+    )
+
+
+def share_of(part: str, asked: Request) -> Share:
+    """Return the function that gives a part's boxes for a patch.
+
+    Args:
+        part: ``I/N``: part I of N, counted from 0.
+        asked: the run.
+
+    Raises:
+        InvalidInput: there is no such part, or the run cannot be done in parts.
+    """
+    job = asked.job
+    index, parts = _numbers(part)
+    if asked.wanted.overwrite or not asked.wanted.resume:
+        given = option("overwrite", True) if asked.wanted.overwrite else option("resume", False)
+        raise InvalidInput(
+            f"{given} would delete what other parts have computed; leave it out, and delete the "
+            f"output yourself to start afresh"
+        )
+    if job.first % job.alignment != Vec3(0, 0, 0):
+        start = job.center - job.first % job.alignment
+        raise InvalidInput(
+            f"roi begins at voxel {tuple(job.center)}, and blocks of the output at multiples of "
+            f"{job.alignment}; to compute it in parts, let roi begin at {tuple(start)}"
+        )
+
+    def share(patch: Vec3) -> list[Box]:
+        return job.share(patch, index, parts)
+
+    return share
+
+
+def memory_ran_out(failed: Plan, short: DeviceKind) -> RunFailed:
+    """Return the error of a part whose plan takes more memory than there is."""
+    limit = option("gpu_memory" if short == "gpu" else "ram", "SIZE")
+    return RunFailed(
+        f"memory ran out under the plan that all parts follow, of "
+        f"{in_units(failed.memory_on(short).total)}; end other programs and run this part again, "
+        f"or delete the output and begin it with a smaller {limit}"
+    )
+
+
+def _numbers(part: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", part)
+    if not found:
+        raise InvalidInput(f"part is {part!r}; give I/N, as 0/8 for the first of eight")
+    index, parts = map(int, found.groups())
+    if index >= parts:
+        raise InvalidInput(
+            f"part is {part!r}, and parts are counted from 0: the last of {parts} is "
+            f"{max(parts, 1) - 1}/{max(parts, 1)}"
+        )
+    return index, parts
+
+
+def _summed(plan: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the attributes of a whole run, given its plan and what its parts measured."""
+    summed: dict[str, Any] = {"plan": plan} if plan else {}
+    if not runs:
+        return summed
+    longest = max(runs, key=lambda run: run["seconds"])
+    for name, value in longest.items():
+        values = [run[name] for run in runs if name in run]
+        if name in OF_LONGEST:
+            summed[name] = value
+        else:
+            summed[name] = max(values) if name in LARGEST else sum(values)
+    return summed
