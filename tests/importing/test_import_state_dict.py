@@ -134,8 +134,10 @@ def test_a_batch_normalization_belongs_to_the_nearest_module(
     [
         norm("a.norm") | tensors("a.conv", "b.conv"),
         tensors("a.conv", "b.conv") | norm("b.norm"),
+        tensors("a.conv", "b.conv") | norm("norm"),
+        tensors("a.conv", "a.shortcut") | norm("a.norm"),
     ],
-    ids=["before its convolution", "after one with other maps"],
+    ids=["before its convolution", "after other maps", "in another module", "after two"],
 )
 def test_a_batch_normalization_elsewhere_is_refused(
     ordered: dict[str, Any], tmp_path: Path

@@ -274,7 +274,8 @@ def _norms_of(
     left = [name for name in affine if name not in own]
     belongs: dict[str, str] = {}
     others = [norm for norm in parts.norms if norm not in own]
-    # Names tell more than places. An affine layer without its name takes what names leave over.
+    # Numbers tell more than places. If an affine layer has no batch normalization of its name, it
+    # takes one that numbers leave over.
     for owner_of in (_owner_by_number, _owner_by_place)[: 1 if left else 2]:
         waiting, others = others, []
         for norm in waiting:
@@ -295,33 +296,55 @@ def _norms_of(
 def _owner_by_number(parts: _Parts, convolutions: Mapping[str, int], norm: str) -> str | None:
     """Return the convolution before a batch normalization if numbers tell it: conv1 and bn1.
 
-    Numbers may also count both, as 0 and 1 of an nn.Sequential. The nearest module goes first.
+    In an nn.Sequential, batch normalization 1 follows convolution 0. If several convolutions
+    match, the one in the nearest module is chosen.
     """
     step = 1 if _numbered_together(convolutions, norm) else 0
-    found = [name for name in convolutions if _following(name, step) == _numbers(norm)]
-    return _only_before(parts, _nearest(found, norm), norm)
+    found = [
+        name for name in _in_reach(convolutions, norm) if _following(name, step) == _numbers(norm)
+    ]
+    nearest = _nearest(found, norm)
+    if parts.ordered:
+        nearest = [name for name in nearest if _comes_before(parts, name, norm)][-1:]
+    return nearest[0] if len(nearest) == 1 else None
 
 
 def _owner_by_place(parts: _Parts, convolutions: Mapping[str, int], norm: str) -> str | None:
     """Return the convolution before a batch normalization that has no number: the nearest one."""
     if _numbered_together(convolutions, norm):
         return None
-    return _only_before(parts, _nearest(list(convolutions), norm), norm)
+    nearest = _nearest(_in_reach(convolutions, norm), norm)
+    if parts.ordered:  # no other batch normalization may lie between
+        at = parts.prefixes.index(norm)
+        others = [parts.prefixes.index(other) for other in parts.norms if other != norm]
+        last = max((other for other in others if other < at), default=-1)
+        nearest = [name for name in nearest if last < parts.prefixes.index(name) < at]
+    return nearest[0] if len(nearest) == 1 else None
 
 
 def _numbered_together(convolutions: Mapping[str, int], norm: str) -> bool:
     return _skeleton(norm) in {_skeleton(name) for name in convolutions}
 
 
-def _only_before(parts: _Parts, names: Sequence[str], norm: str) -> str | None:
-    """Return the only one of some convolutions that may come right before a batch normalization.
+def _comes_before(parts: _Parts, name: str, norm: str) -> bool:
+    return parts.prefixes.index(name) < parts.prefixes.index(norm)
 
-    In a file that keeps the order, it is the last one that is defined before.
+
+def _in_reach(convolutions: Mapping[str, int], norm: str) -> list[str]:
+    """Return the convolutions whose module, or list in a module, is around a batch normalization's.
+
+    A batch normalization in another block may come after a sum, whatever is defined before it.
     """
-    if parts.ordered:
-        place = parts.prefixes.index
-        names = sorted((name for name in names if place(name) < place(norm)), key=place)[-1:]
-    return names[0] if len(names) == 1 else None
+    modules = norm.split(".")
+    return [name for name in convolutions if modules[: len(_module(name))] == _module(name)]
+
+
+def _module(name: str) -> list[str]:
+    """Return the path of the module that holds a layer, or the list or sequence of layers."""
+    *path, last = name.split(".")
+    if last.isdecimal() and path:
+        path.pop()
+    return path
 
 
 def _nearest(names: Sequence[str], norm: str) -> list[str]:
