@@ -7,6 +7,9 @@ U-Net of connectomics, and a valid U-Net as funlib makes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from znni.core.shapes import Vec3
 from znni.network.layers import (
@@ -21,6 +24,7 @@ from znni.network.layers import (
     Upsample,
 )
 from znni.network.network import INPUT, Network, Node
+from znni.network.weights import Weights, random_weights
 
 ONE, THREE = Vec3(1, 1, 1), Vec3(3, 3, 3)
 
@@ -153,3 +157,19 @@ UNETS: Mapping[str, Callable[[], Network]] = {
     "rsunet": rsunet,
     "valid-unet": valid_unet,
 }
+
+
+def unet_weights(network: Network) -> Weights:
+    """Return random weights with which values keep their size, as batch norm keeps them.
+
+    Every sum of a residual network adds variances. With He's scaling, values would grow until the
+    last sigmoid is 0 or 1 everywhere, so that errors mean nothing. Half the variance prevents it.
+    """
+    weights = random_weights(network, 0)
+    if not any(isinstance(layer, Add) for layer in network.layers):
+        return weights
+    halved = np.float32(np.sqrt(0.5))
+    layers = {
+        name: replace(layer, weight=layer.weight * halved) for name, layer in weights.layers.items()
+    }
+    return Weights(layers, source=weights.source)

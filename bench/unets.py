@@ -30,14 +30,14 @@ from bench.session import (
     progress,
     report_all,
 )
-from bench.unet_networks import UNETS
+from bench.unet_networks import UNETS, unet_weights
 from znni.core.shapes import Vec3
 from znni.engine.executor import placed
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.planning import fastest, prepare_alone, search
 from znni.network.geometry import input_box
 from znni.network.network import Network
-from znni.network.weights import Float32, Weights, random_weights
+from znni.network.weights import Float32, Weights
 from znni.plans.plan import Plan
 
 Names = Annotated[list[str] | None, typer.Option("--net", help="A U-Net; repeatable.")]
@@ -85,7 +85,7 @@ def _compared(
     effort: Effort,
 ) -> list[Row]:
     """Return a row for our plan, and for each peer."""
-    weights = random_weights(network, 0)
+    weights = unet_weights(network)
     generator = np.random.default_rng(0)
     x = generator.standard_normal((network.in_features, *Vec3.of(size)), dtype=np.float32)
     progress(f"{network.name}: float64")

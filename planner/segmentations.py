@@ -61,9 +61,9 @@ def exact_segments(
 ) -> Iterator[Segment]:
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
 
-    One step with its sum takes the place of two, whatever the other steps are. So first each
-    convolution is one step with its sum where that is faster. These choices are the fastest unless
-    memory is short. Then all are, and then none is.
+    A convolution and its sum are one step or two, whatever the other steps are. In the first
+    segment they are one wherever that is faster. No other segment is faster, but others may take
+    less memory. In the second every pair is one step, and in the third none is.
 
     Args:
         nodes: the nodes of the network.

@@ -112,6 +112,41 @@ def test_a_batch_normalization_is_folded_into_the_convolution_before_it(
 
 
 @pytest.mark.parametrize(
+    ("first", "name", "second"),
+    [
+        ("down.conv", "down.adn.N", "up.conv"),  # MONAI
+        ("down1.conv1", "down1.norm1", "up1.conv1"),
+        ("enc.0", "enc.1", "dec.0"),
+        ("encode", "norm", "decode"),
+    ],
+)
+def test_a_batch_normalization_belongs_to_the_nearest_module(
+    first: str, name: str, second: str, tmp_path: Path
+) -> None:
+    both = tensors(first, second)
+    ordered = {key: both[key] for key in both if key.startswith(f"{first}.")} | norm(name) | both
+    found = imported(ordered, tmp_path)
+    assert f"{name} is taken to come right after convolution {first}, before" in str(found)
+
+
+@pytest.mark.parametrize(
+    "ordered",
+    [
+        norm("a.norm") | tensors("a.conv", "b.conv"),
+        tensors("a.conv", "b.conv") | norm("b.norm"),
+        tensors("a.conv", "b.conv") | norm("norm"),
+        tensors("a.conv", "a.shortcut") | norm("a.norm"),
+    ],
+    ids=["before its convolution", "after other maps", "in another module", "after two"],
+)
+def test_a_batch_normalization_elsewhere_is_refused(
+    ordered: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="does not tell whether it comes right after"):
+        imported(ordered, tmp_path)
+
+
+@pytest.mark.parametrize(
     ("arrays", "named"),
     [
         (tensors("0", "4") | norm("2"), "does not tell whether it comes right after"),

@@ -124,7 +124,7 @@ def test_the_plan_is_that_which_the_run_began_with() -> None:
     interrupt("less.h5")
     said = refused(*RUN[:-4], "--ram", "512.1MiB", "--out", "less.h5")
     assert "the plan takes " in said
-    assert "that is the plan of the unfinished output: give another one to go on with" in said
+    assert "the unfinished output was begun with that plan; go on with another plan by" in said
     said = refused(*RUN[:-2], "--threads", "2", "--out", "less.h5")
     assert "the plan is for 1 thread, not 2" in said
     assert said.endswith(" finished blocks; a run with these changes goes on from there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 
 from planner.bare_steps import bare_step
 from znni.core.shapes import Box, Vec3
-from znni.network.geometry import over, whole_input
-from znni.network.layers import Concat
+from znni.network.geometry import block_geometry, over, whole_input
+from znni.network.layers import Activation, Add, Affine, Concat, Conv, Padding
 from znni.network.network import INPUT, Network, Node
-from znni.plans.block_storage import BlockStorage, block_storage
+from znni.plans.block_storage import BlockStorage, block_storage, needs_zeros
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
 from znni.plans.storage_placement import storage_placement
+from znni.plans.summed import summed_convolutions
 
 ZERO = Vec3(0, 0, 0)
 SPOILT = -1
@@ -59,15 +61,26 @@ def tags_of(network: Network, storage: BlockStorage, start: Vec3) -> dict[str, T
     return found
 
 
-def steps_of(network: Network, storage: BlockStorage, workspace: int) -> Iterator[Step]:
-    """Yield the steps of a block, which all take some workspace."""
+def steps_of(
+    network: Network, storage: BlockStorage, workspace: int, *, fused: bool
+) -> Iterator[Step]:
+    """Yield the steps of a block, which all take some workspace.
+
+    With ``fused``, convolutions add to other values as they store, wherever they may.
+    """
+    summed = summed_convolutions(network) if fused else {}
+    possible = {name: it for name, it in summed.items() if storage.sums_in_place(it)}
+    left_out = {it.conv.name for it in possible.values()}
     for node in storage.steps_of(network.nodes):
+        if node.name in left_out:
+            continue
+        takes = possible[node.name].takes if node.name in possible else node.inputs
         shape, out = storage.shape_taken(node.name, node.inputs), storage.shape_made(node.name)
-        step = bare_step(node.layer, shape, out, node.inputs)
+        step = bare_step(node.layer, shape, out, takes)
         arrays = shape.nbytes + out.nbytes
         yield Step(
             step.operation, step.primitive, shape, out,
-            Cost(1, 1, Memory.beside(arrays, workspace), 1), 0.0, 0.0, node.inputs,
+            Cost(1, 1, Memory.beside(arrays, workspace), 1), 0.0, 0.0, takes,
         )  # fmt: skip
 
 
@@ -77,45 +90,129 @@ def steps_of(network: Network, storage: BlockStorage, workspace: int) -> Iterato
     st.builds(Vec3, *[st.integers(1, 12)] * 3),
     st.builds(Vec3, *[st.integers(1, 2)] * 3),
     st.integers(0, 100),
+    st.booleans(),
     st.data(),
 )
 def test_what_a_step_reads_is_what_was_computed(
-    network: Network, volume: Vec3, periods: Vec3, workspace: int, data: st.DataObject
+    network: Network,
+    volume: Vec3,
+    periods: Vec3,
+    workspace: int,
+    fused: bool,
+    data: st.DataObject,
 ) -> None:
     network = over(network, whole_input(network, volume))
     patch = network.alignment * periods
-    storage = block_storage(network, patch)
-    blocks = storage.geometry.sizes[network.output].ceil_div(patch)
+    blocks = block_geometry(network, patch).sizes[network.output].ceil_div(patch)
     index = Vec3(*(data.draw(st.integers(0, most - 1)) for most in blocks))
-    start = index * patch
+    check_block(network, patch, index * patch, 4 * workspace, fused=fused)
+
+
+def conv(name: str, taken: int, given: int, activation: Activation = "relu") -> Conv:
+    one = Vec3(1, 1, 1)
+    return Conv(name, taken, given, Vec3(3, 3, 3), activation, padding=Padding(one, one))
+
+
+READ_AGAIN = {
+    "as zeros beyond a join that crops it": (
+        Node(conv("a", 1, 4), (INPUT,)),
+        Node(Conv("b", 4, 4, Vec3(3, 3, 3), "relu"), ("a",)),
+        Node(conv("c", 4, 4), ("a",)),
+        Node(Concat("k"), ("b", "c")),
+        Node(conv("last", 8, 1), ("k",)),
+    ),
+    "by the convolution that adds to it": (
+        Node(conv("big", 1, 100), (INPUT,)),
+        Node(conv("x", 100, 4), ("big",)),
+        Node(conv("q", 4, 4), ("x",)),
+        Node(Concat("k"), ("x", "q")),
+        Node(conv("c", 4, 8, "identity"), ("x",)),
+        Node(Add("s"), ("c", "k")),
+        Node(conv("last", 8, 1), ("s",)),
+    ),
+    "after a sum over its concatenation": (
+        Node(conv("p", 1, 4), (INPUT,)),
+        Node(conv("q", 4, 4), ("p",)),
+        Node(Concat("k"), ("p", "q")),
+        Node(conv("b", 8, 4), ("k",)),
+        Node(conv("c", 4, 8, "identity"), ("b",)),
+        Node(Add("s"), ("c", "k")),
+        Node(conv("z", 8, 4), ("s",)),
+        Node(conv("y", 4, 4), ("p",)),
+        Node(Concat("o"), ("y", "z")),
+        Node(conv("last", 8, 1), ("o",)),
+    ),
+    "after an affine layer over its concatenation": (
+        Node(conv("p", 1, 4), (INPUT,)),
+        Node(conv("q", 4, 4), ("p",)),
+        Node(Concat("k"), ("p", "q")),
+        Node(Affine("s", 8, "relu"), ("k",)),
+        Node(conv("z", 8, 4), ("s",)),
+        Node(conv("y", 4, 4), ("p",)),
+        Node(Concat("o"), ("y", "z")),
+        Node(conv("last", 8, 1), ("o",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("nodes", READ_AGAIN.values(), ids=READ_AGAIN)
+@pytest.mark.parametrize("fused", [False, True], ids=["two steps", "one step"])
+def test_a_value_in_a_concatenation_is_read_again(nodes: tuple[Node, ...], fused: bool) -> None:
+    network = over(Network("again", 1, nodes, "last"), Vec3(8, 8, 8))
+    for patch in (Vec3(8, 8, 8), Vec3(4, 4, 4)):
+        check_block(network, patch, ZERO, 0, fused=fused)
+
+
+def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, fused: bool) -> None:
+    """Go through a block's steps, with a number for each sample in place of its value.
+
+    Args:
+        network: a network for a volume.
+        patch: the output voxels of the block.
+        start: its first voxel.
+        workspace: bytes that each step spoils beside its output.
+        fused: whether convolutions add as they store, wherever they may.
+    """
+    storage = block_storage(network, patch)
     tags = tags_of(network, storage, start)
-    steps = tuple(steps_of(network, storage, 4 * workspace))
+    steps = tuple(steps_of(network, storage, workspace, fused=fused))
     placed = storage_placement(steps, storage, alignment=4)
     arena = np.full(placed.size // 4, SPOILT, np.int64)
-    outside = tags[INPUT]
     nodes = {node.name: node for node in network.nodes}
 
     def array_of(name: str, output: int | None = None) -> Tags:
         """Return the maps of a value in its storage."""
         at = storage.locations[name]
         if at.storage == INPUT:
-            return outside
+            return tags[INPUT]
         shape = storage.storages[at.storage].shape
         begin = (places[at.storage] if output is None else output) // 4
         whole = arena[begin : begin + shape.f * shape.size.volume].reshape(shape.f, *shape.size)
         return whole[at.first_map : at.first_map + network.maps[name]]
 
+    def check_read(node: Node, number: int) -> None:
+        name = node.inputs[number]
+        box = storage.geometry.reads[node.name][number]
+        wanted = box.shifted(ZERO - storage.geometry.frames[name].stored.start)
+        found = array_of(name)[:, *storage.read(node, number).slices]
+        expected = tags[name][:, *wanted.slices]
+        if not needs_zeros(node.layer):
+            found = np.where(expected, found, 0)  # only samples within the value matter
+        np.testing.assert_array_equal(found, expected)
+
     def check_reads(node: Node) -> None:
-        for number, name in enumerate(node.inputs):
-            box = storage.geometry.reads[node.name][number]
-            wanted = box.shifted(ZERO - storage.geometry.frames[name].stored.start)
-            found = array_of(name)[:, *storage.read(node, number).slices]
-            np.testing.assert_array_equal(found, tags[name][:, *wanted.slices])
+        for number in range(len(node.inputs)):
+            check_read(node, number)
 
     places: dict[str, int] = {}
     for step, place in zip(steps, placed.places[0], strict=True):
         node = nodes[step.gives]
-        check_reads(node)
+        summed = summed_convolutions(network).get(node.name)
+        if summed is None or step.takes != summed.takes or step.takes == node.inputs:
+            check_reads(node)
+            summed = None
+        else:
+            check_read(node, node.inputs.index(summed.other))
         assert place.output is not None
         storage_name = storage.locations[node.name].storage
         assert places.setdefault(storage_name, place.output) == place.output
@@ -127,7 +224,10 @@ def test_what_a_step_reads_is_what_was_computed(
         held[:, *made.slices] = tags[node.name][:, *computed.slices]
         for box in Box(ZERO, Vec3(*held.shape[1:])).without(inside):
             held[:, *box.slices] = 0
+        if summed:  # the convolution reads on after it has stored some of the sum
+            check_reads(summed.conv)
     last = storage.geometry.frames[network.output]
     computed = last.computed.shifted(ZERO - last.stored.start)
-    found = array_of(network.output)[:, *storage.made(network.output).slices]
-    np.testing.assert_array_equal(found, tags[network.output][:, *computed.slices])
+    wanted = tags[network.output][:, *computed.slices]
+    made = storage.made(network.output)
+    np.testing.assert_array_equal(array_of(network.output)[:, *made.slices], wanted)

@@ -125,9 +125,20 @@ class Graph:
             x,
         )  # fmt: skip
 
-    def local(self, x: str) -> str:
-        """Add a layer, or a few, that keep the stride."""
-        match self.draw(st.sampled_from(["conv", "conv", "affine", "pool", "residual"])):
+    def local(self, x: str, earlier: list[str]) -> str:
+        """Add a layer, or a few, that keep the stride.
+
+        Args:
+            x: the value that they take.
+            earlier: values of this level, which may be read once more.
+        """
+        kinds = ["conv", "conv", "affine", "pool", "residual", "again"]
+        match self.draw(st.sampled_from(kinds)):
+            case "again":
+                other = self.draw(st.sampled_from(earlier))
+                if self.draw(st.booleans()):
+                    other = self.convolution(other, kept=True)
+                return x if other == x else self.join(x, other)
             case "conv":
                 return self.convolution(x)
             case "affine":
@@ -204,15 +215,19 @@ class Graph:
 
     def level(self, x: str, depth: int, strides: tuple[int, ...]) -> str:
         """Add the layers between a value and another with the same stride."""
+        earlier = [x]
         for _ in range(self.count(0, 2)):
-            x = self.local(x)
+            x = self.local(x, earlier)
+            earlier.append(x)
         if depth:
             stride = Vec3(*(self.draw(st.sampled_from(strides)) for _ in range(3)))
             below = self.level(self.down(x, stride), depth - 1, strides)
             above = self.up(below, stride)
             x = self.join(above, x) if self.draw(st.booleans()) else above
-        for _ in range(self.count(0, 1)):
-            x = self.local(x)
+        earlier.append(x)
+        for _ in range(self.count(0, 2)):
+            x = self.local(x, earlier)
+            earlier.append(x)
         return x
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeAlias
 
@@ -62,14 +63,16 @@ class _Parts:
     """The layers that a state dict has tensors for, by the prefixes of their keys.
 
     Attributes:
-        convolutions: prefixes of convolutions, in the order of their keys.
-        norms: prefixes of batch normalizations.
+        prefixes: all prefixes, in the order of their keys.
+        convolutions: prefixes of convolutions, in this order.
+        norms: maps of each batch normalization.
         slopes: prefixes of slopes of prelu.
         ordered: True if keys are in the order in which the layers were defined.
     """
 
+    prefixes: Sequence[str]
     convolutions: Sequence[str]
-    norms: Sequence[str]
+    norms: Mapping[str, int]
     slopes: Sequence[str]
     ordered: bool
 
@@ -134,7 +137,8 @@ class _Filling:
             )
         self._prefixes = dict(zip((layer.name for layer in wanted), order, strict=True))
         affine = [layer.name for layer in like.layers if isinstance(layer, AffineLayer)]
-        self._norms, self._affine = _norms_of(parts, order, affine)
+        maps = {prefix: layer.out_features for prefix, layer in zip(order, wanted, strict=True)}
+        self._norms, self._affine = _norms_of(parts, maps, affine)
         curved = [layer.name for layer in like.layers if _activation(layer) == "prelu"]
         if len(curved) != len(parts.slopes):
             raise InvalidInput(
@@ -214,12 +218,13 @@ def _parts(arrays: Arrays, *, ordered: bool) -> _Parts:
     """Separate convolutions from batch normalizations, and refuse all else."""
     keys = list(arrays) if ordered else sorted(arrays, key=_natural)
     prefixes = list(dict.fromkeys(key.rpartition(".")[0] for key in keys))
-    convolutions, norms, slopes = [], [], []
+    convolutions, slopes = [], []
+    norms: dict[str, int] = {}
     for prefix in prefixes:
         kinds = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == prefix]
         weight = arrays.get(_key(prefix, "weight"))
         if "running_mean" in kinds and "running_var" in kinds and set(kinds) <= set(NORM):
-            norms.append(prefix)
+            norms[prefix] = arrays[_key(prefix, "running_mean")].size
         elif weight is not None and weight.ndim == 5 and set(kinds) <= {"weight", "bias"}:
             convolutions.append(prefix)
         elif weight is not None and weight.ndim == 1 and kinds == ["weight"]:
@@ -234,7 +239,7 @@ def _parts(arrays: Arrays, *, ordered: bool) -> _Parts:
         raise InvalidInput(
             "has no weights of 3D convolutions (out, in, z, y, x); is it the right file?"
         )
-    return _Parts(convolutions, norms, slopes, ordered)
+    return _Parts(prefixes, convolutions, norms, slopes, ordered)
 
 
 def _matched(parts: _Parts, like: Network) -> Sequence[str]:
@@ -252,13 +257,13 @@ def _matched(parts: _Parts, like: Network) -> Sequence[str]:
 
 
 def _norms_of(
-    parts: _Parts, order: Sequence[str], affine: Sequence[str]
+    parts: _Parts, convolutions: Mapping[str, int], affine: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Find what the batch normalizations belong to.
 
     Args:
         parts: the layers of the state dict.
-        order: its convolutions, in the network's order.
+        convolutions: output maps of its convolutions.
         affine: the network's affine layers. One may have the name of a batch normalization.
 
     Returns:
@@ -268,18 +273,17 @@ def _norms_of(
     own = {name: name for name in affine if name in parts.norms}
     left = [name for name in affine if name not in own]
     belongs: dict[str, str] = {}
-    others: list[str] = []
-    sequences = {_skeleton(prefix) for prefix in order}
-    for norm in parts.norms:
-        if norm in own:
-            continue
-        # Numbered with the convolutions, as nn.Sequential does, or by itself (conv1, bn1).
-        step = 1 if _skeleton(norm) in sequences else 0
-        found = [prefix for prefix in order if _following(prefix, step) == _numbers(norm)]
-        if len(found) != 1 or found[0] in belongs:
-            others.append(norm)
-        else:
-            belongs[found[0]] = norm
+    others = [norm for norm in parts.norms if norm not in own]
+    # Numbers tell more than places. If an affine layer has no batch normalization of its name, it
+    # takes one that numbers leave over.
+    for owner_of in (_owner_by_number, _owner_by_place)[: 1 if left else 2]:
+        waiting, others = others, []
+        for norm in waiting:
+            owner = owner_of(parts, convolutions, norm)
+            if owner is None or owner in belongs or convolutions[owner] != parts.norms[norm]:
+                others.append(norm)
+            else:
+                belongs[owner] = norm
     if len(others) > len(left):
         raise InvalidInput(
             f"has a batch normalization {others[0]!r}, and its name does not tell whether it "
@@ -287,6 +291,68 @@ def _norms_of(
             f"znni.import_network, or an exported program"
         )
     return belongs, own | dict(zip(left, others, strict=False))
+
+
+def _owner_by_number(parts: _Parts, convolutions: Mapping[str, int], norm: str) -> str | None:
+    """Return the convolution before a batch normalization if numbers tell it: conv1 and bn1.
+
+    In an nn.Sequential, batch normalization 1 follows convolution 0. If several convolutions
+    match, the one in the nearest module is chosen.
+    """
+    step = 1 if _numbered_together(convolutions, norm) else 0
+    found = [
+        name for name in _in_reach(convolutions, norm) if _following(name, step) == _numbers(norm)
+    ]
+    nearest = _nearest(found, norm)
+    if parts.ordered:
+        nearest = [name for name in nearest if _comes_before(parts, name, norm)][-1:]
+    return nearest[0] if len(nearest) == 1 else None
+
+
+def _owner_by_place(parts: _Parts, convolutions: Mapping[str, int], norm: str) -> str | None:
+    """Return the convolution before a batch normalization that has no number: the nearest one."""
+    if _numbered_together(convolutions, norm):
+        return None
+    nearest = _nearest(_in_reach(convolutions, norm), norm)
+    if parts.ordered:  # no other batch normalization may lie between
+        at = parts.prefixes.index(norm)
+        others = [parts.prefixes.index(other) for other in parts.norms if other != norm]
+        last = max((other for other in others if other < at), default=-1)
+        nearest = [name for name in nearest if last < parts.prefixes.index(name) < at]
+    return nearest[0] if len(nearest) == 1 else None
+
+
+def _numbered_together(convolutions: Mapping[str, int], norm: str) -> bool:
+    return _skeleton(norm) in {_skeleton(name) for name in convolutions}
+
+
+def _comes_before(parts: _Parts, name: str, norm: str) -> bool:
+    return parts.prefixes.index(name) < parts.prefixes.index(norm)
+
+
+def _in_reach(convolutions: Mapping[str, int], norm: str) -> list[str]:
+    """Return the convolutions whose module, or list in a module, is around a batch normalization's.
+
+    A batch normalization in another block may come after a sum, whatever is defined before it.
+    """
+    modules = norm.split(".")
+    return [name for name in convolutions if modules[: len(_module(name))] == _module(name)]
+
+
+def _module(name: str) -> list[str]:
+    """Return the path of the module that holds a layer, or the list or sequence of layers."""
+    *path, last = name.split(".")
+    if last.isdecimal() and path:
+        path.pop()
+    return path
+
+
+def _nearest(names: Sequence[str], norm: str) -> list[str]:
+    """Return the names that share the most modules with that of a batch normalization."""
+    modules = norm.split(".")
+    pairs = [zip(name.split("."), modules, strict=False) for name in names]
+    shared = [len(list(takewhile(lambda pair: pair[0] == pair[1], of_both))) for of_both in pairs]
+    return [name for name, count in zip(names, shared, strict=True) if count == max(shared)]
 
 
 def _convolution(

@@ -90,8 +90,8 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
             return given_or_found(earlier, again), [earlier]
     except InvalidInput as error:
         error.add_note(
-            f"that is the plan of the unfinished output: give another one to go on with, as "
-            f"{option('plan', 'FILE')}, or {option('resume', False)} to start afresh"
+            f"the unfinished output was begun with that plan; go on with another plan by "
+            f"{option('plan', 'FILE')}, or start afresh with {option('resume', False)}"
         )
         raise
     log.warning(

@@ -15,7 +15,7 @@ from znni.network.network import INPUT, Network, Node
 
 # Most sets of computed layers that the search looks at. Networks that people train have tens of
 # them. A network with more keeps the order of its file.
-MOST_SETS = 100_000
+MOST_SETS = 5_000
 
 
 @lru_cache(maxsize=64)
@@ -23,9 +23,9 @@ def order_of_lowest_peak(network: Network) -> tuple[Node, ...]:
     """Return the nodes in the order in which the largest sum of living values is least.
 
     A value counts by its maps and by the density of its samples. A join takes the place of the
-    inputs that end with it. The search is exact: it follows
-    sets of computed nodes from the lowest peak on (Dijkstra's algorithm, with the maximum in place
-    of the sum). If no order is better than the given one, or there are more than ``MOST_SETS``
+    inputs that end with it. The search is exact. It always
+    extends the set of computed nodes with the lowest peak (Dijkstra's algorithm, with maxima for
+    sums). If no order is better than the given one, or there are more than ``MOST_SETS``
     sets, the given one stays.
     """
     nodes = network.nodes
@@ -37,8 +37,10 @@ def order_of_lowest_peak(network: Network) -> tuple[Node, ...]:
     everything = (1 << len(nodes)) - 1
     while waiting and len(reached) <= MOST_SETS:
         peak, _, done = heappop(waiting)
+        if peak >= given:
+            return nodes
         if done == everything:
-            return nodes if peak >= given else _path(nodes, reached)
+            return _path(nodes, reached)
         if peak > reached[done][0]:
             continue
         for index in search.ready(done):

@@ -14,7 +14,17 @@ from functools import lru_cache
 
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.geometry import BlockGeometry, block_geometry
-from znni.network.layers import Add, Affine, Concat, Multiply
+from znni.network.layers import (
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    Layer,
+    Multiply,
+    Padding,
+    Pool,
+    Upsample,
+)
 from znni.network.network import INPUT, Network, Node
 from znni.plans.summed import SummedNodes, summed_convolutions
 
@@ -85,7 +95,9 @@ class BlockStorage:
         conv, add = nodes.conv.name, nodes.add.name
         read = self.geometry.reads[add][nodes.add.inputs.index(conv)]
         in_place = self.locations[nodes.other].storage == self.locations[add].storage
-        return in_place and read == self.geometry.frames[conv].computed
+        # The convolution stores some of the sum before it has read all of its inputs.
+        spoilt = any(_overlap(self.locations, self.maps, add, name) for name in nodes.conv.inputs)
+        return in_place and not spoilt and read == self.geometry.frames[conv].computed
 
     def shape_taken(self, name: str, takes: tuple[str, ...]) -> Shape5:
         """Return the shape of all that a node reads, as one array with the maps of its inputs.
@@ -155,8 +167,8 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
         patch: the output voxels of the block.
     """
     geometry = block_geometry(network, patch)
-    uses = Counter([network.output, *(name for node in network.nodes for name in node.inputs)])
     summed = summed_convolutions(network)
+    sharing = _Sharing(network, geometry.sizes)
     boxes: dict[str, Box] = {}
     found: dict[str, Location] = {}
     for node in reversed(network.nodes):
@@ -170,13 +182,17 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
             other = summed[node.name].other
             start = starts[node.inputs.index(other)]
             held = Box(start, start + boxes[at.storage].size)
-            if geometry.frames[other].stored.within(held):
-                found[other] = Location(at.storage, first, start)
+            place = Location(at.storage, first, start)
+            fits = geometry.frames[other].stored.within(held)
+            if fits and sharing.allows(other, place, found):
+                found[other] = place
                 continue
         for name, start in zip(node.inputs, starts, strict=True):
             held = Box(start, start + boxes[at.storage].size)
-            if _may_lie_in(node, name, held, network, geometry, uses, found):
-                found[name] = Location(at.storage, first, start)
+            place = Location(at.storage, first, start)
+            fits = geometry.frames[name].stored.within(held)
+            if fits and name not in found and sharing.may_take(node, name, place, found):
+                found[name] = place
             first += network.maps[name] if isinstance(node.layer, Concat) else 0
     if INPUT not in found:
         stored = geometry.frames[INPUT].stored
@@ -219,33 +235,107 @@ def _offsets(node: Node, geometry: BlockGeometry) -> list[Vec3]:
     return [box.start - made for box in geometry.reads[node.name]]
 
 
-def _may_lie_in(
-    node: Node,
-    name: str,
-    held: Box,
-    network: Network,
-    geometry: BlockGeometry,
-    uses: Mapping[str, int],
-    found: Mapping[str, Location],
+def _overlap(
+    locations: Mapping[str, Location], maps: Mapping[str, int], one: str, other: str
 ) -> bool:
-    """Return whether an input of a node may lie in the storage of the node's value.
+    """Return whether two values lie in the same maps of a storage."""
+    first, second = locations[one], locations[other]
+    return (
+        first.storage == second.storage
+        and first.first_map < second.first_map + maps[other]
+        and second.first_map < first.first_map + maps[one]
+    )
+
+
+def needs_zeros(layer: Layer) -> bool:
+    """Return whether a layer's output depends on samples beyond its input, which are zero."""
+    match layer:
+        case Conv() | Pool():
+            return layer.padding != Padding()
+        case Affine() | Add() | Multiply() | Concat():
+            return False
+        case Upsample():
+            return layer.mode != "nearest" or layer.shift != ZERO
+        case _:
+            return True
+
+
+class _Sharing:
+    """Which values may share memory: none is written over another that a layer reads later.
 
     Args:
-        node: the node.
-        name: the name of the input.
-        held: the samples of the storage, counted from the first sample of the whole input.
-        network: the network.
-        geometry: the samples of the values.
-        uses: how often each value is taken.
-        found: the places of the values that have one.
+        network: the network, whose values get their places from the last one on.
+        sizes: the samples of each whole value, by name.
     """
-    if name == INPUT or name in found or not geometry.frames[name].stored.within(held):
-        return False
-    match node.layer:
-        case Concat():
-            return node.inputs.count(name) == 1
-        case Affine() | Add() | Multiply():
-            first = node.inputs.index(name) == 0 and node.inputs.count(name) == 1
-            return first and uses[name] == 1 and network.maps[name] == network.maps[node.name]
-        case _:
-            return False
+
+    def __init__(self, network: Network, sizes: Mapping[str, Vec3]) -> None:
+        self._network = network
+        self._sizes = sizes
+        self._nodes = {node.name: node for node in network.nodes}
+        self._made = {name: index for index, name in enumerate(self._nodes)}
+        reads = [(name, at) for at, node in enumerate(network.nodes) for name in node.inputs]
+        self._uses = Counter([network.output, *(name for name, _ in reads)])
+        self._last_read = {name: self._made[name] for name in self._nodes} | dict(reads)
+        self._last_read[network.output] = len(network.nodes)
+        self._joined_in: dict[str, str] = {}
+
+    def may_take(
+        self, node: Node, name: str, place: Location, found: Mapping[str, Location]
+    ) -> bool:
+        """Return whether an input of a node may lie in the place of the node's value.
+
+        If it is joined to others there, this is noted.
+
+        Args:
+            node: the node.
+            name: the name of the input.
+            place: where the input would lie.
+            found: the places of the values that have one.
+        """
+        once = node.inputs.count(name) == 1
+        match node.layer:
+            case Concat() if once and name != INPUT and self._keeps_zeros(node, name):
+                self._joined_in[name] = node.name
+                if self.allows(name, place, found):
+                    return True
+                del self._joined_in[name]
+                return False
+            case Affine() | Add() | Multiply() if once and node.inputs[0] == name:
+                alone = self._uses[name] == 1 and name != INPUT
+                same = self._network.maps[name] == self._network.maps[node.name]
+                return alone and same and self.allows(name, place, found)
+            case _:
+                return False
+
+    def _keeps_zeros(self, node: Node, name: str) -> bool:
+        """Return whether a join may hold an input's samples beyond its own, which it crops."""
+        if self._sizes[name] == self._sizes[node.name]:
+            return True
+        readers = [reader for reader in self._network.nodes if node.name in reader.inputs]
+        return not any(
+            needs_zeros(reader.layer)
+            or (isinstance(reader.layer, Concat) and not self._keeps_zeros(reader, name))
+            for reader in readers
+        )
+
+    def allows(self, name: str, place: Location, found: Mapping[str, Location]) -> bool:
+        """Return whether a value at a place spoils no other value, and no other spoils it."""
+        placed = {**found, name: place}
+        sharing = (
+            other
+            for other in found
+            if other not in (name, INPUT) and _overlap(placed, self._network.maps, name, other)
+        )
+        in_order = (sorted((name, other), key=self._made.__getitem__) for other in sharing)
+        return all(self._may_follow(before, after) for before, after in in_order)
+
+    def _may_follow(self, before: str, after: str) -> bool:
+        """Return whether a value may be made where an earlier one lies."""
+        at: str | None = before
+        while at is not None:  # the same data, joined to others
+            if at == after:
+                return True
+            at = self._joined_in.get(at)
+        last, made = self._last_read[before], self._made[after]
+        by_voxel = isinstance(self._nodes[after].layer, Affine | Add | Multiply)
+        return last < made or (last == made and by_voxel)

@@ -38,8 +38,8 @@ def summed_convolutions(network: Network) -> Mapping[str, SummedNodes]:
     """Return the convolutions that may be one step with the sum after them, by the sum's name.
 
     Only the sum takes the convolution, which has no activation. No later layer takes the other
-    value, so that the sum may be written over it. Nor does the convolution: it reads voxels around
-    those that it has already stored.
+    value, so the sum may overwrite it. The convolution itself must not read that value, because it
+    reads neighbours of voxels that it has already overwritten.
     """
     readers: dict[str, list[str]] = {}
     for node in network.nodes:

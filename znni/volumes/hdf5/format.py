@@ -73,7 +73,7 @@ def _told_in_one_line(path: Path) -> Iterator[None]:
     except Exception as error:
         raise InvalidInput(
             f"{path}: cannot be read as HDF5: {reason(error)}; give an HDF5 file, whole and "
-            f"readable"
+            f"readable, or another format under its own ending, such as .zarr, .tif, .nii or .npy"
         ) from None
 
 

@@ -81,9 +81,9 @@ class Finishing:
     adds: bool
 
     def across_maps(self) -> Callable[[Value], Value]:
-        """Return a function that finishes a vector across maps, as far as no other value matters.
+        """Return a function that finishes a vector across maps, or only adds the bias if ``adds``.
 
-        It loads the numbers of the maps once, where it is made.
+        It loads what the function needs once, before it returns it.
         """
         emit, bias = self.emit, self.emit.load(self.bias)
         if self.adds:
