@@ -131,13 +131,27 @@ class LedgerFile(MemoryLedger):
             self._path.unlink()
 
     def _append_to_file(self, entry: Mapping[str, Any]) -> None:
-        data = line(entry)
-        try:
-            write_all(self._descriptor, data, self._end)
-        except OSError:
-            os.ftruncate(self._descriptor, self._end)
-            raise
-        self._end += len(data)
+        self._end = append_line(self._descriptor, entry, self._end)
+
+
+def append_line(descriptor: int, entry: Mapping[str, Any], end: int) -> int:
+    """Append an entry to a file, and return the new length of the file.
+
+    Args:
+        descriptor: the file.
+        entry: the entry.
+        end: the length of the file.
+
+    Raises:
+        OSError: it does not fit on the disk; nothing of it is left there.
+    """
+    data = line(entry)
+    try:
+        write_all(descriptor, data, end)
+    except OSError:
+        os.ftruncate(descriptor, end)
+        raise
+    return end + len(data)
 
 
 def ledger_name(partial: Path) -> Path:

@@ -23,22 +23,15 @@ from uuid import uuid4
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.volume import Grid, NewOutput
-from znni.volumes.ledger_entries import (
-    Ledger,
-    box_of,
-    entries,
-    line,
-    struck_entry,
-)
-from znni.volumes.ledger_file import differences, ledger_name
-from znni.volumes.partial_file import write_all
+from znni.volumes.ledger_entries import Ledger, box_of, entries, struck_entry
+from znni.volumes.ledger_file import append_line, differences, ledger_name
 
 SESSION = "session.json"
 
 
 @dataclass(frozen=True)
 class Session:
-    """What all processes that write an output agree on.
+    """The agreement of all processes that write an output.
 
     Attributes:
         identity: what the output is of, by the names that messages use.
@@ -73,7 +66,7 @@ class Session:
 
 @dataclass
 class _Written:
-    """What the logs say of a block.
+    """The sum of the logs' entries about a block.
 
     Attributes:
         checksums: one for each time that it was written.
@@ -215,13 +208,7 @@ class SharedLedger:
         if self._log is None:
             path = self.path / f"{self._name}.log"
             self._log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        data = line(entry)
-        try:
-            write_all(self._log, data, self._end)
-        except OSError:
-            os.ftruncate(self._log, self._end)
-            raise
-        self._end += len(data)
+        self._end = append_line(self._log, entry, self._end)
 
     def strike_off(self, box: Box, written: int) -> None:
         """Note that a block is not as it was written, however often that was noted so far."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,11 @@ class SharedZarr:
         self._array = open_unfinished(self._folder.root, wanted, "r+")
         self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
         blocks = self._ledger.blocks(self._share(patch))
-        if count := len(blocks.finished):
-            log.warning("%s: checking %s", self._folder.root, counted(count, "finished block"))
-        found = _compared(blocks, list(blocks.finished), self.read)
+        finished = list(blocks.finished)
+        if finished:
+            count = counted(len(finished), "finished block")
+            log.warning("%s: checking %s", self._folder.root, count)
+        found = _compared(blocks, finished, self.read)
         _strike_off(self._ledger, blocks, found)
         self._begun.history = [(box, True) for box, checksum in found.items() if checksum]
 
@@ -203,12 +205,13 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
     with _told_in_one_line(str(partial)):
         array = library("zarr", "zarr").open_array(f"{partial}/{LEVEL}", mode="r+")
         blocks = ledger.blocks()
-        _check_all_there(place, blocks, Vec3(*array.shape[1:]))
+        finished = blocks.finished
+        _check_all_there(place, finished, Vec3(*array.shape[1:]))
 
         def read(box: Box) -> NDArray[Any]:
             return np.asarray(array[(slice(None), *box.slices)])
 
-        chosen = _to_compare(blocks, recheck)
+        chosen = _to_compare(finished, recheck)
         found = _compared(blocks, chosen, read)
         if damaged := _strike_off(ledger, blocks, found):
             ledger.close()
@@ -216,7 +219,7 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
                 f"{place}: {counted(len(damaged), 'block')} not as written, the first at "
                 f"{damaged[0]}; run its parts again, which compute them, and then finish it"
             )
-        checksums = {box: known[-1] for box, known in blocks.finished.items()}
+        checksums = {box: known[-1] for box, known in finished.items()}
         checksums |= {box: checksum for box, checksum in found.items() if checksum}
         array.update_attributes(summing(session.plan, blocks.runs))
         for left in partial.rglob("*.partial"):  # a process was killed while it wrote
@@ -239,10 +242,10 @@ def _check_local(place: str) -> None:
         )
 
 
-def _check_all_there(place: str, blocks: SharedBlocks, size: Vec3) -> None:
+def _check_all_there(place: str, finished: Iterable[Box], size: Vec3) -> None:
     """Refuse to complete an output of which blocks are missing."""
     missing = [Box(Vec3(0, 0, 0), size)]
-    for box in blocks.finished:
+    for box in finished:
         missing = [part for one in missing for part in one.without(box)]
     if missing:
         voxels = sum(box.size.volume for box in missing)
@@ -253,9 +256,13 @@ def _check_all_there(place: str, blocks: SharedBlocks, size: Vec3) -> None:
         )
 
 
-def _to_compare(blocks: SharedBlocks, recheck: Recheck) -> Sequence[Box]:
-    """Return the blocks to be read again, in order."""
-    finished = blocks.finished
+def _to_compare(finished: Mapping[Box, Sequence[str]], recheck: Recheck) -> Sequence[Box]:
+    """Return the blocks to be read again, in order.
+
+    Args:
+        finished: the checksums of the finished blocks.
+        recheck: which blocks are read again.
+    """
     if recheck == "all":
         return list(finished)
     several = [box for box, checksums in finished.items() if len(checksums) > 1]
