@@ -81,7 +81,8 @@ class Overhead:
             array for the whole output if the run makes one.
         voxel_in: the bytes per input voxel and map of a block read ahead.
         voxel_out: the bytes per output voxel and map of blocks that are computed but not written.
-        cuda: the host bytes of a GPU's libraries, if layers run there.
+        cuda: the host bytes of a GPU's libraries. A run that may use a GPU loads them, even if its
+            layers then run on the CPU.
         gpu: the GPU bytes that do not depend on the patch.
         gpu_value_in: the GPU bytes per value of the layers' next input.
         gpu_voxel_out: the GPU bytes per output voxel and map, as ``voxel_out`` on the host.
@@ -123,7 +124,7 @@ class Overhead:
         # holds it in addition.
         held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
         alone = PlanMemory(
-            process=self.process + self.cuda * (device != "cpu"),
+            process=self.process + self.cuda,
             weights=4 * network.parameters,
             resident=0,
             working=0,

@@ -84,7 +84,7 @@ def run_overhead(
         process=PROCESS_BYTES + stored.output_array,
         voxel_in=bytes_per_input_voxel(stored.input_itemsize),
         voxel_out=bytes_per_output_voxel(stored.dtype),
-        cuda=CUDA_BYTES,
+        cuda=CUDA_BYTES if machine.gpus else 0,
         gpu=DEVICE_BYTES,
         gpu_value_in=device_bytes_per_input_value(),
         gpu_voxel_out=device_bytes_per_output_voxel(stored.dtype),

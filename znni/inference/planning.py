@@ -119,7 +119,7 @@ def search(
     extents = _extents(volume_shape)
     choices, stored = Choices(**options), Stored(dtype, input_itemsize)
     job = make_job(network, extents, border, "reflect", roi)
-    wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory)
+    wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)
     return search_for(required, choose_gpus(wanted, choices))
 
@@ -171,7 +171,8 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     if device == "auto" and costs == "measured":
         primitives = of_measured_devices(primitives) or primitives
     model = cost_model(primitives, costs, absent=machine.absent)
-    overhead = run_overhead(machine, required.stored, handling_times(machine, costs))
+    touched = replace(machine, gpus=()) if device == "cpu" else machine
+    overhead = run_overhead(touched, required.stored, handling_times(machine, costs))
     division, output = choices.micro_batches, required.job.output
     return Search(network, output, machine, primitives, overhead, model, division, device)
 

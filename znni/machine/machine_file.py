@@ -17,9 +17,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from znni.core.options import memory_size
+from znni.core.options import DeviceChoice, memory_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
-from znni.machine.detect import AVAILABLE_SHARE, detect_machine
+from znni.machine.detect import AVAILABLE_SHARE, detect_for
 from znni.machine.machine import (
     NOMINAL_STORAGE,
     Device,
@@ -161,6 +161,7 @@ def machine_for(
     ram: int | str | None,
     threads: int | None,
     gpu_memory: int | str | None = None,
+    device: DeviceChoice = "auto",
 ) -> Machine:
     """Return the machine to plan for, within limits.
 
@@ -170,12 +171,13 @@ def machine_for(
             the machine's memory less a margin.
         threads: number of worker threads; by default one for every core.
         gpu_memory: bytes of each GPU's memory, as for ``ram``.
+        device: where the layers run; for ``cpu`` this machine's GPUs are not touched.
 
     Raises:
         InvalidInput: the file is not a machine's, or a limit is not a size or not positive.
     """
     if given is None:
-        return detect_machine(ram, threads, gpu_memory)
+        return detect_for(device, ram, threads, gpu_memory)
     machine = given if isinstance(given, Machine) else load_machine(given)
     return limited(machine, ram, threads, gpu_memory)
 

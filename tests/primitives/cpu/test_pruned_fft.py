@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import subprocess
 import sys
 from typing import Any
 
@@ -270,3 +271,14 @@ def test_scipy_serves_where_pyfftw_is_absent(
     with caplog.at_level(logging.INFO, "znni"):
         assert isinstance(pruned_fft.backend.__wrapped__(), ScipyBackend)
     assert "pyfftw" in caplog.text
+
+
+def test_fftw_is_imported_without_dask_and_what_that_imports() -> None:
+    program = """
+import sys
+from znni.primitives.cpu.fft_whole_image import pruned_fft
+assert isinstance(pruned_fft.backend(), pruned_fft.FftwBackend)
+assert not {"dask", "cupy", "pyarrow"} & set(sys.modules), sorted(sys.modules)
+import dask.array
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
