@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import typer
 
+from bench.cluster_simulation import cluster_simulation_command
 from bench.end_to_end import end_to_end_command
 from bench.exercise import exercise_command
 from bench.handing_out import handing_out_command
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "volumes": volumes_command,
     "end-to-end": end_to_end_command,
     "ledger": ledger_command,
+    "cluster-simulation": cluster_simulation_command,
     "table": table_command,
     "report": report_command,
     "plot": plot_command,

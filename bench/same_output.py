@@ -12,21 +12,29 @@ from znni.plans.job_seconds import JobSeconds
 MEASURED = frozenset(measured(JobSeconds(), 0, Skipped()))
 
 
-def difference(one: Path, other: Path) -> str:
+def difference(one: Path, other: Path, ignored: frozenset[str] = frozenset()) -> str:
     """Say where two outputs differ, in HDF5 or in a Zarr folder; empty if they do not.
 
     All datasets of an HDF5 file are compared, to the last bit, with how they are stored and their
     attributes, except the measured ones. The names and bytes of all files of a folder are compared,
     without those attributes.
+
+    Args:
+        one: an output.
+        other: another one.
+        ignored: attributes that may differ, too.
     """
+    ignored |= MEASURED
     same_kind = one.is_file() == other.is_file()
     read = _hdf5 if one.is_file() else _files
-    if not same_kind or (found := read(one)).keys() != (others := read(other)).keys():
+    if not same_kind or (
+        (found := read(one, ignored)).keys() != (others := read(other, ignored)).keys()
+    ):
         return "the names of what is in them"
     return ", ".join(name for name in found if found[name] != others[name])
 
 
-def _hdf5(path: Path) -> dict[str, bytes]:
+def _hdf5(path: Path, ignored: frozenset[str]) -> dict[str, bytes]:
     """Return what each dataset and attribute holds, by its name."""
     import h5py
 
@@ -35,18 +43,18 @@ def _hdf5(path: Path) -> dict[str, bytes]:
         for name, dataset in file.items():
             stored = (dataset.shape, dataset.dtype.str, dataset.chunks)
             found[name] = repr(stored).encode() + dataset[()].tobytes()
-            for key in dataset.attrs.keys() - MEASURED:
+            for key in dataset.attrs.keys() - ignored:
                 found[f"{name}.{key}"] = repr(dataset.attrs[key]).encode()
     return found
 
 
-def _files(folder: Path) -> dict[str, bytes]:
+def _files(folder: Path, ignored: frozenset[str]) -> dict[str, bytes]:
     found = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
         if path.is_file()
     }
     metadata = json.loads(found["0/zarr.json"])
-    for name in MEASURED:
+    for name in ignored:
         del metadata["attributes"][name]
     return found | {"0/zarr.json": json.dumps(metadata).encode()}

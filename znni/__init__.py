@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from znni.cluster.run import infer_on_cluster
     from znni.inference.api import (
         Inferer,
         ZnniError,
@@ -30,6 +31,7 @@ __all__ = [
     "finish",
     "import_network",
     "infer",
+    "infer_on_cluster",
     "load_network",
     "load_weights",
     "plan",
@@ -43,6 +45,7 @@ __all__ = [
 HOMES = {
     "SlidingWindowInferer": "znni.inference.monai",
     "finish": "znni.inference.parts",
+    "infer_on_cluster": "znni.cluster.run",
     "import_network": "znni.inference.network_import",
     "verify": "znni.inference.verification",
     "view": "znni.inference.viewing",

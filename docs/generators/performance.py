@@ -36,7 +36,7 @@ PAGES = {
     "strategies": ("Host and GPU together", ("strategies", "gpu-memory")),
     "runs": (
         "Whole runs, input and output",
-        ("end-to-end", "volumes", "ledger", "kills", "handing-out"),
+        ("end-to-end", "volumes", "ledger", "kills", "handing-out", "cluster-simulation"),
     ),
 }
 PAGE_HEADER = """# {title}

@@ -11,6 +11,7 @@ COPIED = {
     "changelog.md": "CHANGELOG.md",
     "developers/architecture.md": "ARCHITECTURE.md",
     "developers/contributing.md": "CONTRIBUTING.md",
+    "developers/security.md": "SECURITY.md",
     "reference/examples.md": "examples/README.md",
     "reference/machines.md": "machines/README.md",
     "reference/networks.md": "networks/README.md",

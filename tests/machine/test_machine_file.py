@@ -99,13 +99,13 @@ def test_slow_storage_sets_the_pace(tmp_path: Path) -> None:
     layers = Conv("conv1", 1, 24, window, "relu"), Conv("conv2", 24, 1, window, "relu")
     network = Network.chain("two", 1, layers)
     plans = [
-        znni.plan(network, (900, 900, 900), machine=load(text, tmp_path), ram="2GiB")
+        znni.plan(network, (300, 300, 300), machine=load(text, tmp_path), ram="2GiB")
         for text in (WHOLE, WHOLE.replace("700 MB/s", "1.5 MB/s"))
     ]
     quick, slow = (plan.time.patch for plan in plans)
     assert quick.bottleneck in ("host_layers", "gpu_layers")
     assert slow.bottleneck == "reading"
-    assert plans[1].seconds > 4 * 900**3 / 1.5e6
+    assert plans[1].seconds > 4 * 300**3 / 1.5e6
     assert "reading sets the pace" not in plan_table(plans[0])
     assert "reading sets the pace" in plan_table(plans[1])
 

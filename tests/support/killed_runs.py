@@ -31,6 +31,7 @@ from bench.same_output import difference
 from znni.cli import main
 from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import PartialFile
+from znni.volumes.shared_files import LocalFiles
 from znni.volumes.shared_ledger import SharedLedger
 from znni.volumes.zarr.output import ZarrOutput  # noqa: F401
 
@@ -134,9 +135,10 @@ def take_away(out: str) -> None:
 def finished_blocks(partial: Path) -> int:
     """Return how many blocks of an unfinished output are noted as finished."""
     with suppress(Exception):  # there is no ledger yet
-        shared = Path(f"{partial}.ledger").is_dir()
-        ledger = SharedLedger(partial).blocks().finished if shared else None
-        return len(read_ledger(str(partial)).checksums if ledger is None else ledger)
+        logs = Path(f"{partial}.ledger")
+        if logs.is_dir():
+            return len(SharedLedger(LocalFiles(logs)).blocks().finished)
+        return len(read_ledger(str(partial)).checksums)
     return 0
 
 

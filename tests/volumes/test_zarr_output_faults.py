@@ -12,6 +12,7 @@ import fsspec
 import pytest
 import zarr
 from command_line import OUTPUT, refused, succeeds, voxels
+from fsspec.registry import _registry
 from zarr_outputs import (
     FIRST,
     PLACES,
@@ -155,6 +156,7 @@ def refused_before_maps(*arguments: object) -> str:
 
 def test_a_url_whose_library_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(_registry, "s3", raising=False)
     said = refused(*INFER, "s3://bucket/out.zarr")
     assert said.endswith("Install s3fs to access S3; pip install it")
 

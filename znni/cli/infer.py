@@ -12,7 +12,8 @@ import typer
 from znni.cli import options
 from znni.cli.plan import plan_text
 from znni.cli.values import parse_roi
-from znni.core.options import Pad
+from znni.core.errors import InvalidInput
+from znni.core.options import Bits, Pad
 
 
 @options.planned(before="plan")
@@ -67,6 +68,20 @@ def infer(
             help="Compute part I of N, counted from 0; znni finish completes the output, a .zarr.",
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|local:N",
+            help="Compute on the machines of this cluster file, or with N processes here.",
+        ),
+    ] = None,
+    bits: Annotated[
+        Bits | None,
+        typer.Option(
+            help="Whether all workers of a cluster compute the same bits, or only the same "
+            "accuracy class. Default: as its file says, or else same.",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -100,6 +115,13 @@ def infer(
         sharded=sharded,
         **planned,
     )
+    if bits and not cluster:
+        raise InvalidInput(f"--bits {bits} is for --cluster; give both, or leave it out")
+    if dry_run and cluster:
+        raise InvalidInput(
+            "--dry-run is about this machine; for a cluster, give znni plan --cluster, or leave "
+            "out one of them"
+        )
     if dry_run:
         found = rehearse(
             volume,
@@ -113,6 +135,27 @@ def infer(
         typer.echo("\n".join([plan_text(found.plan, planned["accuracy"]), *found.lines]))
         if found.obstacles:
             sys.exit(found.obstacles[0].exit_code)  # the exit code that the run would have
+        return
+    if cluster:
+        if part:
+            raise InvalidInput("--cluster and --part both share out the blocks; give one of them")
+        from znni.cluster.run import infer_on_cluster
+
+        with show_progress() as progress:
+            done = infer_on_cluster(
+                volume,
+                network,
+                out,
+                cluster=cluster,
+                bits=bits,
+                weights=weights,
+                random_seed=random_weights,
+                plan=earlier,
+                command=shlex.join(["znni", *sys.argv[1:]]),
+                progress=progress,
+                **wanted,
+            )
+        typer.echo(f"{out}: {done}")
         return
     with show_progress() as progress:
         report = api.infer(

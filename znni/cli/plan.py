@@ -9,6 +9,7 @@ import typer
 
 from znni.cli import options
 from znni.cli.values import are_extents, parse_roi, three_extents
+from znni.core.errors import InvalidInput, option
 from znni.core.options import Accuracy
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ def plan(
         Path | None,
         typer.Option(
             metavar="FILE", help="File of the machine to plan for. Default: this machine."
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|local:N",
+            help="Predict time and cost of a run on the machines of this cluster file.",
         ),
     ] = None,
     explain: Annotated[
@@ -64,6 +72,19 @@ def plan(
     from znni.plans.plan_text import ranking
     from znni.volumes.locate import open_volume
 
+    if cluster:
+        gpus = planned["gpus"]
+        _check_not_given(
+            machine=machine,
+            explain=explain,
+            alternatives=alternatives,
+            plot=plot,
+            json=as_json,
+            out=out,
+            ram=planned["ram"],
+            threads=planned["threads"],
+            gpus=None if gpus == options.Planned.gpus else gpus,
+        )
     if plot:
         check_drawable(plot)
     if are_extents(volume):
@@ -71,11 +92,20 @@ def plan(
     else:
         source = open_volume(volume, dataset)
         size, itemsize = source.size, source.itemsize
+    region = parse_roi(roi) if roi else None
+    if cluster:
+        from znni.cluster.forecast import forecast
+
+        predicted = forecast(
+            net, size, cluster, border=border, roi=region, input_itemsize=itemsize, **planned
+        )
+        typer.echo(str(predicted))
+        return
     search = planning.search(
         net,
         size,
         border=border,
-        roi=parse_roi(roi) if roi else None,
+        roi=region,
         machine=machine,
         input_itemsize=itemsize,
         **planned,
@@ -91,6 +121,20 @@ def plan(
         typer.echo(f"\n{planning.explain(search, found)}", err=as_json)
     if plot:
         plot_plan(planning.look_around(search, found), plot)
+
+
+def _check_not_given(**given: object) -> None:
+    """Refuse options that are about one machine.
+
+    Raises:
+        InvalidInput: one of them is given.
+    """
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise InvalidInput(
+                f"{option(name, value)} is about one machine, and --cluster is about several; "
+                f"leave it out, and describe the machines in the cluster file"
+            )
 
 
 def plan_text(plan: Plan, allowed: Accuracy) -> str:

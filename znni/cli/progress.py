@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 LINE_EVERY_SECONDS = 60
 
 
+class Advance(Protocol):
+    """Takes the number of things done, the total, and what else is to be said."""
+
+    def __call__(self, done: int, total: int, beside: str = "", /) -> None:
+        """Show it."""
+
+
 @contextmanager
-def show_progress(unit: str = "voxels") -> Iterator[Callable[[int, int], None]]:
+def show_progress(unit: str = "voxels") -> Iterator[Advance]:
     """Show progress on stderr within a ``with`` block.
 
     Args:
         unit: name of the counted things.
 
     Yields:
-        A function of two counts: the number done and the total.
+        A function that takes the progress.
     """
     if not sys.stderr.isatty():
         yield _line_a_minute(unit)
@@ -31,15 +39,18 @@ def show_progress(unit: str = "voxels") -> Iterator[Callable[[int, int], None]]:
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[beside]}"),
         console=Console(stderr=True),
     )
     with bar:
-        task = bar.add_task("", total=None, rate="")
+        task = bar.add_task("", total=None, rate="", beside="")
         rate_of = _Rate()
 
-        def advance(done: int, total: int) -> None:
+        def advance(done: int, total: int, beside: str = "", /) -> None:
             rate = rate_of(done, time.perf_counter())
-            bar.update(task, completed=done, total=total, rate=f"{rate:,.0f} {unit}/s")
+            bar.update(
+                task, completed=done, total=total, rate=f"{rate:,.0f} {unit}/s", beside=beside
+            )
 
         yield advance
 
@@ -60,10 +71,10 @@ class _Rate:
         return (done - before) / (now - then) if now > then else 0.0
 
 
-def _line_a_minute(unit: str) -> Callable[[int, int], None]:
+def _line_a_minute(unit: str) -> Advance:
     last, rate_of = time.perf_counter(), _Rate()
 
-    def advance(done: int, total: int) -> None:
+    def advance(done: int, total: int, beside: str = "", /) -> None:
         nonlocal last
         now = time.perf_counter()
         rate = rate_of(done, now)
@@ -72,7 +83,8 @@ def _line_a_minute(unit: str) -> Callable[[int, int], None]:
         last = now
         left = (total - done) / rate
         sys.stderr.write(
-            f"{done / total:.0%} done, {rate:,.0f} {unit}/s, {left / 60:.0f} min left\n"
+            f"{done / total:.0%} done, {rate:,.0f} {unit}/s, {left / 60:.0f} min left"
+            f"{', ' * bool(beside)}{beside}\n"
         )
         sys.stderr.flush()
 

@@ -21,6 +21,7 @@ Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]
+Bits: TypeAlias = Literal["same", "class"]
 
 # The largest relative error that a primitive of each class may promise, best class first. It is
 # relative to the largest output, where products do not cancel. A plan uses only primitives of the
@@ -37,6 +38,7 @@ NAMES = {
     "micro_batches": Division,
     "device": DeviceChoice,
     "recheck": Recheck,
+    "bits": Bits,
 }
 
 

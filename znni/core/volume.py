@@ -153,7 +153,14 @@ class Sink(Protocol):
         """Receive the values (f', z, y, x) of a box."""
 
 
-class Output(Sink, Protocol):
+class BlockStore(Sink, Protocol):
+    """A receiver of dense output, in boxes, which can be read again."""
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """Return the values (f', z, y, x) of a box that was written."""
+
+
+class Output(BlockStore, Protocol):
     """A destination of dense output, in boxes, each voxel once."""
 
     @property
@@ -173,12 +180,6 @@ class Output(Sink, Protocol):
 
     def go_on_with(self, plan: str) -> None:
         """Note the plan for the boxes that are written from here on, as JSON."""
-
-    def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box."""
-
-    def read(self, box: Box) -> NDArray[Any]:
-        """Return the values (f', z, y, x) of a box that was written."""
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Complete the output after all boxes are written, and update its attributes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import fmean
@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
+from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
 from znni.engine.skipping import Block, Blocks
 from znni.engine.stages import Line, Lines, Work, in_turn, through
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Remaining, Tile
+from znni.engine.tiles import Tile
 from znni.machine.device_arena import device_peak
 from znni.network.weights import Float32
 from znni.plans.plan import Plan
@@ -128,6 +129,27 @@ class ThisProcess:
         return device_peak()
 
 
+class ToDo(Protocol):
+    """What a process has to compute."""
+
+    @property
+    def voxels(self) -> int:
+        """The number of voxels that are left."""
+
+    @property
+    def total(self) -> int:
+        """The number of voxels that this process writes, with those written already."""
+
+    def tiles(self, patch: Vec3) -> Iterator[Tile]:
+        """Yield the patches to compute. If others hand them out, it waits for the next one."""
+
+    def stop(self) -> None:
+        """End the wait for the next patch: no more are taken."""
+
+    def take_off(self, box: Box) -> None:
+        """Note that a box is written."""
+
+
 @dataclass(frozen=True)
 class RunState:
     """The rest of a job, from its input to its output.
@@ -136,14 +158,14 @@ class RunState:
         blocks: the input.
         output: takes the results.
         dtype: the type of the values written.
-        remaining: the output not written yet.
+        remaining: the output not written yet, or what of it is handed to this process.
         progress: called after each block with the output voxels written and those wanted.
     """
 
     blocks: Blocks
     output: Sink
     dtype: OutputType
-    remaining: Remaining
+    remaining: ToDo
     progress: Progress = no_progress
 
     def write(self, tile: Tile, dense: NDArray[Any]) -> None:
@@ -191,9 +213,9 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
 
     per_process = [(lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch)]
     lines = [line(lane, reading, clock) for lanes, reading, clock in per_process for lane in lanes]
-    tiles = list(state.remaining.tiles(processes.plan.patch))
+    tiles = state.remaining.tiles(processes.plan.patch)
     try:
-        with Lines(tiles, lines) as work, processes.in_use(stopwatch):
+        with Lines(tiles, lines, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):
                 work.meanwhile(processes.wait_until_ready)
             with stopwatch.during("running"):

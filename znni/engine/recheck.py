@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
 from znni.engine.oom_fallback import FallbackRunner, Smaller
 from znni.engine.pipeline import RunState
-from znni.engine.tiles import Remaining
+from znni.engine.tiles import Job, Remaining
+from znni.network.network import Network
 from znni.plans.job_seconds import JobSeconds
 
 log = logging.getLogger("znni")
@@ -31,6 +32,13 @@ ROUNDING: dict[OutputType, tuple[float, int]] = {
 LEAST_SCALE = 1e-6
 
 
+class Stored(Protocol):
+    """An output whose blocks can be read."""
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """Return the values (f', z, y, x) of a box that was written."""
+
+
 class Comparison:
     """Takes what is computed, and compares it with what an output holds already.
 
@@ -42,7 +50,7 @@ class Comparison:
         same: whether all values were the same, to the last bit.
     """
 
-    def __init__(self, output: Output, accepted: int) -> None:
+    def __init__(self, output: Stored, accepted: int) -> None:
         self.same = True
         self._apart = 0.0
         self._scale = 0.0
@@ -71,6 +79,7 @@ def recheck(
     runner: FallbackRunner,
     state: RunState,
     output: Output,
+    job: Job,
     accuracy: Accuracy,
     smaller: Smaller,
 ) -> JobSeconds:
@@ -83,6 +92,7 @@ def recheck(
         runner: has the plan to go on with.
         state: what is left of the job.
         output: has the finished blocks.
+        job: which output is wanted.
         accuracy: the class that primitives may have.
         smaller: finds the plan to go on with if memory runs out.
 
@@ -96,14 +106,9 @@ def recheck(
     block = next((block for block in finished if not state.blocks.is_outside(block)), None)
     if block is None:
         return JobSeconds()
-    job = state.remaining.job
-    only = Remaining(job, [(Box(Vec3(0, 0, 0), job.output), True), (block, False)])
-    share, accepted = ROUNDING[state.dtype]
-    found = Comparison(output, accepted)
-    again = RunState(state.blocks.unmasked(), found, state.dtype, only)
+    again, found = state_of_block(block, state, output, job)
     spent = runner.run(again, smaller)
-    layers = len(runner.plans[-1].network.convolutions)
-    if not found.largest <= layers * ACCURACIES[accuracy] + share:
+    if not found.largest <= allowed_difference(runner.plans[-1].network, accuracy, state.dtype):
         raise InvalidInput(
             f"the finished block {block} comes out differently now, by {found.largest:.1g} of its "
             f"largest value: the input, or something else that no run notes, is not what it was; "
@@ -115,6 +120,33 @@ def recheck(
             "library: the output will be as accurate, and not the same bytes as one run's"
         )
     return spent
+
+
+def state_of_block(
+    block: Box, state: RunState, output: Stored, job: Job
+) -> tuple[RunState, Comparison]:
+    """Return the state of a run that computes one finished block again, and its comparison.
+
+    Args:
+        block: where the block lies.
+        state: what is left of the job.
+        output: has the block.
+        job: which output is wanted.
+    """
+    only = Remaining(job, [(Box(Vec3(0, 0, 0), job.output), True), (block, False)])
+    found = Comparison(output, ROUNDING[state.dtype][1])
+    return RunState(state.blocks.unmasked(), found, state.dtype, only), found
+
+
+def allowed_difference(network: Network, accuracy: Accuracy, dtype: OutputType) -> float:
+    """Return how far apart two plans' values may be, as a share of the largest of them.
+
+    Args:
+        network: what is computed.
+        accuracy: the class that primitives may have.
+        dtype: the type of the output values.
+    """
+    return len(network.convolutions) * ACCURACIES[accuracy] + ROUNDING[dtype][0]
 
 
 def _finished(history: list[tuple[Box, bool]]) -> list[Box]:

@@ -96,9 +96,10 @@ class Handover:
 class _Source(Handover):
     """Gives items to the first stages of all lines."""
 
-    def __init__(self, items: Iterable[Any]) -> None:
+    def __init__(self, items: Iterable[Any], stop: Callable[[], None]) -> None:
         super().__init__()
         self._items: Iterator[Any] = iter(items)
+        self._stop = stop
         self._taking = Lock()
 
     def take(self) -> Any:
@@ -107,6 +108,10 @@ class _Source(Handover):
                 for item in self._items:
                     return item
         raise Over
+
+    def close(self) -> None:
+        super().close()
+        self._stop()
 
 
 class _End(Handover):
@@ -126,10 +131,17 @@ class Lines:
     Args:
         items: what the first stages take.
         lines: what is done with each item.
+        stop: called when no more items are taken, from any thread and several times. If the items
+            come from elsewhere, it must end the wait for the next one.
     """
 
-    def __init__(self, items: Iterable[Any], lines: Iterable[Line]) -> None:
-        source = _Source(items)
+    def __init__(
+        self,
+        items: Iterable[Any],
+        lines: Iterable[Line],
+        stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._source = source = _Source(items, stop)
         self._errors: list[BaseException] = []
         self._handovers: list[Handover] = [source]
         self._threads: list[Thread] = []
@@ -190,23 +202,30 @@ class Lines:
             pass
         except BaseException as error:
             self._errors.append(error)
+            self._source.close()
         finally:
             before.close()
             after.close()
 
 
-def run_stages(items: Iterable[Any], stages: Sequence[Work], here: int) -> None:
+def run_stages(
+    items: Iterable[Any],
+    stages: Sequence[Work],
+    here: int,
+    stop: Callable[[], None] = lambda: None,
+) -> None:
     """Take items through all stages, in order.
 
     Args:
         items: what the first stage takes.
         stages: what each does with an item.
         here: the stage that works in this thread; the others have threads of their own.
+        stop: as for ``Lines``.
 
     Raises:
         BaseException: the first that was raised in a stage; ``Lines`` says what it ends.
     """
-    with Lines(items, [Line(stages, here)]) as lines:
+    with Lines(items, [Line(stages, here)], stop) as lines:
         lines.finish()
 
 

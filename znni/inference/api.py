@@ -138,7 +138,7 @@ def infer(
 
         runner = FallbackRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
         with peak_memory() as peak:
-            spent = recheck(runner, state, output, choices.accuracy, smaller)
+            spent = recheck(runner, state, output, job, choices.accuracy, smaller)
             spent += runner.run(state, smaller)
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
             taken = runner.workers_memory

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, RunFailed, option
-from znni.core.options import Recheck, check_names
+from znni.core.options import ACCURACIES, Recheck, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration, in_units
 from znni.inference.request import Request
@@ -20,7 +20,7 @@ from znni.volumes.locate import gather_output
 
 # What the parts measured that is not added up: of the largest, and of the longest part.
 LARGEST = ("peak_memory_bytes", "gpu_peak_memory_bytes")
-OF_LONGEST = ("accuracy", "bottleneck")
+OF_LONGEST = ("bottleneck",)
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,21 @@ def share_of(part: str, asked: Request) -> Share:
     """
     job = asked.job
     index, parts = _numbers(part)
+    check_sharing(asked)
+
+    def share(patch: Vec3) -> list[Box]:
+        return job.share(patch, index, parts)
+
+    return share
+
+
+def check_sharing(asked: Request) -> None:
+    """Refuse a run whose output cannot be written by several processes.
+
+    Raises:
+        InvalidInput: it would delete what others have computed, or blocks would share files.
+    """
+    job = asked.job
     if asked.wanted.overwrite or not asked.wanted.resume:
         given = option("overwrite", True) if asked.wanted.overwrite else option("resume", False)
         raise InvalidInput(
@@ -100,11 +115,6 @@ def share_of(part: str, asked: Request) -> Share:
             f"roi begins at voxel {tuple(job.center)}, and blocks of the output at multiples of "
             f"{job.alignment}; to compute it in parts, let roi begin at {tuple(start)}"
         )
-
-    def share(patch: Vec3) -> list[Box]:
-        return job.share(patch, index, parts)
-
-    return share
 
 
 def memory_ran_out(failed: Plan, short: DeviceKind) -> RunFailed:
@@ -138,7 +148,9 @@ def _summed(plan: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     longest = max(runs, key=lambda run: run["seconds"])
     for name, value in longest.items():
         values = [run[name] for run in runs if name in run]
-        if name in OF_LONGEST:
+        if name == "accuracy":
+            summed[name] = max(values, key=list(ACCURACIES).index)
+        elif name in OF_LONGEST:
             summed[name] = value
         else:
             summed[name] = max(values) if name in LARGEST else sum(values)

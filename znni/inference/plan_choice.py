@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from znni.core.errors import DoesNotFit, RunFailed, option
+from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
 from znni.core.options import Choices
+from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
 from znni.inference import planning
 from znni.inference.devices import choose_gpus
@@ -65,6 +66,27 @@ def given_or_found(given: Plan | None, required: Requirements) -> Plan:
     _warn_beyond_available(checked)
     _warn_of_idle_threads(checked)
     return replace(checked, output=required.job.output)
+
+
+def found_for(patch: Vec3, required: Requirements) -> Plan:
+    """Return the fastest plan for this machine that has a patch of given extents.
+
+    Args:
+        patch: extents of the patch.
+        required: requirements that the plan must meet.
+
+    Raises:
+        InvalidInput: no plan with this patch stays within the memory allowed.
+    """
+    choices = required.choices
+    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    search = planning.search_for(required, choose_gpus(here, choices))
+    if found := search.fastest_for(patch):
+        return found
+    raise InvalidInput(
+        f"no plan for blocks of {patch} voxels fits into {in_units(here.host.memory)} of this "
+        f"machine; give it more memory, or begin the output with a plan of smaller blocks"
+    )
 
 
 def smaller_plan(failed: Plan, short: DeviceKind, required: Requirements) -> Plan:

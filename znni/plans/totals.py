@@ -81,6 +81,15 @@ class PlanTime:
         seconds = self.patch.by_stage().items()
         return StageSeconds(**{stage: s / self._at_once(stage) for stage, s in seconds})
 
+    @property
+    def between(self) -> float:
+        """The seconds between two patches of a long job, with all workers together."""
+        seconds: dict[str, float] = {}
+        for stage, taken in self.pace.by_stage().items():
+            group = self._group(stage)
+            seconds[group] = seconds.get(group, 0.0) + taken
+        return max(seconds.values())
+
     def _at_once(self, stage: Stage) -> int:
         return 1 if stage == "writing" else self.workers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +15,18 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Sink, Volume
 from znni.volumes.io_threads import beside
-from znni.volumes.ledger_entries import Ledger, block_entry, checksum_of, damage_entry
+from znni.volumes.ledger_entries import Ledger, Note, block_entry, checksum_of, damage_entry
 from znni.volumes.ledger_file import LedgerFile
 from znni.volumes.stored import reason
 
 log = logging.getLogger("znni")
 
 
-class Entries(Protocol):
-    """A ledger that takes entries."""
-
-    def append(self, entry: Mapping[str, Any]) -> None:
-        """Append an entry."""
-
-
 # Returns the values (f', z, y, x) of a box of an output; it may raise any error.
 Read: TypeAlias = Callable[[Box], NDArray[Any]]
 
 
-def write_block(box: Box, values: NDArray[Any], store: Sink, ledger: Entries) -> None:
+def write_block(box: Box, values: NDArray[Any], store: Sink, note: Note) -> None:
     """Hand a block to a sink, and note it in a ledger after that.
 
     Its checksum is computed while it is written.
@@ -42,11 +35,11 @@ def write_block(box: Box, values: NDArray[Any], store: Sink, ledger: Entries) ->
         box: where the block lies.
         values: its values (f', z, y, x), as they are stored.
         store: writes them.
-        ledger: takes the entry.
+        note: takes the entry.
     """
     checksum = beside(lambda: checksum_of(values))
     store.write(box, values)
-    ledger.append(block_entry(box, checksum.result()))
+    note(block_entry(box, checksum.result()))
 
 
 def strike_off_damaged(ledger: LedgerFile, read: Read) -> list[Box]:
@@ -96,10 +89,14 @@ def _damaged(read: Read, boxes: Iterable[Box], checksums: Mapping[Box, str]) -> 
 
 
 def checksum_or_none(read: Read, box: Box) -> str | None:
-    """Return the checksum of a block as it is read, or None if it cannot be read."""
+    """Return the checksum of a block as it is read, or None if it cannot be read.
+
+    Raises:
+        Unreachable: ``read`` raises it, because nothing is known of the block.
+    """
     try:
         return checksum_of(read(box))
-    except MemoryError:
+    except (MemoryError, Unreachable):
         raise
     except Exception:  # libraries and their codecs raise all kinds
         return None

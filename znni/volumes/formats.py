@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import znni.volumes
 from znni.core.errors import InvalidInput, option
 from znni.core.members import members
 from znni.core.options import Recheck
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun, NewOutput, Output, Volume
+from znni.core.volume import Begun, BlockStore, NewOutput, Output, Volume
+from znni.volumes.ledger_entries import Note
 
 CHUNK = 64  # voxels per axis, about
 
@@ -45,6 +46,25 @@ class Gathered:
     runs: Sequence[Mapping[str, Any]]
 
 
+class SharedOutput(Output, Protocol):
+    """An output that several processes write, with the ledger of all of them."""
+
+    def finished(self) -> Mapping[Box, Sequence[str]]:
+        """Return the blocks that any process has finished, each with the checksums it may have."""
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Note what another process has written."""
+
+    def checksum(self, box: Box) -> str | None:
+        """Return the checksum of a block as it is read now; None if it cannot be read."""
+
+    def strike_off(self, box: Box) -> None:
+        """Note that a block is not as it was written, however often that was."""
+
+    def close(self) -> None:
+        """Have all that was noted reach the disk, and release the unfinished output."""
+
+
 @dataclass(frozen=True)
 class Writer:
     """Functions that make outputs of one format.
@@ -58,13 +78,16 @@ class Writer:
             no such outputs.
         gather: completes such an output. It takes the path, how to check blocks, and what makes
             the attributes of what the processes measured.
+        blocks: opens such an output, which another process has described, to write blocks only.
+            It takes the path, the output's description, and what notes that a block is written.
     """
 
     begun: Callable[[str, NewOutput], Begun]
     create: Callable[[str, NewOutput], Output]
     ledger: Callable[[str], bytes]
-    join: Callable[[str, NewOutput, Share], Output] | None = None
+    join: Callable[[str, NewOutput, Share], SharedOutput] | None = None
     gather: Callable[[str, Recheck, Summing], Gathered] | None = None
+    blocks: Callable[[str, NewOutput, Note], BlockStore] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -22,6 +22,9 @@ from znni.core.volume import Begun
 
 CRC_DIGITS = 8
 
+# Appends an entry to a ledger.
+Note: TypeAlias = Callable[[Mapping[str, Any]], None]
+
 
 @dataclass
 class Ledger(Begun):
@@ -30,11 +33,13 @@ class Ledger(Begun):
     Attributes:
         identity: what the output is of, by the names that messages use.
         checksums: one for each block that is finished.
+        makers: what computed these blocks, where that is noted.
         changes: bytes with their places in the output's file; all of them belong there, or none.
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
     checksums: dict[Box, str] = field(default_factory=dict)
+    makers: dict[Box, str] = field(default_factory=dict)
     changes: list[tuple[int, bytes]] = field(default_factory=list)
 
     def take(self, entry: Mapping[str, Any]) -> None:
@@ -44,6 +49,8 @@ class Ledger(Begun):
         elif "block" in entry:
             box = box_of(entry["block"])
             self.checksums[box] = entry["checksum"]
+            if maker := entry.get("by"):
+                self.makers[box] = maker
             self.history.append((box, True))
         elif "damaged" in entry:
             box = box_of(entry["damaged"])
@@ -58,7 +65,7 @@ class Ledger(Begun):
         entries = [
             identity_entry(self.identity),
             plan_entry(self.plan),
-            *(block_entry(box, found) for box, found in blocks),
+            *(block_entry(box, found, self.makers.get(box, "")) for box, found in blocks),
         ]
         return b"".join(map(line, entries))
 
@@ -73,9 +80,10 @@ def plan_entry(plan: str) -> dict[str, Any]:
     return {"plan": plan}
 
 
-def block_entry(box: Box, checksum: str) -> dict[str, Any]:
-    """Return the entry of a block that is written."""
-    return {"block": [*box.start, *box.stop], "checksum": checksum}
+def block_entry(box: Box, checksum: str, maker: str = "") -> dict[str, Any]:
+    """Return the entry of a block that is written, and what computed it if that is to be noted."""
+    entry = {"block": [*box.start, *box.stop], "checksum": checksum}
+    return entry | {"by": maker} if maker else entry
 
 
 def damage_entry(box: Box) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.core.errors import InvalidInput, option
@@ -180,10 +180,7 @@ def _to_resume(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
     """Return the ledger of an output to resume, if there is one, and the length of its entries."""
     again, path = option("resume", False), ledger_name(partial)
     if path.is_dir():
-        raise InvalidInput(
-            f"{partial}: is computed in parts; give {option('part', 'I/N')} to compute one of "
-            f"them, or delete it and {path.name} to start afresh"
-        )
+        raise in_parts(str(partial))
     if not wanted.resume or not _holds_anything(partial):
         return None, 0
     try:
@@ -206,6 +203,14 @@ def _to_resume(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
         f"{partial}: holds {counted(len(found.checksums), 'finished block')} of another run, which "
         f"differs in {'; in '.join(differing)}; give what that run was given to go on with it, "
         f"{again} or {option('overwrite', True)} to start afresh, or write elsewhere"
+    )
+
+
+def in_parts(partial: str) -> InvalidInput:
+    """Return the error of a single run over an unfinished output that is computed in parts."""
+    return InvalidInput(
+        f"{partial}: is computed in parts; give {option('part', 'I/N')} to compute one of them, or "
+        f"delete it and {PurePosixPath(partial).name}.ledger to start afresh"
     )
 
 

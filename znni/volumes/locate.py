@@ -10,18 +10,19 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Recheck
-from znni.core.volume import Begun, NewOutput, Output, Volume
+from znni.core.volume import Begun, BlockStore, NewOutput, Output, Volume
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.formats import (
     Format,
     Gathered,
     Share,
+    SharedOutput,
     Summing,
     Writer,
     check_plain,
     formats,
 )
-from znni.volumes.ledger_entries import Ledger, parse
+from znni.volumes.ledger_entries import Ledger, Note, parse
 from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
 
@@ -109,7 +110,7 @@ def join_output(
     wanted: NewOutput,
     share: Share,
     mask: str | Path | ArrayLike | None = None,
-) -> Output:
+) -> SharedOutput:
     """Open an output that several processes write at the same time.
 
     Args:
@@ -128,8 +129,27 @@ def join_output(
         )
     writer, place = _writer_at(str(out), {"input": source, "mask": mask})
     if writer.join is None:
-        raise InvalidInput(f"{out}: only one process can write this format; name a .zarr")
+        raise _one_writer(out)
     return writer.join(place, wanted, share)
+
+
+def open_blocks(out: str | Path, wanted: NewOutput, note: Note) -> BlockStore:
+    """Open an output that another process has described, to write blocks of it.
+
+    That process keeps the ledger and completes the output.
+
+    Args:
+        out: the output.
+        wanted: description of the output, as that process has it.
+        note: is called with the ledger's entry of each block, after the block is written.
+
+    Raises:
+        InvalidInput: only one process can write such an output, or it cannot be reached.
+    """
+    writer, place = _writer_at(str(out), {})
+    if writer.blocks is None:
+        raise _one_writer(out)
+    return writer.blocks(place, wanted, note)
 
 
 def gather_output(out: str | Path, recheck: Recheck, summing: Summing) -> Gathered:
@@ -225,6 +245,10 @@ def _writer_at(out: str, read: Mapping[str, str | Path | ArrayLike | None]) -> t
             return form.writer, place
     endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
     raise InvalidInput(f"{out}: znni writes no format with this ending; use one of {endings}")
+
+
+def _one_writer(out: str | Path) -> InvalidInput:
+    return InvalidInput(f"{out}: only one process can write this format; name a .zarr")
 
 
 def _check_apart(out: str, source: str, what: str) -> None:

@@ -73,6 +73,10 @@ class PartialFolder:
         path = self.path / name
         put_file(path, partial_name(path), parts)
 
+    def stays(self, name: str) -> bool:  # noqa: ARG002
+        """Return False: no other process writes here, so all files may be deleted."""
+        return False
+
     def empty(self) -> None:
         """Delete all contents."""
         for entry in self.path.iterdir():

@@ -8,6 +8,7 @@ from typing import Any
 
 from znni.core.errors import InvalidInput, option
 from znni.volumes.formats import library
+from znni.volumes.ledger_file import in_parts
 from znni.volumes.stored import reason
 
 
@@ -24,8 +25,10 @@ def check_url(place: str, marks: Sequence[str], *, overwrite: bool) -> None:
     Raises:
         InvalidInput: the URL is refused, or another run is writing there.
     """
-    with _refused_at(place):
+    with refused_at_url(place):
         files, path = _files_at(place)
+        if files.exists(f"{_marker(path)}.ledger"):
+            raise in_parts(_marker(place))
         if files.exists(_marker(path)):
             if not overwrite:
                 raise FileExistsError
@@ -55,7 +58,7 @@ class RemoteFolder:
 
     def __init__(self, place: str, *, overwrite: bool) -> None:
         self.place = self.root = place
-        with _refused_at(place):
+        with refused_at_url(place):
             self._files, self._path = _files_at(place)
             self._marker = _marker(self._path)
             if overwrite:
@@ -68,6 +71,10 @@ class RemoteFolder:
         """Create or replace a file in the folder. Without parts, do nothing: no file exists yet."""
         if parts:
             self._files.pipe_file(f"{self._path}/{name}", b"".join(parts))
+
+    def stays(self, name: str) -> bool:  # noqa: ARG002
+        """Return False: the folder is new, and each file is written once."""
+        return False
 
     def settle(self) -> None:
         """Do nothing: a store keeps all that it has accepted."""
@@ -97,7 +104,7 @@ def _marker(path: str) -> str:
 
 
 @contextmanager
-def _refused_at(place: str) -> Iterator[None]:
+def refused_at_url(place: str) -> Iterator[None]:
     """Turn any failure to make an output at a URL into one clear error."""
     try:
         yield

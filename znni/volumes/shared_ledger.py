@@ -5,26 +5,24 @@ which plan computes all blocks. Each process has a log there of its own, ``ID.lo
 entries of ``ledger_entries.py``. The sum of the logs tells which blocks are finished.
 
 Nobody else writes to a log, no file is locked, and ``session.json`` appears whole or not at all.
-So the folder may lie on a file system without locks or shared appending, such as NFS.
+So the folder may lie on a file system without locks or shared appending, such as NFS. In an object
+store, nothing can be appended to, and a log is a row of files, ``ID-NUMBER.log``.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from shutil import rmtree
 from typing import Any
-from uuid import uuid4
 
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.ledger_entries import Ledger, box_of, entries, struck_entry
-from znni.volumes.ledger_file import append_line, differences, ledger_name
+from znni.volumes.ledger_file import differences
+from znni.volumes.shared_files import Files
+from znni.volumes.stored import reason
 
 SESSION = "session.json"
 
@@ -70,10 +68,12 @@ class _Written:
 
     Attributes:
         checksums: one for each time that it was written.
+        makers: what computed it these times; empty where that is not noted.
         struck: how many of these times are not in the output any more.
     """
 
     checksums: list[str] = field(default_factory=list)
+    makers: list[str] = field(default_factory=list)
     struck: int = 0
 
 
@@ -110,7 +110,9 @@ class SharedBlocks:
         if "block" in entry:
             box = box_of(entry["block"])
             if _inside(box, within):
-                self.written.setdefault(box, _Written()).checksums.append(entry["checksum"])
+                known = self.written.setdefault(box, _Written())
+                known.checksums.append(entry["checksum"])
+                known.makers.append(entry.get("by", ""))
         elif "struck" in entry:
             box = box_of(entry["struck"])
             if _inside(box, within):
@@ -124,17 +126,16 @@ class SharedLedger:
     """The folder of logs of an output, and this process's own log.
 
     Args:
-        partial: the unfinished output, a folder.
+        files: the folder ``NAME.partial.ledger``.
 
     Attributes:
-        path: the folder of logs.
+        partial: the name ``NAME.partial``.
     """
 
-    def __init__(self, partial: Path) -> None:
-        self.path = ledger_name(partial)
-        self._log: int | None = None
-        self._end = 0
-        self._name = uuid4().hex
+    def __init__(self, files: Files) -> None:
+        self.partial = files.root.removesuffix(".ledger")
+        self._files = files
+        self._log = files.log()
 
     def session(self) -> Session | None:
         """Return what the processes agreed on; None if none has begun.
@@ -142,18 +143,22 @@ class SharedLedger:
         Raises:
             InvalidInput: the folder cannot be read, or a single process writes the output.
         """
-        file = self.path / SESSION
+        file = f"{self._files.root}/{SESSION}"
         try:
-            return Session.from_json(file.read_text())
+            return Session.from_json(self._files.get(SESSION).decode())
         except FileNotFoundError:
             return None
         except NotADirectoryError:
             raise InvalidInput(
-                f"{self.path.with_suffix('')}: is the unfinished output of a single run; go on "
+                f"{self.partial}: is the unfinished output of a single run; go on "
                 f"with the command that began it, without {option('part', 'I/N')}, or write "
                 f"elsewhere"
             ) from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise InvalidInput(
+                f"{file}: cannot be read: {reason(error)}; check that it may be read from here"
+            ) from None
+        except ValueError as error:
             raise InvalidInput(
                 f"{file}: cannot be read: {error}; delete the unfinished output and its ledger, "
                 f"and compute it again"
@@ -166,9 +171,8 @@ class SharedLedger:
             InvalidInput: the session is of another output.
             OSError: it cannot be made.
         """
-        self.path.mkdir(exist_ok=True)
         mine = Session(wanted.identity, plan, wanted.grid)
-        make_once(self.path / SESSION, mine.to_json().encode())
+        self._files.make_once(SESSION, mine.to_json().encode())
         found = self.session()
         assert found is not None
         self.check(found, wanted)
@@ -182,7 +186,7 @@ class SharedLedger:
         """
         if differing := differences(found.identity, wanted.identity):
             raise InvalidInput(
-                f"{self.path.with_suffix('')}: other parts of it are computed from something else, "
+                f"{self.partial}: other parts of it are computed from something else, "
                 f"which differs in {'; in '.join(differing)}; give every part the same, or write "
                 f"elsewhere"
             )
@@ -194,8 +198,8 @@ class SharedLedger:
             within: boxes that blocks must lie in to be taken; None takes all.
         """
         found = SharedBlocks()
-        for log in self._logs():
-            for entry in entries(log.read_bytes()):
+        for text in self._files.logs():
+            for entry in entries(text):
                 found.take(entry, within)
         return found
 
@@ -203,56 +207,42 @@ class SharedLedger:
         """Append an entry to this process's log.
 
         Raises:
-            OSError: it does not fit on the disk; nothing of it is left there.
+            OSError: it cannot be stored.
         """
-        if self._log is None:
-            path = self.path / f"{self._name}.log"
-            self._log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        self._end = append_line(self._log, entry, self._end)
+        self._log.append(entry)
 
     def strike_off(self, box: Box, written: int) -> None:
         """Note that a block is not as it was written, however often that was noted so far."""
         self.append(struck_entry(box, written))
 
     def close(self) -> None:
-        """Close this process's log; closing it again does nothing."""
-        log, self._log = self._log, None
-        if log is not None:
-            os.close(log)
+        """Close this process's log; closing it again does nothing.
+
+        Raises:
+            OSError: the last entries cannot be stored.
+        """
+        self._log.close()
 
     def discard(self) -> None:
         """Delete the folder."""
-        self.close()
-        with suppress(OSError):  # a folder that stays does no harm
-            rmtree(self.path)
-
-    def _logs(self) -> Iterator[Path]:
-        return (path for path in sorted(self.path.iterdir()) if path.suffix == ".log")
+        self._files.discard()
 
 
-def summary(session: Session, checksums: Mapping[Box, str]) -> bytes:
-    """Return the ledger of a whole output, as a single run would leave it."""
+def summary(session: Session, blocks: SharedBlocks, checksums: Mapping[Box, str]) -> bytes:
+    """Return the ledger of a whole output, as a single run would leave it.
+
+    Args:
+        session: what the processes agreed on.
+        blocks: what their logs say.
+        checksums: of each block, the one that it has.
+    """
     whole = Ledger(identity=session.identity, checksums=dict(checksums))
+    for box, checksum in checksums.items():
+        found = blocks.written[box]
+        if maker := dict(zip(found.checksums, found.makers, strict=True))[checksum]:
+            whole.makers[box] = maker
     whole.plan = session.plan
     return whole.summary()
-
-
-def make_once(path: Path, content: bytes) -> None:
-    """Make a file with some content, unless there is one. It appears whole or not at all.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    new = path.with_name(f"{path.name}.{uuid4().hex}.partial")
-    try:
-        with new.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(new, path)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def _inside(box: Box, within: list[Box] | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,20 +133,8 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
         patch.slot.dense[...] = convert(patch.values, patch.slot.shape.dtype)
         patch.socket.send(None)
 
-    def watched(work: Work) -> Work:
-        """Return a stage that ends the wait for the next patch if it fails: none may come."""
-
-        def done(patch: _Asked) -> Any:
-            try:
-                return work(patch)
-            except BaseException:
-                failing.close()
-                raise
-
-        return done
-
     stages = *map(through, runner.stages(stopwatch)), answer
-    run_stages(asked(), list(map(watched, stages)), here=0)
+    run_stages(asked(), stages, here=0, stop=failing.close)
 
 
 def _picklable(error: BaseException) -> BaseException:

@@ -155,7 +155,7 @@ class Hdf5Output:
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Hand the values (f', z, y, x) of a box to the operating system."""
         try:
-            write_block(box, values, self._chunks, self._ledger)
+            write_block(box, values, self._chunks, self._ledger.append)
         except OSError as error:
             raise self._failed(error) from None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
@@ -35,7 +36,10 @@ class Folder(Protocol):
     """A folder that takes whole files."""
 
     def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Create or replace a file. Without parts, delete it."""
+        """Create or replace a file. Without parts, delete it, unless ``stays`` says it stays."""
+
+    def stays(self, name: str) -> bool:
+        """Return whether a file is there that is only replaced, never deleted."""
 
 
 class ZarrChunks:
@@ -91,13 +95,15 @@ class ZarrChunks:
         writing = at_once(half, self._file.volume * values.itemsize)
 
         def encoded(chunk: _Part) -> Encoded:
-            return self._encode(chunk.of(values, block), self._chunk)
+            return self._encode(chunk.of(values, block), self._chunk, False)
 
         def write(file: tuple[_Part, list[Encoded]]) -> None:
             part, chunks = file
-            content = file_of(chunks, sharded=self._wanted.sharded)
             index = part.feature, *(part.box.start // self._file)
-            self._folder.put(f"{self._level}/c/{'/'.join(map(str, index))}", *content)
+            name = f"{self._level}/c/{'/'.join(map(str, index))}"
+            if chunks.count(None) == len(chunks) and self._folder.stays(name):
+                chunks[0] = self._encode(np.zeros((0, 0, 0), values.dtype), self._chunk, True)
+            self._folder.put(name, *file_of(chunks, sharded=self._wanted.sharded))
 
         chunks = (chunk for file in files for chunk in self._chunks_of(file))
         with closing(mapped(encoded, chunks, encoding)) as done:

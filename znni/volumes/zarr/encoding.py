@@ -36,10 +36,11 @@ def compressors(compression: Compression) -> tuple[Any, ...]:
     return (codecs.ZstdCodec(level=ZSTD_LEVEL, checksum=True),)
 
 
-def encoder(compression: Compression) -> Callable[[NDArray[Any], Vec3], Encoded]:
+def encoder(compression: Compression) -> Callable[[NDArray[Any], Vec3, bool], Encoded]:
     """Return a function that encodes values (z, y, x) as a chunk of given extents, in any thread.
 
-    If the values are smaller than the chunk, as at the array's end, the rest is zero.
+    If the values are smaller than the chunk, as at the array's end, the rest is zero. Its last
+    argument says whether a chunk of zeros is encoded, too.
     """
     if compression == "none":
         return _plain
@@ -48,15 +49,15 @@ def encoder(compression: Compression) -> Callable[[NDArray[Any], Vec3], Encoded]
     else:
         codec = library("numcodecs.zstd", "zarr").Zstd(level=ZSTD_LEVEL, checksum=True)
 
-    def compressed(values: NDArray[Any], chunk: Vec3) -> Encoded:
-        plain = _plain(values, chunk)
+    def compressed(values: NDArray[Any], chunk: Vec3, zeros: bool) -> Encoded:
+        plain = _plain(values, chunk, zeros)
         return None if plain is None else bytes(codec.encode(plain))
 
     return compressed
 
 
-def _plain(values: NDArray[Any], chunk: Vec3) -> memoryview | None:
-    if not values.any():
+def _plain(values: NDArray[Any], chunk: Vec3, zeros: bool) -> memoryview | None:
+    if not zeros and not values.any():
         return None
     full = np.zeros(chunk, values.dtype.newbyteorder("<"))
     full[tuple(map(slice, values.shape))] = values

@@ -11,8 +11,17 @@ from typing import Any
 
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import Recheck
-from znni.core.volume import Begun, NewOutput, Output
-from znni.volumes.formats import Format, Gathered, Share, Summing, Writer, library
+from znni.core.volume import Begun, BlockStore, NewOutput, Output
+from znni.volumes.formats import (
+    Format,
+    Gathered,
+    Share,
+    SharedOutput,
+    Summing,
+    Writer,
+    library,
+)
+from znni.volumes.ledger_entries import Note
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.stored import StoredVolume, is_url, reason
@@ -109,15 +118,15 @@ def create_zarr(place: str, wanted: NewOutput) -> Output:
     return ZarrOutput(place, wanted)
 
 
-def join_zarr(place: str, wanted: NewOutput, share: Share) -> Output:
+def join_zarr(place: str, wanted: NewOutput, share: Share) -> SharedOutput:
     """Open an OME-Zarr that several processes write, each its share.
 
     Raises:
         InvalidInput: it cannot be made or continued.
     """
-    from znni.volumes.zarr import shared_output
+    from znni.volumes.zarr.shared_output import SharedZarr
 
-    return shared_output.join_zarr(place, wanted, share)
+    return SharedZarr(place, wanted, share)
 
 
 def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
@@ -130,6 +139,17 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
     from znni.volumes.zarr import shared_output
 
     return shared_output.gather_zarr(place, recheck, summing)
+
+
+def open_blocks(place: str, wanted: NewOutput, note: Note) -> BlockStore:
+    """Open an OME-Zarr that another process has described, to write blocks of it.
+
+    Raises:
+        InvalidInput: it cannot be reached.
+    """
+    from znni.volumes.zarr.shared_output import BlockSink
+
+    return BlockSink(place, wanted, note)
 
 
 def ledger_text(place: str) -> bytes:
@@ -157,7 +177,7 @@ FORMAT = Format(
     (ENDING,),
     open_zarr,
     describe_zarr,
-    Writer(begun_zarr, create_zarr, ledger_text, join_zarr, gather_zarr),
+    Writer(begun_zarr, create_zarr, ledger_text, join_zarr, gather_zarr, open_blocks),
 )
 
 

@@ -133,7 +133,7 @@ class ZarrOutput:
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
         try:
-            write_block(box, values, self._chunks, self._ledger)
+            write_block(box, values, self._chunks, self._ledger.append)
         except MemoryError:
             raise
         except Exception as error:  # as above

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, RunFailed, ZnniError, option
+from znni.core.errors import InvalidInput, RunFailed, Unreachable, ZnniError, option
 from znni.core.options import Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.block_checks import Read, checksum_or_none, write_block
 from znni.volumes.formats import Gathered, Share, Summing, library
-from znni.volumes.partial_file import check_folder_of, check_new, partial_name, refused_at
-from znni.volumes.partial_folder import put_file, put_in_place
-from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, make_once, summary
+from znni.volumes.ledger_entries import Note
+from znni.volumes.shared_files import Files
+from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
+from znni.volumes.shared_place import shared_place
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.ome_metadata import image_metadata
@@ -36,41 +35,48 @@ from znni.volumes.zarr.output import (
 
 log = logging.getLogger("znni")
 
-METADATA = "zarr.json"
+METADATA = f"{LEVEL}/zarr.json"
 SAMPLE = 100  # blocks that are read again before an output is complete, unless all or none are
 
 
-class SharedFolder:
-    """A folder ``NAME.partial`` to which several processes write whole files.
+class BlockSink:
+    """Writes blocks of an output that another process has described; that one keeps the ledger.
 
-    Attributes:
-        place: final name.
-        root: name while the folder is incomplete, as text.
-        path: ``root`` as a path.
+    Args:
+        place: path or URL of the output.
+        wanted: description of the output.
+        note: is called with the ledger's entry of each block, after the block is written.
 
     Raises:
-        InvalidInput: ``NAME`` exists, or nothing can be made there.
+        InvalidInput: the output is not there, or is not as described.
     """
 
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.path = partial_name(Path(place))
-        self.root = str(self.path)
-        self._own = uuid4().hex
-        with refused_at(place):
-            check_new(Path(place), overwrite=False)
-            if not self.path.exists():
-                check_folder_of(Path(place))
-            self.path.mkdir(exist_ok=True)
+    def __init__(self, place: str, wanted: NewOutput, note: Note) -> None:
+        library("zarr", "zarr")
+        at = shared_place(place)
+        self._files = at.files
+        with _told_in_one_line(at.files.root):
+            if not (at.begun() and at.files.has(METADATA)):
+                raise InvalidInput(
+                    f"{place}: there is no unfinished output {at.files.root} that this machine "
+                    f"can reach; name storage that all machines see under this name"
+                )
+            self._array = open_unfinished(at.files.root, wanted, "r+")
+        self._note = note
+        self._chunks = ZarrChunks(self._array, at.files, LEVEL, wanted)
 
-    def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Create or replace a file in the folder, atomically. Without parts, delete the file.
+    def write(self, box: Box, values: NDArray[Any]) -> None:
+        """Store the values (f', z, y, x) of a box, and note it."""
+        with _told_in_one_line(self._files.root):
+            write_block(box, values, self._chunks, self._note)
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """Return the values (f', z, y, x) of a box that was written.
 
         Raises:
-            OSError: writing failed.
+            Unreachable: the output is out of reach.
         """
-        path = self.path / name
-        put_file(path, partial_name(path.with_name(f"{path.name}.{self._own}")), parts)
+        return _read(self._array, self._files, box)
 
 
 class SharedZarr:
@@ -81,7 +87,7 @@ class SharedZarr:
     All follow the plan of the process that came first.
 
     Args:
-        place: path of the output.
+        place: path or URL of the output.
         wanted: description of the output.
         share: the boxes of the output that this process writes.
 
@@ -93,19 +99,22 @@ class SharedZarr:
         library("zarr", "zarr")
         self._wanted = wanted
         self._share = share
-        self._folder = SharedFolder(place)
-        self._ledger = SharedLedger(self._folder.path)
+        self._place = shared_place(place)
+        self._ledger = SharedLedger(self._place.ledger)
+        if self._place.whole() and not self._place.begun():
+            self._ledger.discard()  # a process was ended right after it had completed the output
+        self._place.check()
         self._begun = Begun()
-        self._array: Any = None
-        self._chunks: ZarrChunks
-        foreign = any(self._folder.path.iterdir())
+        self._blocks: BlockSink
+        with self._told_in_one_line():
+            foreign = self._place.files.has("")
         if found := self._ledger.session():  # looked for after that: another may begin just now
             self._ledger.check(found, wanted)
             self._begun.plan = found.plan
         elif foreign:
             raise InvalidInput(
-                f"{self._folder.path}: is an unfinished output of something else; delete it and "
-                f"its ledger, or write elsewhere"
+                f"{self._place.files.root}: is an unfinished output of something else; delete it "
+                f"and its ledger, or write elsewhere"
             )
 
     @property
@@ -116,6 +125,8 @@ class SharedZarr:
     def go_on_with(self, plan: str) -> None:
         """Propose a plan for all blocks; ``begun`` has the one that came first."""
         with self._told_in_one_line():
+            if not self._begun.plan:
+                self._place.make()
             self._begun.plan = self._ledger.agree(self._wanted, plan).plan
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
@@ -126,56 +137,67 @@ class SharedZarr:
             made: dict[str, Any] = {}
             memory = library("zarr.storage", "zarr").MemoryStore(made)
             new_array(memory, wanted, attributes, chunk, shard)
-            (self._folder.path / LEVEL).mkdir(exist_ok=True)
-            make_once(self._folder.path / LEVEL / METADATA, made[METADATA].to_bytes())
-        self._array = open_unfinished(self._folder.root, wanted, "r+")
-        self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
-        blocks = self._ledger.blocks(self._share(patch))
-        finished = list(blocks.finished)
-        if finished:
-            count = counted(len(finished), "finished block")
-            log.warning("%s: checking %s", self._folder.root, count)
-        found = _compared(blocks, finished, self.read)
-        _strike_off(self._ledger, blocks, found)
+            (metadata,) = made.values()
+            self._place.files.make_once(METADATA, metadata.to_bytes())
+            self._blocks = BlockSink(self._place.place, wanted, self.note)
+            blocks = self._ledger.blocks(self._share(patch))
+            finished = list(blocks.finished)
+            if finished:
+                count = counted(len(finished), "finished block")
+                log.warning("%s: checking %s", self._place.files.root, count)
+            found = _compared(blocks, finished, self.read)
+            _strike_off(self._ledger, blocks, found)
         self._begun.history = [(box, True) for box, checksum in found.items() if checksum]
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box."""
+        self._blocks.write(box, values)
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Append an entry to this process's log, for example of a block that another one wrote."""
         with self._told_in_one_line():
-            write_block(box, values, self._chunks, self._ledger)
+            self._ledger.append(entry)
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return the values (f', z, y, x) of a box that was written."""
-        return np.asarray(self._array[(slice(None), *box.slices)])
+        return self._blocks.read(box)
+
+    def finished(self) -> dict[Box, list[str]]:
+        """Return the blocks that any process has finished, each with the checksums it may have."""
+        return self._ledger.blocks().finished
+
+    def checksum(self, box: Box) -> str | None:
+        """Return the checksum of a block as it is read now; None if it cannot be read."""
+        return checksum_or_none(self.read, box)
+
+    def strike_off(self, box: Box) -> None:
+        """Note that a block is not as it was written, however often that was."""
+        with self._told_in_one_line():
+            found = self._ledger.blocks([box]).written[box]
+            self._ledger.strike_off(box, len(found.checksums))
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Note that this share is written; ``gather`` completes the output."""
         with self._told_in_one_line():
-            os.sync()
             self._ledger.append({"run": {k: v for k, v in measured.items() if k != "plan"}})
+        self.close()
+
+    def close(self) -> None:
+        """Have all that was noted reach the disk, and release the unfinished output."""
+        with self._told_in_one_line():
+            self._place.settle()
             self._ledger.close()
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Release the unfinished output. Return a message."""
-        self._ledger.close()
+        with suppress(OSError):  # blocks that are not noted now are computed again
+            self._ledger.close()
         if not self._begun.plan:
-            with suppress(OSError):  # others may have begun meanwhile
-                self._folder.path.rmdir()
-            return f"{self._folder.place} was not made"
-        return f"this part of {self._folder.place} was not finished; {way_on}"
+            return f"{self._place.place} was not made"
+        return f"{self._place.place} is not finished; {way_on}"
 
     def _told_in_one_line(self) -> AbstractContextManager[None]:
-        return _told_in_one_line(self._folder.root)
-
-
-def join_zarr(place: str, wanted: NewOutput, share: Share) -> SharedZarr:
-    """Open an output that several processes write.
-
-    Raises:
-        InvalidInput: ``SharedZarr`` raises it, or the place is a URL.
-    """
-    _check_local(place)
-    return SharedZarr(place, wanted, share)
+        return _told_in_one_line(self._place.files.root)
 
 
 def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
@@ -185,7 +207,7 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
     of the others those that ``recheck`` says: none, a sample, or all.
 
     Args:
-        place: path of the output.
+        place: path or URL of the output.
         recheck: which blocks are read again.
         summing: makes the attributes of the whole run.
 
@@ -193,26 +215,23 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
         InvalidInput: there is no such output.
         RunFailed: blocks are missing or damaged, or the output cannot be completed.
     """
-    _check_local(place)
-    final, partial = Path(place), partial_name(Path(place))
-    ledger = SharedLedger(partial)
-    session = ledger.session() if partial.is_dir() else None
-    if session is None:
-        at = "is complete already" if final.exists() else "no part of it was computed yet"
-        raise InvalidInput(
-            f"{place}: {at}; znni infer with {option('part', 'I/N')} computes parts of an output"
-        )
-    with _told_in_one_line(str(partial)):
-        array = library("zarr", "zarr").open_array(f"{partial}/{LEVEL}", mode="r+")
+    zarr = library("zarr", "zarr")
+    at = shared_place(place)
+    files, ledger = at.files, SharedLedger(at.ledger)
+    with _told_in_one_line(files.root):
+        session = ledger.session() if at.begun() else None
+        if session is None:
+            so_far = "is complete already" if at.whole() else "no part of it was computed yet"
+            raise InvalidInput(
+                f"{place}: {so_far}; znni infer with {option('part', 'I/N')} computes parts of an "
+                f"output"
+            )
+        array = zarr.open_array(f"{files.root}/{LEVEL}", mode="r+")
         blocks = ledger.blocks()
         finished = blocks.finished
         _check_all_there(place, finished, Vec3(*array.shape[1:]))
-
-        def read(box: Box) -> NDArray[Any]:
-            return np.asarray(array[(slice(None), *box.slices)])
-
         chosen = _to_compare(finished, recheck)
-        found = _compared(blocks, chosen, read)
+        found = _compared(blocks, chosen, lambda box: _read(array, files, box))
         if damaged := _strike_off(ledger, blocks, found):
             ledger.close()
             raise RunFailed(
@@ -222,37 +241,55 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
         checksums = {box: known[-1] for box, known in finished.items()}
         checksums |= {box: checksum for box, checksum in found.items() if checksum}
         array.update_attributes(summing(session.plan, blocks.runs))
-        for left in partial.rglob("*.partial"):  # a process was killed while it wrote
-            left.unlink()
-        put_file(partial / LEDGER, partial_name(partial / LEDGER), [summary(session, checksums)])
-        group = library("zarr", "zarr").open_group(str(partial), mode="a", zarr_format=3)
-        name = final.name.removesuffix(".zarr")
+        files.put(LEDGER, summary(session, blocks, checksums))
+        group = zarr.open_group(files.root, mode="a", zarr_format=3)
+        name = PurePosixPath(place).name.removesuffix(".zarr")
         group.update_attributes(image_metadata(name, LEVEL, session.grid))
-        os.sync()
-        put_in_place(partial, final)
+        at.complete()
     ledger.discard()
     return Gathered(len(checksums), len(chosen), blocks.runs)
 
 
-def _check_local(place: str) -> None:
-    if is_url(place):
-        raise InvalidInput(
-            f"{place}: outputs at URLs cannot be computed in parts; name a folder that all "
-            f"processes see"
-        )
+def _read(array: Any, files: Files, box: Box) -> NDArray[Any]:
+    """Return the values (f', z, y, x) of a box of an unfinished output.
+
+    Raises:
+        Unreachable: the output is out of reach. Any other error says that the box is damaged.
+    """
+    try:
+        return np.asarray(array[(slice(None), *box.slices)])
+    except MemoryError:
+        raise
+    except Exception:  # libraries and their codecs raise all kinds, so ask for something else
+        try:
+            files.get(METADATA)
+        except OSError as error:
+            raise Unreachable(
+                f"{files.root}: cannot be read: {reason(error)}; check the data and the network"
+            ) from error
+        return np.asarray(array[(slice(None), *box.slices)])
 
 
 def _check_all_there(place: str, finished: Iterable[Box], size: Vec3) -> None:
     """Refuse to complete an output of which blocks are missing."""
-    missing = [Box(Vec3(0, 0, 0), size)]
-    for box in finished:
-        missing = [part for one in missing for part in one.without(box)]
-    if missing:
-        voxels = sum(box.size.volume for box in missing)
+    boxes = [(box.start, box.stop) for box in finished]
+    corners = np.array([*boxes, (Vec3(0, 0, 0), size)], np.int64)
+    edges = [np.unique(corners[..., axis]) for axis in range(3)]
+    places = [np.searchsorted(edges[axis], corners[:-1, :, axis]) for axis in range(3)]
+    missing = np.ones([len(along) - 1 for along in edges], bool)  # cells between edges
+    for (z, z_stop), (y, y_stop), (x, x_stop) in zip(*places, strict=True):
+        missing[z:z_stop, y:y_stop, x:x_stop] = False
+    if missing.any():
+        voxels = int(np.einsum("zyx,z,y,x", missing, *map(np.diff, edges)))
+        first = [int(index) for index in np.argwhere(missing)[0]]
+        start, stop = (
+            Vec3(*(int(along[index + after]) for along, index in zip(edges, first, strict=True)))
+            for after in (0, 1)
+        )
         raise RunFailed(
             f"{place}: {voxels:,} of {counted(size.volume, 'voxel')} are not computed yet, the "
-            f"first at {min(missing)}; wait for the parts that are still running, or run those "
-            f"that failed again"
+            f"first at {Box(start, stop)}; wait for the parts that are still running, or run "
+            f"those that failed again"
         )
 
 
@@ -292,7 +329,7 @@ def _strike_off(
         ledger.strike_off(box, len(blocks.written[box].checksums))
     if damaged:
         lost = counted(len(damaged), "finished block")
-        log.warning("%s: %s damaged, to be computed again", ledger.path.name, lost)
+        log.warning("%s: %s damaged, to be computed again", ledger.partial, lost)
     return damaged
 
 
@@ -304,6 +341,7 @@ def _told_in_one_line(root: str) -> Iterator[None]:
     except (ZnniError, MemoryError):
         raise
     except Exception as error:
+        way_on = "try again" if is_url(root) else "make room"
         raise RunFailed(
-            f"{root}: cannot be written: {reason(error)}; make room or write elsewhere"
+            f"{root}: cannot be written: {reason(error)}; {way_on} or write elsewhere"
         ) from error

@@ -1,0 +1,28 @@
+"""The simulated cluster: the schedule beside a greedy one, and the cost of handing out."""
+
+from __future__ import annotations
+
+from bench.cluster_simulation import POLICIES, coordinate, hand_out, simulate
+from bench.table import table
+
+
+def test_the_schedule_ends_sooner_than_a_greedy_one() -> None:
+    paces = [10.0, 100.0] * 20
+    rows = {policy: simulate(policy, paces, 1000, 0.1) for policy in POLICIES}
+    assert rows["schedule"]["efficiency"] > 0.9
+    assert rows["greedy"]["efficiency"] < 0.8
+    assert all(row["blocks"] == 1000 for row in rows.values())
+    assert "10 s, 100 s" in table("cluster-simulation", list(rows.values()))
+
+
+def test_memory_is_a_few_bytes_a_block() -> None:
+    row = hand_out(20_000, 10)
+    assert row["bytes_a_block"] < 20
+    assert row["blocks_per_s"] == 20_000 / row["seconds"]
+
+
+def test_a_coordinator_hands_out_all_blocks_and_finds_them_again() -> None:
+    row = coordinate(1000, 10)
+    assert row["blocks"] == 1000
+    assert row["resume_seconds"] > 0
+    assert "whole coordinator" in table("cluster-simulation", [row])

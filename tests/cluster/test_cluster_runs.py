@@ -1,0 +1,394 @@
+"""Runs on clusters of processes: outputs, faults of workers, and errors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import psutil
+import pytest
+from command_line import refused
+from hand_started import HandStarted
+from paths import ROOT
+from s3_server import S3, never, serve
+
+from bench.same_output import difference
+from znni.cluster import dask_clusters, schedule
+from znni.cluster.run import ClusterReport, infer_on_cluster
+from znni.core.errors import InvalidInput, RunFailed, ZnniError
+from znni.core.shapes import Vec3
+from znni.inference import api, planning
+from znni.inference.parts import finish
+from znni.network.network_file import load_network
+from znni.network.weights import random_weights
+from znni.volumes.locate import read_ledger
+
+pytest.importorskip("distributed")
+
+NET = """\
+name: tiny
+weights: tiny.npz
+layers:
+  - conv: {features: 8, kernel: 3, activation: relu}
+  - conv: {features: 2, kernel: 3, activation: sigmoid}
+"""
+BLOCKS = 4  # along each axis
+PATCH = 12
+SECONDS = 120  # until a run counts as hanging
+OPTIONS: Any = {"device": "cpu", "costs": "built-in"}
+ARGUMENTS = ("infer", "volume.npy", "--net", "tiny.yaml", "--plan", "plan.json", "--device", "cpu",
+             "--costs", "built-in")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a volume, a network, a plan of 64 blocks, and the undisturbed output."""
+    folder = tmp_path_factory.mktemp("case")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("tiny.yaml").write_text(NET)
+        network = load_network(Path("tiny.yaml"))
+        weights, arrays = random_weights(network, 3), {}
+        for conv in network.convolutions:
+            arrays[f"{conv.name}.weight"] = weights[conv.name].weight
+            arrays[f"{conv.name}.bias"] = weights[conv.name].bias
+        np.savez("tiny.npz", **arrays)  # type: ignore[arg-type]
+        size = BLOCKS * PATCH + 4
+        values = np.random.default_rng(4).standard_normal((size, size, size), np.float32)
+        np.save("volume.npy", values)
+        plan = planning.plan(network, Vec3.of(PATCH + 4), ram="513MiB", threads=1, **OPTIONS)
+        assert plan.patch == Vec3.of(PATCH)
+        Path("plan.json").write_text(plan.to_json())
+        api.infer("volume.npy", "tiny.yaml", "out.zarr", plan="plan.json", part="0/1", **OPTIONS)
+        finish("out.zarr")
+        Path("whole").mkdir()
+        Path("out.zarr").rename("whole/out.zarr")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(case: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The case's folder, in which each test runs, and where it leaves no output."""
+    monkeypatch.chdir(case)
+    yield case
+    for path in case.glob("out.zarr*"):
+        shutil.rmtree(path)
+
+
+@pytest.fixture
+def machines(here: Path) -> Iterator[HandStarted]:
+    with HandStarted(here) as started:
+        yield started
+
+
+def compute(cluster: str | Path, **options: Any) -> ClusterReport:
+    given = {"plan": "plan.json", **OPTIONS, **options}
+    return infer_on_cluster("volume.npy", "tiny.yaml", "out.zarr", cluster=cluster, **given)
+
+
+def assert_undisturbed() -> None:
+    whole = Path("whole/out.zarr")
+    assert difference(whole, Path("out.zarr"), frozenset({"command"})) == ""
+    assert read_ledger("out.zarr").checksums == read_ledger(str(whole)).checksums
+    assert [path for path in Path().iterdir() if ".partial" in path.name] == []
+
+
+def test_processes_of_this_machine_give_what_one_part_gives() -> None:
+    told: list[tuple[int, int, str]] = []
+    report = compute(
+        "local:2", ram="1538MiB", threads=2, progress=lambda *state: told.append(state)
+    )
+    assert report.finished.blocks == BLOCKS**3
+    assert report.tally.most == 2
+    below = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
+    assert [line for line in below if "resource_tracker" not in line] == []  # Python's own stays
+    voxels = (BLOCKS * PATCH) ** 3
+    assert told[0] == (0, voxels, "")
+    assert told[-1] == (voxels, voxels, "2 workers")
+    assert_undisturbed()
+
+
+def test_a_process_that_is_killed_is_replaced(
+    machines: HandStarted, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = machines.start()
+    killed: list[int] = []
+
+    def kill(done: int, _all: int, _state: str) -> None:
+        child = machines.child_of(worker) if done and len(killed) < 2 else None
+        if child and child.pid not in killed:
+            killed.append(child.pid)
+            child.kill()
+
+    report = compute(machines.file, progress=kill)
+    assert report.tally.failures >= 1
+    assert report.tally.refused == 0
+    assert "was killed by SIGKILL" in caplog.text
+    assert_undisturbed()
+
+
+def test_a_worker_that_hangs_is_done_without(
+    machines: HandStarted, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(schedule, "OVERDUE_SECONDS", 1.0)
+    monkeypatch.setattr(schedule, "OVERDUE_TIMES", 1)
+    first = machines.start()
+    machines.start()
+    stopped: list[psutil.Process] = []
+
+    def stop(_done: int, _all: int, state: str) -> None:
+        child = machines.child_of(first) if state.startswith("2") and not stopped else None
+        if child:
+            stopped.append(child)
+            child.suspend()
+
+    compute(machines.file, progress=stop)
+    assert "does not answer" in caplog.text
+    assert_undisturbed()
+    assert psutil.wait_procs(stopped, 10)[1] == []
+
+
+def test_a_worker_that_comes_back_late_does_no_harm(
+    machines: HandStarted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "OVERDUE_SECONDS", 1.0)
+    monkeypatch.setattr(schedule, "OVERDUE_TIMES", 1)
+    first = machines.start()
+    machines.start()
+    stopped: list[psutil.Process] = []
+    resumed = False
+
+    def stop(done: int, total: int, state: str) -> None:
+        nonlocal resumed
+        child = machines.child_of(first) if state.startswith("2") and not stopped else None
+        if child:
+            stopped.append(child)
+            child.suspend()
+        elif stopped and not resumed and done > 0.9 * total:
+            stopped[0].resume()
+            resumed = True
+
+    compute(machines.file, progress=stop)
+    assert resumed
+    assert_undisturbed()
+
+
+FAULTS = {
+    "wrong values": "otherwise than the output has it",
+    "other versions": "it does not compute the same bits as the others: numpy 0.0.1, not ",
+    "another machine": "it does not compute the same bits as the others: Another 9000, not ",
+    "full disk": "No space left on device",
+    "no file": "/elsewhere",
+}
+
+
+def shut_out(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "is shut out: " in each.getMessage()]
+
+
+def test_workers_that_cannot_compute_are_shut_out(
+    machines: HandStarted, caplog: pytest.LogCaptureFixture
+) -> None:
+    machines.start()
+    begun = False
+
+    def join(done: int, _all: int, _state: str) -> None:
+        nonlocal begun
+        if done and not begun:
+            begun = True
+            for altered in FAULTS:
+                machines.start(altered)
+        elif len(shut_out(caplog)) < len(FAULTS):
+            time.sleep(1.0)  # or the good worker computes all before the others are there
+
+    report = compute(machines.file, progress=join)
+    said = "\n".join(shut_out(caplog))
+    assert [fault for fault in FAULTS if FAULTS[fault] not in said] == []
+    assert report.tally.refused == len(FAULTS)
+    assert_undisturbed()
+
+
+@pytest.mark.parametrize("altered", ["full disk", "no file"])
+def test_when_no_worker_is_left_the_run_ends(machines: HandStarted, altered: str) -> None:
+    workers = [machines.start(altered) for _ in range(2)]
+    with pytest.raises(ZnniError) as raised:
+        compute(machines.file)
+    raised.match(FAULTS[altered])
+    for worker in workers:
+        machines.kill(worker)
+    machines.start()
+    compute(machines.file)
+    assert_undisturbed()
+
+
+def test_bits_of_a_class(machines: HandStarted) -> None:
+    machines.start()
+    begun = False
+
+    def join(done: int, _all: int, state: str) -> None:
+        nonlocal begun
+        if done and not begun:
+            begun = True
+            machines.start("another machine")
+        elif state.startswith("1"):
+            time.sleep(0.3)  # or the first worker computes all before the other is there
+
+    report = compute(machines.file, progress=join, bits="class")
+    assert report.tally.refused == 0
+    makers = read_ledger("out.zarr").makers
+    assert len(makers) == BLOCKS**3
+    assert len(set(makers.values())) == 2
+    assert "Another 9000" in makers.values()
+
+
+def test_ctrl_c_ends_all_and_the_same_command_goes_on() -> None:
+    command = [sys.executable, "-m", "znni", *ARGUMENTS, "--out", "out.zarr", "--cluster",
+               "local:2", "--ram", "1538MiB", "--threads", "2"]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for _ in range(10):
+        run = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        chunks = Path("out.zarr.partial/0/c")
+        while run.poll() is None and not chunks.exists():
+            time.sleep(0.02)
+        below = psutil.Process(run.pid).children(recursive=True) if run.poll() is None else []
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate()
+        if run.returncode:
+            break
+    assert run.returncode == 130
+    assert "is not finished; the same command goes on from there" in err
+    _, alive = psutil.wait_procs(below, 10)
+    assert alive == []
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "blocks complete" in done.stdout
+    assert_undisturbed()
+
+
+def test_a_scheduler_that_is_gone(machines: HandStarted) -> None:
+    machines.start()
+
+    def kill(done: int, _all: int, _state: str) -> None:
+        if done:
+            machines.kill_scheduler()
+
+    with pytest.raises(RunFailed, match="the cluster's scheduler is gone"):
+        compute(machines.file, progress=kill)
+    compute("local:1", ram="769MiB", threads=1)
+    assert_undisturbed()
+
+
+def test_two_runs_on_one_output(machines: HandStarted) -> None:
+    machines.start()
+    second: list[str] = []
+
+    def begin(done: int, _all: int, _state: str) -> None:
+        if done and not second:
+            with pytest.raises(InvalidInput) as raised:
+                compute("local:1")
+            second.append(str(raised.value))
+
+    compute(machines.file, progress=begin)
+    assert second == [
+        f"out.zarr: process {os.getpid()} on {os.uname().nodename} is computing it; wait for "
+        f"that, or end it"
+    ]
+    assert_undisturbed()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--cluster", "local:0"], "local:0"),
+        (["--cluster", "missing.yaml"], "missing.yaml"),
+        (["--cluster", "local:2", "--part", "0/2"], "--cluster and --part"),
+        (["--cluster", "local:2", "--out", "out.h5"], ".zarr"),
+        (["--cluster", "local:2", "--dry-run"], "znni plan --cluster"),
+        (["--bits", "class"], "--cluster"),
+        (["--cluster", "nobody.yaml"], "no Dask scheduler answers at tcp://127.0.0.1:1"),
+        (["--cluster", "local:2", "--mask", "missing.h5"], "missing.h5"),
+        (["--cluster", "local:2", "--overwrite"], "--overwrite"),
+        (["--cluster", "local:200", "--ram", "8GiB"], "memory"),
+    ],
+)
+def test_errors_are_one_line(more: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask_clusters, "CONNECT_SECONDS", 0.5)
+    Path("nobody.yaml").write_text("kind: address\naddress: tcp://127.0.0.1:1\n")
+    out = [] if "--out" in more else ["--out", "out.zarr"]
+    logging.getLogger("znni").setLevel(logging.CRITICAL)
+    try:
+        assert said in refused(*ARGUMENTS, *out, *more)
+    finally:
+        logging.getLogger("znni").setLevel(logging.NOTSET)
+    assert not Path("out.zarr").exists()
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    s3fs = pytest.importorskip("s3fs")
+    application = S3()
+    environment, stop = serve(application)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()  # else it knows the server of other tests
+    fsspec.filesystem("s3").mkdir("clusters")
+    yield application
+    application.faults = never
+    s3fs.S3FileSystem.clear_instance_cache()
+    stop()
+
+
+def test_an_output_at_a_url_is_stopped_throttled_and_complete(store: S3) -> None:
+    place = "s3://clusters/out.zarr"
+    command = [sys.executable, "-m", "znni", *ARGUMENTS, "--out", place, "--cluster", "local:1",
+               "--ram", "769MiB", "--threads", "1"]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    left, enough = 9, threading.Event()
+
+    def stop(method: str, path: str, _count: int) -> str | None:
+        nonlocal left
+        left -= method == "PUT" and "/0/c/" in path
+        if left == 0:
+            run.suspend()
+            enough.set()
+        return None
+
+    store.faults = stop
+    with psutil.Popen(command, env=environment) as run:
+        try:
+            assert enough.wait(SECONDS)
+            assert refused(*command[3:]).startswith(f"out.zarr: process {run.pid} on ")
+            run.resume()
+            run.send_signal(signal.SIGINT)
+            assert run.wait(SECONDS) == 130
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                run.kill()
+    requests = 0
+
+    def throttle(_method: str, _path: str, _count: int) -> str | None:
+        nonlocal requests
+        requests += 1
+        return None if requests % 50 else "SlowDown"
+
+    store.faults = throttle
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "blocks complete" in done.stdout
+    assert "going on where an earlier run stopped" in done.stderr
+    store.faults = never
+    files = fsspec.filesystem("s3")
+    assert [name.rpartition("/")[2] for name in files.ls("clusters")] == ["out.zarr"]
+    files.get("clusters/out.zarr", "out.zarr", recursive=True)
+    assert_undisturbed()

@@ -1,0 +1,59 @@
+"""The files that container images are built from. No image is built here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+from paths import ROOT
+
+DOCKERFILE = ROOT / "containers" / "Dockerfile"
+APPTAINER = ROOT / "containers" / "znni.def"
+FILES = {"pyproject.toml", "README.md", "LICENSE", "znni", "planner"}
+
+
+def sections() -> dict[str, str]:
+    """Return the sections of Apptainer's file, by name."""
+    _, *parts = re.split(r"^%(\w+)\n", APPTAINER.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def instructions(name: str) -> list[str]:
+    """Return what follows an instruction of the Dockerfile, each time."""
+    return re.findall(rf"^{name} (.*)$", DOCKERFILE.read_text(), re.MULTILINE)
+
+
+def test_hadolint_finds_nothing() -> None:
+    if shutil.which("hadolint") is None:
+        pytest.skip("hadolint is not installed")
+    run = subprocess.run(["hadolint", str(DOCKERFILE)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "")
+
+
+def test_both_images_are_the_same() -> None:
+    assert instructions("FROM") == re.findall(r"^From: (.*)$", APPTAINER.read_text(), re.MULTILINE)
+    copied = {name for line in instructions("COPY") for name in line.split()[:-1]}
+    also = {line.split()[0] for line in sections()["files"].split("\n") if line.strip()}
+    assert copied == also == FILES
+    assert instructions("ARG") == [sections()["arguments"].strip()]
+
+
+def test_extras_are_known() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = DOCKERFILE.read_text() + APPTAINER.read_text()
+    named = {extra for line in re.findall(r"EXTRAS=([\w,]+)", texts) for extra in line.split(",")}
+    assert {"cluster", "gpu"} <= named <= set(settings["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    "script", [*instructions("RUN"), sections()["post"], sections()["runscript"]]
+)
+def test_scripts_are_of_the_shell(script: str) -> None:
+    subprocess.run(["sh", "-n", "-c", script], check=True)
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    assert instructions("USER") == ["1000"]

@@ -1,0 +1,1 @@
+"""Runs on many machines: who computes which block, and forecasts of time and cost."""

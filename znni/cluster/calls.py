@@ -1,0 +1,186 @@
+"""What a coordinator and the processes that compute blocks tell each other.
+
+All of it is pickled. It holds no arrays: blocks are read from the volume and written to the output
+where they are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from znni.core.errors import RunFailed
+from znni.core.options import Bits
+from znni.core.shapes import Box
+from znni.engine.tiles import Tile
+from znni.inference.request import RunOptions
+from znni.network.network import Network
+from znni.plans.plan import Plan
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all processes of a run have in common.
+
+    Attributes:
+        source: path or URL of the volume.
+        network: the network.
+        out: path or URL of the output.
+        weights: path of the parameters; None: the file that the network names.
+        random_seed: seed of random parameters; None: there is none.
+        options: of the run, without the limits of a machine.
+        identity: what the output is of, as the coordinator sees it.
+    """
+
+    source: str
+    network: Network
+    out: str
+    weights: str | None
+    random_seed: int | None
+    options: RunOptions
+    identity: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a process may use of its machine.
+
+    Attributes:
+        ram: bytes of the process that computes; None: what is available.
+        threads: number of worker threads; None: one for every core.
+        gpus: number of GPUs; None: as the options of the run say.
+        visible: the GPUs that it sees, as ``CUDA_VISIBLE_DEVICES``; None: all.
+    """
+
+    ram: int | None = None
+    threads: int | None = None
+    gpus: int | None = None
+    visible: str | None = None
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """What a worker's results depend on.
+
+    Attributes:
+        machine: processor, and GPU if it has one.
+        libraries: versions by name.
+    """
+
+    machine: str
+    libraries: Mapping[str, str]
+
+    @property
+    def version(self) -> str:
+        """The version of znni."""
+        return self.libraries["znni"]
+
+
+@dataclass(frozen=True)
+class Describe:
+    """Open everything that is read, and answer with a ``Description``."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A process that is about to compute.
+
+    Attributes:
+        host: name of its machine.
+        machinery: what its results depend on.
+        until: when its machine is taken away, in seconds since 1970; None: never.
+    """
+
+    host: str
+    machinery: Machinery
+    until: float | None
+
+
+@dataclass(frozen=True)
+class MakePlan:
+    """Search the fastest plan for this machine, or check one, and answer with it as JSON.
+
+    Attributes:
+        given: the plan to check; None to search one.
+    """
+
+    given: Plan | None = None
+
+
+@dataclass(frozen=True)
+class GetReady:
+    """Prepare to run a plan, and answer with the predicted seconds of a patch.
+
+    Attributes:
+        plan: the plan, as JSON.
+        bits: ``same`` to run this plan; ``class`` to run one of the machine's own for the same
+            patch, if the plan was made for another kind of machine.
+    """
+
+    plan: str
+    bits: Bits = "same"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Compute a finished block again, and answer with a ``Probed``; nothing is written.
+
+    Attributes:
+        block: where it lies.
+    """
+
+    block: Box
+
+
+@dataclass(frozen=True)
+class Probed:
+    """How a block computed again compares with what the output holds.
+
+    Attributes:
+        same: whether all values are the same, to the last bit.
+        apart: the largest difference, as a share of the largest value.
+        allowed: how far apart two plans' values may be.
+    """
+
+    same: bool
+    apart: float
+    allowed: float
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Compute a block and write it to the output; answer with the block's ledger entry.
+
+    Attributes:
+        tile: where it lies.
+    """
+
+    tile: Tile
+
+
+@dataclass(frozen=True)
+class Account:
+    """Answer with what was measured so far, as the attributes of a run."""
+
+
+class EngineGone(RunFailed):
+    """The process that computes has ended before it answered. The next call starts another one."""
+
+
+Call: TypeAlias = Describe | MakePlan | GetReady | Probe | Compute | Account
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a call.
+
+    Attributes:
+        value: what was asked for; None if it failed.
+        error: why it failed, else None.
+        where: the traceback of the error.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+    where: str = ""

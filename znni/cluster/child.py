@@ -1,0 +1,310 @@
+"""The process in which a worker's blocks are computed.
+
+It answers calls that come through a socket. The engine's pipeline reads, computes and writes at the
+same time, so several blocks may be on their way. The process ends when the socket is closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any
+
+from znni import __version__
+from znni.calibration.conditions import GPU_LIBRARIES, LIBRARIES
+from znni.cluster.calls import (
+    Account,
+    Answer,
+    Call,
+    Compute,
+    Describe,
+    Description,
+    GetReady,
+    Limits,
+    Machinery,
+    MakePlan,
+    Probe,
+    Probed,
+    Recipe,
+)
+from znni.core.errors import InvalidInput, RunFailed
+from znni.core.options import Bits, Choices
+from znni.core.shapes import Box, Vec3
+from znni.engine.pipeline import Processes, RunState, run_volume
+from znni.engine.recheck import allowed_difference, state_of_block
+from znni.engine.skipping import Blocks
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Tile
+from znni.inference.output_attributes import as_run
+from znni.inference.parts import memory_ran_out
+from znni.inference.plan_choice import found_for, given_or_found
+from znni.inference.planning import prepare
+from znni.inference.request import Request, request
+from znni.inference.resuming import identified
+from znni.machine.arrays import high_water_mark
+from znni.machine.detect import detect_for
+from znni.machine.device_arena import device_peak
+from znni.machine.machine import Machine
+from znni.network.weights import weights_for
+from znni.plans.plan import Plan
+from znni.volumes.ledger_entries import box_of
+from znni.volumes.ledger_file import differences
+from znni.volumes.locate import open_blocks
+
+# Set by SLURM in its jobs; the end, in seconds since 1970, by version 23.02 and later.
+JOB = "SLURM_JOB_ID"
+JOB_ENDS = "SLURM_JOB_END_TIME"
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+class Handed:
+    """The patches that are handed to this process, one by one."""
+
+    voxels = 0
+    total = 0
+
+    def __init__(self) -> None:
+        self._tiles: SimpleQueue[Tile | None] = SimpleQueue()
+
+    def put(self, tile: Tile) -> None:
+        """Hand over a patch."""
+        self._tiles.put(tile)
+
+    def tiles(self, _patch: Vec3) -> Iterator[Tile]:
+        """Yield patches as they come, until ``stop``."""
+        while tile := self._tiles.get():
+            yield tile
+
+    def stop(self) -> None:
+        """End the wait for the next patch: no more are taken."""
+        self._tiles.put(None)
+
+    def take_off(self, _box: Box) -> None:
+        """Do nothing: who handed the block out keeps account of it."""
+
+
+class Child:
+    """Answers the calls that come through a connection.
+
+    Args:
+        connection: to the worker that has started this process.
+    """
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._sending = Lock()
+        self._calls: SimpleQueue[tuple[int, Call] | None] = SimpleQueue()
+        self._handed = Handed()
+        self._started = False
+        self._waiting: dict[Box, int] = {}  # calls for blocks that are on their way
+        self._stopwatch = Stopwatch()
+        self._limits = Limits()
+        self._asked: Request | None = None
+        self._recipe: Recipe
+        self._processes: Processes
+        self._state: RunState
+
+    def serve(self) -> None:
+        """Answer calls until the connection is closed, or until a block fails."""
+        self._recipe, self._limits = self._connection.recv()
+        Thread(target=self._receive, daemon=True).start()
+        while call := self._calls.get():
+            number, what = call
+            error = self._reply(number, what)
+            if error and isinstance(what, GetReady):
+                self._fail_all(error)
+                return
+        try:
+            run_volume(self._state, self._processes, self._stopwatch)
+        except MemoryError as error:
+            short = memory_ran_out(self._processes.plan, "cpu")
+            short.__cause__ = error
+            self._fail_all(short)
+        except BaseException as error:
+            self._fail_all(error)
+
+    def _receive(self) -> None:
+        """Take calls. When the connection is closed, end this process, whatever it is at."""
+        try:
+            while True:
+                number, call = self._connection.recv()
+                if isinstance(call, Compute):
+                    self._waiting[call.tile.written] = number
+                    self._handed.put(call.tile)
+                    if not self._started:
+                        self._started = True
+                        self._calls.put(None)
+                elif isinstance(call, Account):
+                    self._reply(number, call)
+                else:
+                    self._calls.put((number, call))
+        except (EOFError, OSError):
+            os._exit(0)
+
+    def _reply(self, number: int, call: Call) -> BaseException | None:
+        """Send the answer to a call. If that is an error, also return it."""
+        try:
+            value = self._answer(call)
+        except BaseException as error:
+            self._fail([number], error)
+            return error
+        self._send(number, Answer(value))
+        return None
+
+    def _answer(self, call: Call) -> Any:
+        if isinstance(call, Describe):
+            return self._describe()
+        if isinstance(call, MakePlan):
+            return given_or_found(call.given, self._opened()).to_json()
+        if isinstance(call, GetReady):
+            return self._get_ready(Plan.from_json(call.plan), call.bits)
+        if isinstance(call, Probe):
+            return self._probe(call.block)
+        if isinstance(call, Account) and self._started:
+            return self._measured()
+        raise RunFailed(f"{type(call).__name__} is no call that this process answers")
+
+    def _describe(self) -> Description:
+        """Open the volume, and check that this process computes what the coordinator wants."""
+        asked = self._opened()
+        differing = differences(dict(self._recipe.identity), dict(self._wanted.identity))
+        if differing:
+            raise InvalidInput(
+                f"{platform.node()} sees something else than the coordinator: it differs in "
+                f"{'; in '.join(differing)}; give all machines the same input, network and weights"
+            )
+        return Description(platform.node(), machinery(asked.choices), job_ends())
+
+    def _opened(self) -> Request:
+        """Open the volume, unless that is done, and return what is asked."""
+        if self._asked:
+            return self._asked
+        recipe, limits = self._recipe, self._limits
+        options = recipe.options.copy()
+        for name, limit in (("ram", limits.ram), ("threads", limits.threads)):
+            if limit is not None:
+                options[name] = limit  # type: ignore[literal-required]
+        if limits.gpus:
+            options["gpus"] = limits.gpus
+        elif limits.gpus == 0:
+            options["device"] = "cpu"
+        self._asked = asked = request(recipe.source, recipe.network, **options)
+        self._weights = weights_for(recipe.network, recipe.weights, recipe.random_seed)
+        self._wanted = identified(asked, self._weights)
+        return asked
+
+    def _get_ready(self, plan: Plan, bits: Bits) -> float:
+        asked = self._opened()
+        if bits == "class" and kind_of(plan.machine) != kind_of(detect_for(asked.choices.device)):
+            chosen = found_for(plan.patch, asked)
+        else:
+            chosen = given_or_found(plan, asked)
+        blocks = Blocks(asked.volume, asked.job, asked.network, self._weights, asked.mask)
+        self._output = open_blocks(self._recipe.out, self._wanted, self._note)
+        self._state = RunState(blocks, self._output, asked.stored.dtype, self._handed)
+        self._processes = prepare(chosen, self._weights, dtype=asked.stored.dtype)
+        self._processes.wait_until_ready()
+        return chosen.time.of_job(chosen.patches).total / max(1, chosen.patches)
+
+    def _probe(self, block: Box) -> Probed:
+        asked = self._opened()
+        again, found = state_of_block(block, self._state, self._output, asked.job)
+        run_volume(again, self._processes, Stopwatch())
+        plan = self._processes.plan
+        allowed = allowed_difference(plan.network, asked.choices.accuracy, asked.stored.dtype)
+        return Probed(found.same, found.largest, allowed)
+
+    def _note(self, entry: Mapping[str, Any]) -> None:
+        """Answer the call for a block that is written now."""
+        self._send(self._waiting.pop(box_of(entry["block"])), Answer(entry))
+
+    def _measured(self) -> dict[str, Any]:
+        peak = high_water_mark() + self._processes.workers_memory
+        spent, skipped = self._stopwatch.seconds, self._state.blocks.skipped
+        run = as_run([self._processes.plan], spent, peak, skipped, device_peak())
+        return {name: value for name, value in run.items() if name != "plan"}
+
+    def _send(self, number: int, answer: Answer) -> None:
+        with self._sending, suppress(OSError):
+            self._connection.send((number, answer))
+
+    def _fail(self, numbers: list[int], error: BaseException) -> None:
+        where = "".join(traceback.format_exception(error))
+        answer = Answer(error=error, where=where)
+        for number in numbers:
+            try:
+                self._send(number, answer)
+            except Exception:  # it cannot be pickled
+                told = RunFailed(f"{type(error).__name__}: {error}")
+                self._send(number, Answer(error=told, where=where))
+
+    def _fail_all(self, error: BaseException) -> None:
+        self._fail(list(self._waiting.values()), error)
+
+
+def job_ends() -> float | None:
+    """Return when this process's job is ended, in seconds since 1970; None: not known to end."""
+    if JOB_ENDS in os.environ:
+        return float(os.environ[JOB_ENDS])
+    if JOB not in os.environ:
+        return None
+    asked = ["squeue", "-h", "-j", os.environ[JOB], "-o", "%e"]
+    with suppress(OSError, subprocess.SubprocessError, ValueError):
+        told = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=30)
+        return datetime.fromisoformat(told.stdout.strip()).timestamp()
+    return None
+
+
+def machinery(choices: Choices) -> Machinery:
+    """Return what the results of this process depend on.
+
+    Args:
+        choices: say whether it may use a GPU.
+    """
+    found = {"znni": __version__, "python": platform.python_version()}
+    for name in (*LIBRARIES, *GPU_LIBRARIES):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return Machinery(kind_of(detect_for(choices.device)), found)
+
+
+def kind_of(machine: Machine) -> str:
+    """Return the names of a machine's processor, and of its GPU if it has one."""
+    return ", ".join([machine.host.name, *(gpu.name for gpu in machine.gpus[:1])])
+
+
+def main() -> None:
+    """Serve the worker that has started this process."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends this process
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    Child(connection).serve()
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the thread that has started it is gone."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def connection_pair() -> tuple[Connection[Any, Any], int]:
+    """Return one end of a new connection, and the descriptor of the other."""
+    ours, theirs = socket.socketpair()
+    return Connection(ours.detach()), theirs.detach()
+
+
+if __name__ == "__main__":
+    main()

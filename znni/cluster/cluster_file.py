@@ -1,0 +1,347 @@
+"""Descriptions of clusters in YAML files: which machines compute, and how to reach them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from pydantic import BeforeValidator, Field
+
+from znni.core.errors import InvalidInput
+from znni.core.options import Bits
+from znni.core.yaml_file import LARGEST, Count, Entry, Name, YamlFile, is_count
+from znni.machine.machine_file import Bandwidth, Memory
+
+Kind: TypeAlias = Literal["local", "slurm", "kubernetes", "address"]
+
+DASK_BYTES = 256 * 2**20  # that Dask takes of a worker's memory, beside znni
+WALLTIME_MARGIN = 60.0  # seconds before the end of a walltime in which a worker gets no block
+LOCAL_GROUP = "local"
+GROUP_NAME = re.compile(r"[a-z]([-a-z0-9]{0,30}[a-z0-9])?")
+
+# The kinds of clusters that each key is for; other keys are for all.
+KINDS: dict[str, tuple[Kind, ...]] = {
+    "address": ("address",),
+    "tls": ("address",),
+    "interface": ("local", "slurm"),
+    "dashboard": ("local", "slurm"),
+    "image": ("kubernetes",),
+    "namespace": ("kubernetes",),
+    "claims": ("kubernetes",),
+}
+GROUP_KINDS: dict[str, tuple[Kind, ...]] = {
+    "walltime": ("slurm",),
+    "partition": ("slurm",),
+    "account": ("slurm",),
+    "directives": ("slurm",),
+}
+
+
+def _walltime(value: object) -> float:
+    if isinstance(value, str) and (
+        found := re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", value)
+    ):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        if walltime := ((days * 24 + hours) * 60 + minutes) * 60 + seconds:
+            return float(walltime)
+    raise ValueError("give hours, minutes and seconds such as 04:00:00, or days too: 2-00:00:00")
+
+
+def _gpus(value: object) -> int:
+    if not is_count(value) and (value != 0 or isinstance(value, bool)):
+        raise ValueError(f"give a number of GPUs from 0 to {LARGEST}; 0: only the CPU computes")
+    return int(str(value))
+
+
+def _price(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        raise ValueError("give the price of a worker for one hour, as a number such as 3.5")
+    return float(value)
+
+
+def _puts(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
+        raise ValueError("give the objects or files that can be written in a second, such as 3500")
+    return float(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError("give it as text")
+    return value
+
+
+def _bits(value: object) -> object:
+    if value not in get_args(Bits):
+        raise ValueError(
+            "give same (all workers compute the same bits) or class (the same accuracy class)"
+        )
+    return value
+
+
+def _address(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"(tcp|tls)://\S+:\d+", value):
+        raise ValueError("give the address of a Dask scheduler such as tls://10.0.0.1:8786")
+    return value
+
+
+def _claims(value: object) -> object:
+    if not isinstance(value, dict) or not all(
+        isinstance(claim, str) and isinstance(path, str) and path.startswith("/")
+        for claim, path in value.items()
+    ):
+        raise ValueError("give claims and where they are mounted, such as {data: /data}")
+    return value
+
+
+def _listening(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"\S*:\d+", value):
+        raise ValueError("give where the dashboard listens, such as 127.0.0.1:8787")
+    return value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+
+
+class _GroupEntry(Entry):
+    name: Name
+    count: Count
+    cores: Count | None = None
+    ram: Memory | None = None
+    gpus: Annotated[int, BeforeValidator(_gpus)] = 0
+    walltime: Annotated[float, BeforeValidator(_walltime)] | None = None
+    machine: Text | None = None
+    price_per_hour: Annotated[float, BeforeValidator(_price)] | None = None
+    partition: Text | None = None
+    account: Text | None = None
+    directives: list[Text] = Field(default_factory=list)
+
+
+class _StorageEntry(Entry):
+    read: Bandwidth | None = None
+    write: Bandwidth | None = None
+    puts: Annotated[float, BeforeValidator(_puts)] | None = None
+
+
+class _TlsEntry(Entry):
+    ca: Text
+    cert: Text
+    key: Text
+
+
+class _ClusterFile(Entry):
+    kind: Kind
+    groups: list[_GroupEntry] = Field(default_factory=list)
+    bits: Annotated[Bits, BeforeValidator(_bits)] | None = None
+    storage: _StorageEntry = Field(default_factory=_StorageEntry)
+    address: Annotated[str, BeforeValidator(_address)] | None = None
+    tls: _TlsEntry | None = None
+    interface: Text | None = None
+    dashboard: Annotated[str, BeforeValidator(_listening)] | None = None
+    image: Text | None = None
+    namespace: Text | None = None
+    claims: Annotated[dict[str, str], BeforeValidator(_claims)] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Machines of one kind.
+
+    Attributes:
+        name: its name, which no other group has.
+        count: number of workers, each of which is a process.
+        cores: threads of a worker, or None for all of the machine.
+        ram: bytes of memory of a worker's process, all included, or None for the default.
+        gpus: GPUs of a worker.
+        walltime: seconds after which a worker is ended, or None if it is not.
+        machine: the machine file that describes a worker, or None for this machine.
+        price_per_hour: price of a worker for an hour, in any currency.
+        partition: SLURM's partition.
+        account: SLURM's account.
+        directives: further options of ``sbatch``.
+    """
+
+    name: str
+    count: int
+    cores: int | None = None
+    ram: int | None = None
+    gpus: int = 0
+    walltime: float | None = None
+    machine: Path | None = None
+    price_per_hour: float | None = None
+    partition: str | None = None
+    account: str | None = None
+    directives: tuple[str, ...] = ()
+
+    @property
+    def znni_ram(self) -> int | None:
+        """Bytes that znni may take of a worker's memory, which Dask takes a part of."""
+        return None if self.ram is None else self.ram - DASK_BYTES
+
+
+@dataclass(frozen=True)
+class StorageLimits:
+    """Limits of the storage for all workers together; None where there is none.
+
+    Attributes:
+        read: bytes per second of reads.
+        write: bytes per second of writes.
+        puts: objects or files that can be written in a second.
+    """
+
+    read: float | None = None
+    write: float | None = None
+    puts: float | None = None
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files that secure the connection to a scheduler: authority, certificate and key."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster.
+
+    Attributes:
+        kind: how workers are started; ``address``: they run already.
+        groups: the machines.
+        bits: ``same`` if all workers have to compute the same bits, ``class`` if the accuracy class
+            suffices, or None for the default.
+        storage: limits of the storage.
+        address: where the scheduler listens, if it runs already.
+        tls: files for the connection to it, or None for Dask's own configuration.
+        interface: the network interface of scheduler and workers, or None for the default.
+        dashboard: where the dashboard listens, or None for no dashboard.
+        image: the container image of Kubernetes' workers.
+        namespace: Kubernetes' namespace.
+        claims: Kubernetes' persistent volume claims, with the paths at which they are mounted.
+    """
+
+    kind: Kind
+    groups: tuple[Group, ...] = ()
+    bits: Bits | None = None
+    storage: StorageLimits = StorageLimits()
+    address: str | None = None
+    tls: Tls | None = None
+    interface: str | None = None
+    dashboard: str | None = None
+    image: str | None = None
+    namespace: str = "default"
+    claims: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> int:
+        """Number of workers of all groups."""
+        return sum(group.count for group in self.groups)
+
+
+def load_cluster(given: str | Path) -> Cluster:
+    """Return a cluster.
+
+    Args:
+        given: path of a cluster file, or ``local:N`` for N workers on this machine.
+
+    Raises:
+        InvalidInput: there is no such file, or it is not a cluster's; the error names the line.
+    """
+    if str(given).startswith("local:"):
+        return _local(str(given))
+    file = YamlFile(Path(given), "cluster")
+    entries = file.checked(_ClusterFile)
+    for location, problem in _problems(entries):
+        raise file.refusal(location, problem)
+    folder, tls = file.path.parent, entries.tls
+    return Cluster(
+        kind=entries.kind,
+        groups=tuple(_group(entry, folder) for entry in entries.groups),
+        bits=entries.bits,
+        storage=StorageLimits(entries.storage.read, entries.storage.write, entries.storage.puts),
+        address=entries.address,
+        tls=Tls(folder / tls.ca, folder / tls.cert, folder / tls.key) if tls else None,
+        interface=entries.interface,
+        dashboard=entries.dashboard,
+        image=entries.image,
+        namespace=entries.namespace or Cluster.namespace,
+        claims=entries.claims,
+    )
+
+
+def _local(given: str) -> Cluster:
+    count = given.removeprefix("local:")
+    if not re.fullmatch(r"\d{1,7}", count) or not is_count(int(count)):
+        raise InvalidInput(
+            f"the cluster is {given!r}; give local: and a number of workers, such as local:4, or "
+            f"the path of a cluster file"
+        )
+    return Cluster("local", (Group(LOCAL_GROUP, int(count)),))
+
+
+def _group(entry: _GroupEntry, folder: Path) -> Group:
+    machine = None if entry.machine is None else folder / entry.machine
+    given = entry.model_dump() | {"machine": machine, "directives": tuple(entry.directives)}
+    return Group(**given)
+
+
+Problem: TypeAlias = tuple[tuple[str | int, ...], str]
+
+
+def _problems(file: _ClusterFile) -> Iterator[Problem]:
+    """Yield what is wrong with a file whose values are right one by one, and where."""
+    yield from _foreign_keys(file)
+    if file.kind == "address":
+        if file.address is None:
+            yield ("kind",), "address: where the scheduler listens is missing; add it"
+        elif file.tls and not file.address.startswith("tls://"):
+            yield (
+                ("address",),
+                f"address is {file.address!r}, and tls needs an encrypted one; begin it with "
+                f"tls://, or leave out tls",
+            )
+    elif not file.groups:
+        yield ("kind",), f"a {file.kind} cluster has no groups; add a list of one group or more"
+    if file.kind == "kubernetes" and file.image is None:
+        yield ("kind",), "image: the container image of the workers is missing; add it"
+    names: set[str] = set()
+    for index, group in enumerate(file.groups):
+        if group.name in names:
+            yield (
+                ("groups", index, "name"),
+                f"another group has the name {group.name!r}; give each group its own",
+            )
+        names.add(group.name)
+        if file.kind in ("slurm", "kubernetes") and not GROUP_NAME.fullmatch(group.name):
+            yield (
+                ("groups", index, "name"),
+                f"the group's name is {group.name!r}, and the names of jobs and pods begin with "
+                f"it; give a letter, then lower-case letters, digits and -",
+            )
+        if group.ram is not None and group.ram <= DASK_BYTES:
+            yield (
+                ("groups", index, "ram"),
+                f"groups.{index}.ram is {group.ram} bytes, and Dask alone takes {DASK_BYTES}; give "
+                f"more, such as 8GiB",
+            )
+
+
+def _foreign_keys(file: _ClusterFile) -> Iterator[Problem]:
+    """Yield the keys that a file gives and its kind of cluster has no use for."""
+    given: list[tuple[Entry, tuple[str | int, ...], dict[str, tuple[Kind, ...]]]]
+    given = [(file, (), KINDS)]
+    given += [(group, ("groups", index), GROUP_KINDS) for index, group in enumerate(file.groups)]
+    for entry, location, kinds in given:
+        for key, known in kinds.items():
+            if key in entry.model_fields_set and file.kind not in known:
+                yield (
+                    (*location, key),
+                    f"{key} is for clusters of the kind {' or '.join(known)}, and this one is of "
+                    f"the kind {file.kind}; leave it out",
+                )

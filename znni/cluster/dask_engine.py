@@ -1,0 +1,289 @@
+"""Workers of a Dask cluster, which hand calls on to the processes that compute.
+
+Dask finds workers, replaces those that are gone, and carries calls and answers. It never carries
+arrays, and it does not choose which worker computes what.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import current_thread, main_thread
+from typing import Any
+
+import dask
+from distributed import Client, Future, get_worker
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from znni.cluster.calls import Answer, Call, EngineGone, Limits, Recipe
+from znni.cluster.cluster_file import Cluster, Group
+from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_cluster
+from znni.cluster.engine_process import EngineProcess
+from znni.core.errors import InvalidInput, RunFailed
+from znni.inference.devices import VISIBLE
+
+PLUGIN = "znni"
+
+SETTINGS = {
+    # A lost worker's calls are taken back by the coordinator, which counts their attempts itself.
+    "distributed.scheduler.allowed-failures": 100,
+    # A worker that does not answer is lost after this time.
+    "distributed.scheduler.worker-ttl": "60s",
+    "distributed.deploy.lost-worker-timeout": "5s",
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.limit": "60s",
+    "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s",
+}
+STOP_SECONDS = 10
+ANSWER_SECONDS = 10  # to fetch an answer that is there
+
+
+class EnginePlugin(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
+    """Starts the process that computes, on every worker that joins, and ends it with the worker.
+
+    Args:
+        recipe: what it computes.
+        limits: what the workers of a group may use, by the group's name.
+        only: the name of the only group; empty if there are several.
+    """
+
+    name = PLUGIN
+
+    def __init__(self, recipe: Recipe, limits: Mapping[str, Limits], only: str) -> None:
+        self._recipe = recipe
+        self._limits = dict(limits)
+        self._only = only
+        self.engine: EngineProcess | None = None
+
+    def setup(self, worker: Any) -> None:
+        """Start the process."""
+        if current_thread() is main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the coordinator alone
+        name = str(worker.name)
+        beginning = [group for group in self._limits if name.startswith(f"{group}-")]
+        limits = self._limits.get(max(beginning, key=len, default=self._only)) or Limits()
+        index = name.rpartition("-")[2]
+        if limits.visible == "" and limits.gpus and index.isdecimal():
+            limits = replace(limits, visible=_share_of_gpus(int(index), limits.gpus))
+        self.engine = EngineProcess(self._recipe, limits)
+
+    def teardown(self, worker: Any) -> None:  # noqa: ARG002 - Dask's signature
+        """End the process."""
+        if self.engine:
+            self.engine.close()
+
+
+def _share_of_gpus(index: int, gpus: int) -> str:
+    """Return the GPUs of one of several workers of a machine, as ``CUDA_VISIBLE_DEVICES``."""
+    visible = os.environ.get(VISIBLE)
+    names = visible.split(",") if visible else [str(number) for number in range(64)]
+    return ",".join(names[index * gpus : (index + 1) * gpus])
+
+
+def hand_on(call: Call) -> Answer:
+    """Have the process of the worker that runs this answer a call."""
+    engine = get_worker().plugins[PLUGIN].engine
+    answer: Answer = engine.ask(call)
+    return answer
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer that came.
+
+    Attributes:
+        worker: the worker's address.
+        call: what was asked.
+        answer: the answer.
+    """
+
+    worker: str
+    call: Call
+    answer: Answer
+
+
+class DaskEngine:
+    """A Dask cluster that computes blocks.
+
+    Args:
+        client: connected to its scheduler.
+        started: the cluster, if this process has started it; else None.
+        workers: how many workers are wanted.
+        replaced: whether workers that are gone are replaced without being asked for.
+
+    Attributes:
+        wanted: how many workers are wanted.
+    """
+
+    def __init__(self, client: Client, started: Any, workers: int, *, replaced: bool) -> None:
+        self.wanted = workers
+        self._replaced = replaced
+        self._client = client
+        self._started = started
+        self._numbers = count()
+        self._answers: SimpleQueue[tuple[str, Call, Future]] = SimpleQueue()
+        self._asked: dict[str, dict[str, Future]] = {}
+
+    def workers(self) -> dict[str, str]:
+        """Return the names of the workers that are there, by address.
+
+        Raises:
+            RunFailed: the scheduler is gone.
+        """
+        if self._client.status != "running":
+            raise RunFailed("the cluster's scheduler is gone")
+        try:
+            known = self._client.scheduler_info(n_workers=-1)["workers"]
+        except Exception as error:  # of its connection
+            raise RunFailed(f"the cluster's scheduler is gone: {error}") from error
+        for address in set(self._asked) - set(known):
+            for future in self._asked.pop(address).values():
+                future.cancel(force=True)
+        return {address: str(worker["name"]) for address, worker in known.items()}
+
+    def replace_lost(self) -> None:
+        """Have workers that are gone started again, if this process has started the cluster.
+
+        Raises:
+            RunFailed: the scheduler is gone, or jobs end before their workers join.
+        """
+        if self._started is not None and not self._replaced:
+            if hasattr(self._started, "forget_ended"):
+                self._started.forget_ended(set(self.workers().values()))
+            self._started.scale(self.wanted)
+
+    def submit(self, worker: str, call: Call) -> None:
+        """Hand a call to a worker."""
+        key = f"znni-{next(self._numbers)}"
+        future = self._client.submit(
+            hand_on, call, key=key, workers=[worker], allow_other_workers=False, pure=False
+        )
+        self._asked.setdefault(worker, {})[key] = future
+        future.add_done_callback(lambda done: self._answers.put((worker, call, done)))
+
+    def completed(self, timeout: float) -> Iterator[Answered]:
+        """Yield the answers that have come, after waiting for the first one.
+
+        Args:
+            timeout: how many seconds to wait for it.
+        """
+        while True:
+            try:
+                worker, call, future = self._answers.get(timeout=timeout)
+            except Empty:
+                return
+            timeout = 0
+            self._asked.get(worker, {}).pop(future.key, None)
+            if future.status == "finished":
+                yield Answered(worker, call, _answer(future))
+            elif future.status == "error":
+                yield Answered(worker, call, Answer(error=_told(future.exception())))
+            future.release()
+
+    def close(self) -> None:
+        """End the workers, if this process has started them, or have them forget this run."""
+        with suppress(Exception):  # a scheduler that is gone has nothing left to end
+            if self._started is None and self._client.status == "running":
+                self._client.unregister_worker_plugin(PLUGIN)
+        with suppress(Exception):
+            self._client.close(timeout=STOP_SECONDS)
+        if self._started is not None:
+            with suppress(Exception):
+                self._started.close(timeout=STOP_SECONDS)
+
+
+@contextmanager
+def dask_engine(cluster: Cluster, recipe: Recipe, folder: str) -> Iterator[DaskEngine]:
+    """Start a cluster, or connect to one, for a ``with`` block.
+
+    Args:
+        cluster: what to start, or where to connect.
+        recipe: what the workers compute.
+        folder: for files of workers; nobody else may read it.
+
+    Raises:
+        InvalidInput: a library is missing, or no scheduler answers.
+    """
+    for name in logging.root.manager.loggerDict:
+        if name.partition(".")[0] == "distributed":  # the coordinator says what is of interest
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    with dask.config.set({**SETTINGS, "temporary-directory": folder}):
+        started: Any = None
+        client: Client | None = None
+        engine: DaskEngine | None = None
+        try:
+            if cluster.kind == "address":
+                client = connected(cluster)
+            else:
+                started = started_cluster(cluster, folder)
+                client = Client(started, timeout=CONNECT_SECONDS)
+            engine = DaskEngine(
+                client, started, cluster.workers, replaced=cluster.kind == "kubernetes"
+            )
+            limits = {group.name: _limits(group, cluster) for group in cluster.groups}
+            only = next(iter(limits)) if len(limits) == 1 else ""
+            _start_engines(client, EnginePlugin(recipe, limits, only))
+            yield engine
+        finally:
+            if engine:
+                engine.close()
+            elif client:
+                client.close()
+            elif started is not None:
+                started.close()
+
+
+def _start_engines(client: Client, plugin: EnginePlugin) -> None:
+    """Start the process that computes on every worker that is there or comes.
+
+    Raises:
+        RunFailed: the scheduler is gone.
+        InvalidInput: a worker cannot run znni.
+    """
+    try:
+        client.register_plugin(plugin)
+    except OSError as error:  # of the connection
+        raise RunFailed(f"the cluster's scheduler is gone: {error}") from error
+    except Exception as error:  # of a worker
+        raise _told(error) from error
+
+
+def _limits(group: Group, cluster: Cluster) -> Limits:
+    return Limits(
+        ram=group.znni_ram,
+        threads=group.cores,
+        gpus=group.gpus if cluster.kind != "address" or group.gpus else None,
+        visible="" if cluster.kind == "local" and group.gpus else None,
+    )
+
+
+def _answer(future: Future) -> Answer:
+    """Return what a worker has answered.
+
+    Raises:
+        RunFailed: the scheduler is gone.
+    """
+    try:
+        answer: Answer = future.result(timeout=ANSWER_SECONDS)
+    except (TimeoutError, CancelledError):
+        # Dask would wait for the same worker to answer again, which is gone with its answer.
+        return Answer(error=EngineGone("the worker's answer is lost"))
+    except OSError as error:  # of the connection
+        raise RunFailed(f"the cluster's scheduler is gone: {error}") from error
+    return answer
+
+
+def _told(error: BaseException | None) -> BaseException:
+    if isinstance(error, ImportError | AttributeError | KeyError):
+        return InvalidInput(
+            f"a worker cannot run znni ({type(error).__name__}: {error}); install the same version "
+            f"there as here"
+        )
+    return error or RunFailed("a worker gave no answer")

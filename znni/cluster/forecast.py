@@ -1,0 +1,356 @@
+"""Forecasts: how long a run on a cluster takes, what it costs and what sets the pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import TypeAlias, Unpack
+
+import numpy as np
+
+from znni.cluster.blocks import best_block, box_of, patches_in_blocks
+from znni.cluster.cluster_file import (
+    DASK_BYTES,
+    WALLTIME_MARGIN,
+    Cluster,
+    Group,
+    StorageLimits,
+    load_cluster,
+)
+from znni.cluster.forecast_text import forecast_text
+from znni.cluster.schedule import Schedule
+from znni.core.errors import InvalidInput
+from znni.core.options import Border, Choices, OutputType, PlanOptions, Stored
+from znni.core.shapes import Vec3
+from znni.core.text import duration
+from znni.engine.tiles import Region, for_job, make_job
+from znni.inference import planning
+from znni.inference.devices import choose_gpus
+from znni.inference.request import Requirements
+from znni.machine.machine import Machine, limited
+from znni.machine.machine_file import machine_for
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.plans.plan import Plan
+from znni.volumes.zarr.output import chunk_and_shard
+
+BLOCKS_A_WORKER = 20  # at least, so that workers end at about the same time
+BLOCK_SECONDS = 180.0  # of a block on the slowest machine
+MOST_BLOCK_SECONDS = 600.0
+MOST_WASTE = 1.05  # voxels computed for a block, as a multiple of its own
+ALTERNATIVES = 16  # plans for one block, among which is the fastest for many blocks
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class GroupForecast:
+    """The part of a group of equal workers in a run.
+
+    Attributes:
+        group: the group.
+        plan: plan for a block, on one of its workers.
+        patches: mean number of the plan's patches in a block.
+        pauses: time that a worker takes for a block with all restarts, as a multiple of the time
+            without; infinite if its walltime is too short for a block.
+    """
+
+    group: Group
+    plan: Plan
+    patches: float
+    pauses: float = 1.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds a block of a worker that is never restarted."""
+        return self.patches * self.plan.time.between
+
+    @property
+    def rate(self) -> float:
+        """Blocks per second of all workers."""
+        return self.group.count / (self.pauses * self.seconds)
+
+    def within_walltime(self, total: float) -> GroupForecast:
+        """Return the forecast for a run of so many seconds, if each job is followed by another."""
+        walltime = self.group.walltime or inf
+        if walltime >= total:
+            return self
+        blocks = (walltime - WALLTIME_MARGIN - self.plan.time.once) // self.seconds
+        return replace(self, pauses=walltime / (blocks * self.seconds) if blocks >= 1 else inf)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A run on a cluster, before it is run.
+
+    Attributes:
+        groups: the parts of the groups.
+        output: extents of the output.
+        block: extents of the blocks that workers are given.
+        chunk: extents of the output's chunks.
+        shard: extents of its shards, if it is sharded.
+        bytes_read: bytes of input that are read, with the borders of patches.
+        bytes_written: bytes of output before compression.
+        limits: limits of the storage.
+        computing: seconds of the schedule: all workers compute until no block is left.
+    """
+
+    groups: tuple[GroupForecast, ...]
+    output: Vec3
+    block: Vec3
+    chunk: Vec3
+    shard: Vec3
+    bytes_read: float
+    bytes_written: int
+    limits: StorageLimits
+    computing: float
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return self.output.ceil_div(self.block).volume
+
+    @property
+    def rate(self) -> float:
+        """Blocks per second of all workers."""
+        return sum(part.rate for part in self.groups)
+
+    @property
+    def start(self) -> float:
+        """Seconds until all workers compute, once they are there."""
+        return max(part.plan.time.once for part in self.groups)
+
+    @property
+    def tail(self) -> float:
+        """Seconds at the end in which some workers have no block any more."""
+        return self.computing - self.blocks / self.rate
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """Seconds that each resource is needed for; the longest sets the pace."""
+        limits = self.limits
+        return {
+            "computing": self.blocks / self.rate,
+            "reading": self.bytes_read / (limits.read or inf),
+            "writing": self.bytes_written / (limits.write or inf),
+            "PUTs": self.files(sharded=True) / (limits.puts or inf),
+        }
+
+    @property
+    def binding(self) -> str:
+        """The resource that sets the pace."""
+        return max(self.resources, key=lambda name: self.resources[name])
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole run."""
+        return self.start + self.resources[self.binding] + self.tail
+
+    @property
+    def error(self) -> float:
+        """The expected error of the computing time, as a share of it."""
+        return sum(part.rate / self.rate * part.plan.error for part in self.groups)
+
+    @property
+    def cost(self) -> float | None:
+        """Price of all workers for the whole run; None if a group has no price."""
+        if any(part.group.price_per_hour is None for part in self.groups):
+            return None
+        return sum(map(self.cost_of, self.groups))
+
+    def cost_of(self, part: GroupForecast) -> float:
+        """Return the price of a group's workers for the whole run, 0 if it is not known."""
+        return part.group.count * (part.group.price_per_hour or 0.0) * self.seconds / HOUR
+
+    def share(self, part: GroupForecast) -> float:
+        """Return the number of blocks that a group computes."""
+        return self.blocks * part.rate / self.rate
+
+    def files(self, *, sharded: bool) -> int:
+        """Return the number of the output's files or objects."""
+        network = self.groups[0].plan.network
+        each = self.shard if sharded else self.chunk
+        return network.out_features * self.output.ceil_div(each).volume
+
+    def __str__(self) -> str:
+        return forecast_text(self)
+
+
+def forecast(
+    network: Network | str | Path,
+    volume_shape: Sequence[int],
+    cluster: Cluster | str | Path,
+    *,
+    border: Border = "valid",
+    roi: Region | None = None,
+    dtype: OutputType = "float32",
+    input_itemsize: int = 4,
+    **options: Unpack[PlanOptions],
+) -> Forecast:
+    """Predict how long a run on a cluster takes, and what it costs. Nothing is started.
+
+    Args:
+        network: a network, or its YAML file.
+        volume_shape: extents (z, y, x) of the input, in voxels.
+        cluster: the cluster, or its YAML file.
+        border: ``valid`` or ``same``.
+        roi: voxels of the volume that need output.
+        dtype: type of the output values.
+        input_itemsize: bytes of one stored input value.
+        options: limits and choices for the plans, as in ``znni.core.options.Choices``. Each group
+            of the cluster gives its own memory, threads and GPUs.
+
+    Raises:
+        InvalidInput: something cannot be used, the cluster has no groups, or all walltimes are too
+            short.
+        DoesNotFit: no plan stays within the memory of a worker.
+    """
+    network = network if isinstance(network, Network) else load_network(network)
+    machines = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    if not machines.groups:
+        raise InvalidInput(
+            "the cluster has no groups, so nothing is known of its machines; add groups: with "
+            "name, count and machine"
+        )
+    job = make_job(network, Vec3(*volume_shape), border, "reflect", roi)
+    network, stored = for_job(network, job), Stored(dtype, input_itemsize)
+    workers = [_worker(group, machines, options) for group in machines.groups]
+
+    def plans_for(block: Vec3) -> list[Plan]:
+        wanted = replace(job, output=block)
+        return [
+            _steady_plan(Requirements(network, wanted, choices, stored), machine)
+            for machine, choices in workers
+        ]
+
+    def in_blocks_of(box: Vec3, plans: list[Plan]) -> Forecast:
+        block, fitting = _block_and_plans(job.output, box, plans, machines, plans_for)
+        parts = tuple(
+            GroupForecast(group, plan, patches_in_blocks(job.output, block, plan.patch))
+            for group, plan in zip(machines.groups, fitting, strict=True)
+        )
+        return _whole_run(parts, job.output, block, machines.storage, stored)
+
+    box = box_of(job.output.volume / (BLOCKS_A_WORKER * machines.workers), job.output)
+    plans = plans_for(box)
+    found = in_blocks_of(box, plans)
+    slowest = min(map(_speed, plans))
+    if found.block.volume > MOST_BLOCK_SECONDS * slowest:  # smaller ones may end sooner, or not
+        box = box_of(BLOCK_SECONDS * slowest, job.output)
+        found = min(found, in_blocks_of(box, plans_for(box)), key=lambda run: run.seconds)
+    return found
+
+
+PlansFor: TypeAlias = Callable[[Vec3], list[Plan]]
+
+
+def _worker(group: Group, cluster: Cluster, options: PlanOptions) -> tuple[Machine, Choices]:
+    """Return the part of a machine that znni may use in a worker, and the choices for its plan.
+
+    Local workers share the machine. Dask takes a part of a worker's memory.
+    """
+    wanted = Choices(**options)
+    device = wanted.device if group.gpus else "cpu"
+    choices = replace(
+        wanted,
+        device=device,
+        gpus=group.gpus or 1,
+        gpu_memory=wanted.gpu_memory if group.gpus else None,
+    )
+    whole = machine_for(group.machine, None, None, choices.gpu_memory, device)
+    sharing = cluster.workers if cluster.kind == "local" else 1
+    ram = group.znni_ram or whole.host.memory // sharing - DASK_BYTES
+    threads = group.cores or max(1, whole.host.threads // sharing)
+    return choose_gpus(limited(whole, ram, threads), choices), choices
+
+
+def _steady_plan(required: Requirements, machine: Machine) -> Plan:
+    """Return the plan that is fastest if one block follows another.
+
+    The fastest plan for a single block often has smaller patches, so that its first patch is read
+    and its last one written sooner.
+    """
+    plans = planning.fastest(planning.search_for(required, machine), ALTERNATIVES)
+    return min(plans, key=lambda plan: plan.patches * plan.time.between)
+
+
+def _block_and_plans(
+    output: Vec3, box: Vec3, plans: list[Plan], cluster: Cluster, plans_for: PlansFor
+) -> tuple[Vec3, list[Plan]]:
+    """Return the extents of a block, and each group's plan for it.
+
+    A block has whole patches of the group that computes most. It is not much larger than a box.
+    """
+    pairs = zip(plans, cluster.groups, strict=True)
+    leader, _ = max(pairs, key=lambda pair: _speed(pair[0]) * pair[1].count)
+    slowest = min(map(_speed, plans))
+    block = best_block(leader.patch, output, min(box.volume, BLOCK_SECONDS * slowest))
+    waste = (
+        patches_in_blocks(block, block, plan.patch) * plan.patch.volume / block.volume
+        for plan in plans
+    )
+    if max(waste) > MOST_WASTE:  # patches of some group don't fit into the block
+        both = zip(plans, plans_for(block), strict=True)
+        plans = [min(pair, key=lambda plan: _seconds(plan, block)) for pair in both]
+    return block, plans
+
+
+def _speed(plan: Plan) -> float:
+    """Return the voxels per second of a worker that computes patch after patch."""
+    return plan.patch.volume / plan.time.between
+
+
+def _seconds(plan: Plan, block: Vec3) -> float:
+    return patches_in_blocks(block, block, plan.patch) * plan.time.between
+
+
+def _whole_run(
+    parts: tuple[GroupForecast, ...],
+    output: Vec3,
+    block: Vec3,
+    limits: StorageLimits,
+    stored: Stored,
+) -> Forecast:
+    """Return the forecast of all groups together."""
+    blocks = output.ceil_div(block).volume
+    alone = _scheduled(parts, blocks)
+    parts = tuple(part.within_walltime(alone) for part in parts)
+    if not any(part.rate for part in parts):
+        part = min(parts, key=lambda part: part.seconds)
+        walltime = duration(part.group.walltime or 0)
+        raise InvalidInput(
+            f"group {part.group.name!r} has a walltime of {walltime}: one "
+            f"block takes {duration(part.seconds)} after {duration(part.plan.time.once)} to start; "
+            f"give it more"
+        )
+    leader = max(parts, key=lambda part: part.rate)
+    network = leader.plan.network
+    chunk, shard = chunk_and_shard(leader.plan.patch, output, shared=True)
+    rate = sum(part.rate for part in parts)
+    read = sum(
+        blocks * part.rate / rate * part.patches * part.plan.input_patch.volume for part in parts
+    )
+    values = network.out_features * output.volume
+    return Forecast(
+        parts,
+        output,
+        block,
+        chunk,
+        shard,
+        bytes_read=read * network.in_features * stored.input_itemsize,
+        bytes_written=values * np.dtype(stored.dtype).itemsize,
+        limits=limits,
+        computing=_scheduled(parts, blocks),
+    )
+
+
+def _scheduled(parts: Iterable[GroupForecast], blocks: int) -> float:
+    """Return the seconds until all blocks are done, as the schedule hands them out."""
+    schedule = Schedule(np.zeros(blocks, bool))
+    for part in parts:
+        if part.rate:
+            for index in range(part.group.count):
+                name = f"{part.group.name} {index}"
+                schedule.join(name, seconds=part.pauses * part.seconds)
+    return schedule.time_left(0.0)

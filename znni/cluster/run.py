@@ -1,0 +1,269 @@
+"""Run a network over a volume on many machines."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import TypeAlias, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.cluster.calls import Recipe
+from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster
+from znni.cluster.coordinator import Coordinator, Engine, Tally
+from znni.cluster.lease import Lease
+from znni.core.errors import InvalidInput, option
+from znni.core.options import Bits, Recheck, check_keywords, check_names
+from znni.core.shapes import Box
+from znni.core.text import counted, duration, in_units
+from znni.engine.tiles import TileGrid
+from znni.inference.output_attributes import placed, provenance
+from znni.inference.parts import Finished, check_sharing, finish
+from znni.inference.request import Request, RunOptions, request
+from znni.inference.resuming import identified, way_on
+from znni.machine.detect import detect_host
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import weights_for
+from znni.plans.plan import Plan
+from znni.plans.plan_file import load_plan
+from znni.volumes.formats import SharedOutput
+from znni.volumes.locate import join_output
+from znni.volumes.shared_place import shared_place
+from znni.volumes.stored import is_url
+
+log = logging.getLogger("znni")
+
+# Called with the voxels done, those wanted, and a word on the workers.
+ClusterProgress: TypeAlias = Callable[[int, int, str], None]
+
+
+def no_progress(_done: int, _total: int, _workers: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class ClusterReport:
+    """How a run on a cluster went.
+
+    Attributes:
+        voxels: output voxels that the run computed.
+        seconds: the wall time, from the first worker's answer to the complete output.
+        tally: what happened to the workers.
+        finished: the complete output.
+    """
+
+    voxels: int
+    seconds: float
+    tally: Tally
+    finished: Finished
+
+    def __str__(self) -> str:
+        """Return this in words."""
+        rate = self.voxels / max(self.seconds, 1e-9)
+        return (
+            f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)} ({rate:,.0f} voxels/s) "
+            f"on {self.tally}; {self.finished.blocks:,} blocks complete, "
+            f"{self.finished.checked:,} of them compared with their checksums"
+        )
+
+
+def infer_on_cluster(
+    source: str | Path,
+    network: Network | str | Path,
+    out: str | Path,
+    *,
+    cluster: Cluster | str | Path,
+    bits: Bits | None = None,
+    weights: str | Path | None = None,
+    random_seed: int | None = None,
+    plan: Plan | str | Path | None = None,
+    command: str = "",
+    progress: ClusterProgress = no_progress,
+    recheck: Recheck = "sample",
+    **options: Unpack[RunOptions],
+) -> ClusterReport:
+    """Run a network over a volume on the machines of a cluster.
+
+    The output is the one of ``znni.infer``. This process hands out its blocks, which workers
+    compute and write. If the run is stopped, the same call goes on from what is finished.
+
+    Args:
+        source: path or URL of the volume, which all machines must see.
+        network: a network, or its YAML file.
+        out: path or URL of the OME-Zarr to make, which all machines must see.
+        cluster: the machines, their YAML file, or ``local:N`` for N processes of this machine.
+        bits: ``same``: all workers compute the same bits, and others are shut out. ``class``:
+            each kind of machine has a plan of its own for the blocks, of the same accuracy class.
+            By default what the cluster's file says, or else ``same``.
+        weights: file of the parameters; by default the file that the network names.
+        random_seed: use random weights instead.
+        plan: the plan, whose patches are the blocks; by default the first worker makes one.
+        command: the command line, which is noted in the output.
+        progress: called after each block.
+        recheck: which finished blocks are read again at the end: ``none``, ``sample`` or ``all``.
+            Those that several workers may have written are always read again.
+        options: as for ``znni.infer``. Limits of memory, threads and GPUs are each worker's, if
+            the cluster's file gives none.
+
+    Raises:
+        InvalidInput: something given cannot be used as it is.
+        DoesNotFit: no plan stays within a worker's memory.
+        RunFailed: blocks failed too often, or the cluster is gone.
+    """
+    check_keywords(infer_on_cluster, RunOptions, options)
+    machines = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    bits = bits or machines.bits or "same"
+    check_names(recheck=recheck, bits=bits)
+    if machines.kind == "local":
+        machines = _shared_out(machines, options)
+    network = network if isinstance(network, Network) else load_network(network)
+    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
+    parameters = weights_for(network, weights, random_seed)
+    asked = request(source, network, **options)
+    check_sharing(asked)
+    wanted = identified(asked, parameters)
+    identity = dict(wanted.identity)
+    if bits == "class":  # such an output may be computed in no other way
+        wanted = replace(wanted, identity=identity | {"bits": bits})
+    output = join_output(out, source, wanted, lambda _patch: [], asked.mask_source)
+    recipe = Recipe(
+        _absolute(source),
+        network,
+        _absolute(out),
+        None if weights is None else _absolute(weights),
+        random_seed,
+        _travelling(options),
+        identity,
+    )
+    begun = perf_counter()
+    try:
+        with Lease(shared_place(str(out)).ledger, Path(out).name):
+            with _scratch(machines, out) as folder, _engine_of(machines, recipe, folder) as engine:
+                coordinator = Coordinator(engine, bits)
+                if not output.begun.plan:
+                    output.go_on_with(coordinator.make_plan(made))
+                agreed = output.begun.plan
+                chosen = Plan.from_json(agreed)
+                attributes = provenance(chosen, parameters, asked, command) | placed(wanted.grid)
+                if bits == "class":
+                    attributes["bits"] = bits
+                output.describe(attributes, chosen.patch)
+                grid = TileGrid(asked.job, chosen.patch)
+                finished, probe, before = _finished(output, grid)
+                told = _in_voxels(progress, asked)
+                coordinator.compute(agreed, grid, finished, probe, output, told)
+                coordinator.collect_accounts()
+            for run in coordinator.tally.runs:
+                output.note({"run": run})
+            output.close()
+            whole = finish(out, recheck=recheck)
+    except BaseException as error:
+        error.add_note(output.abandon(way_on(error)))
+        raise
+    report = ClusterReport(
+        wanted.size.volume - before, perf_counter() - begun, coordinator.tally, whole
+    )
+    log.info("%s", report)
+    return report
+
+
+def _finished(output: SharedOutput, grid: TileGrid) -> tuple[NDArray[np.bool_], Box | None, int]:
+    """Return which blocks of a grid are finished, the first of them, and all their voxels."""
+    finished = np.zeros(len(grid), bool)
+    probe: Box | None = None
+    voxels = 0
+    for box in output.finished():
+        number = grid.number(box)
+        if number is None:
+            raise InvalidInput(
+                f"the unfinished output has a block {box} of another grid; delete it and its "
+                f"ledger, or write elsewhere"
+            )
+        finished[number] = True
+        voxels += box.size.volume
+        probe = probe or box
+    if probe:
+        done = int(finished.sum())
+        log.warning(
+            "going on where an earlier run stopped, with %s finished", counted(done, "block")
+        )
+    return finished, probe, voxels
+
+
+def _in_voxels(progress: ClusterProgress, asked: Request) -> ClusterProgress:
+    """Return progress that is told of blocks and tells of voxels."""
+    voxels = asked.job.output.volume
+
+    def told(done: int, total: int, workers: str) -> None:
+        progress(voxels * done // total, voxels, workers)
+
+    return told
+
+
+def _shared_out(cluster: Cluster, options: RunOptions) -> Cluster:
+    """Return a local cluster whose workers share this machine's memory, cores and GPUs."""
+    (group,) = cluster.groups
+    here = detect_host(options.get("ram"), options.get("threads"))
+    threads = group.cores or max(1, here.host.threads // group.count)
+    ram = group.ram or here.host.memory // group.count
+    if ram <= DASK_BYTES:
+        raise InvalidInput(
+            f"each of {group.count} workers gets {in_units(ram)} of memory, and Dask alone takes "
+            f"{in_units(DASK_BYTES)}; start fewer, or give them more by {option('ram', 'SIZE')}"
+        )
+    return replace(cluster, groups=(replace(group, cores=threads, ram=ram),))
+
+
+def _travelling(options: RunOptions) -> RunOptions:
+    """Return the options as workers get them: paths are absolute, and limits are the cluster's."""
+    found = options.copy()
+    mask = found.get("mask")
+    if mask is not None:
+        if not isinstance(mask, str | Path):
+            raise InvalidInput("a mask in memory is not seen by workers; give the name of its file")
+        found["mask"] = _absolute(mask)
+    return found
+
+
+def _absolute(place: str | Path) -> str:
+    return str(place) if is_url(str(place)) else str(Path(place).absolute())
+
+
+def _engine_of(cluster: Cluster, recipe: Recipe, folder: str) -> AbstractContextManager[Engine]:
+    """Return the engine of a cluster.
+
+    Raises:
+        InvalidInput: its library is missing.
+    """
+    try:
+        from znni.cluster.dask_engine import dask_engine
+    except ImportError as error:
+        raise InvalidInput(
+            f"a cluster needs {error.name}, which is not installed; install it with: pip install "
+            f"'znni[cluster]'"
+        ) from None
+    return dask_engine(cluster, recipe, folder)
+
+
+@contextmanager
+def _scratch(cluster: Cluster, out: str | Path) -> Iterator[str]:
+    """Make a folder that only this user may read, and delete it afterwards.
+
+    For jobs it lies where all machines see it: beside the output, or in the current folder if the
+    output is at a URL.
+    """
+    beside = Path() if is_url(str(out)) else Path(out).parent
+    place = beside.absolute() if cluster.kind == "slurm" else None
+    folder = tempfile.mkdtemp(prefix="znni-cluster-", dir=place)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
