@@ -149,11 +149,13 @@ def test_a_worker_that_hangs_is_done_without(
     machines.start()
     stopped: list[psutil.Process] = []
 
-    def stop(_done: int, _all: int, state: str) -> None:
+    def stop(done: int, _all: int, state: str) -> None:
         child = machines.child_of(first) if state.startswith("2") and not stopped else None
         if child:
             stopped.append(child)
             child.suspend()
+        elif done and not stopped:
+            time.sleep(0.2)  # or one worker computes all before the other is there
 
     compute(machines.file, progress=stop)
     assert "does not answer" in caplog.text
@@ -177,6 +179,8 @@ def test_a_worker_that_comes_back_late_does_no_harm(
         if child:
             stopped.append(child)
             child.suspend()
+        elif done and not stopped:
+            time.sleep(0.2)  # or one worker computes all before the other is there
         elif stopped and not resumed and done > 0.9 * total:
             stopped[0].resume()
             resumed = True

@@ -6,8 +6,15 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
+import pytest
+
+pytest.importorskip("moto")
+
+from moto.moto_server.werkzeug_app import (  # noqa: E402
+    DomainDispatcherApplication,
+    create_backend_app,
+)
+from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: E402
 
 ERRORS = {
     "SlowDown": ("503 Slow Down", "Please reduce your request rate."),

@@ -112,7 +112,7 @@ class SlurmCluster(SpecCluster):  # type: ignore[misc]  # Dask has no types
             return
         ended = {
             name: job
-            for name, job in self.workers.items()
+            for name, job in tuple(self.workers.items())  # another thread may add to them
             if str(job.job_id) not in running and name not in joined
         }
         for name in ended.keys() & self._ended:
