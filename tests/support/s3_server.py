@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("moto")
 
-from moto.moto_server.werkzeug_app import (  # noqa: E402
+from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication,
     create_backend_app,
 )
-from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: E402
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 ERRORS = {
     "SlowDown": ("503 Slow Down", "Please reduce your request rate."),
