@@ -321,6 +321,7 @@ def test_two_runs_on_one_output(machines: HandStarted) -> None:
         (["--cluster", "local:2", "--out", "out.h5"], ".zarr"),
         (["--cluster", "local:2", "--dry-run"], "znni plan --cluster"),
         (["--bits", "class"], "--cluster"),
+        (["--recheck", "all"], "--cluster"),
         (["--cluster", "nobody.yaml"], "no Dask scheduler answers at tcp://127.0.0.1:1"),
         (["--cluster", "local:2", "--mask", "missing.h5"], "missing.h5"),
         (["--cluster", "local:2", "--overwrite"], "--overwrite"),

@@ -55,16 +55,32 @@ def test_blocks_of_a_worker_that_left_go_out_first_and_are_read_again() -> None:
 def test_a_block_that_fails_too_often_is_quarantined() -> None:
     plan = schedule(2, attempts=3)
     plan.join("a")
-    for _ in range(3):
-        assert plan.next_for("a", 0.0) == 0
-        plan.failed("a", 0)
+    for block in (0, 1, 0, 1, 0):  # one worker alone tries another block first
+        assert plan.next_for("a", 0.0) == block
+        plan.failed("a", block)
     assert (plan.quarantined, plan.left, plan.in_hand) == ([0], 1, 0)
     assert plan.next_for("a", 0.0) == 1
     plan.failed("b", 1)  # not its block
     assert plan.done("a", 1, 1.0)
     assert plan.left == 0
     assert plan.next_for("a", 1.0) is None
-    assert plan.rewritten == []
+    assert plan.rewritten == [1]
+
+
+def test_a_block_that_failed_goes_to_a_worker_whose_last_one_succeeded() -> None:
+    plan = schedule(4)
+    plan.join("bad")
+    plan.join("good")
+    assert plan.next_for("bad", 0.0) == 0
+    assert plan.failed("bad", 0) == 0.0
+    assert plan.next_for("bad", 0.0) == 1
+    assert taken(plan, "good") == [0, 2, 3]
+    assert plan.failed("bad", 1) == 0.0
+    assert plan.next_for("bad", 0.0) is None
+    assert plan.leave("good") == [0, 2, 3]
+    assert plan.next_for("bad", 0.0) == 1
+    assert plan.done("bad", 1, 1.0)
+    assert plan.next_for("bad", 1.0) == 0
 
 
 def test_attempts_are_counted_in_a_byte() -> None:

@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
+from znni.cli import options
 from znni.core.options import Recheck
 
 
 def finish(
     out: Annotated[str, typer.Argument(help="The output that znni infer --part computed.")],
-    recheck: Annotated[
-        Recheck,
-        typer.Option(help="Blocks to compare with their checksums; sample: 100 at random."),
-    ] = "sample",
+    recheck: Annotated[Recheck, options.RecheckHelp] = "sample",
 ) -> None:
     """Complete an output when all its parts are computed.
 

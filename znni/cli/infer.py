@@ -13,7 +13,7 @@ from znni.cli import options
 from znni.cli.plan import plan_text
 from znni.cli.values import parse_roi
 from znni.core.errors import InvalidInput
-from znni.core.options import Bits, Pad
+from znni.core.options import Bits, Pad, Recheck
 
 
 @options.planned(before="plan")
@@ -82,6 +82,7 @@ def infer(
             "accuracy class. Default: as its file says, or else same.",
         ),
     ] = None,
+    recheck: Annotated[Recheck | None, options.RecheckHelp] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -115,8 +116,9 @@ def infer(
         sharded=sharded,
         **planned,
     )
-    if bits and not cluster:
-        raise InvalidInput(f"--bits {bits} is for --cluster; give both, or leave it out")
+    for name, value in (("bits", bits), ("recheck", recheck)):
+        if value and not cluster:
+            raise InvalidInput(f"--{name} {value} is for --cluster; give both, or leave it out")
     if dry_run and cluster:
         raise InvalidInput(
             "--dry-run is about this machine; for a cluster, give znni plan --cluster, or leave "
@@ -148,6 +150,7 @@ def infer(
                 out,
                 cluster=cluster,
                 bits=bits,
+                recheck=recheck or "sample",
                 weights=weights,
                 random_seed=random_weights,
                 plan=earlier,

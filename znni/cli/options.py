@@ -75,6 +75,9 @@ Dtype = Annotated[OutputType, typer.Option(help="Output type; uint8 stores 0..1 
 CompressionChoice = Annotated[
     Compression | None, typer.Option(help="Compression of Zarr chunks. Default: zstd.")
 ]
+RecheckHelp = typer.Option(
+    help="Finished blocks that are compared with their checksums at the end; sample: 100 at random."
+)
 AccuracyChoice = Annotated[
     Accuracy,
     typer.Option(

@@ -3,7 +3,9 @@
 This is policy alone: it reads no clock, starts no thread and talks to nobody. The caller passes the
 time in seconds, from any clock that never goes back.
 
-Blocks go out in order, and blocks to be repeated go out first. Near the end, a slow worker could
+Blocks go out in order, and blocks to be repeated go out first. A block that failed goes to a worker
+whose last one succeeded, as long as there is one: so neither does a bad worker use up the attempts
+at good blocks, nor a bad block shut out good workers. Near the end, a slow worker could
 hold up the whole run with one last block. So each worker has slots: the times at which it would
 finish a first, a second and a third further block. If ``n`` blocks wait, the run is projected to
 end at the ``n``-th of all workers' slots. A worker that would finish a block later than that is
@@ -45,12 +47,14 @@ class _Worker:
         seconds: smoothed time between its completions, or None before the first one.
         since: time of its last completion, or of its first block after it had none in hand.
         hand: blocks that it has, with the time at which each was handed out.
+        failing: whether the last block that it had in hand failed.
     """
 
     until: float
     seconds: float | None
     since: float = 0.0
     hand: dict[int, float] = field(default_factory=dict)
+    failing: bool = False
 
     @property
     def rate(self) -> float:
@@ -157,8 +161,8 @@ class Schedule:
     def next_for(self, worker: str, now: float) -> int | None:
         """Return the next block for a worker, which has it in hand from now on.
 
-        It is None if no block waits, if the worker has enough, or if it would finish the block
-        after its walltime or after the projected end of the run.
+        It is None if no block waits for this worker, if it has enough, or if it would finish the
+        block after its walltime or after the projected end of the run.
 
         Raises:
             KeyError: there is no such worker.
@@ -166,7 +170,9 @@ class Schedule:
         asking = self._workers[worker]
         if not self._waiting or len(asking.hand) >= DEPTH or not self._may_take(asking, now):
             return None
-        block = self._next_waiting()
+        block = self._next_waiting(asking)
+        if block is None:
+            return None
         self._waiting -= 1
         self._holder[block] = worker
         if not asking.hand:
@@ -185,6 +191,7 @@ class Schedule:
         if finisher and block in finisher.hand:
             del finisher.hand[block], self._holder[block]
             self._forget_rate(finisher)
+            finisher.failing = False
             finisher.completed(now)
             self._count_rate(finisher)
             waiting = False
@@ -221,6 +228,7 @@ class Schedule:
         if failing is None or block not in failing.hand:
             return None
         given = failing.hand.pop(block)
+        failing.failing = True
         self._repeat(block)
         return given
 
@@ -253,7 +261,8 @@ class Schedule:
         workers = self._workers.values()
         ends = [worker.free(worker.pace(typical, now), now) for worker in workers if worker.hand]
         if self._waiting:
-            ends.append(self._end(now, typical, [inf] * len(workers), [0.0] * len(workers)))
+            none = [0.0] * len(workers)
+            ends.append(self._end(now, typical, list(workers), [inf] * len(workers), none))
         return max(0.0, max(ends) - now)
 
     def _may_take(self, asking: _Worker, now: float) -> bool:
@@ -269,14 +278,15 @@ class Schedule:
         if free + (1 + asking.slack) * pace <= now + self._waiting * typical / len(self._workers):
             return True  # the end cannot be before that, even if no worker had a block in hand
         if self._projection is None or self._projection[0] != now:
-            workers = self._workers.values()
+            workers = self._trusted() or list(self._workers.values())
             untils, slacks = zip(*((each.until, each.slack) for each in workers), strict=True)
-            self._projection = now, self._end(now, typical, untils, slacks)
+            self._projection = now, self._end(now, typical, workers, untils, slacks)
         return (self._projection[1] - free) / pace - asking.slack >= 1
 
     def _end(
-        self, now: float, typical: float, untils: Sequence[float], slacks: Sequence[float]
-    ) -> float:
+        self, now: float, typical: float, workers: Sequence[_Worker],
+        untils: Sequence[float], slacks: Sequence[float],
+    ) -> float:  # fmt: skip
         """Return the time at which the workers' slots suffice for all blocks that wait.
 
         It stays the same while blocks are handed out to workers that finish them before. It is
@@ -285,11 +295,12 @@ class Schedule:
         Args:
             now: the time.
             typical: seconds a block of workers whose own are not known.
+            workers: those that are counted on.
             untils: time at which each worker ends.
             slacks: how late each worker may be with its last block, as a share of its pace.
         """
-        paces = [worker.pace(typical, now) for worker in self._workers.values()]
-        pairs = zip(self._workers.values(), paces, strict=True)
+        paces = [worker.pace(typical, now) for worker in workers]
+        pairs = zip(workers, paces, strict=True)
         free = np.array([worker.free(pace, now) for worker, pace in pairs])
         pace, until = np.array(paces), np.array(untils)
         slack = np.array(slacks)
@@ -309,14 +320,33 @@ class Schedule:
                 late = middle
         return late
 
-    def _next_waiting(self) -> int:
+    def _trusted(self) -> list[_Worker]:
+        """Return the workers whose last block did not fail."""
+        return [worker for worker in self._workers.values() if not worker.failing]
+
+    def _next_waiting(self, asking: _Worker) -> int | None:
+        """Return a block for a worker: one to be repeated first, but last if it is failing."""
+        if not asking.failing:
+            repeated = self._next_repeated()
+            return self._next_fresh() if repeated is None else repeated
+        fresh = self._next_fresh()
+        return self._next_repeated() if fresh is None and not self._trusted() else fresh
+
+    def _next_repeated(self) -> int | None:
         while self._again:
             block = self._again.popleft()
             if self._open[block]:
                 return block
-        block = self._first + int(self._open[self._first :].argmax())
-        self._first = block + 1
-        return block
+        return None
+
+    def _next_fresh(self) -> int | None:
+        rest = self._open[self._first :]
+        ahead = int(rest.argmax()) if rest.size else 0
+        if not rest.size or not rest[ahead]:
+            self._first = self._open.size
+            return None
+        self._first += ahead + 1
+        return self._first - 1
 
     def _repeat(self, block: int) -> None:
         """Note a failed attempt at a block that was in hand."""
