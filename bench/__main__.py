@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import typer
 
+from bench.cluster_scaling import cluster_scaling_command
 from bench.cluster_simulation import cluster_simulation_command
 from bench.end_to_end import end_to_end_command
 from bench.exercise import exercise_command
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "volumes": volumes_command,
     "end-to-end": end_to_end_command,
     "ledger": ledger_command,
+    "cluster-scaling": cluster_scaling_command,
     "cluster-simulation": cluster_simulation_command,
     "table": table_command,
     "report": report_command,

@@ -27,6 +27,7 @@ Row: TypeAlias = dict[str, Any]
 # ``network`` saves ``network`` or ``gpu-networks``. ``exercise`` saves ``gpu-exercise`` or
 # ``gpu-memory``, ``ledger`` saves ``ledger`` or ``kills``. Others are named after their command.
 Kind: TypeAlias = Literal[
+    "cluster-scaling",
     "cluster-simulation",
     "end-to-end",
     "gpu-exercise",
@@ -55,6 +56,7 @@ LIBRARIES = (
     "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai",
     "openvino", "onnxruntime",
     "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
+    "distributed",
 )  # fmt: skip
 
 

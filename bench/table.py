@@ -58,6 +58,15 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "achieved": "{achieved:.0%}",
         **MEMORY_COLUMNS,
     },
+    "cluster-scaling": {
+        **as_is("network", "device", "workers", "patch", "blocks", "rounds"),
+        "spread": "{spread:.0%}",
+        "blocks/s": "{blocks_per_s:.3f}",
+        "of linear": "{efficiency:.1%}",
+        "whole run, blocks/s": "{whole_blocks_per_s:.3f}",
+        "coordinator, ms a block": "{coordinator_ms_a_block:.1f}",
+        "Dask, MiB": "{dask_mib:.0f}",
+    },
     "cluster-simulation": {
         **as_is("name", "workers"),
         "s a block": "{kinds}",

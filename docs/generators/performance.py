@@ -36,7 +36,15 @@ PAGES = {
     "strategies": ("Host and GPU together", ("strategies", "gpu-memory")),
     "runs": (
         "Whole runs, input and output",
-        ("end-to-end", "volumes", "ledger", "kills", "handing-out", "cluster-simulation"),
+        (
+            "end-to-end",
+            "volumes",
+            "ledger",
+            "kills",
+            "handing-out",
+            "cluster-scaling",
+            "cluster-simulation",
+        ),
     ),
 }
 PAGE_HEADER = """# {title}

@@ -1,7 +1,14 @@
-"""The simulated cluster: the schedule beside a greedy one, and the cost of handing out."""
+"""Simulated clusters, the cost of handing out, and processes of this machine."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+from bench.cluster_scaling import cluster_scaling_command
 from bench.cluster_simulation import POLICIES, coordinate, hand_out, simulate
 from bench.table import table
 
@@ -26,3 +33,17 @@ def test_a_coordinator_hands_out_all_blocks_and_finds_them_again() -> None:
     assert row["blocks"] == 1000
     assert row["resume_seconds"] > 0
     assert "whole coordinator" in table("cluster-simulation", [row])
+
+
+def test_processes_of_this_machine_are_timed_and_weighed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "scaling.json"
+    net = ROOT / "networks/boundaries.yaml"
+    cluster_scaling_command(net, [1], blocks=10, patch=16, ram=1 << 30, repeats=1, out=out)
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["workers"], row["blocks"], row["efficiency"]) == (1, 10, 1.0)
+    assert row["blocks_per_s"] > row["whole_blocks_per_s"] > 0
+    assert row["coordinator_ms_a_block"] > 0
+    assert row["dask_mib"] > 50
+    assert "100.0%" in capsys.readouterr().out
