@@ -1,17 +1,23 @@
 """Several processes of one machine beside one: blocks a second, and what handing out costs.
 
 The workers are processes of a local cluster. The coordinator and Dask's scheduler run in this
-process, so its processor time is what handing out, noting and looking at the workers take. Rates
-count from the moment when each worker has finished its first blocks.
+process, so its processor time is what handing out, noting and looking at the workers take. Beside
+them stand as many processes that know nothing of each other, each with its part of the blocks: what
+they lack of linear is the machine's share. Rates count from the moment when each worker has
+finished its first blocks.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -27,7 +33,9 @@ from znni.cluster import child
 from znni.cluster.cluster_file import Cluster, Group
 from znni.cluster.run import infer_on_cluster
 from znni.core.shapes import Vec3
+from znni.core.text import counted
 from znni.inference import planning
+from znni.inference.devices import VISIBLE
 from znni.machine.machine import DeviceKind
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
@@ -35,7 +43,8 @@ from znni.plans.plan import Plan
 FIRST = 2  # blocks of each worker that are not counted
 LOOK_EVERY = 2.0  # seconds between looks at the memory of processes
 VOLUME = "volume.npy"
-MEASURED = ("blocks_per_s", "whole_blocks_per_s", "coordinator_ms_a_block", "dask_mib")
+PLAN = "plan.json"
+POLL_SECONDS = 0.05  # from one look at the parts' logs to the next
 
 
 def cluster_scaling_command(
@@ -53,37 +62,60 @@ def cluster_scaling_command(
     asked: planning.SearchOptions = {"device": device, "ram": ram, "threads": 1}
     plan = planning.plan(network, network.field_of_view + patch - 1, **asked)
     side = Vec3(plan.patch.z * blocks, plan.patch.y, plan.patch.x)
-    rows: dict[int, list[Row]] = {count: [] for count in workers}
+    contestants = {"cluster": in_cluster, "parts": in_parts}
+    rows: dict[tuple[str, int], list[Row]] = {
+        (name, count): [] for name in contestants for count in workers
+    }
     with TemporaryDirectory() as folder:
         source = np.lib.format.open_memmap(
             Path(folder) / VOLUME, "w+", np.float32, tuple(side + network.field_of_view - 1)
         )
         for plane in source:
             plane[:] = np.random.default_rng(0).random(plane.shape, np.float32)
-        net = net.absolute()
+        runs = Runs(net.absolute(), plan, ram, device)
         with chdir(folder):
-            for repeat in range(repeats):
-                for count in workers:
-                    session.progress(f"{count} workers, run {repeat + 1} of {repeats}")
-                    rows[count].append(run(net, plan, count, ram, device, f"{count}-{repeat}.zarr"))
+            Path(PLAN).write_text(plan.to_json())
+            for repeat, (name, count) in product(range(repeats), rows):
+                session.progress(f"{name}, {count} workers, run {repeat + 1} of {repeats}")
+                place = f"{name}-{count}-{repeat}.zarr"
+                rows[name, count].append(contestants[name](runs, count, place))
+                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(f"{place}.partial.ledger", ignore_errors=True)
 
-    def found() -> Iterator[list[Row]]:
-        one = median(row["blocks_per_s"] for row in rows[min(workers)]) / min(workers)
-        for count, runs in rows.items():
-            row = {name: median(each[name] for each in runs) for name in MEASURED}
-            rates = [each["blocks_per_s"] for each in runs]
-            yield [{
+    def found() -> Iterator[Row]:
+        for (name, count), measured in rows.items():
+            rates = [row["blocks_per_s"] for row in measured]
+            alone = median(row["blocks_per_s"] for row in rows[name, min(workers)]) / min(workers)
+            yield {
                 "network": network.name,
+                "name": name,
                 "device": device,
                 "workers": count,
                 "patch": str(plan.patch),
                 "blocks": blocks,
                 "rounds": repeats,
-                "spread": (max(rates) - min(rates)) / row["blocks_per_s"],
-                "efficiency": row["blocks_per_s"] / one / count,
-            } | row]  # fmt: skip
+                "spread": (max(rates) - min(rates)) / median(rates),
+                "efficiency": median(rates) / alone / count,
+            } | {what: median(row[what] for row in measured) for what in measured[0]}  # fmt: skip
 
-    session.report_all("cluster-scaling", found(), [], out)
+    session.report_all("cluster-scaling", [list(found())], [], out)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What all runs have in common.
+
+    Attributes:
+        net: the network's file.
+        plan: the plan, whose patches are the blocks.
+        ram: bytes of a worker.
+        device: what computes.
+    """
+
+    net: Path
+    plan: Plan
+    ram: int
+    device: DeviceKind
 
 
 @dataclass
@@ -91,44 +123,94 @@ class Watch:
     """Notes when blocks were finished, and how much memory Dask's processes take.
 
     Attributes:
-        times: when each block was finished.
+        workers: how many compute.
+        times: when each block was finished, and the processor time that this process had by then.
         peak: the most bytes that one process of Dask took, beside the process that computes.
     """
 
-    times: list[float] = field(default_factory=list)
+    workers: int
+    times: list[tuple[float, float]] = field(default_factory=list)
     peak: int = 0
     _looked: float = 0.0
+    _before: int = 0
 
-    def __call__(self, done: int, _total: int, _workers: str) -> None:
+    def __call__(self, done: int, _total: int, state: str) -> None:
         """Take the progress of a run."""
         now = time.perf_counter()
         if done:
-            self.times.append(now)
+            self.times.append((now, time.process_time()))
+            if not state.startswith(counted(self.workers, "worker")):
+                self.not_all_there()
         if done and now - self._looked > LOOK_EVERY:
             self._looked = now
             for process in psutil.Process().children(recursive=True):
                 if child.__name__ not in process.cmdline():
                     self.peak = max(self.peak, process.memory_info().rss)
 
-    def rate(self, first: int) -> float:
-        """Return blocks a second, after the first ones."""
-        return (len(self.times) - first) / (self.times[-1] - self.times[first - 1])
+    def not_all_there(self) -> None:
+        """Do not count the blocks so far: some worker has not begun."""
+        self._before = len(self.times)
+
+    def rates(self) -> tuple[float, float]:
+        """Return blocks a second, and processor seconds a block, after the first ones."""
+        first = self._before + FIRST * self.workers
+        (begun, spent_then), (ended, spent) = self.times[first - 1], self.times[-1]
+        blocks = len(self.times) - first
+        return blocks / (ended - begun), (spent - spent_then) / blocks
 
 
-def run(net: Path, plan: Plan, workers: int, ram: int, device: DeviceKind, out: str) -> Row:
-    """Return a row on one run over the volume of the current folder."""
-    group = Group("local", workers, cores=1, ram=ram, gpus=int(device == "gpu"))
-    watch = Watch()
-    before, begun = os.times(), time.perf_counter()
+def in_cluster(runs: Runs, workers: int, out: str) -> Row:
+    """Return a row on a run by a local cluster."""
+    group = Group("local", workers, cores=1, ram=runs.ram, gpus=int(runs.device == "gpu"))
+    watch = Watch(workers)
+    begun = time.perf_counter()
     report = infer_on_cluster(
-        VOLUME, str(net), out, cluster=Cluster("local", (group,)), random_seed=1, plan=plan,
-        progress=watch, device=device,
+        VOLUME, str(runs.net), out, cluster=Cluster("local", (group,)), random_seed=1,
+        plan=runs.plan, progress=watch, device=runs.device,
     )  # fmt: skip
-    after, seconds = os.times(), time.perf_counter() - begun
-    spent = after.user + after.system - before.user - before.system
+    seconds = time.perf_counter() - begun
+    rate, spent = watch.rates()
     return {
-        "blocks_per_s": watch.rate(FIRST * workers),
+        "blocks_per_s": rate,
         "whole_blocks_per_s": report.finished.blocks / seconds,
-        "coordinator_ms_a_block": spent / report.finished.blocks * 1e3,
+        "coordinator_ms_a_block": spent * 1e3,
         "dask_mib": watch.peak / 2**20,
     }
+
+
+def in_parts(runs: Runs, workers: int, out: str) -> Row:
+    """Return a row on a run by processes that know nothing of each other."""
+    command = [
+        sys.executable, "-m", "znni", "infer", VOLUME, "--net", str(runs.net), "--plan", PLAN,
+        "--random-weights", "1", "--device", runs.device, "--threads", "1",
+        "--ram", str(runs.ram), "--out", out,
+    ]  # fmt: skip
+    begun = time.perf_counter()
+    processes = [
+        subprocess.Popen(
+            [*command, "--part", f"{index}/{workers}"], env=_sees(index, runs.device),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        for index in range(workers)
+    ]  # fmt: skip
+    watch = Watch(workers)
+    while any(process.poll() is None for process in processes):
+        time.sleep(POLL_SECONDS)
+        logs = Path(f"{out}.partial.ledger").glob("*.log")
+        written = [log.read_text().count('"checksum"') for log in logs]
+        now = time.perf_counter(), 0.0
+        watch.times += [now] * (sum(written) - len(watch.times))
+        if sum(map(bool, written)) < workers:
+            watch.not_all_there()
+    assert all(process.returncode == 0 for process in processes)
+    rate, _ = watch.rates()
+    return {
+        "blocks_per_s": rate,
+        "whole_blocks_per_s": len(watch.times) / (time.perf_counter() - begun),
+    }
+
+
+def _sees(index: int, device: DeviceKind) -> dict[str, str]:
+    """Return the environment of a part, which sees one GPU."""
+    folders = os.pathsep.join(sys.path)
+    return os.environ | {"PYTHONPATH": folders} | ({VISIBLE: str(index)} if device == "gpu" else {})

@@ -59,7 +59,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         **MEMORY_COLUMNS,
     },
     "cluster-scaling": {
-        **as_is("network", "device", "workers", "patch", "blocks", "rounds"),
+        **as_is("network", "name", "device", "workers", "patch", "blocks", "rounds"),
         "spread": "{spread:.0%}",
         "blocks/s": "{blocks_per_s:.3f}",
         "of linear": "{efficiency:.1%}",

@@ -170,7 +170,7 @@ def test_parts_are_scaled_to_all_items_and_planes() -> None:
 
 
 def test_a_networks_rows_hold_all_contestants_and_what_was_published(plan: Plan) -> None:
-    rivals = Rivals(("torch_fp32", "dilated_fp32"), extents=(4, 8), ram=1 << 30)
+    rivals = Rivals(("torch_fp32", "dilated_fp32"), extents=(4,), ram=1 << 30)
     rows = {row["name"]: row for row in compare_network(plan, rivals, QUICK)}
     ours = rows["znni"]
     assert 1 <= ours["rounds"] <= QUICK.repeats  # a busy machine may leave time for one only
@@ -178,7 +178,7 @@ def test_a_networks_rows_hold_all_contestants_and_what_was_published(plan: Plan)
     assert 0 < ours["peak_gib"] < 2
     assert ours["predicted_voxels_per_s"] > 0
     if find_spec("torch"):
-        assert len(rows["torch_fp32"]["tried"]) == 4  # two patches in two layouts
+        assert len(rows["torch_fp32"]["tried"]) == 2  # two layouts
         assert rows["dilated_fp32"]["error"] < 1e-5
         assert rows["torch_fp32"]["ratio_to_torch"] == pytest.approx(1)
     else:

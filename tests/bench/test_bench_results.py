@@ -227,8 +227,9 @@ def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
     measured = f"layers --kernel 2 --size 8 --features 2 --out-features 2 --no-peers --out {out}"
     printed = bench_command(*measured.split(), "--only", "direct", "--repeats", "1").stdout
     assert "ceilings with" in printed
-    assert bench_command("table", out).stdout in printed
-    assert "regret" in bench_command("table", "--choices", out).stdout
+    tables = CliRunner()
+    assert tables.invoke(app, ["table", str(out)]).stdout in printed
+    assert "regret" in tables.invoke(app, ["table", "--choices", str(out)]).stdout
     refused = bench_command("table", tmp_path / "no", code=InvalidInput.exit_code)
     assert refused.stderr.startswith("bench: error: ")
 

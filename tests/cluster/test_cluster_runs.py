@@ -193,9 +193,7 @@ def test_a_worker_that_comes_back_late_does_no_harm(
 FAULTS = {
     "wrong values": "otherwise than the output has it",
     "other versions": "it does not compute the same bits as the others: numpy 0.0.1, not ",
-    "another machine": "it does not compute the same bits as the others: Another 9000, not ",
     "full disk": "No space left on device",
-    "no file": "/elsewhere",
 }
 
 
@@ -225,12 +223,10 @@ def test_workers_that_cannot_compute_are_shut_out(
     assert_undisturbed()
 
 
-@pytest.mark.parametrize("altered", ["full disk", "no file"])
-def test_when_no_worker_is_left_the_run_ends(machines: HandStarted, altered: str) -> None:
-    workers = [machines.start(altered) for _ in range(2)]
-    with pytest.raises(ZnniError) as raised:
+def test_when_no_worker_is_left_the_run_ends(machines: HandStarted) -> None:
+    workers = [machines.start("no file") for _ in range(2)]
+    with pytest.raises(ZnniError, match="/elsewhere"):
         compute(machines.file)
-    raised.match(FAULTS[altered])
     for worker in workers:
         machines.kill(worker)
     machines.start()

@@ -190,8 +190,11 @@ def another(call: Call) -> object:
     return good(call)
 
 
-def test_machines_that_differ_compute_bits_of_a_class_alone() -> None:
+def test_machines_that_differ_compute_bits_of_a_class_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert run(Scripted(a=good, b=another)).tally.refused == 1
+    assert "the same bits as the others: another, not machine" in caplog.text
     assert run(Scripted(a=good, b=another), "class").tally.most == 2
 
 
