@@ -57,6 +57,8 @@ def infer(
             help="Continue an interrupted run of the same command, or start afresh.",
         ),
     ] = True,
+    labels: options.LabelsChoice = False,
+    threshold: options.Threshold = None,
     compression: options.CompressionChoice = None,
     sharded: Annotated[
         bool, typer.Option("--sharded", help="Store many chunks of a Zarr in one file.")
@@ -112,6 +114,8 @@ def infer(
         mask=mask,
         overwrite=overwrite,
         resume=resume,
+        labels=labels,
+        threshold=threshold,
         compression=compression,
         sharded=sharded,
         **planned,

@@ -72,6 +72,13 @@ BorderChoice = Annotated[
     ),
 ]
 Dtype = Annotated[OutputType, typer.Option(help="Output type; uint8 stores 0..1 as 0..255.")]
+LabelsChoice = Annotated[
+    bool, typer.Option("--labels", help="Store the label of the largest map, instead of values.")
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(help="Store 1 where a value is above this number, else 0, instead of values."),
+]
 CompressionChoice = Annotated[
     Compression | None, typer.Option(help="Compression of Zarr chunks. Default: zstd.")
 ]

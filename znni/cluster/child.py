@@ -215,7 +215,9 @@ class Child:
             chosen = given_or_found(plan, asked)
         blocks = Blocks(asked.volume, asked.job, asked.network, self._weights, asked.mask)
         self._output = open_blocks(self._recipe.out, self._wanted, self._note)
-        self._state = RunState(blocks, self._output, asked.stored.dtype, self._handed)
+        self._state = RunState(
+            blocks, self._output, asked.stored.dtype, self._handed, labels=asked.labels
+        )
         self._processes = prepare(chosen, self._weights, dtype=asked.stored.dtype)
         self._processes.wait_until_ready()
         return chosen.time.of_job(chosen.patches).total / max(1, chosen.patches)
@@ -225,7 +227,9 @@ class Child:
         again, found = state_of_block(block, self._state, self._output, asked.job)
         run_volume(again, self._processes, Stopwatch())
         plan = self._processes.plan
-        allowed = allowed_difference(plan.network, asked.choices.accuracy, asked.stored.dtype)
+        allowed = allowed_difference(
+            plan.network, asked.choices.accuracy, asked.stored.dtype, asked.labels is not None
+        )
         return Probed(found.same, found.largest, allowed)
 
     def _note(self, entry: Mapping[str, Any]) -> None:

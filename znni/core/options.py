@@ -14,6 +14,7 @@ from znni.core.errors import InvalidInput
 Border: TypeAlias = Literal["valid", "same"]
 Pad: TypeAlias = Literal["reflect", "edge", "constant"]
 OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
+StoredType: TypeAlias = OutputType | Literal["uint16"]
 Accuracy: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
 DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Compression, OutputType
+from znni.core.options import Compression, StoredType
 from znni.core.shapes import Box, Vec3
 
 SAME_COMMAND = "the same command goes on from there"
@@ -67,7 +67,7 @@ class NewOutput:
 
     features: int
     size: Vec3
-    dtype: OutputType = "float32"
+    dtype: StoredType = "float32"
     grid: Grid = Grid()
     overwrite: bool = False
     compression: Compression | None = None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
+from znni.engine.labels import Labels
 from znni.engine.skipping import Block, Blocks
 from znni.engine.stages import Line, Lines, Work, in_turn, through
 from znni.engine.stopwatch import Stopwatch
@@ -157,9 +158,10 @@ class RunState:
     Attributes:
         blocks: the input.
         output: takes the results.
-        dtype: the type of the values written.
+        dtype: the type of the values, before they become labels.
         remaining: the output not written yet, or what of it is handed to this process.
         progress: called after each block with the output voxels written and those wanted.
+        labels: how values become labels; None: they are stored as they are.
     """
 
     blocks: Blocks
@@ -167,11 +169,22 @@ class RunState:
     dtype: OutputType
     remaining: ToDo
     progress: Progress = no_progress
+    labels: Labels | None = None
 
-    def write(self, tile: Tile, dense: NDArray[Any]) -> None:
-        """Write the wanted part of a patch's dense output (f', Z, Y, X)."""
+    def write(self, tile: Tile, dense: NDArray[Any] | None) -> None:
+        """Write the wanted part of a patch's dense output (f', Z, Y, X); None: it is all 0."""
+        if dense is None:
+            self.output.write(tile.written, self._zeros(tile.written.size))
+            return
         wanted = dense[:, *tile.written_in_patch.slices]
-        self.output.write(tile.written, convert(wanted, self.dtype))
+        stored = self.labels.apply(wanted) if self.labels else convert(wanted, self.dtype)
+        self.output.write(tile.written, stored)
+
+    def _zeros(self, size: Vec3) -> NDArray[Any]:
+        """Return zeros as they are stored, which take no memory."""
+        maps, dtype = self.blocks.maps, self.dtype if self.labels is None else self.labels.dtype
+        maps = self.labels.features(maps) if self.labels else maps
+        return np.broadcast_to(np.zeros(1, dtype), (maps, *size))
 
     def note_written(self, tile: Tile) -> None:
         """Take a patch off the remaining ones, and report the progress."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,8 +13,9 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import ACCURACIES, Accuracy, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
+from znni.engine.labels import LABELS_APART
 from znni.engine.oom_fallback import FallbackRunner, Smaller
-from znni.engine.pipeline import RunState
+from znni.engine.pipeline import RunState, no_progress
 from znni.engine.tiles import Job, Remaining
 from znni.network.network import Network
 from znni.plans.job_seconds import JobSeconds
@@ -45,21 +47,26 @@ class Comparison:
     Args:
         output: the output.
         accepted: the difference that is not counted.
+        labelled: whether values are labels: then the share of those that differ counts.
 
     Attributes:
         same: whether all values were the same, to the last bit.
     """
 
-    def __init__(self, output: Stored, accepted: int) -> None:
+    def __init__(self, output: Stored, accepted: int, labelled: bool = False) -> None:
         self.same = True
         self._apart = 0.0
         self._scale = 0.0
         self._output = output
         self._accepted = accepted
+        self._labelled = labelled
 
     @property
     def largest(self) -> float:
-        """The largest difference counted so far, as a share of the largest value; NaN if one is."""
+        """The largest difference counted so far, as a share of the largest value; NaN if one is.
+
+        Of labels it is the largest share of a block's voxels that have others.
+        """
         return self._apart / max(self._scale, LEAST_SCALE)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
@@ -68,6 +75,9 @@ class Comparison:
         if np.array_equal(stored, values):
             return
         self.same = False
+        if self._labelled:
+            self._apart, self._scale = max(self._apart, float((stored != values).mean())), 1.0
+            return
         was, now = stored.astype(np.float64), values.astype(np.float64)
         with np.errstate(invalid="ignore"):  # the same infinity on both sides is no difference
             apart = np.where(was == now, 0.0, np.abs(was - now))
@@ -108,10 +118,12 @@ def recheck(
         return JobSeconds()
     again, found = state_of_block(block, state, output, job)
     spent = runner.run(again, smaller)
-    if not found.largest <= allowed_difference(runner.plans[-1].network, accuracy, state.dtype):
+    network, labelled = runner.plans[-1].network, state.labels is not None
+    if not found.largest <= allowed_difference(network, accuracy, state.dtype, labelled):
+        of_what = "voxels" if labelled else "largest value"
         raise InvalidInput(
             f"the finished block {block} comes out differently now, by {found.largest:.1g} of its "
-            f"largest value: the input, or something else that no run notes, is not what it was; "
+            f"{of_what}: the input, or something else that no run notes, is not what it was; "
             f"restore it, or give {option('resume', False)} to start afresh"
         )
     if not found.same:
@@ -134,18 +146,25 @@ def state_of_block(
         job: which output is wanted.
     """
     only = Remaining(job, [(Box(Vec3(0, 0, 0), job.output), True), (block, False)])
-    found = Comparison(output, ROUNDING[state.dtype][1])
-    return RunState(state.blocks.unmasked(), found, state.dtype, only), found
+    found = Comparison(output, ROUNDING[state.dtype][1], state.labels is not None)
+    return replace(
+        state, blocks=state.blocks.unmasked(), output=found, remaining=only, progress=no_progress
+    ), found
 
 
-def allowed_difference(network: Network, accuracy: Accuracy, dtype: OutputType) -> float:
-    """Return how far apart two plans' values may be, as a share of the largest of them.
+def allowed_difference(
+    network: Network, accuracy: Accuracy, dtype: OutputType, labelled: bool = False
+) -> float:
+    """Return how far apart two plans' values may be, as ``Comparison.largest`` counts it.
 
     Args:
         network: what is computed.
         accuracy: the class that primitives may have.
         dtype: the type of the output values.
+        labelled: whether they become labels.
     """
+    if labelled:
+        return LABELS_APART
     return len(network.convolutions) * ACCURACIES[accuracy] + ROUNDING[dtype][0]
 
 

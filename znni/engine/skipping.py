@@ -69,11 +69,11 @@ class KnownBlock(NamedTuple):
 
     Attributes:
         tile: its place in the job.
-        values: the output (f', Z, Y, X).
+        values: the output (f', Z, Y, X); None: it is all 0, because nobody needs it.
     """
 
     tile: Tile
-    values: Float32
+    values: Float32 | None
 
     def through(self, _stage: Work) -> KnownBlock:
         """Return the block as it is."""
@@ -127,7 +127,7 @@ class Blocks:
         if self.is_outside(tile.written):
             with self._noting:
                 self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
-            return _known(tile, np.zeros((self._network.out_features, 1, 1, 1), np.float32))
+            return KnownBlock(tile, None)
         box = self._job.seen(tile, input_box(self._network, tile.computed.size))
         try:
             seen = read_input(self._volume, self._job, box, self._network.scaling, into)
@@ -150,6 +150,11 @@ class Blocks:
             return False
         box = job.seen(tile, reach(network, tile.computed.size))
         return not box.within(Box(job.origin, job.origin + job.whole))
+
+    @property
+    def maps(self) -> int:
+        """The number of output maps."""
+        return self._network.out_features
 
     def unmasked(self) -> Blocks:
         """Return the same blocks without the mask: all need output."""

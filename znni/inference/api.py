@@ -89,6 +89,9 @@ def infer(
               are 0 are not computed and hold 0.
             - ``dtype``: type of the output: ``float32`` (the default), ``float16`` or ``uint8``,
               which stores 0..1 as 0..255.
+            - ``labels``: store the label of the largest map, as uint8 or uint16, instead of values.
+              The network file has the labels; without them they are the maps' numbers.
+            - ``threshold``: store 1 where a value is above it, and else 0, as uint8.
             - ``overwrite``: replace an existing output file, or an unfinished output of something
               else; by default that is an error.
             - ``resume``: go on with an unfinished output of the same run (``NAME.partial``); this
@@ -127,7 +130,7 @@ def infer(
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress, share and share(plan.patch))
         left, times = remaining.voxels, StepTimes()
-        state = RunState(blocks, output, dtype, remaining, progress)
+        state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
             if share is not None:

@@ -15,6 +15,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
+from znni.engine.labels import Labels, labels_from
 from znni.engine.skipping import check_mask
 from znni.engine.tiles import make_job, seen_by
 from znni.inference.request import Request
@@ -44,6 +45,8 @@ class Attributes(BaseModel):
         roi: the input voxels that have output.
         voxel_offset: the input voxel that the first output voxel stands for.
         scale: factor from a stored value to the network's value.
+        labels: the labels of the maps by name, as JSON; empty if values are not labels of maps.
+        threshold: above which a voxel has 1; empty if there was none.
         accuracy: the class of the least accurate primitive that was used.
     """
 
@@ -62,6 +65,8 @@ class Attributes(BaseModel):
     voxel_offset: tuple[int, int, int]
     scale: float
     accuracy: Accuracy
+    labels: str = ""
+    threshold: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,11 @@ class Origin:
     attributes: Attributes
     network: Network
 
+    @property
+    def labels(self) -> Labels | None:
+        """How values became labels; None: they did not."""
+        return labels_from(self.attributes.labels, self.attributes.threshold)
+
 
 def origin_attributes(
     asked: Request, network: Network, weights: Weights, accuracy: Accuracy
@@ -89,6 +99,7 @@ def origin_attributes(
         accuracy: the accuracy class of the plan.
     """
     job, mask = asked.job, asked.mask_source
+    labels = asked.labels.attributes(network) if asked.labels else {}
     return Attributes(
         source=_named(asked.source),
         dataset=asked.dataset or "",
@@ -101,8 +112,9 @@ def origin_attributes(
         pad=job.pad,
         roi=str(Box(job.center, job.center + job.output)),
         voxel_offset=job.center,
-        scale=1 / 255 if asked.wanted.dtype == "uint8" else 1.0,
+        scale=1 / 255 if asked.stored.dtype == "uint8" else 1.0,
         accuracy=accuracy,
+        **labels,
     ).model_dump()
 
 
@@ -154,6 +166,7 @@ def input_of(
             f"give {option('source', 'FILE')}"
         ) from None
     features, offset = origin.network.out_features, Vec3(*recorded.voxel_offset)
+    features = origin.labels.features(features) if origin.labels else features
     whole = Box(Vec3(0, 0, 0), volume.size)
     if volume.size != recorded.source_extents:
         raise InvalidInput(

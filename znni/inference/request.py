@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
+from znni.core.errors import InvalidInput, option
 from znni.core.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
 from znni.core.volume import NewOutput, Volume
 from znni.engine.checks import check_features
+from znni.engine.labels import Labels, labels_for
 from znni.engine.skipping import check_mask
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.network.network import Network
@@ -45,6 +47,7 @@ class Request(Requirements):
         mask_source: file, URL or array that the mask was opened from.
         mask: mask over the input; None if there is none.
         wanted: the output to make, without the marks of its inputs (``NewOutput.identity``).
+        labels: how values become labels; None: they are stored as they are.
     """
 
     source: str | Path | ArrayLike
@@ -54,6 +57,7 @@ class Request(Requirements):
     mask_source: str | Path | ArrayLike | None
     mask: Volume | None
     wanted: NewOutput
+    labels: Labels | None
 
 
 class RunOptions(PlanOptions, total=False):
@@ -65,6 +69,8 @@ class RunOptions(PlanOptions, total=False):
     roi: Region | None
     mask: str | Path | ArrayLike | None
     dtype: OutputType
+    labels: bool
+    threshold: float | None
     overwrite: bool
     resume: bool
     compression: Compression | None
@@ -81,6 +87,8 @@ def request(
     roi: Region | None = None,
     mask: str | Path | ArrayLike | None = None,
     dtype: OutputType = "float32",
+    labels: bool = False,
+    threshold: float | None = None,
     overwrite: bool = False,
     resume: bool = True,
     compression: Compression | None = None,
@@ -101,10 +109,15 @@ def request(
     masked = None if mask is None else open_volume(mask)
     if masked:
         check_mask(masked, volume)
+    labelled = labels_for(network, labels, threshold)
+    if labelled and dtype != "float32":
+        raise InvalidInput(
+            f"labels are stored as {labelled.dtype}; leave out {option('dtype', dtype)}"
+        )
     wanted = NewOutput(
-        network.out_features,
+        labelled.features(network.out_features) if labelled else network.out_features,
         job.output,
-        dtype,
+        labelled.dtype if labelled else dtype,
         volume.grid.starting_at(job.center),
         overwrite=overwrite,
         compression=compression,
@@ -113,5 +126,5 @@ def request(
     )
     return Request(
         for_job(network, job), job, choices, stored, source, dataset, volume, border,
-        mask, masked, wanted,
+        mask, masked, wanted, labelled,
     )  # fmt: skip

@@ -48,6 +48,8 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
         "its compression": wanted.compression or "as usual",
         "its shards": "some" if wanted.sharded else "none",
     }
+    if asked.labels:
+        known["its labels"] = str(asked.labels)
     if mask:
         known |= fingerprint(asked.mask_source, mask, Box(Vec3(0, 0, 0), mask.size), "the mask")
     return replace(wanted, identity=known)

@@ -152,21 +152,23 @@ def verify(
     checked = check_blocks(output, ledger, output.name, blocks, generator, progress)
     chosen = [Vec3(*map(int, generator.integers(output.size))) for _ in range(voxels)]
     places, stored = _readable(output, chosen)
-    computed = np.zeros(stored.shape)
-    unneeded, largest_sum = 0, 0.0
+    computed = np.zeros((len(places), origin.network.out_features))
+    unneeded_places: list[int] = []
+    largest_sum = 0.0
     for index, at in enumerate(places):
         if masked and not stored[index].any() and not _mask_at(masked, origin, at):
-            unneeded += 1
+            unneeded_places.append(index)
         else:
             computed[index], seen = voxel_at(volume, origin, parameters, at)
             largest_sum = max(largest_sum, seen)
         progress(index + 1, len(places))
-    errors, allowed = compared(
-        stored,
-        computed,
-        origin.attributes.scale,
-        tolerance(origin.network, origin.attributes.accuracy, largest_sum),
-    )
+    rounding = tolerance(origin.network, origin.attributes.accuracy, largest_sum)
+    if origin.labels:
+        errors = origin.labels.misfit(stored, computed)
+        errors[unneeded_places] = 0.0
+        allowed = np.full(errors.shape, 2 * rounding)
+    else:
+        errors, allowed = compared(stored, computed, origin.attributes.scale, rounding)
     differ = ~(errors <= allowed)  # true for NaN too
     ranked = np.nan_to_num(errors, nan=np.inf)
     worst = np.unravel_index(ranked.argmax(), ranked.shape) if places else None
@@ -174,7 +176,7 @@ def verify(
         out=str(out),
         voxels=voxels,
         unreadable=voxels - len(places),
-        unneeded=unneeded,
+        unneeded=len(unneeded_places),
         seed=seed,
         wrong=int(differ.any(axis=1).sum()),
         largest_error=float(errors[worst]) if worst else 0.0,

@@ -74,6 +74,7 @@ class Network:
         weights: the weights file that the network file names, if it names one.
         whole: the extents of an exact network's input over the whole volume. They are None until
             the volume is known.
+        labels: the name and the label of each output map, if the network file has them.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is
@@ -87,6 +88,7 @@ class Network:
     scaling: InputScaling = InputScaling()
     weights: Path | None = field(default=None, compare=False)
     whole: Vec3 | None = None
+    labels: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
     @classmethod
     def chain(

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+from znni.core.text import counted
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.network.geometry import context
 from znni.network.layer_entries import (
@@ -61,6 +62,23 @@ def _sources(value: object) -> list[str]:
     return [str(name) for name in given]
 
 
+def _is_label(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**16
+
+
+def _labels(value: object) -> object:
+    """Check the label of each map: integers that differ, from 0 on."""
+    known = list(value.values()) if isinstance(value, dict) else []
+    if not known or not all(_is_label(label) for label in known):
+        raise ValueError(
+            "give each map's name and label, such as {background: 0, cell: 1}; labels go from 0 to "
+            "65535"
+        )
+    if len({*known}) < len(known):
+        raise ValueError("two maps have the same label; give each its own")
+    return {str(name): label for name, label in value.items()}  # type: ignore[attr-defined]
+
+
 FileName = Annotated[str, BeforeValidator(_file_name)]
 Sources = Annotated[list[str], BeforeValidator(_sources)]
 
@@ -98,6 +116,7 @@ class _NetworkFile(Entry):
     in_features: Count = 1
     layers: Annotated[list[_LayerEntry], Field(min_length=1)]
     outputs: Sources | None = None
+    labels: Annotated[dict[str, int], BeforeValidator(_labels)] = Field(default_factory=dict)
     weights: FileName | None = None
     input: _InputEntry = _InputEntry()
 
@@ -154,7 +173,10 @@ def network_text(network: Network) -> str:
         entry = {KINDS[type(node.layer)]: entry_of(node.layer)}
         layers.append({"name": node.name, **sources, **entry})
     named = {} if outputs == before[-1:] else {"outputs": outputs}
-    return json.dumps(features | {"input": asdict(network.scaling), "layers": layers} | named)
+    labels = {"labels": dict(network.labels)} if network.labels else {}
+    return json.dumps(
+        features | {"input": asdict(network.scaling), "layers": layers} | named | labels
+    )
 
 
 def _network_of(file: YamlFile) -> Network:
@@ -183,11 +205,18 @@ def _network_of(file: YamlFile) -> Network:
             output=output,
             scaling=InputScaling(entries.input.scale, entries.input.offset),
             weights=file.path.parent / entries.weights if entries.weights else None,
+            labels=tuple(entries.labels.items()),
         )
         if network.is_exact:
             context(network)  # raises an error if its layers do not fit together
     except InvalidInput as error:
         raise file.refusal(("layers",), str(error)) from None
+    if network.labels and len(network.labels) != network.out_features:
+        problem = (
+            f"there are {len(network.labels)} labels, and "
+            f"{counted(network.out_features, 'output map')}; give one label for each"
+        )
+        raise file.refusal(("labels",), problem)
     return network
 
 

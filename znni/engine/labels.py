@@ -1,0 +1,125 @@
+"""Labels instead of values: which map is the largest, or which values lie above a threshold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, option
+from znni.core.text import counted
+from znni.network.network import Network
+
+LabelType: TypeAlias = Literal["uint8", "uint16"]
+
+# The share of a block's voxels that may have other labels by another plan of the same class: those
+# whose two largest values, or whose value and the threshold, are equal but for rounding.
+LABELS_APART = 1e-3
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How an output's values become labels.
+
+    Attributes:
+        of_maps: the label of each map, which voxels get where that map is the largest. Of equal
+            maps the first counts. Empty: the threshold decides.
+        threshold: a voxel of a map gets 1 where its value is above it, and else 0.
+    """
+
+    of_maps: tuple[int, ...] = ()
+    threshold: float = 0.0
+
+    @property
+    def dtype(self) -> LabelType:
+        """The type that holds all labels."""
+        return "uint16" if max(self.of_maps, default=1) > np.iinfo(np.uint8).max else "uint8"
+
+    def features(self, maps: int) -> int:
+        """Return the maps of the output: one of labels, or one for each of the network's."""
+        return 1 if self.of_maps else maps
+
+    def apply(self, values: NDArray[np.floating]) -> NDArray[Any]:
+        """Return the labels (1 or f, z, y, x) of values (f, z, y, x)."""
+        if not self.of_maps:
+            return (values > self.threshold).astype(self.dtype)
+        known = np.array(self.of_maps, self.dtype)
+        found = np.empty((1, *values.shape[1:]), self.dtype)
+        for z in range(values.shape[1]):  # indices of a whole block would take eight bytes each
+            found[0, z] = known[values[:, z].argmax(axis=0)]
+        return found
+
+    def misfit(self, stored: NDArray[Any], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return by how much values would have to change to give the stored labels.
+
+        Args:
+            stored: labels (voxels, 1 or f).
+            values: the network's values (voxels, f).
+
+        Returns:
+            As many numbers as there are labels: 0 where they are right, infinite for a label that
+            no map has.
+        """
+        if not self.of_maps:
+            wrong = stored != (values > self.threshold)
+            apart = np.where(wrong, np.abs(values - self.threshold), 0.0)
+            return np.where(stored > 1, np.inf, apart)
+        largest = values.max(axis=1, keepdims=True)
+        has_label = np.array(self.of_maps) == stored
+        kept = np.where(has_label, values, -np.inf)
+        return np.asarray(largest - kept.max(axis=1, keepdims=True))
+
+    def attributes(self, network: Network) -> dict[str, str]:
+        """Return how an output stores this: labels by name as JSON, and the threshold."""
+        if not self.of_maps:
+            return {"labels": "", "threshold": repr(self.threshold)}
+        return {"labels": json.dumps(dict(label_names(network))), "threshold": ""}
+
+
+def label_names(network: Network) -> tuple[tuple[str, int], ...]:
+    """Return the label of each output map by its name; without names the map's number."""
+    return network.labels or tuple((f"map {n}", n) for n in range(network.out_features))
+
+
+def labels_for(network: Network, largest: bool, threshold: float | None) -> Labels | None:
+    """Return how values become labels; None if they are stored as they are.
+
+    Args:
+        network: has the labels of its maps.
+        largest: whether voxels get the label of their largest map.
+        threshold: the least value that does not count as 1; None: there is none.
+
+    Raises:
+        InvalidInput: both are asked for, there is one map only, or the threshold is not finite.
+    """
+    if not largest:
+        if threshold is None:
+            return None
+        if not np.isfinite(threshold):
+            raise InvalidInput(f"{option('threshold', threshold)}: give a finite number")
+        return Labels(threshold=float(threshold))
+    if threshold is not None:
+        raise InvalidInput(
+            f"labels are those of the largest map, without a threshold; leave out "
+            f"{option('threshold', threshold)}, or the labels"
+        )
+    if network.out_features == 1:
+        raise InvalidInput(
+            f"network {network.name} gives {counted(1, 'map')}, whose labels need a threshold; "
+            f"give {option('threshold', 0.5)} instead"
+        )
+    return Labels(tuple(label for _, label in label_names(network)))
+
+
+def labels_from(labels: str, threshold: str) -> Labels | None:
+    """Return what an output's attributes say, as ``Labels.attributes`` gives them.
+
+    Raises:
+        ValueError: they are not from there.
+    """
+    if labels:
+        return Labels(tuple(int(label) for label in json.loads(labels).values()))
+    return Labels(threshold=float(threshold)) if threshold else None
