@@ -17,13 +17,14 @@ from planner.step_options import StepOptions
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Vec3
+from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
 from znni.engine.tiles import make_job, read_input, seen_by
 from znni.inference.planning import search
 from znni.network.layers import Activation, Add, Conv, Padding, SummedConv
 from znni.network.network import INPUT, Network, Node
 from znni.network.weights import random_weights
-from znni.plans.block_storage import block_storage
+from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.plan import Plan
 from znni.plans.segments import Segment
 from znni.plans.summed import summed_convolutions
@@ -107,6 +108,15 @@ def test_a_plan_adds_in_the_store_and_its_file_says_so() -> None:
     wrong = plan.to_json().replace('"b0",\n      "a0"', '"b0",\n      "b0"')
     with pytest.raises(InvalidInput, match="its steps are not its network's layers"):
         Plan.from_json(wrong)
+
+
+def test_a_plan_that_adds_where_it_must_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(residual((20,)), LARGE, LARGE)
+    primitives = catalogue(plan.machine)
+    check_runnable(plan, primitives)
+    monkeypatch.setattr(BlockStorage, "sums_in_place", lambda *_: False)
+    with pytest.raises(InvalidInput, match="cannot add in place; plan again"):
+        check_runnable(plan, primitives)
 
 
 def test_the_choice_of_sums_is_the_fastest_of_all() -> None:

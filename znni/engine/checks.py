@@ -5,11 +5,13 @@ from __future__ import annotations
 from znni.core.errors import PLAN_AGAIN, InvalidInput
 from znni.core.text import counted
 from znni.core.volume import Volume
+from znni.network.layers import SummedConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
 from znni.plans.micro_batches import found
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.summed import summed_convolutions
 
 
 def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
@@ -20,6 +22,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
     """
     for part in plan.parts:
         _check_steps(part, catalogue)
+        _check_sums(part, plan.network)
     _check_memory(plan)
 
 
@@ -69,6 +72,18 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
                 )
             shape = step.shape_out
         expected = shape
+
+
+def _check_sums(part: DevicePart, network: Network) -> None:
+    """Check that no convolution adds to a value that is needed again, or stored elsewhere."""
+    known = summed_convolutions(network)
+    for step in part.steps:
+        if isinstance(step.operation, SummedConv) and part.storage:
+            nodes = known.get(step.operation.add.name)
+            if nodes is None or not part.storage.sums_in_place(nodes):
+                raise InvalidInput(
+                    f"the plan's layer {step.operation.name} cannot add in place; {PLAN_AGAIN}"
+                )
 
 
 def _check_memory(plan: Plan) -> None:
