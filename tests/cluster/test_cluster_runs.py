@@ -336,6 +336,13 @@ def test_errors_are_one_line(more: list[str], said: str, monkeypatch: pytest.Mon
     assert not Path("out.zarr").exists()
 
 
+def test_too_little_memory_for_a_worker_names_what_all_need() -> None:
+    few = [argument for argument in ARGUMENTS if argument not in ("--plan", "plan.json")]
+    more = ("--out", "out.zarr", "--cluster", "local:2", "--ram", "600MiB")
+    said = refused(*few, *more, code=3)
+    assert "44 MiB are allowed; give all workers together ram='1538MiB'" in said
+
+
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
     s3fs = pytest.importorskip("s3fs")

@@ -129,7 +129,7 @@ def test_the_command_line() -> None:
         assert said.endswith("when all parts are finished: znni finish out.zarr\n")
     assert "2 parts" in succeeds("finish", OUT)
     assert "is complete already" in refused("finish", OUT)
-    assert "exists; give" in refused(*RUN, "--out", OUT, "--part", "0/2")
+    assert "exists; delete it, or" in refused(*RUN, "--out", OUT, "--part", "0/2")
     assert znni("verify", OUT).code == 0
 
 

@@ -145,7 +145,7 @@ def test_the_papers_machines_have_the_same_processors() -> None:
         ("threads", "treads", 4, "unknown key 'treads' in host; did you mean 'threads'? The keys"),
         ("gpus:", "gpu:", 8, "unknown key 'gpu' in the machine; did you mean 'gpus'? The keys are"),
         ("name: Card, ", "", 9, "gpus.0 lacks the key 'name'"),
-        ("name: Card", "threads: 3", 9, "unknown key 'threads' in gpus.0; The keys are name, mem"),
+        ("name: Card", "threads: 3", 9, "unknown key 'threads' in gpus.0; the keys are name, mem"),
         ("  - *card", "  - 3", 10, "gpus.1 is 3; give it as keys and values: name, memory, flops,"),
         ("name: 2 x Processor", "name: 2", 2, "host.name is 2; give a name"),
         ("  - *card", "  - *cord", 10, "not valid YAML"),

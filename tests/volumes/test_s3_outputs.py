@@ -16,6 +16,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import s3fs
 import zarr
 from command_line import refused, succeeds, znni
 from interrupted_runs import OPTIONS, RUN, Interrupted
@@ -45,7 +46,9 @@ def server() -> Iterator[S3]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()  # else it knows the server of other tests
         yield application
+        s3fs.S3FileSystem.clear_instance_cache()
     stop()
 
 
@@ -141,14 +144,14 @@ def test_the_command_line(place: str) -> None:
     assert "is computed in parts; give" in refused(*RUN, "--out", place, "--overwrite")
     assert "2 parts" in succeeds("finish", place)
     assert "is complete already" in refused("finish", place)
-    assert "exists; give" in refused(*RUN, "--out", place, "--part", "0/2")
+    assert "exists; delete it, or" in refused(*RUN, "--out", place, "--part", "0/2")
     assert znni("verify", place).code == 0
 
 
 def test_a_folder_of_something_else(place: str) -> None:
     files, path = fsspec.core.url_to_fs(place)
     files.pipe_file(f"{path}/0/zarr.json", b"{}")
-    assert "exists; give" in refused(*RUN, "--out", place, "--part", "0/2")
+    assert "exists; delete it, or" in refused(*RUN, "--out", place, "--part", "0/2")
     files.pipe_file(f"{path}.partial", b"")  # as a single run leaves it
     said = refused(*RUN, "--out", place, "--part", "0/2")
     assert "is an unfinished output of something else" in said
@@ -346,8 +349,12 @@ def test_sinks_of_outputs_that_are_not_there(place: str) -> None:
     finish(place)
     with pytest.raises(InvalidInput, match="there is no unfinished output"):
         open_blocks(place, wanted, print)
-    with pytest.raises(InvalidInput, match=r"there is no unfinished output"):
-        open_blocks("s3://no-such-bucket/out.zarr", wanted, print)
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_bucket_that_is_not_there() -> None:
+    with pytest.raises(InvalidInput, match="there is no unfinished output"):
+        open_blocks("s3://no-such-bucket/out.zarr", NewOutput(1, Vec3(2, 2, 2)), print)
 
 
 def test_a_log_is_stored_now_and_then(place: str, monkeypatch: pytest.MonkeyPatch) -> None:

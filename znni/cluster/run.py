@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias, Unpack
@@ -19,7 +20,7 @@ from znni.cluster.calls import Recipe
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster
 from znni.cluster.coordinator import Coordinator, Engine, Tally
 from znni.cluster.lease import Lease
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits, Recheck, check_keywords, check_names
 from znni.core.shapes import Box
 from znni.core.text import counted, duration, in_units
@@ -165,6 +166,10 @@ def infer_on_cluster(
                 output.note({"run": run})
             output.close()
             whole = finish(out, recheck=recheck)
+    except DoesNotFit as error:
+        short = _of_worker(error, machines)
+        short.add_note(output.abandon(way_on(error)))
+        raise short from None
     except BaseException as error:
         error.add_note(output.abandon(way_on(error)))
         raise
@@ -220,6 +225,21 @@ def _shared_out(cluster: Cluster, options: RunOptions) -> Cluster:
             f"{in_units(DASK_BYTES)}; start fewer, or give them more by {option('ram', 'SIZE')}"
         )
     return replace(cluster, groups=(replace(group, cores=threads, ram=ram),))
+
+
+def _of_worker(short: DoesNotFit, cluster: Cluster) -> DoesNotFit:
+    """Return the error with the remedy for a worker's memory, which Dask takes a part of."""
+    if short.device == "gpu" or not cluster.groups:
+        return short
+    worker = short.needed + DASK_BYTES
+    remedy = f"each worker {in_units(worker)} (ram: in the cluster file)"
+    if cluster.kind == "local":
+        together = ceil(worker / 2**20) * sum(group.count for group in cluster.groups)
+        remedy = f"all workers together {option('ram', f'{together}MiB')}"
+    return DoesNotFit(
+        needed=short.needed, allowed=short.allowed, device=short.device, layer=short.layer,
+        patch=short.patch, remedy=remedy,
+    )  # fmt: skip
 
 
 def _travelling(options: RunOptions) -> RunOptions:

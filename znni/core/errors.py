@@ -75,13 +75,17 @@ class DoesNotFit(ZnniError):
         device: the device that is too small, ``cpu`` or ``gpu``.
         layer: the layer at which the smallest plan peaks.
         patch: the smallest patch tried, in output voxels per axis.
+
+    Args:
+        remedy: what to give; empty: the option of this device's memory.
     """
 
     exit_code = 3
 
     def __init__(
-        self, *, needed: int, allowed: int, device: str, layer: str, patch: tuple[int, int, int]
-    ) -> None:
+        self, *, needed: int, allowed: int, device: str, layer: str, patch: tuple[int, int, int],
+        remedy: str = "",
+    ) -> None:  # fmt: skip
         self.needed = needed
         self.allowed = allowed
         self.device = device
@@ -89,11 +93,11 @@ class DoesNotFit(ZnniError):
         self.patch = patch
         size = "x".join(map(str, patch))
         limit = "gpu_memory" if device == "gpu" else "ram"
+        remedy = remedy or option(limit, f"{ceil(needed / 2**20)}MiB")
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
             f"{in_units(needed)} on the {device}, at layer {layer}, and "
-            f"{in_units(allowed)} are allowed; give "
-            f"{option(limit, f'{ceil(needed / 2**20)}MiB')} or more, or use a smaller network"
+            f"{in_units(allowed)} are allowed; give {remedy} or more, or use a smaller network"
         )
 
 

@@ -147,7 +147,8 @@ class YamlFile:
                 known = [field.alias or name for name, field in fields.items()]
                 close = get_close_matches(str(last), known, n=1)
                 hint = f"did you mean {close[0]!r}? " if close else ""
-                problem = f"unknown key {last!r} in {owner}; {hint}The keys are {', '.join(known)}"
+                keys = f"{'The' if hint else 'the'} keys are {', '.join(known)}"
+                problem = f"unknown key {last!r} in {owner}; {hint}{keys}"
             case "missing":
                 problem = f"{owner} lacks the key {last!r}; add it"
             case "literal_error":

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.partial_file import check_folder_of, check_new, partial_name, refused_at
 from znni.volumes.partial_folder import put_in_place
@@ -85,6 +85,7 @@ class _LocalPlace:
 
     def check(self) -> None:
         with refused_at(self.place):
+            _check_absent(self)
             check_new(self._path, overwrite=False)
             if not self._partial.exists():
                 check_folder_of(self._path)
@@ -100,6 +101,12 @@ class _LocalPlace:
             left.unlink()
         os.sync()
         put_in_place(self._partial, self._path)
+
+
+def _check_absent(place: SharedPlace) -> None:
+    """Refuse an output that exists: of several processes, none may replace it."""
+    if place.whole():
+        raise InvalidInput(f"{place.place}: exists; delete it, or write elsewhere")
 
 
 class _RemotePlace:
@@ -124,10 +131,7 @@ class _RemotePlace:
 
     def check(self) -> None:
         with refused_at_url(self.place):
-            if self.whole():
-                raise InvalidInput(
-                    f"{self.place}: exists; give {option('overwrite', True)} to delete it first"
-                )
+            _check_absent(self)
 
     def make(self) -> None:
         self._marker.make_once("", b"")
