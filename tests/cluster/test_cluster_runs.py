@@ -345,16 +345,13 @@ def test_too_little_memory_for_a_worker_names_what_all_need() -> None:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    s3fs = pytest.importorskip("s3fs")
     application = S3()
     environment, stop = serve(application)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()  # else it knows the server of other tests
     fsspec.filesystem("s3").mkdir("clusters")
     yield application
     application.faults = never
-    s3fs.S3FileSystem.clear_instance_cache()
     stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("moto")
+pytest.importorskip("s3fs")
 
+import s3fs
+from fsspec.asyn import sync
 from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication,
     create_backend_app,
@@ -75,17 +79,32 @@ def failed(code: str, start: Callable[..., Any]) -> list[bytes]:
     return [body]
 
 
+def forget_clients() -> None:
+    """Close and forget the clients of S3 in this process: they know the server of other tests."""
+    for client in s3fs.S3FileSystem._cache.values():
+        if getattr(client, "_s3creator", None) is None:  # it was never used
+            continue
+        end = client._s3creator.__aexit__
+        if client.loop is not None and client.loop.is_running():
+            sync(client.loop, end, None, None, None)
+        else:
+            asyncio.run(end(None, None, None))
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
 def serve(application: S3) -> tuple[dict[str, str], Callable[[], None]]:
     """Serve to this machine.
 
     Returns:
         The environment that clients need, and what stops the server.
     """
+    forget_clients()
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Silent)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
 
     def stop() -> None:
+        forget_clients()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -16,7 +16,6 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-import s3fs
 import zarr
 from command_line import refused, succeeds, znni
 from interrupted_runs import OPTIONS, RUN, Interrupted
@@ -46,9 +45,7 @@ def server() -> Iterator[S3]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        s3fs.S3FileSystem.clear_instance_cache()  # else it knows the server of other tests
         yield application
-        s3fs.S3FileSystem.clear_instance_cache()
     stop()
 
 
