@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
         (("--roi", "4:4,2:5,3:9"), "roi 4:4,2:5,3:9 is empty"),
         (("--roi", "4:2,2:5,3:9", "--border", "same"), "roi 4:2,2:5,3:9 is empty"),
         (("--ram", "lots"), "'lots' is not a size of memory; write it as 8GiB or 500MB"),
+        (("--ram", "16"), "16 is 16 bytes; did you mean 16GiB?"),
         (("--ram", "-1GiB"), "'-1GiB' is not a size"),
         (("--ram", "8GiB or so"), "'8GiB or so' is not a size"),
         (("--ram", "8,5GiB"), "'8,5GiB' is not a size"),
@@ -79,8 +80,9 @@ def test_info() -> None:
 
 
 def test_a_size_without_its_unit_is_of_bytes() -> None:
-    assert "needs 512 MiB" in refused(*INFER, "--ram", "8", code=3)
-    assert "and 8 B are allowed" in refused(*INFER, "--ram", "8", code=3)
+    said = refused(*INFER, "--ram", "2097152", code=3)
+    assert "needs 512 MiB" in said
+    assert "and 2 MiB are allowed" in said
 
 
 @pytest.mark.parametrize(

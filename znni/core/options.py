@@ -163,13 +163,16 @@ def memory_size(given: int | str) -> int:
     """Return bytes of memory from ``8GiB``, ``500MB`` or a plain number of bytes.
 
     Raises:
-        ValueError: the value is none of these.
+        ValueError: the value is none of these, or text of so few bytes that a unit was forgotten.
     """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     try:
         if not re.fullmatch(r"\d+(\.\d+)? *[A-Za-z]*", str(given).strip()):
             raise ValueError  # pydantic would accept it and ignore the rest
-        return int(TypeAdapter(ByteSize).validate_python(given))
+        size = int(TypeAdapter(ByteSize).validate_python(given))
     except (ValueError, ValidationError, OverflowError):
         raise ValueError(f"{given!r} is not a size of memory; write it as 8GiB or 500MB") from None
+    if isinstance(given, str) and given.strip().isdigit() and 0 < size < 2**20:
+        raise ValueError(f"{given} is {given} bytes; did you mean {given.strip()}GiB?")
+    return size
