@@ -127,7 +127,7 @@ def test_a_layer_may_have_the_name_of_the_input() -> None:
         ("output_padding: [1, 1, 0]", "output_padding: 2", 11, "layer conv_transpose1: "
          "output_padding is 2x2x2; give 0 or more, and less than its stride 2x2x2"),
         ("  - multiply: {}\n", "  - multiply: {activation: prelu}\n", 17, "prelu needs weights"),
-        ("  - multiply: {}\n", "  - divide: {}\n", 17, "unknown key 'divide' in layers.9; The keys "
+        ("  - multiply: {}\n", "  - divide: {}\n", 17, "unknown key 'divide' in layers.9; the keys "
          "are name, from, conv, conv_transpose, pool, upsample, affine, concat, add, multiply"),
         ("  - affine: {activation: prelu}", "  - instance_norm: {}", 7, "layer instance_norm1 is "
          "of kind instance_norm, which needs windows, because it depends on all voxels of one; "
