@@ -1,9 +1,9 @@
 """Several processes of one machine beside one: blocks a second, and what handing out costs.
 
 The workers are processes of a local cluster. The coordinator and Dask's scheduler run in this
-process, so its processor time is what handing out, noting and looking at the workers take. Beside
-them stand as many processes that know nothing of each other, each with its part of the blocks: what
-they lack of linear is the machine's share. Rates count from the moment when each worker has
+process, so its processor time is what handing out, noting and looking at the workers take. The same
+number of independent processes runs for comparison, each with its part of the blocks. What they
+lack of linear scaling is due to the machine. Rates count from the moment when each worker has
 finished its first blocks.
 """
 

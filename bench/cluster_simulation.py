@@ -1,7 +1,8 @@
 """How well a cluster's schedule uses unequal workers, on a simulated clock, and what it costs.
 
-What handing out costs is measured twice: of the schedule alone, and of the whole coordinator with
-its ledger on the disk and workers in the same process that compute nothing.
+The cost of handing out blocks is measured twice. The first time it is that of the schedule alone.
+The second time it is that of the whole coordinator, with its ledger on the disk. Its workers are in
+the same process and compute nothing.
 """
 
 from __future__ import annotations

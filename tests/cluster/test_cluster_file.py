@@ -35,7 +35,7 @@ groups:
     partition: gpu
     account: me
     directives: ["--exclusive"]
-  - {name: cpu, count: 100, walltime: 2-00:00:30}
+  - {name: cpu, count: 100, cores: 8, ram: 8GiB, walltime: 2-00:00:30}
 bits: class
 storage: {read: 20 GB/s, write: 10 GB/s, puts: 3500}
 interface: eth0
@@ -79,7 +79,7 @@ def test_slurm(tmp_path: Path) -> None:
         account="me",
         directives=("--exclusive",),
     )
-    cpu = Group("cpu", 100, walltime=2 * 86400.0 + 30)
+    cpu = Group("cpu", 100, cores=8, ram=8 * GIB, walltime=2 * 86400.0 + 30)
     cluster = load(SLURM, tmp_path)
     assert cluster == Cluster(
         "slurm",
@@ -90,7 +90,7 @@ def test_slurm(tmp_path: Path) -> None:
         dashboard="127.0.0.1:8787",
     )
     assert cluster.workers == 116
-    assert (h200.znni_ram, cpu.znni_ram) == (56 * GIB - DASK_BYTES, None)
+    assert (h200.znni_ram, cpu.znni_ram) == (56 * GIB - DASK_BYTES, 8 * GIB - DASK_BYTES)
 
 
 def test_other_kinds(tmp_path: Path) -> None:
@@ -132,6 +132,8 @@ def test_local_workers_need_no_file() -> None:
         ("    count: 16\n", "", ", line 3: groups.0 lacks the key 'count'; add it"),
         ("count: 16", "count: 0", ", line 4: groups.0.count is 0; give an integer from 1 to "),
         ("ram: 56GiB", "ram: lots", ", line 6: groups.0.ram is 'lots'; give a size of memory"),
+        ("    ram: 56GiB\n", "", ", line 3: group h200 has no ram:, for which its jobs ask SLURM"),
+        ("    cores: 16\n", "", ", line 3: group h200 has no cores:, for which its jobs ask"),
         ("ram: 56GiB", "ram: 99MiB", f"ram is {99 * 2**20} bytes, and Dask alone takes 268435456"),
         ("gpus: 1", "gpus: -1", ", line 7: groups.0.gpus is -1; give a number of GPUs from 0 to"),
         ("gpus: 1", "gpus: false", ", line 7: groups.0.gpus is False; give a number of GPUs"),

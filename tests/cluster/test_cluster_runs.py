@@ -191,7 +191,7 @@ def test_a_worker_that_comes_back_late_does_no_harm(
 
 
 FAULTS = {
-    "wrong values": "otherwise than the output has it",
+    "wrong values": "differ from the output's, by ",
     "other versions": "it does not compute the same bits as the others: numpy 0.0.1, not ",
     "full disk": "No space left on device",
 }
@@ -302,8 +302,8 @@ def test_two_runs_on_one_output(machines: HandStarted) -> None:
 
     compute(machines.file, progress=begin)
     assert second == [
-        f"out.zarr: process {os.getpid()} on {os.uname().nodename} is computing it; wait for "
-        f"that, or end it"
+        f"out.zarr: process {os.getpid()} on {os.uname().nodename} is computing it; wait until "
+        f"that process ends, or end it"
     ]
     assert_undisturbed()
 
@@ -334,6 +334,12 @@ def test_errors_are_one_line(more: list[str], said: str, monkeypatch: pytest.Mon
     finally:
         logging.getLogger("znni").setLevel(logging.NOTSET)
     assert not Path("out.zarr").exists()
+
+
+def test_workers_of_one_machine_are_alike() -> None:
+    Path("two.yaml").write_text("kind: local\ngroups: [{name: a, count: 1}, {name: b, count: 1}]\n")
+    said = refused(*ARGUMENTS, "--out", "out.zarr", "--cluster", "two.yaml")
+    assert "a local cluster has 2 groups, and its workers are all alike; give one group" in said
 
 
 def test_too_little_memory_for_a_worker_names_what_all_need() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -81,9 +80,16 @@ class HandStarted:
         return worker
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a worker with its nanny, which takes seconds to end if it is asked."""
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        """Kill a worker with its nanny, which takes seconds to end if it is asked.
+
+        Python's own process stays until it has deleted their semaphores.
+        """
+        with suppress(psutil.NoSuchProcess):
+            nanny = psutil.Process(process.pid)
+            for each in (*nanny.children(recursive=True), nanny):
+                with suppress(psutil.NoSuchProcess):
+                    if not any("resource_tracker" in argument for argument in each.cmdline()):
+                        each.kill()
         process.wait(SECONDS)
 
     def kill_scheduler(self) -> None:

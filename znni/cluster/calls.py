@@ -1,4 +1,4 @@
-"""What a coordinator and the processes that compute blocks tell each other.
+"""Messages between the coordinator and the processes that compute blocks.
 
 All of it is pickled. It holds no arrays: blocks are read from the volume and written to the output
 where they are computed.

@@ -72,7 +72,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 class Handed:
-    """The patches that are handed to this process, one by one."""
+    """The blocks that are handed to this process, one by one."""
 
     voxels = 0
     total = 0

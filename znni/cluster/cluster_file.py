@@ -324,6 +324,12 @@ def _problems(file: _ClusterFile) -> Iterator[Problem]:
                 f"the group's name is {group.name!r}, and the names of jobs and pods begin with "
                 f"it; give a letter, then lower-case letters, digits and -",
             )
+        if file.kind == "slurm" and (group.cores is None or group.ram is None):
+            missing = "ram" if group.cores else "cores"
+            yield (
+                ("groups", index),
+                f"group {group.name} has no {missing}:, for which its jobs ask SLURM; add it",
+            )
         if group.ram is not None and group.ram <= DASK_BYTES:
             yield (
                 ("groups", index, "ram"),

@@ -438,8 +438,8 @@ class Coordinator:
         self._shut_out(
             address, worker,
             RunFailed(
-                f"it computes {self._probe} otherwise than the output has it, by {found.apart:.1g} "
-                f"of its largest value"
+                f"its values in {self._probe} differ from the output's, by {found.apart:.1g} of "
+                f"the largest"
             ),
         )  # fmt: skip
 

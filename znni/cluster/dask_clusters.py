@@ -112,7 +112,7 @@ def _local(cluster: Cluster) -> Any:
 def _web_server(cluster: Cluster) -> dict[str, Any]:
     """Return the scheduler's options of its web server, which it starts in any case.
 
-    Without a dashboard, that server tells no more than how the scheduler fares. Only this machine
+    Without a dashboard, that server tells only of the scheduler's health. Only this machine
     reaches it.
     """
     address = cluster.dashboard

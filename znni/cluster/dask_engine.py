@@ -39,7 +39,7 @@ SETTINGS = {
     "distributed.deploy.lost-worker-timeout": "5s",
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.limit": "60s",
-    # Looks at itself, many times a second by default, took 6 % of the coordinator's core.
+    # Dask's looks at itself took 6 % of the coordinator's core at the default intervals.
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
     "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s",
@@ -91,7 +91,7 @@ def _share_of_gpus(index: int, gpus: int) -> str:
 
 
 def hand_on(call: Call) -> Answer:
-    """Have the process of the worker that runs this answer a call."""
+    """Pass a call on to this worker's child process, and return its answer."""
     engine = get_worker().plugins[PLUGIN].engine
     answer: Answer = engine.ask(call)
     return answer

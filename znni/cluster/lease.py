@@ -78,7 +78,7 @@ class Lease:
         if other and other["id"] != self._mine["id"] and _alive(other):
             raise InvalidInput(
                 f"{output}: process {other['process']} on {other['host']} is computing it; wait "
-                f"for that, or end it"
+                f"until that process ends, or end it"
             )
         self._files.put(NAME, self._content())
 

@@ -56,7 +56,7 @@ class ClusterReport:
 
     Attributes:
         voxels: output voxels that the run computed.
-        seconds: the wall time, from the first worker's answer to the complete output.
+        seconds: the wall time, from before the workers start to the complete output.
         tally: what happened to the workers.
         finished: the complete output.
     """
@@ -111,8 +111,8 @@ def infer_on_cluster(
         progress: called after each block.
         recheck: which finished blocks are read again at the end: ``none``, ``sample`` or ``all``.
             Those that several workers may have written are always read again.
-        options: as for ``znni.infer``. Limits of memory, threads and GPUs are each worker's, if
-            the cluster's file gives none.
+        options: as for ``znni.infer``. Limits of memory and threads are those of each worker,
+            or of all workers of a local cluster, if the cluster's file gives none.
 
     Raises:
         InvalidInput: something given cannot be used as it is.
@@ -214,7 +214,12 @@ def _in_voxels(progress: ClusterProgress, asked: Request) -> ClusterProgress:
 
 
 def _shared_out(cluster: Cluster, options: RunOptions) -> Cluster:
-    """Return a local cluster whose workers share this machine's memory, cores and GPUs."""
+    """Return a local cluster whose workers share this machine's memory and cores."""
+    if len(cluster.groups) > 1:
+        raise InvalidInput(
+            f"a local cluster has {len(cluster.groups)} groups, and its workers are all alike; "
+            f"give one group"
+        )
     (group,) = cluster.groups
     here = detect_host(options.get("ram"), options.get("threads"))
     threads = group.cores or max(1, here.host.threads // group.count)
@@ -243,7 +248,7 @@ def _of_worker(short: DoesNotFit, cluster: Cluster) -> DoesNotFit:
 
 
 def _travelling(options: RunOptions) -> RunOptions:
-    """Return the options as workers get them: paths are absolute, and limits are the cluster's."""
+    """Return the options as workers get them: paths are absolute."""
     found = options.copy()
     mask = found.get("mask")
     if mask is not None:

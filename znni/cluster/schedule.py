@@ -4,8 +4,8 @@ This is policy alone: it reads no clock, starts no thread and talks to nobody. T
 time in seconds, from any clock that never goes back.
 
 Blocks go out in order, and blocks to be repeated go out first. A block that failed goes to a worker
-whose last one succeeded, as long as there is one: so neither does a bad worker use up the attempts
-at good blocks, nor a bad block shut out good workers. Near the end, a slow worker could
+whose last block succeeded, if there is one. So a bad worker cannot use up the attempts at a good
+block, and a bad block cannot shut out good workers. Near the end, a slow worker could
 hold up the whole run with one last block. So each worker has slots: the times at which it would
 finish a first, a second and a third further block. If ``n`` blocks wait, the run is projected to
 end at the ``n``-th of all workers' slots. A worker that would finish a block later than that is

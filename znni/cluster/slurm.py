@@ -18,7 +18,7 @@ from distributed.deploy.spec import ProcessInterface
 from znni.cluster.cluster_file import Cluster, Group
 from znni.core.errors import RunFailed
 
-# dask-jobqueue has an interruption end the process without an error, as soon as it is imported.
+# Importing dask-jobqueue replaces what Ctrl-C does: it would end the process without an error.
 _handler = signal.getsignal(signal.SIGINT)
 from dask_jobqueue.slurm import SLURMJob  # noqa: E402
 
@@ -118,7 +118,7 @@ class SlurmCluster(SpecCluster):  # type: ignore[misc]  # Dask has no types
         for name in ended.keys() & self._ended:
             del self.workers[name]
             said = ended[name].refused or self._last_words(ended[name].job_id)
-            log.warning("the job of worker %s ended before that joined: %s", name, said)
+            log.warning("the job of worker %s ended before the worker joined: %s", name, said)
             self._fruitless += 1
             if self._fruitless >= FRUITLESS * len(self.worker_spec):
                 raise RunFailed(
@@ -139,14 +139,14 @@ class SlurmCluster(SpecCluster):  # type: ignore[misc]  # Dask has no types
 
 def _options(group: Group) -> dict[str, Any]:
     """Return the options of the jobs of a group."""
-    memory = group.ram or 2**30
+    assert group.ram is not None, "a group of SLURM has it"
     directives = list(group.directives)
     if group.gpus:
         directives.append(f"--gres=gpu:{group.gpus}")
     return {
-        "memory": f"{memory}B",
-        "job_mem": f"{ceil(memory / 2**20)}M",
-        "job_cpu": group.cores or 1,
+        "memory": f"{group.ram}B",
+        "job_mem": f"{ceil(group.ram / 2**20)}M",
+        "job_cpu": group.cores,
         "queue": group.partition,
         "account": group.account,
         "walltime": _in_words(group.walltime),

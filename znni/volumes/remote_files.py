@@ -22,7 +22,8 @@ MOST_SECONDS = 30.0
 class RemoteFiles:
     """A folder in an object store. There, a file is written whole, and never renamed.
 
-    Deleting a file may race with another process that writes it. So files are only replaced.
+    Deleting a file may race with another process that writes it. So files are only replaced while
+    the output is written.
 
     Attributes:
         root: URL of the folder.
