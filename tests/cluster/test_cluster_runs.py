@@ -31,6 +31,7 @@ from znni.core.errors import InvalidInput, RunFailed, ZnniError
 from znni.core.shapes import Vec3
 from znni.inference import api, planning
 from znni.inference.parts import finish
+from znni.machine.gpus import detect_gpus
 from znni.network.network_file import load_network
 from znni.network.weights import random_weights
 from znni.volumes.locate import read_ledger
@@ -107,9 +108,13 @@ def assert_undisturbed() -> None:
 
 def test_processes_of_this_machine_give_what_one_part_gives() -> None:
     told: list[tuple[int, int, str]] = []
-    report = compute(
-        "local:2", ram="1538MiB", threads=2, progress=lambda *state: told.append(state)
-    )
+
+    def note(done: int, total: int, state: str) -> None:
+        told.append((done, total, state))
+        if state.startswith("1"):
+            time.sleep(0.2)  # or one worker computes all before the other is there
+
+    report = compute("local:2", ram="1538MiB", threads=2, progress=note)
     assert report.finished.blocks == BLOCKS**3
     assert report.tally.most == 2
     below = [" ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)]
@@ -322,10 +327,16 @@ def test_two_runs_on_one_output(machines: HandStarted) -> None:
         (["--cluster", "local:2", "--mask", "missing.h5"], "missing.h5"),
         (["--cluster", "local:2", "--overwrite"], "--overwrite"),
         (["--cluster", "local:200", "--ram", "8GiB"], "memory"),
+        (["--cluster", "local:2", "--gpus", "2"], "--gpus 2) is about one machine; leave it out"),
+        (["--cluster", "limits.yaml", "--ram", "3GiB"], "the cluster file has ram: for its work"),
+        (["--cluster", "limits.yaml", "--threads", "1"], "the cluster file has cores: for its wo"),
     ],
 )
 def test_errors_are_one_line(more: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_clusters, "CONNECT_SECONDS", 0.5)
+    Path("limits.yaml").write_text(
+        "kind: local\ngroups: [{name: a, count: 1, cores: 1, ram: 600MiB}]\n"
+    )
     Path("nobody.yaml").write_text("kind: address\naddress: tcp://127.0.0.1:1\n")
     out = [] if "--out" in more else ["--out", "out.zarr"]
     logging.getLogger("znni").setLevel(logging.CRITICAL)
@@ -347,6 +358,15 @@ def test_too_little_memory_for_a_worker_names_what_all_need() -> None:
     more = ("--out", "out.zarr", "--cluster", "local:2", "--ram", "600MiB")
     said = refused(*few, *more, code=3)
     assert "44 MiB are allowed; give all workers together ram='1538MiB'" in said
+
+
+def test_gpus_that_no_machine_has_are_refused() -> None:
+    Path("gpu.yaml").write_text("kind: local\ngroups: [{name: a, count: 1, gpus: 1}]\n")
+    few = ["infer", "volume.npy", "--net", "tiny.yaml", "--out", "out.zarr"]
+    said = refused(*few, "--device", "gpu", "--cluster", "local:2")
+    assert "no group of the cluster has GPUs; give gpus: in the cluster file" in said
+    if not detect_gpus():
+        assert "its machine has no GPU" in refused(*few, "--cluster", "gpu.yaml")
 
 
 @pytest.fixture

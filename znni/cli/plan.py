@@ -132,8 +132,8 @@ def _check_not_given(**given: object) -> None:
     for name, value in given.items():
         if value is not None and value is not False:
             raise InvalidInput(
-                f"{option(name, value)} is about one machine, and --cluster is about several; "
-                f"leave it out, and describe the machines in the cluster file"
+                f"{option(name, str(value))} is for the plan of one machine; leave it out, and "
+                f"describe the machines in the cluster file"
             )
 
 

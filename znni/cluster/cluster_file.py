@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits
 from znni.core.yaml_file import LARGEST, Count, Entry, Name, YamlFile, is_count
 from znni.machine.machine_file import Bandwidth, Memory
@@ -283,6 +283,25 @@ def _local(given: str) -> Cluster:
             f"the path of a cluster file"
         )
     return Cluster("local", (Group(LOCAL_GROUP, int(count)),))
+
+
+def of_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
+    """Return the error with the remedy for a worker's memory, which Dask takes a part of.
+
+    Args:
+        short: the error about the process that computes.
+        sharing: number of workers that share the memory of an option; 0: the file has it.
+    """
+    if short.device == "gpu":
+        return short
+    worker = ceil((short.needed + DASK_BYTES) / 2**20)
+    remedy = f"each worker {worker}MiB, by ram: in the cluster file,"
+    if sharing:
+        remedy = f"all workers together {option('ram', f'{worker * sharing}MiB')}"
+    return DoesNotFit(
+        needed=short.needed, allowed=short.allowed, device=short.device, layer=short.layer,
+        patch=short.patch, remedy=remedy,
+    )  # fmt: skip
 
 
 def _group(entry: _GroupEntry, folder: Path) -> Group:

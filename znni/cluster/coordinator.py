@@ -38,7 +38,8 @@ log = logging.getLogger("znni")
 
 LOOK_EVERY = 1.0  # seconds between looks at which workers are there
 REPLACE_EVERY = 5.0  # seconds between requests for workers that are missing
-TELL_EVERY = 60.0  # seconds between messages that no worker is there
+TELL_AFTER = 5.0  # seconds without a worker until the first message that none is there
+TELL_EVERY = 60.0  # seconds between such messages
 FAILURES = 3  # failures in a row that shut a worker out
 ACCOUNT_SECONDS = 10.0  # how long to wait for what the workers measured
 
@@ -172,7 +173,8 @@ class Coordinator:
         self._bits = bits
         self._clock = clock
         self._workers: dict[str, _Worker] = {}
-        self._looked = self._asked = self._told = -np.inf
+        self._looked = self._asked = -np.inf
+        self._told = clock() - TELL_EVERY + TELL_AFTER
         self._last_error: BaseException | None = None
         self._reference: Machinery | None = None
         self._plan = ""
@@ -303,8 +305,7 @@ class Coordinator:
             self._asked = now
             self._engine.replace_lost()
         if not there and now - self._told > TELL_EVERY:
-            if self._told > -np.inf:
-                log.warning("no worker is there; waiting for %s", counted(wanted or 1, "worker"))
+            log.warning("no worker is there; waiting for %s", counted(wanted or 1, "worker"))
             self._told = now
 
     def _lost(self, address: str) -> None:

@@ -18,10 +18,11 @@ from znni.cluster.cluster_file import (
     Group,
     StorageLimits,
     load_cluster,
+    of_worker,
 )
 from znni.cluster.forecast_text import forecast_text
 from znni.cluster.schedule import Schedule
-from znni.core.errors import InvalidInput
+from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import Border, Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.core.text import duration
@@ -219,10 +220,13 @@ def forecast(
 
     def plans_for(block: Vec3) -> list[Plan]:
         wanted = replace(job, output=block)
-        return [
-            _steady_plan(Requirements(network, wanted, choices, stored), machine)
-            for machine, choices in workers
-        ]
+        try:
+            return [
+                _steady_plan(Requirements(network, wanted, choices, stored), machine)
+                for machine, choices in workers
+            ]
+        except DoesNotFit as short:
+            raise of_worker(short) from None
 
     def in_blocks_of(box: Vec3, plans: list[Plan]) -> Forecast:
         block, fitting = _block_and_plans(job.output, box, plans, machines, plans_for)
@@ -259,6 +263,11 @@ def _worker(group: Group, cluster: Cluster, options: PlanOptions) -> tuple[Machi
         gpu_memory=wanted.gpu_memory if group.gpus else None,
     )
     whole = machine_for(group.machine, None, None, choices.gpu_memory, device)
+    if group.gpus and not whole.gpus:
+        raise InvalidInput(
+            f"group {group.name} has gpus: {group.gpus}, and there is no GPU on its machine; give "
+            f"machine: a file of one that has them, or leave gpus: out"
+        )
     sharing = cluster.workers if cluster.kind == "local" else 1
     ram = group.znni_ram or whole.host.memory // sharing - DASK_BYTES
     threads = group.cores or max(1, whole.host.threads // sharing)

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias, Unpack
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.cluster.calls import Recipe
-from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster
+from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster, of_worker
 from znni.cluster.coordinator import Coordinator, Engine, Tally
 from znni.cluster.lease import Lease
 from znni.core.errors import DoesNotFit, InvalidInput, option
@@ -120,11 +119,10 @@ def infer_on_cluster(
         RunFailed: blocks failed too often, or the cluster is gone.
     """
     check_keywords(infer_on_cluster, RunOptions, options)
-    machines = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    bits = bits or machines.bits or "same"
+    given = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    bits = bits or given.bits or "same"
     check_names(recheck=recheck, bits=bits)
-    if machines.kind == "local":
-        machines = _shared_out(machines, options)
+    machines = _with_limits(given, options)
     network = network if isinstance(network, Network) else load_network(network)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     parameters = weights_for(network, weights, random_seed)
@@ -167,7 +165,7 @@ def infer_on_cluster(
             output.close()
             whole = finish(out, recheck=recheck)
     except DoesNotFit as error:
-        short = _of_worker(error, machines)
+        short = of_worker(error, _sharing(given))
         short.add_note(output.abandon(way_on(error)))
         raise short from None
     except BaseException as error:
@@ -232,19 +230,37 @@ def _shared_out(cluster: Cluster, options: RunOptions) -> Cluster:
     return replace(cluster, groups=(replace(group, cores=threads, ram=ram),))
 
 
-def _of_worker(short: DoesNotFit, cluster: Cluster) -> DoesNotFit:
-    """Return the error with the remedy for a worker's memory, which Dask takes a part of."""
-    if short.device == "gpu" or not cluster.groups:
-        return short
-    worker = short.needed + DASK_BYTES
-    remedy = f"each worker {in_units(worker)} (ram: in the cluster file)"
-    if cluster.kind == "local":
-        together = ceil(worker / 2**20) * sum(group.count for group in cluster.groups)
-        remedy = f"all workers together {option('ram', f'{together}MiB')}"
-    return DoesNotFit(
-        needed=short.needed, allowed=short.allowed, device=short.device, layer=short.layer,
-        patch=short.patch, remedy=remedy,
-    )  # fmt: skip
+def _sharing(cluster: Cluster) -> int:
+    """Return how many workers share the memory of an option; 0 if the cluster's file has it."""
+    in_file = cluster.kind != "local" or any(group.ram for group in cluster.groups)
+    return 0 if in_file else cluster.workers
+
+
+def _with_limits(cluster: Cluster, options: RunOptions) -> Cluster:
+    """Return the cluster with the limits of its workers, if they are of this machine.
+
+    Raises:
+        InvalidInput: an option contradicts the cluster file, or this machine has too little memory.
+    """
+    device, gpus = options.get("device", "auto"), options.get("gpus", 1)
+    if str(gpus) != "1":
+        raise InvalidInput(
+            f"{option('gpus', gpus)} is about one machine; leave it out, and give gpus: in the "
+            f"cluster file"
+        )
+    if device in ("gpu", "cpu+gpu") and cluster.groups and not any(g.gpus for g in cluster.groups):
+        raise InvalidInput(
+            f"{option('device', device)}, and no group of the cluster has GPUs; give gpus: in the "
+            f"cluster file, or leave it out"
+        )
+    for name, key in (("ram", "ram"), ("threads", "cores")):
+        value: object = options.get(name)
+        if value is not None and any(getattr(group, key) for group in cluster.groups):
+            raise InvalidInput(
+                f"{option(name, value)}, and the cluster file has {key}: for its workers; leave "
+                f"one of them out"
+            )
+    return _shared_out(cluster, options) if cluster.kind == "local" else cluster
 
 
 def _travelling(options: RunOptions) -> RunOptions:

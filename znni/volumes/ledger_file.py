@@ -210,7 +210,8 @@ def in_parts(partial: str) -> InvalidInput:
     """Return the error of a single run over an unfinished output that is computed in parts."""
     return InvalidInput(
         f"{partial}: is computed in parts; give {option('part', 'I/N')} to compute one of them, or "
-        f"delete it and {PurePosixPath(partial).name}.ledger to start afresh"
+        f"{option('cluster', 'FILE')} if a cluster does; or delete it and "
+        f"{PurePosixPath(partial).name}.ledger to start afresh"
     )
 
 
