@@ -90,7 +90,7 @@ def test_a_plan_replaces_nothing_but_a_plan_and_that_only_if_asked() -> None:
 def test_a_folder_without_permission(small_case: Path) -> None:
     (small_case / "locked").mkdir(mode=0o555)
     small_case.chmod(0o755)
-    refused(*INFER, "--ram", "1", code=3)  # loads all modules first
+    refused(*INFER, "--ram", "4096", code=3)  # loads all modules first
     with without_privileges():
         message = refused(*INFER[:-1], "locked/out.h5")
         shown = dry_run_of_refused(*INFER[:-1], "locked/out.h5")

@@ -131,8 +131,9 @@ def test_a_process_that_is_killed_is_replaced(
     worker = machines.start()
     killed: list[int] = []
 
-    def kill(done: int, _all: int, _state: str) -> None:
-        child = machines.child_of(worker) if done and len(killed) < 2 else None
+    def kill(done: int, _all: int, state: str) -> None:
+        # Until it had a block in hand.
+        child = machines.child_of(worker) if done and "failed" not in state else None
         if child and child.pid not in killed:
             killed.append(child.pid)
             child.kill()

@@ -173,6 +173,6 @@ def memory_size(given: int | str) -> int:
         size = int(TypeAdapter(ByteSize).validate_python(given))
     except (ValueError, ValidationError, OverflowError):
         raise ValueError(f"{given!r} is not a size of memory; write it as 8GiB or 500MB") from None
-    if isinstance(given, str) and given.strip().isdigit() and 0 < size < 2**20:
+    if isinstance(given, str) and given.strip().isdigit() and 0 < size < 1024:
         raise ValueError(f"{given} is {given} bytes; did you mean {given.strip()}GiB?")
     return size
