@@ -26,6 +26,7 @@ from znni.cluster.calls import (
     MakePlan,
     Probe,
     Probed,
+    Restart,
 )
 from znni.cluster.cluster_file import WALLTIME_MARGIN
 from znni.cluster.coordinator import FAILURES, REPLACE_EVERY, Coordinator
@@ -56,6 +57,8 @@ def good(call: Call) -> object:
         return 1.0
     if isinstance(call, Probe):
         return Probed(same=True, apart=0.0, allowed=0.0)
+    if isinstance(call, Restart):
+        return "ended"
     assert isinstance(call, Compute)
     return block_entry(call.tile.written, CHECKSUM)
 
@@ -264,7 +267,7 @@ def test_a_worker_that_hangs_and_comes_back_does_no_harm(damaged: bool) -> None:
     record = Kept()
 
     def hanging(call: Call) -> object:
-        if isinstance(call, Compute):
+        if isinstance(call, Compute | Restart):
             withheld.append(call)
             return None
         return good(call)
@@ -278,7 +281,8 @@ def test_a_worker_that_hangs_and_comes_back_does_no_harm(damaged: bool) -> None:
         if engine.now > OVERDUE_SECONDS + 20 and withheld:
             engine.there["b"] = good
             if damaged:
-                record.damaged.add(withheld[0].tile.written)  # type: ignore[union-attr]
+                assert isinstance(withheld[0], Compute)
+                record.damaged.add(withheld[0].tile.written)
             for call in withheld:
                 engine.submit("b", call)
             withheld.clear()
@@ -294,6 +298,78 @@ def test_a_worker_that_hangs_and_comes_back_does_no_harm(damaged: bool) -> None:
     assert done[-1] == BLOCKS
     assert len(record.struck) == damaged
     assert record.damaged == set()
+
+
+def hanging_blocks(call: Call) -> object:
+    """Answer as a worker whose process hangs whenever it computes."""
+    return None if isinstance(call, Compute) else good(call)
+
+
+def test_a_process_that_hangs_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    def hang_once(call: Call) -> object:
+        if isinstance(call, Restart):
+            engine.there["a"] = good
+        return hanging_blocks(call)
+
+    engine = Scripted(a=hang_once)
+    tally = run(engine).tally
+    assert (tally.most, tally.lost, tally.refused) == (1, 0, 0)
+    assert "worker a on host does not answer" in caplog.text
+
+
+def test_a_process_that_always_hangs_ends_the_run() -> None:
+    with pytest.raises(RunFailed, match="it did not answer for 1 block") as raised:
+        run(Scripted(a=hanging_blocks))
+    assert raised.value.__notes__ == ["no worker is left that can compute"]
+
+
+def test_errors_of_blocks_that_were_taken_back_do_not_count() -> None:
+    late: list[Call] = []
+
+    def hanging(call: Call) -> object:
+        if isinstance(call, Compute):
+            late.append(call)
+            return None
+        return good(call)
+
+    def slow(call: Call) -> object:
+        if isinstance(call, Compute) and len(engine.handed) > BLOCKS - 2:
+            engine.now += 2 * OVERDUE_SECONDS
+        return good(call)
+
+    def gone(call: Call) -> object:
+        if isinstance(call, Compute):
+            raise EngineGone("its process was ended")
+        return good(call)
+
+    def answer_late() -> None:
+        if engine.now > 2 * OVERDUE_SECONDS and late:
+            engine.there["b"] = gone
+            for call in late:
+                engine.submit("b", call)
+            late.clear()
+
+    engine = Scripted(a=slow, b=hanging)
+    engine.each_second = answer_late
+    tally = run(engine).tally
+    assert (tally.failures, tally.refused) == (0, 0)
+
+
+def test_an_odd_worker_that_answers_first_does_not_shut_out_the_others() -> None:
+    """A run that goes on has a block to compare with, so that block decides."""
+
+    def odd(call: Call) -> object:
+        if isinstance(call, Probe):
+            return Probed(same=False, apart=0.5, allowed=1e-5)
+        return another(call)
+
+    engine = Scripted(odd=odd, a=good, b=good)
+    coordinator = Coordinator(engine, "same", lambda: engine.now)
+    finished = np.zeros(BLOCKS, bool)
+    finished[0] = True
+    coordinator.compute("plan", GRID, finished, GRID.tile(0).written, Kept(), lambda *_: None)
+    assert {worker for worker, _ in engine.handed} == {"a", "b"}
+    assert coordinator.tally.refused == 1
 
 
 def test_a_worker_that_is_lost_is_replaced_and_its_blocks_are_computed() -> None:
@@ -327,6 +403,17 @@ def test_a_walltime_shorter_than_a_block_is_an_error() -> None:
         return 100.0 if isinstance(call, GetReady) else good(call)
 
     with pytest.raises(InvalidInput, match=r"a block takes it .* give more walltime"):
+        run(Scripted(a=short_lived))
+
+
+def test_a_walltime_that_a_late_block_would_not_meet_is_an_error_too() -> None:
+    def short_lived(call: Call) -> object:
+        if isinstance(call, Describe):
+            until = time.time() + WALLTIME_MARGIN + 120
+            return Description("host", Machinery("machine", {"znni": "1"}), until)
+        return 100.0 if isinstance(call, GetReady) else good(call)
+
+    with pytest.raises(InvalidInput, match=r"a block takes it up to 2 min 20 s, "):
         run(Scripted(a=short_lived))
 
 

@@ -99,13 +99,15 @@ class Description:
 
 @dataclass(frozen=True)
 class MakePlan:
-    """Search the fastest plan for this machine, or check one, and answer with it as JSON.
+    """Search the fastest plan for machines like this one, or check one, and answer it as JSON.
 
     Attributes:
         given: the plan to check; None to search one.
+        workers: how many workers share the run.
     """
 
     given: Plan | None = None
+    workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,16 @@ class Account:
     """Answer with what was measured so far, as the attributes of a run."""
 
 
+@dataclass(frozen=True)
+class Restart:
+    """End the process that computes, whatever it is at. The next call starts another one."""
+
+
 class EngineGone(RunFailed):
     """The process that computes has ended before it answered. The next call starts another one."""
 
 
-Call: TypeAlias = Describe | MakePlan | GetReady | Probe | Compute | Account
+Call: TypeAlias = Describe | MakePlan | GetReady | Probe | Compute | Account | Restart
 
 
 @dataclass(frozen=True)

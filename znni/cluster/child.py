@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import platform
 import signal
 import socket
@@ -40,6 +41,7 @@ from znni.cluster.calls import (
     Probed,
     Recipe,
 )
+from znni.cluster.shared_plan import plan_to_share
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Bits, Choices
 from znni.core.shapes import Box, Vec3
@@ -170,7 +172,7 @@ class Child:
         if isinstance(call, Describe):
             return self._describe()
         if isinstance(call, MakePlan):
-            return given_or_found(call.given, self._opened()).to_json()
+            return self._make_plan(call.given, call.workers).to_json()
         if isinstance(call, GetReady):
             return self._get_ready(Plan.from_json(call.plan), call.bits)
         if isinstance(call, Probe):
@@ -189,6 +191,13 @@ class Child:
                 f"{'; in '.join(differing)}; give all machines the same input, network and weights"
             )
         return Description(platform.node(), machinery(asked.choices), job_ends())
+
+    def _make_plan(self, given: Plan | None, workers: int) -> Plan:
+        asked = self._opened()
+        found = given_or_found(given, asked)
+        if given or workers == 1:
+            return found
+        return plan_to_share(found, workers, asked)
 
     def _opened(self) -> Request:
         """Open the volume, unless that is done, and return what is asked."""
@@ -254,13 +263,13 @@ class Child:
 
     def _fail(self, numbers: list[int], error: BaseException) -> None:
         where = "".join(traceback.format_exception(error))
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # of some library, whose errors cannot travel
+            error = RunFailed(f"{type(error).__name__}: {error}")
         answer = Answer(error=error, where=where)
         for number in numbers:
-            try:
-                self._send(number, answer)
-            except Exception:  # it cannot be pickled
-                told = RunFailed(f"{type(error).__name__}: {error}")
-                self._send(number, Answer(error=told, where=where))
+            self._send(number, answer)
 
     def _fail_all(self, error: BaseException) -> None:
         self._fail(list(self._waiting.values()), error)

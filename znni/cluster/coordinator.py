@@ -24,9 +24,10 @@ from znni.cluster.calls import (
     MakePlan,
     Probe,
     Probed,
+    Restart,
 )
 from znni.cluster.cluster_file import WALLTIME_MARGIN
-from znni.cluster.schedule import Schedule
+from znni.cluster.schedule import FIRST_BLOCK, Schedule
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, UnusableValues
 from znni.core.options import Bits
 from znni.core.shapes import Box
@@ -199,7 +200,8 @@ class Coordinator:
             if not asked or asked not in self._workers:
                 described = (a for a, worker in self._workers.items() if worker.machinery)
                 if asked := next(described, ""):
-                    self._engine.submit(asked, MakePlan(given))
+                    workers = max(self._engine.wanted, len(self._workers))
+                    self._engine.submit(asked, MakePlan(given, workers))
             for came in self._engine.completed(LOOK_EVERY):
                 if not isinstance(came.call, MakePlan):
                     self._take(came)
@@ -327,14 +329,20 @@ class Coordinator:
                 if self._probe is None:
                     break
         for address in {late for late, _ in schedule.overdue(now)}:
-            worker = self._workers[address]
-            blocks = schedule.leave(address)
-            worker.ready = False
-            log.warning(
-                "worker %s does not answer: its %s are given to others",
-                worker.name,
-                counted(len(blocks), "block"),
-            )
+            self._start_again(address, self._workers[address], schedule)
+
+    def _start_again(self, address: str, worker: _Worker, schedule: Schedule) -> None:
+        """Take a worker's blocks back, and have its process ended. Another one will start."""
+        blocks = schedule.leave(address)
+        worker.ready = False
+        log.warning(
+            "worker %s does not answer: others get its %s, and its process is started again",
+            worker.name,
+            counted(len(blocks), "block"),
+        )
+        error = RunFailed(f"it did not answer for {counted(len(blocks), 'block')}")
+        if not self._failed(address, worker, error):
+            self._engine.submit(address, Restart())
 
     def _take(self, came: Answered, output: Record | None = None) -> int | None:
         """Take an answer. Return the number of the block if one is finished by it.
@@ -359,6 +367,8 @@ class Coordinator:
             self._take_readiness(came.worker, worker, answer.value)
         elif isinstance(call, Probe):
             self._take_probe(came.worker, worker, answer.value)
+        elif isinstance(call, Restart):
+            self._welcome(came.worker, worker)
         return None
 
     def _asked_again(self, came: Answered) -> bool:
@@ -381,12 +391,20 @@ class Coordinator:
 
     def _welcome(self, address: str, worker: _Worker) -> None:
         """Have a worker get ready, if it may compute beside the others."""
-        assert worker.machinery is not None
-        mine, other = worker.machinery, self._reference or worker.machinery
-        self._reference = other
-        if mine == other or (self._bits == "class" and mine.version == other.version):
+        if self._may_compute(address, worker):
             self._engine.submit(address, GetReady(self._plan, self._bits))
-            return
+
+    def _may_compute(self, address: str, worker: _Worker) -> bool:
+        """Return whether a worker may compute beside the others. If not, it is shut out.
+
+        The first worker whose values are those of the output is what the others are compared with.
+        """
+        mine, other = worker.machinery, self._reference
+        assert mine is not None
+        if other is None or mine == other:
+            return True
+        if self._bits == "class" and mine.version == other.version:
+            return True
         libraries = [
             f"{name} {mine.libraries.get(name, 'missing')}, not {other.libraries.get(name, 'none')}"
             for name in sorted({*mine.libraries, *other.libraries})
@@ -396,15 +414,16 @@ class Coordinator:
         differing = "; ".join([*machine, *libraries])
         error = InvalidInput(f"it does not compute the same bits as the others: {differing}")
         self._shut_out(address, worker, error)
+        return False
 
     def _take_readiness(self, address: str, worker: _Worker, seconds: float) -> None:
         left = self._until(worker) - self._clock()
-        if seconds <= left:
+        if FIRST_BLOCK * seconds <= left:
             worker.prepared, worker.seconds = True, seconds
             return
         error = InvalidInput(
-            f"a block takes it {duration(seconds)}, and its machine is taken away in "
-            f"{duration(left + WALLTIME_MARGIN)}, of which the last "
+            f"a block takes it up to {duration(FIRST_BLOCK * seconds)}, and its machine is taken "
+            f"away in {duration(left + WALLTIME_MARGIN)}, of which the last "
             f"{duration(WALLTIME_MARGIN)} are not used; give more walltime, or a plan of smaller "
             f"patches"
         )
@@ -427,6 +446,9 @@ class Coordinator:
                 self._begin(address, worker, schedule)
 
     def _begin(self, address: str, worker: _Worker, schedule: Schedule) -> None:
+        if not self._may_compute(address, worker):
+            return
+        self._reference = self._reference or worker.machinery
         schedule.join(address, until=self._until(worker), seconds=worker.seconds)
         worker.ready = True
         self.tally.most = max(self.tally.most, sum(w.ready for w in self._workers.values()))
@@ -461,14 +483,14 @@ class Coordinator:
             self._checksums[number] = int(answer.value["checksum"], 16)
             if worker:
                 worker.failures = 0
-                if not worker.ready and not worker.refused:  # it was given up, and goes on
-                    self._begin(came.worker, worker, schedule)
             return number if schedule.done(came.worker, number, self._clock()) else None
         if isinstance(answer.error, UnusableValues | DoesNotFit):
             raise answer.error
+        given = schedule.failed(came.worker, number)
+        if given is None:  # it was taken back, which was counted then
+            return None
         if self._last_error is None or not isinstance(answer.error, EngineGone):
             self._last_error = answer.error
-        given = schedule.failed(came.worker, number)
         self.tally.failures += 1
         log.warning(
             "block %s failed on worker %s: %s",
@@ -476,13 +498,18 @@ class Coordinator:
             worker.name if worker else came.worker,
             answer.error,
         )
-        if worker and not worker.refused and given is not None and given > worker.failed:
-            worker.failures, worker.failed = worker.failures + 1, self._clock()
-            if worker.error is None or not isinstance(answer.error, EngineGone):
-                worker.error = answer.error
-            if worker.failures >= FAILURES:
-                self._shut_out(came.worker, worker, worker.error)
+        if worker and not worker.refused and given > worker.failed:
+            self._failed(came.worker, worker, answer.error)
         return None
+
+    def _failed(self, address: str, worker: _Worker, error: BaseException) -> bool:
+        """Count a worker's failure, and return whether it is shut out by it."""
+        worker.failures, worker.failed = worker.failures + 1, self._clock()
+        if worker.error is None or not isinstance(error, EngineGone):
+            worker.error = error
+        if worker.failures >= FAILURES:
+            self._shut_out(address, worker, worker.error)
+        return worker.refused
 
     def _shut_out(self, address: str, worker: _Worker, error: BaseException) -> None:
         """Give a worker no more blocks."""

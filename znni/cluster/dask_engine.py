@@ -6,6 +6,7 @@ arrays, and it does not choose which worker computes what.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -17,9 +18,11 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from threading import current_thread, main_thread
 from typing import Any
+from uuid import uuid4
 
 import dask
 from distributed import Client, Future, get_worker
+from distributed.comm import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from znni.cluster.calls import Answer, Call, EngineGone, Limits, Recipe
@@ -28,8 +31,6 @@ from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_clust
 from znni.cluster.engine_process import EngineProcess
 from znni.core.errors import InvalidInput, RunFailed
 from znni.inference.devices import VISIBLE
-
-PLUGIN = "znni"
 
 SETTINGS = {
     # A lost worker's calls are taken back by the coordinator, which counts their attempts itself.
@@ -55,14 +56,16 @@ class EnginePlugin(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         recipe: what it computes.
         limits: what the workers of a group may use, by the group's name.
         only: the name of the only group; empty if there are several.
-    """
 
-    name = PLUGIN
+    Attributes:
+        name: tells this run from others on the same scheduler.
+    """
 
     def __init__(self, recipe: Recipe, limits: Mapping[str, Limits], only: str) -> None:
         self._recipe = recipe
         self._limits = dict(limits)
         self._only = only
+        self.name = f"znni-{uuid4().hex[:12]}"
         self.engine: EngineProcess | None = None
 
     def setup(self, worker: Any) -> None:
@@ -90,9 +93,14 @@ def _share_of_gpus(index: int, gpus: int) -> str:
     return ",".join(names[index * gpus : (index + 1) * gpus])
 
 
-def hand_on(call: Call) -> Answer:
-    """Pass a call on to this worker's child process, and return its answer."""
-    engine = get_worker().plugins[PLUGIN].engine
+def hand_on(call: Call, plugin: str) -> Answer:
+    """Pass a call on to this worker's child process, and return its answer.
+
+    Args:
+        call: the call.
+        plugin: name of the plugin that has started the process.
+    """
+    engine = get_worker().plugins[plugin].engine
     answer: Answer = engine.ask(call)
     return answer
 
@@ -118,6 +126,7 @@ class DaskEngine:
     Args:
         client: connected to its scheduler.
         started: the cluster, if this process has started it; else None.
+        plugin: name of the plugin that starts the processes of this run.
         workers: how many workers are wanted.
         replaced: whether workers that are gone are replaced without being asked for.
 
@@ -125,13 +134,16 @@ class DaskEngine:
         wanted: how many workers are wanted.
     """
 
-    def __init__(self, client: Client, started: Any, workers: int, *, replaced: bool) -> None:
+    def __init__(
+        self, client: Client, started: Any, plugin: str, workers: int, *, replaced: bool
+    ) -> None:
         self.wanted = workers
+        self._plugin = plugin
         self._replaced = replaced
         self._client = client
         self._started = started
         self._numbers = count()
-        self._answers: SimpleQueue[tuple[str, Call, Future]] = SimpleQueue()
+        self._answers: SimpleQueue[Answered | RunFailed] = SimpleQueue()
         self._asked: dict[str, dict[str, Future]] = {}
 
     def workers(self) -> dict[str, str]:
@@ -164,37 +176,59 @@ class DaskEngine:
 
     def submit(self, worker: str, call: Call) -> None:
         """Hand a call to a worker."""
-        key = f"znni-{next(self._numbers)}"
+        key = f"{self._plugin}-{next(self._numbers)}"
         future = self._client.submit(
-            hand_on, call, key=key, workers=[worker], allow_other_workers=False, pure=False
-        )
+            hand_on, call, self._plugin,
+            key=key, workers=[worker], allow_other_workers=False, pure=False,
+        )  # fmt: skip
         self._asked.setdefault(worker, {})[key] = future
-        future.add_done_callback(lambda done: self._answers.put((worker, call, done)))
+        # Each is fetched by itself: a machine that is stopped must not keep all others waiting.
+        loop = self._client.loop
+        future.add_done_callback(lambda done: loop.add_callback(self._fetch, worker, call, done))
 
     def completed(self, timeout: float) -> Iterator[Answered]:
         """Yield the answers that have come, after waiting for the first one.
 
         Args:
             timeout: how many seconds to wait for it.
+
+        Raises:
+            RunFailed: the scheduler is gone.
         """
         while True:
             try:
-                worker, call, future = self._answers.get(timeout=timeout)
+                came = self._answers.get(timeout=timeout)
             except Empty:
                 return
             timeout = 0
-            self._asked.get(worker, {}).pop(future.key, None)
-            if future.status == "finished":
-                yield Answered(worker, call, _answer(future))
-            elif future.status == "error":
-                yield Answered(worker, call, Answer(error=_told(future.exception())))
-            future.release()
+            if isinstance(came, RunFailed):
+                raise came
+            yield came
+
+    async def _fetch(self, worker: str, call: Call, future: Future) -> None:
+        """Fetch an answer that is there."""
+        came: Answered | RunFailed
+        try:
+            if future.status == "cancelled":
+                return
+            gathering = self._client.gather(future, asynchronous=True)
+            came = Answered(worker, call, await asyncio.wait_for(gathering, ANSWER_SECONDS))
+        except (TimeoutError, CancelledError, asyncio.CancelledError):
+            # Dask would wait for the same worker to answer again, which is gone with its answer.
+            came = Answered(worker, call, Answer(error=EngineGone("the worker's answer is lost")))
+        except CommClosedError as error:
+            came = RunFailed(f"the cluster's scheduler is gone: {error}")
+        except Exception as error:  # raised while the worker handed the call on
+            came = Answered(worker, call, Answer(error=_told(error)))
+        self._asked.get(worker, {}).pop(future.key, None)
+        self._answers.put(came)
+        future.release()
 
     def close(self) -> None:
         """End the workers, if this process has started them, or have them forget this run."""
         with suppress(Exception):  # a scheduler that is gone has nothing left to end
             if self._started is None and self._client.status == "running":
-                self._client.unregister_worker_plugin(PLUGIN)
+                self._client.unregister_worker_plugin(self._plugin)
         with suppress(Exception):
             self._client.close(timeout=STOP_SECONDS)
         if self._started is not None:
@@ -227,12 +261,12 @@ def dask_engine(cluster: Cluster, recipe: Recipe, folder: str) -> Iterator[DaskE
             else:
                 started = started_cluster(cluster, folder)
                 client = Client(started, timeout=CONNECT_SECONDS)
-            engine = DaskEngine(
-                client, started, cluster.workers, replaced=cluster.kind == "kubernetes"
-            )
             limits = {group.name: _limits(group, cluster) for group in cluster.groups}
             only = next(iter(limits)) if len(limits) == 1 else ""
-            _start_engines(client, EnginePlugin(recipe, limits, only))
+            plugin = EnginePlugin(recipe, limits, only)
+            kubernetes = cluster.kind == "kubernetes"
+            engine = DaskEngine(client, started, plugin.name, cluster.workers, replaced=kubernetes)
+            _start_engines(client, plugin)
             yield engine
         finally:
             if engine:
@@ -267,26 +301,10 @@ def _limits(group: Group, cluster: Cluster) -> Limits:
     )
 
 
-def _answer(future: Future) -> Answer:
-    """Return what a worker has answered.
-
-    Raises:
-        RunFailed: the scheduler is gone.
-    """
-    try:
-        answer: Answer = future.result(timeout=ANSWER_SECONDS)
-    except (TimeoutError, CancelledError):
-        # Dask would wait for the same worker to answer again, which is gone with its answer.
-        return Answer(error=EngineGone("the worker's answer is lost"))
-    except OSError as error:  # of the connection
-        raise RunFailed(f"the cluster's scheduler is gone: {error}") from error
-    return answer
-
-
-def _told(error: BaseException | None) -> BaseException:
+def _told(error: BaseException) -> BaseException:
     if isinstance(error, ImportError | AttributeError | KeyError):
         return InvalidInput(
             f"a worker cannot run znni ({type(error).__name__}: {error}); install the same version "
             f"there as here"
         )
-    return error or RunFailed("a worker gave no answer")
+    return error

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
-from znni.cluster.calls import Answer, Call, EngineGone, GetReady, Limits, Recipe
+from znni.cluster.calls import Answer, Call, EngineGone, GetReady, Limits, Recipe, Restart
 from znni.cluster.child import connection_pair
 from znni.core.errors import RunFailed
 from znni.inference.devices import VISIBLE
@@ -46,6 +47,11 @@ class EngineProcess:
         with self._lock:
             if self._closed:
                 return Answer(error=RunFailed("this worker is being closed; run again"))
+            if isinstance(call, Restart):
+                if self._running:
+                    self._running.kill()
+                self._running = None
+                return Answer()
             if self._running is None or not self._running.alive:
                 if self._running:
                     self._running.kill()  # it may hold a GPU's memory for some seconds more
@@ -72,7 +78,8 @@ class _Running:
     """
 
     def __init__(self, recipe: Recipe, limits: Limits) -> None:
-        self.alive = True
+        self._ended: Answer | None = None  # the answer to all calls when the process is gone
+        self._unreadable = ""  # why its answers cannot be read, if that is so
         self._waiting: dict[int, SimpleQueue[Answer]] = {}
         self._lock = Lock()
         self._connection, self._theirs = connection_pair()
@@ -84,15 +91,20 @@ class _Running:
             raise error
         self._connection.send((recipe, limits))
 
+    @property
+    def alive(self) -> bool:
+        """Whether the process can answer."""
+        return self._ended is None
+
     def send(self, number: int, call: Call, answers: SimpleQueue[Answer]) -> None:
         """Send a call; the answer comes through a queue."""
         with self._lock:
-            if self.alive:
-                self._waiting[number] = answers
-        try:
+            if self._ended:
+                answers.put(self._ended)
+                return
+            self._waiting[number] = answers
+        with suppress(OSError):  # the process has just ended, which the other thread will answer
             self._connection.send((number, call))
-        except OSError:
-            answers.put(Answer(error=EngineGone("the process that computes blocks is gone")))
 
     def kill(self) -> None:
         """End it at once, and wait until it is gone."""
@@ -115,10 +127,10 @@ class _Running:
             os.close(self._theirs)
         started.put(None)
         self._take_answers(self._connection)
-        with self._lock:
-            self.alive = False
-            waiting, self._waiting = self._waiting, {}
         ended = Answer(error=EngineGone(self._last_words()))
+        with self._lock:
+            self._ended = ended
+            waiting, self._waiting = self._waiting, {}
         for answers in waiting.values():
             answers.put(ended)
 
@@ -128,6 +140,10 @@ class _Running:
                 number, answer = connection.recv()
             except (EOFError, OSError):
                 return
+            except Exception as error:  # of unpickling; whose answer it is cannot be known
+                self._unreadable = f"{type(error).__name__}: {error}"
+                self._process.kill()
+                return
             with self._lock:
                 answers = self._waiting.pop(number, None)
             if answers:
@@ -135,6 +151,8 @@ class _Running:
 
     def _last_words(self) -> str:
         code = self._process.wait()
+        if self._unreadable:
+            return f"the process that computes blocks gave an unreadable answer: {self._unreadable}"
         if code >= 0:
             return f"the process that computes blocks ended (exit code {code})"
         name = signal.Signals(-code).name

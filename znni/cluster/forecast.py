@@ -22,12 +22,12 @@ from znni.cluster.cluster_file import (
 )
 from znni.cluster.forecast_text import forecast_text
 from znni.cluster.schedule import Schedule
+from znni.cluster.shared_plan import BLOCKS_A_WORKER, steady_plan
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import Border, Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.engine.tiles import Region, for_job, make_job
-from znni.inference import planning
 from znni.inference.devices import choose_gpus
 from znni.inference.request import Requirements
 from znni.machine.machine import Machine, limited
@@ -37,11 +37,9 @@ from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 from znni.volumes.zarr.output import chunk_and_shard
 
-BLOCKS_A_WORKER = 20  # at least, so that workers end at about the same time
 BLOCK_SECONDS = 180.0  # of a block on the slowest machine
 MOST_BLOCK_SECONDS = 600.0
 MOST_WASTE = 1.05  # voxels computed for a block, as a multiple of its own
-ALTERNATIVES = 16  # plans for one block, among which is the fastest for many blocks
 HOUR = 3600.0
 
 
@@ -222,7 +220,7 @@ def forecast(
         wanted = replace(job, output=block)
         try:
             return [
-                _steady_plan(Requirements(network, wanted, choices, stored), machine)
+                steady_plan(Requirements(network, wanted, choices, stored), machine)
                 for machine, choices in workers
             ]
         except DoesNotFit as short:
@@ -272,16 +270,6 @@ def _worker(group: Group, cluster: Cluster, options: PlanOptions) -> tuple[Machi
     ram = group.znni_ram or whole.host.memory // sharing - DASK_BYTES
     threads = group.cores or max(1, whole.host.threads // sharing)
     return choose_gpus(limited(whole, ram, threads), choices), choices
-
-
-def _steady_plan(required: Requirements, machine: Machine) -> Plan:
-    """Return the plan that is fastest if one block follows another.
-
-    The fastest plan for a single block often has smaller patches, so that its first patch is read
-    and its last one written sooner.
-    """
-    plans = planning.fastest(planning.search_for(required, machine), ALTERNATIVES)
-    return min(plans, key=lambda plan: plan.patches * plan.time.between)
 
 
 def _block_and_plans(

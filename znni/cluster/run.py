@@ -70,7 +70,7 @@ class ClusterReport:
         rate = self.voxels / max(self.seconds, 1e-9)
         return (
             f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)} ({rate:,.0f} voxels/s) "
-            f"on {self.tally}; {self.finished.blocks:,} blocks complete, "
+            f"on {self.tally}; {counted(self.finished.blocks, 'block')} complete, "
             f"{self.finished.checked:,} of them compared with their checksums"
         )
 

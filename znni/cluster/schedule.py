@@ -35,6 +35,8 @@ OVERDUE_SECONDS = 60.0
 # end soonest with this share.
 SLACK = 0.4
 
+FIRST_BLOCK = 1 + SLACK  # its longest time, as a multiple of the expected seconds
+
 BISECTIONS = 40  # halvings that find the projected end, to a millionth of a second near it
 
 

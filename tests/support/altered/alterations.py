@@ -70,6 +70,23 @@ def slow_disk() -> None:
     partial_folder.put_file = put_slowly
 
 
+class TwoPartError(Exception):
+    """An error that is pickled, and cannot be read again."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def odd_error() -> None:
+    """Have the process fail with an error that cannot travel."""
+    from znni.inference import planning
+
+    def prepared(*_: Any, **__: Any) -> Any:
+        raise TwoPartError("two", "parts")
+
+    planning.prepare = prepared
+
+
 def no_file() -> None:
     """Have the process find no input."""
     from znni.volumes import locate
@@ -84,5 +101,6 @@ ALL: dict[str, Callable[[], None]] = {
     "wrong values": wrong_values,
     "full disk": full_disk,
     "slow disk": slow_disk,
+    "odd error": odd_error,
     "no file": no_file,
 }

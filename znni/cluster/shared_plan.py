@@ -1,0 +1,57 @@
+"""Plans for workers that share one output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from znni.cluster.blocks import box_of
+from znni.inference import planning
+from znni.inference.devices import choose_gpus
+from znni.inference.request import Request, Requirements
+from znni.machine.detect import detect_for
+from znni.machine.machine import Machine
+from znni.plans.plan import Plan
+
+BLOCKS_A_WORKER = 20  # at least, so that workers end at about the same time
+FEW_BLOCKS_A_WORKER = 4  # where smaller blocks would waste too much on their borders
+ALTERNATIVES = 16  # plans for one block, among which is the fastest for many blocks
+
+
+def steady_plan(required: Requirements, machine: Machine) -> Plan:
+    """Return the plan that is fastest if one block follows another.
+
+    The fastest plan for a single block often has smaller patches, so that its first patch is read
+    and its last one written sooner.
+
+    Raises:
+        DoesNotFit: no plan stays within the machine's memory.
+    """
+    plans = planning.fastest(planning.search_for(required, machine), ALTERNATIVES)
+    return min(plans, key=lambda plan: plan.patches * plan.time.between)
+
+
+def plan_to_share(alone: Plan, workers: int, asked: Request) -> Plan:
+    """Return the plan with which several workers like this one end soonest.
+
+    Its patches are the blocks that workers are given. The fastest plan for one worker may have a
+    single patch, which would leave all others idle.
+
+    Args:
+        alone: the fastest plan for one worker.
+        workers: how many there are.
+        asked: what they compute.
+    """
+    choices, job = asked.choices, asked.job
+    machine = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    plans = [alone]
+    for blocks in (BLOCKS_A_WORKER, FEW_BLOCKS_A_WORKER):
+        box = box_of(job.output.volume / (blocks * workers), job.output)
+        required = Requirements(asked.network, replace(job, output=box), choices, asked.stored)
+        found = steady_plan(required, choose_gpus(machine, choices))
+        plans.append(replace(found, output=job.output))
+
+    def seconds(plan: Plan) -> float:
+        rounds = -(-plan.patches // workers)
+        return plan.time.once + rounds * plan.time.between
+
+    return min(plans, key=seconds)
