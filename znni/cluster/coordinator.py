@@ -200,7 +200,7 @@ class Coordinator:
             if not asked or asked not in self._workers:
                 described = (a for a, worker in self._workers.items() if worker.machinery)
                 if asked := next(described, ""):
-                    workers = max(self._engine.wanted, len(self._workers))
+                    workers = self._engine.wanted or len(self._workers)
                     self._engine.submit(asked, MakePlan(given, workers))
             for came in self._engine.completed(LOOK_EVERY):
                 if not isinstance(came.call, MakePlan):
