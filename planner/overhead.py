@@ -120,6 +120,7 @@ class Overhead:
                 is read by the GPU. The other one is filled, and counts as the layers' memory.
         """
         values_in, values_out = _values(network, patch)
+        blending = _bytes_to_blend(network, patch)
         # The current block is one of the layers' arrays. If the layers run on a GPU, the host
         # holds it in addition.
         held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
@@ -128,7 +129,7 @@ class Overhead:
             weights=4 * network.parameters,
             resident=0,
             working=0,
-            blocks=values_in * held_in + values_out * self.voxel_out + handed,
+            blocks=values_in * held_in + values_out * self.voxel_out + handed + blending,
         )
         if device == "cpu" or self.workers == 1:
             return alone
@@ -201,11 +202,17 @@ class Overhead:
                 building += max(0, own) * each.pinned
             else:
                 warming += max(0, own) * each.touched
-            host_layers = host.seconds + values_in * each.lost_in + values_out * each.lost_out
+            runs = network.window.a_block(patch) if network.window else 1
+            host_layers = (
+                runs * host.seconds + values_in * each.lost_in + values_out * each.lost_out
+            )
         if host and gpu:
             building += 2 * brought * each.pinned
         elif host:
-            host_layers += values_out * each.placed
+            placed = values_out
+            if network.window:
+                placed += round(runs * network.out_features * network.window.size.volume)
+            host_layers += placed * each.placed
         if gpu or host_uses_gpu:
             building += each.cuda
         if gpu:
@@ -220,5 +227,19 @@ class Overhead:
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     """Return the numbers of values in a patch's input block and in its output block."""
-    size_in = input_box(network, patch).size
+    window = network.window
+    size_in = window.most_around(patch) if window else input_box(network, patch).size
     return network.in_features * size_in.volume, network.out_features * patch.volume
+
+
+def _bytes_to_blend(network: Network, patch: Vec3) -> int:
+    """Return the host bytes that blending windows takes beside the block itself.
+
+    They are the input of all its windows, the sums of the weights of its voxels and, for one
+    window, its weights and its weighted output.
+    """
+    if not network.window:
+        return 0
+    values_in, _ = _values(network, patch)
+    a_window = 1 + network.out_features
+    return FLOAT_BYTES * (values_in + patch.volume + a_window * network.window.size.volume)

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from znni.inference.parts import finish
     from znni.inference.verification import verify
     from znni.inference.viewing import view
+    from znni.network.geometry import with_window
+    from znni.network.window import Window
 
 __version__ = "0.2.0"
 
 __all__ = [
     "Inferer",
     "SlidingWindowInferer",
+    "Window",
     "ZnniError",
     "finish",
     "import_network",
@@ -39,6 +42,7 @@ __all__ = [
     "search",
     "verify",
     "view",
+    "with_window",
 ]
 
 # Modules of the public names that are not in the central module, ``znni.inference.api``.
@@ -49,6 +53,8 @@ HOMES = {
     "import_network": "znni.inference.network_import",
     "verify": "znni.inference.verification",
     "view": "znni.inference.viewing",
+    "Window": "znni.network.window",
+    "with_window": "znni.network.geometry",
 }
 
 

@@ -22,6 +22,7 @@ from znni.network.layers import (
     Conv,
     ConvTranspose,
     Multiply,
+    Normalize,
     Operation,
     Padding,
     Pool,
@@ -126,7 +127,7 @@ def random_weights(layer: Weighted, seed: int = 0) -> ConvWeights:
     """Return weights that keep the input's scale, and biases of that scale."""
     generator = np.random.default_rng(seed)
     weight = generator.standard_normal(layer.weight_shape, np.float32)
-    if not isinstance(layer, Affine):
+    if not isinstance(layer, Affine | Normalize):
         weight *= np.float32(layer.fan_in**-0.5)
     bias = generator.standard_normal(layer.out_features, np.float32)
     prelu = layer.activation == "prelu"

@@ -19,9 +19,11 @@ from znni.network.layers import (
     ConvTranspose,
     Layer,
     Multiply,
+    Normalize,
     Padding,
     Pool,
     Upsample,
+    Weighted,
 )
 
 ACTIVATIONS = get_args(Activation)
@@ -98,6 +100,17 @@ def affine(draw: st.DrawFn) -> Given:
 
 
 @st.composite
+def norms(draw: st.DrawFn) -> Given:
+    """Draw an instance norm or a group norm."""
+    groups, each = draw(st.sampled_from([1, 2, 3, 8, 17])), draw(st.integers(1, 4))
+    layer = Normalize(
+        "layer", groups * each, groups, draw(st.sampled_from([1e-5, 1e-2])),
+        draw(st.sampled_from(ACTIVATIONS)), draw(slopes),
+    )  # fmt: skip
+    return Given(layer, Shape5.of(draw(st.integers(1, 2)), layer.features, draw(extents(2, 12))))
+
+
+@st.composite
 def upsampling(draw: st.DrawFn) -> Given:
     """Draw upsampling of either kind."""
     layer = Upsample("layer", draw(extents(1, 4)), draw(st.sampled_from(["nearest", "trilinear"])))
@@ -126,6 +139,7 @@ KINDS: dict[str, Callable[[], st.SearchStrategy[Given]]] = {
     "transposed": transposed,
     "joins": joins,
     "affine": affine,
+    "norms": norms,
     "upsampling": upsampling,
     "poolings": poolings,
 }
@@ -135,7 +149,7 @@ KINDS: dict[str, Callable[[], st.SearchStrategy[Given]]] = {
 def local_cases(draw: st.DrawFn, kind: str) -> Case:
     """Draw a layer of a kind, with weights and an input of any memory layout."""
     layer, shape = draw(KINDS[kind]())
-    weighted = isinstance(layer, Conv | ConvTranspose | Affine)
+    weighted = isinstance(layer, Weighted)
     weights = random_weights(layer, draw(seeds)) if weighted else None
     return Case(layer, weights, draw(inputs)(shape, draw(seeds)))
 

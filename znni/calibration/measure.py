@@ -14,14 +14,12 @@ from znni.machine.arena import Arena, output_into
 from znni.machine.timing import Timing, timed
 from znni.network.layers import (
     Add,
-    Affine,
     Concat,
-    Conv,
-    ConvTranspose,
     Multiply,
     Operation,
     PooledConv,
     SummedConv,
+    Weighted,
 )
 from znni.network.weights import ConvWeights, Float32, random_layer_weights
 from znni.plans.primitive import Primitive
@@ -84,7 +82,7 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
 def some_weights(operation: Operation) -> ConvWeights | None:
     """Return random weights for a layer that has any; None for another."""
     layer = operation.conv if isinstance(operation, PooledConv | SummedConv) else operation
-    if not isinstance(layer, Conv | ConvTranspose | Affine):
+    if not isinstance(layer, Weighted):
         return None
     return random_layer_weights(layer, np.random.default_rng(0))
 

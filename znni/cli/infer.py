@@ -11,7 +11,7 @@ import typer
 
 from znni.cli import options
 from znni.cli.plan import plan_text
-from znni.cli.values import parse_roi
+from znni.cli.values import in_windows, parse_roi
 from znni.core.errors import InvalidInput
 from znni.core.options import Bits, Pad, Recheck
 
@@ -57,6 +57,10 @@ def infer(
             help="Continue an interrupted run of the same command, or start afresh.",
         ),
     ] = True,
+    window: options.WindowChoice = None,
+    overlap: options.Overlap = None,
+    blend: options.BlendChoice = None,
+    mirror: options.Mirror = None,
     labels: options.LabelsChoice = False,
     threshold: options.Threshold = None,
     compression: options.CompressionChoice = None,
@@ -103,7 +107,7 @@ def infer(
     from znni.plans.plan_file import load_plan
     from znni.volumes.locate import stem
 
-    network = api.load_network(net)
+    network = in_windows(api.load_network(net), window, overlap, blend, mirror)
     earlier = load_plan(plan) if plan else None
     out = out or f"{stem(volume)}-{network.name}.h5"
     wanted = RunOptions(

@@ -12,6 +12,7 @@ import typer
 
 from znni.core.options import (
     Accuracy,
+    Blend,
     Border,
     Compression,
     Costs,
@@ -104,6 +105,30 @@ MicroBatchesChoice = Annotated[
         "--micro-batches",
         help="Sizes of the pieces into which a layer's batch may be cut if memory is short. "
         "Planning with all takes many times longer.",
+    ),
+]
+
+
+WindowChoice = Annotated[
+    str | None,
+    typer.Option(
+        metavar="Z,Y,X",
+        help="Compute the network in windows of these extents, and blend them. Default: as its "
+        "file says.",
+    ),
+]
+Overlap = Annotated[
+    float | None,
+    typer.Option(help="Share of a window that the next one covers again. Default: 0.5."),
+]
+BlendChoice = Annotated[
+    Blend | None,
+    typer.Option(help="How much the voxels of a window count. Default: gaussian."),
+]
+Mirror = Annotated[
+    str | None,
+    typer.Option(
+        metavar="z,y,x", help="Also compute windows mirrored along these axes, and take the mean."
     ),
 ]
 

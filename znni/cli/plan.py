@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from znni.cli import options
-from znni.cli.values import are_extents, parse_roi, three_extents
+from znni.cli.values import are_extents, in_windows, parse_roi, three_extents
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Accuracy
 
@@ -25,6 +25,10 @@ def plan(
     dataset: options.Dataset = None,
     roi: options.Roi = None,
     border: options.BorderChoice = "valid",
+    window: options.WindowChoice = None,
+    overlap: options.Overlap = None,
+    blend: options.BlendChoice = None,
+    mirror: options.Mirror = None,
     machine: Annotated[
         Path | None,
         typer.Option(
@@ -68,6 +72,7 @@ def plan(
     """Print the fastest plan with its predicted time and memory, without running it."""
     from znni.inference import planning
     from znni.inference.plan_plot import check_drawable, plot_plan
+    from znni.network.network_file import load_network
     from znni.plans.plan_file import save_plans
     from znni.plans.plan_text import ranking
     from znni.volumes.locate import open_volume
@@ -87,6 +92,7 @@ def plan(
         )
     if plot:
         check_drawable(plot)
+    network = in_windows(load_network(net), window, overlap, blend, mirror)
     if are_extents(volume):
         size, itemsize = three_extents(volume), 4
     else:
@@ -97,12 +103,12 @@ def plan(
         from znni.cluster.forecast import forecast
 
         predicted = forecast(
-            net, size, cluster, border=border, roi=region, input_itemsize=itemsize, **planned
+            network, size, cluster, border=border, roi=region, input_itemsize=itemsize, **planned
         )
         typer.echo(str(predicted))
         return
     search = planning.search(
-        net,
+        network,
         size,
         border=border,
         roi=region,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 import typer
 
 from znni.core.errors import InvalidInput
+from znni.core.options import Blend
 from znni.core.shapes import Vec3
 from znni.core.text import counted
+
+if TYPE_CHECKING:
+    from znni.network.network import Network
 
 # Reasons why an option's value is wrong, by pydantic's name for the error.
 REASONS = {
@@ -22,8 +29,8 @@ def are_extents(text: str) -> bool:
     return all(part.strip().isdecimal() for part in _parts(text))
 
 
-def three_extents(text: str) -> Vec3:
-    """Return the three extents in a text.
+def three_extents(text: str, name: str = "--volume") -> Vec3:
+    """Return the three extents in the text of an option.
 
     Raises:
         InvalidInput: the text has more or fewer than three.
@@ -31,12 +38,45 @@ def three_extents(text: str) -> Vec3:
     parts = [int(part) for part in _parts(text)]
     if len(parts) != 3:
         given = counted(len(parts), "extent")
-        raise InvalidInput(f"--volume {text} has {given}; give three: Z,Y,X")
+        raise InvalidInput(f"{name} {text} has {given}; give three: Z,Y,X")
     return Vec3(*parts)
 
 
 def _parts(text: str) -> list[str]:
     return text.replace("x", ",").split(",")
+
+
+def in_windows(
+    network: Network,
+    window: str | None,
+    overlap: float | None,
+    blend: Blend | None,
+    mirror: str | None,
+) -> Network:
+    """Return a network with the windows of a command line, or as its file has them.
+
+    Raises:
+        InvalidInput: an option has no windows to be about, or they do not suit the network.
+    """
+    asked = {"overlap": overlap, "blend": blend, "mirror": mirror}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    if window is None and not given:
+        return network
+    from znni.network.geometry import with_window
+    from znni.network.window import Window
+
+    if mirror is not None:
+        given["mirror"] = mirror.replace(",", "")
+    if window is not None and not are_extents(window):
+        raise InvalidInput(f"--window {window} has no extents; give three: Z,Y,X")
+    if window is not None:
+        given["size"] = three_extents(window, "--window")
+    if network.window:
+        return with_window(network, replace(network.window, **given))
+    if window is None:
+        name = next(iter(given))
+        raise InvalidInput(f"--{name} is about windows; give --window Z,Y,X too")
+    return with_window(network, Window(**given))
 
 
 def parse_roi(text: str) -> tuple[slice, slice, slice]:

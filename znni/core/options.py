@@ -23,6 +23,8 @@ Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]
 Bits: TypeAlias = Literal["same", "class"]
+Blend: TypeAlias = Literal["gaussian", "constant"]
+WindowRules: TypeAlias = Literal["monai", "nnunet"]
 
 # The largest relative error that a primitive of each class may promise, best class first. It is
 # relative to the largest output, where products do not cancel. A plan uses only primitives of the

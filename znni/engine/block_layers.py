@@ -69,6 +69,7 @@ class BlockLayers:
             raise ValueError(f"network {plan.network.name} is dense; use HostLayers")
         self._network = plan.network
         self._patch = plan.patch
+        self._is_window = plan.network.window is not None
         self._storage = part.storage
         self._measured = measured
         placed = part.placed(ALIGNMENT, SPARE)
@@ -127,7 +128,10 @@ class BlockLayers:
             self._run(ready, given.values, start)
         name = self._network.output
         at = self._storage.locations[name]
-        made = self._maps(name, self._arrays[at.storage])[0][:, *self._storage.made(name).slices]
+        whole = self._maps(name, self._arrays[at.storage])[0]
+        made: Float32 = whole[:, *self._storage.made(name).slices]
+        if self._is_window:
+            return made  # it is added to a block before the next window comes
         dense = np.empty((len(made), *self._patch), np.float32)
         z, y, x = made.shape[1:]
         dense[:, :z, :y, :x] = made

@@ -16,6 +16,7 @@ from znni.core.volume import Volume
 from znni.engine.executor import placed
 from znni.engine.stages import Work
 from znni.engine.tiles import Job, Tile, read_input
+from znni.engine.windows import WindowedBlock
 from znni.network.geometry import input_box, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
@@ -128,13 +129,20 @@ class Blocks:
             with self._noting:
                 self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
             return KnownBlock(tile, None)
-        box = self._job.seen(tile, input_box(self._network, tile.computed.size))
+        window = self._network.window
+        written = tile.written.shifted(self._job.center)
+        if window:
+            box = window.around(written)
+        else:
+            box = self._job.seen(tile, input_box(self._network, tile.computed.size))
         try:
             seen = read_input(self._volume, self._job, box, self._network.scaling, into)
         except UnusableValues as error:
             if self._mask and not self._mask.read(Box(error.voxel, error.voxel + 1)).any():
                 error.add_note("the mask is 0 there, but this voxel is seen by others")
             raise
+        if window:
+            return InputBlock(tile, WindowedBlock(seen, box.start, written, tile.written_in_patch))
         if not is_constant(seen) or self._sees_zeros(tile):
             start = tile.computed.start + self._job.first
             return InputBlock(tile, placed(seen, start) if self._network.is_exact else seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, SupportsIndex, TypeAlias
 
@@ -17,6 +17,7 @@ from znni.core.volume import Volume
 from znni.network.geometry import context, over, whole_input
 from znni.network.network import InputScaling, Network
 from znni.network.weights import Float32
+from znni.network.window import missing_window
 
 # Values that are scaled at a time: a mebibyte of float32.
 CACHED_VALUES = 2**18
@@ -113,11 +114,18 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
         InvalidInput: nothing would be computed, or ``roi`` has voxels without output.
     """
     check_names(border=border, pad=pad)
-    if border == "valid" and pad != "reflect":
+    if network.window_layer and not network.window:
+        raise missing_window(network.window_layer, network.name)
+    unpadded = ("reflect", "constant") if network.window else ("reflect",)
+    if border == "valid" and pad not in unpadded:
         raise InvalidInput(
             f"pad is {pad!r}, and border='valid' sees nothing beyond the edges; give "
             f"{option('border', 'same')}, or leave it out"
         )
+    if network.window:
+        wanted = _wanted(roi, Box(ZERO, volume), border, volume)
+        beyond: Pad = pad if border == "same" else "constant"
+        return Job(volume, wanted.start, wanted.size, wanted.start, beyond)
     lost = context(network) if network.is_exact else network.field_of_view - 1
     view, before = lost + 1, lost // 2
     if border == "valid":
@@ -129,15 +137,7 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
         possible = Box(before, before + volume - view + 1)
     else:
         possible = Box(Vec3(0, 0, 0), volume)
-    wanted = _region(roi, possible) if roi else possible
-    if min(wanted.size) < 1:
-        raise InvalidInput(f"roi {wanted} is empty; let each end lie beyond its start")
-    if not wanted.within(possible):
-        hint = f"; {option('border', 'same')} gives output up to the edges" * (border == "valid")
-        raise InvalidInput(
-            f"roi {wanted} is not within {possible}, the voxels of this {volume} volume "
-            f"that have output{hint}"
-        )
+    wanted = _wanted(roi, possible, border, volume)
     if not network.is_exact:
         return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)
     whole = whole_input(network, volume if border == "valid" else volume + lost)
@@ -146,13 +146,38 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
     return Job(volume, origin, wanted.size, wanted.start, pad, whole, first, network.alignment)
 
 
+def _wanted(roi: Region | None, possible: Box, border: Border, volume: Vec3) -> Box:
+    """Return the voxels that need output: a region's, or all that have any."""
+    wanted = _region(roi, possible) if roi else possible
+    if min(wanted.size) < 1:
+        raise InvalidInput(f"roi {wanted} is empty; let each end lie beyond its start")
+    if not wanted.within(possible):
+        reached = possible == Box(ZERO, volume) or border == "same"
+        hint = f"; {option('border', 'same')} gives output up to the edges" * (not reached)
+        raise InvalidInput(
+            f"roi {wanted} is not within {possible}, the voxels of this {volume} volume "
+            f"that have output{hint}"
+        )
+    return wanted
+
+
 def for_job(network: Network, job: Job) -> Network:
-    """Return the network for a job's volume: an exact one knows the extents of its input then."""
+    """Return the network for a job's volume.
+
+    An exact network then knows the extents of its input, and its windows where they lie.
+    """
+    if network.window:
+        placed = replace(network, window=replace(network.window, volume=job.volume))
+        return over(placed, network.window.size)
     return over(network, job.whole) if job.whole else network
 
 
 def seen_by(network: Network, job: Job) -> Box:
     """Return the voxels that a job's output depends on; some lie beyond the volume."""
+    if network.window:
+        return replace(network.window, volume=job.volume).around(
+            Box(job.center, job.center + job.output)
+        )
     if job.whole:
         return Box(job.origin, job.origin + job.whole)
     return Box(job.origin, job.origin + job.output + network.field_of_view - 1)

@@ -137,6 +137,21 @@ def average_pooling(call: Call) -> None:
     )
 
 
+def instance_norm(call: Call) -> None:
+    """Read ``instance_norm``; with running statistics it is a batch norm."""
+    if call.get("use_input_stats") is False:
+        batch_norm(call)
+        return
+    weight, bias, eps = map(call.get, ("weight", "bias", "eps"))
+    call.add(checks.normalization(call.origin, call.maps, weight, bias, eps, call.maps))
+
+
+def group_norm(call: Call) -> None:
+    """Read ``group_norm``."""
+    groups, weight, bias, eps = map(call.get, ("num_groups", "weight", "bias", "eps"))
+    call.add(checks.normalization(call.origin, groups, weight, bias, eps, call.maps))
+
+
 def batch_norm(call: Call) -> None:
     """Read ``batch_norm``, or an ``instance_norm`` that uses running statistics."""
     if call.get("training") and call.get("running_mean") is not None:
@@ -367,7 +382,8 @@ OPERATORS: Mapping[str, Reader] = {
     "max_pool3d": max_pooling,
     "avg_pool3d": average_pooling,
     "batch_norm": batch_norm,
-    "instance_norm": batch_norm,
+    "instance_norm": instance_norm,
+    "group_norm": group_norm,
     "relu": plain("relu"),
     "sigmoid": plain("sigmoid"),
     "tanh": plain("tanh"),

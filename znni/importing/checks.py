@@ -21,6 +21,7 @@ from znni.importing.steps import (
     Convolution,
     Float64,
     Nonlinearity,
+    Normalization,
     Pooling,
     TransposedConvolution,
 )
@@ -29,10 +30,12 @@ from znni.network.layers import LEAKY_SLOPE, Activation, Padding
 
 LAYERS = (
     "networks here have 3D convolutions (also transposed), max and average pooling, nearest and "
-    "trilinear upsampling by whole factors, concatenation, sums, products, batch normalization and "
-    "the activations " + ", ".join(get_args(Activation)) + ": write it with these"
+    "trilinear upsampling by whole factors, concatenation, sums, products, batch, instance and "
+    "group normalization and the activations "
+    + ", ".join(get_args(Activation))
+    + ": write it with these"
 )
-WINDOWS = "looks at whole windows, which this version does not run yet"
+WINDOWS = "depends on a whole window in a way that this version does not run"
 MOST_TAPS = 2**15  # of a kernel with the zeros between its taps
 # Ends of such messages, by the kind of operation.
 NORMS = "replace it by batch normalization (BatchNorm3d) and train again"
@@ -170,6 +173,25 @@ def batch_norm(
         refuse(origin, "has a variance that is not positive; is the file whole? export it again")
     factors = scales / np.sqrt(variances + smallest)
     return Affine(origin, factors, shifts - means * factors)
+
+
+def normalization(
+    origin: str, groups: object, scale: object, shift: object, epsilon: object, maps: int
+) -> Normalization:
+    """Return an instance norm or a group norm; ``scale`` and ``shift`` may be None."""
+    number_of_groups = count(origin, "number of groups", groups)
+    scales = np.ones(maps) if scale is None else values(origin, "weight", scale)
+    shifts = np.zeros(maps) if shift is None else values(origin, "bias", shift)
+    if {scales.shape, shifts.shape} != {(maps,)}:
+        refuse(origin, f"has weight and bias of other shapes than ({maps},); export it again")
+    smallest = number(origin, "epsilon", epsilon)
+    if maps % number_of_groups or smallest < 0:
+        refuse(
+            origin,
+            f"has {number_of_groups} groups for {maps} maps and epsilon {smallest:g}; is the file "
+            f"whole? export it again",
+        )
+    return Normalization(origin, number_of_groups, smallest, scales, shifts)
 
 
 def leaky_relu(origin: str, slope: object) -> Nonlinearity:

@@ -47,6 +47,11 @@ class Imported:
         lines = [f"{self.path}: {self.network}", f"{weights_beside(self.path)}: its weights"]
         lines += [f"note: {note}" for note in self.notes]
         lines.append(f"not compared: {compared}" if isinstance(compared, str) else str(compared))
+        if layer := self.network.window_layer:
+            lines.append(
+                f"layer {layer} depends on whole windows: give the extents that it was trained on "
+                f"as window: in {self.path.name}, or by --window Z,Y,X"
+            )
         return "\n".join(lines)
 
 

@@ -28,8 +28,6 @@ from znni.network.weights import Float32
 DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "native_group_norm")
 # What looks at whole windows, and what to do about it.
 WINDOWED: Mapping[str, str] = {
-    "instance_norm": checks.NORMS,
-    "group_norm": checks.NORMS,
     "layer_norm": checks.NORMS,
     "adaptive_avg_pool3d": checks.GLOBAL,
     "adaptive_max_pool3d": checks.GLOBAL,
@@ -107,9 +105,7 @@ def _check_local(operation: Operation[Node]) -> None:
     node = operation.details
     given = node.arguments.get
     remedy = WINDOWED.get(node.operator) if node.library == ATEN else None
-    is_local = (node.operator == "instance_norm" and given("use_input_stats") is False) or (
-        node.operator in ("mean", "amax") and given("dim") in ([1], [-4])
-    )
+    is_local = node.operator in ("mean", "amax") and given("dim") in ([1], [-4])
     if remedy and not is_local:
         checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}")
 

@@ -26,6 +26,7 @@ from znni.importing.steps import (
     Joining,
     Layered,
     Nonlinearity,
+    Normalization,
     Pooling,
     Step,
     TransposedConvolution,
@@ -34,6 +35,7 @@ from znni.importing.steps import (
 )
 from znni.network.convolutions import ZERO
 from znni.network.geometry import context
+from znni.network.layer_entries import kind_of
 from znni.network.layers import Concat, Layer, Padding, Pool, Upsample
 from znni.network.network import INPUT, InputScaling, Network, Node
 from znni.network.network_file import OUTPUTS
@@ -71,7 +73,7 @@ class _Made:
     def takes_affine(self) -> bool:
         """True if it can take a factor and a shift in."""
         return self.activation is None and isinstance(
-            self.operation, Convolution | TransposedConvolution | Affine
+            self.operation, Convolution | TransposedConvolution | Affine | Normalization
         )
 
     def takes(self, function: Nonlinearity) -> bool:
@@ -135,6 +137,8 @@ class _Folding:
                 value = self._joined(operation, taken)
             case Affine() as operation:
                 value = self._affine(operation, first)
+            case Normalization() as operation:
+                value = self._appended(operation, self._done(_whole(operation.origin, first)))
             case Nonlinearity() as operation:
                 value = self._nonlinearity(operation, first)
             case Cropping() as operation:
@@ -375,7 +379,7 @@ def _before_affine(operation: Layered, step: Affine) -> Layered:
         case TransposedConvolution():
             weight = operation.weight * _shaped(step.scale, 1)
             return replace(operation, weight=weight, bias=operation.bias * step.scale + step.shift)
-        case Affine():
+        case Affine() | Normalization():
             scale, shift = operation.scale * step.scale, operation.shift * step.scale + step.shift
             return replace(operation, scale=scale, shift=shift)
     raise ValueError(f"{operation.origin} takes nothing in")
@@ -411,9 +415,10 @@ def _named(
     for made in folded:
         if dense and isinstance(made.operation, Affine):
             made.operation = _pointwise(made.operation)
-        layer = made.operation.layer("")
-        count[layer.kind] += 1
-        called[id(made)] = made.operation.name or f"{layer.kind}{count[layer.kind]}"
+        layer: Layer = made.operation.layer("")
+        kind = kind_of(layer)
+        count[kind] += 1
+        called[id(made)] = made.operation.name or f"{kind}{count[kind]}"
         layer = _activated(replace(layer, name=called[id(made)]), made.activation)
         inputs = tuple(INPUT if read is None else called[id(read)] for read in made.inputs)
         nodes.append(Node(layer, inputs))
@@ -452,7 +457,7 @@ def _weights(made: _Made) -> ConvWeights | None:
     match made.operation:
         case Convolution() | TransposedConvolution() as step:
             return ConvWeights(_float32(step.weight), _float32(step.bias), slope)
-        case Affine() as step:
+        case Affine() | Normalization() as step:
             return ConvWeights(_float32(step.scale), _float32(step.shift), slope)
     return None
 

@@ -11,7 +11,7 @@ from typing import get_args
 from znni import __version__
 from znni.core.errors import InvalidInput, option
 from znni.importing.folding import Folded
-from znni.network.layer_entries import KINDS, entry_of
+from znni.network.layer_entries import entry_of, kind_of
 from znni.network.layers import Activation
 from znni.network.network import INPUT, InputScaling
 from znni.network.network_file import OUTPUTS, load_network
@@ -96,13 +96,16 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     if network.scaling != InputScaling():
         yield f"input: {{scale: {network.scaling.scale!r}, offset: {network.scaling.offset!r}}}"
     yield f"weights: {_text(weights)}"
+    if network.window_layer:
+        yield "# It depends on whole windows. Give the extents that it was trained on (z, y, x):"
+        yield "# window: {size: [64, 128, 128], overlap: 0.5, blend: gaussian}"
     nodes, outputs = list(network.nodes), [network.output]
     if network.output == OUTPUTS:
         outputs = list(nodes.pop().inputs)
     yield "layers:"
     count, before = Counter[str](), INPUT
     for node, origin in zip(nodes, folded.origins, strict=False):
-        kind = KINDS[type(node.layer)]
+        kind = kind_of(node.layer)
         count[kind] += 1
         keys = []
         if node.name != f"{kind}{count[kind]}":

@@ -26,8 +26,6 @@ INSTALL = "pip install 'znni[onnx]'"
 REFERENCE_FLOPS = 5e9
 # What looks at whole windows, and what to do about it.
 WINDOWED: Mapping[str, str] = {
-    "InstanceNormalization": checks.NORMS,
-    "GroupNormalization": checks.NORMS,
     "LayerNormalization": checks.NORMS,
     "MeanVarianceNormalization": checks.NORMS,
     "GlobalAveragePool": checks.GLOBAL,

@@ -224,6 +224,24 @@ def batch_norm(call: Call) -> None:
     call.add(checks.batch_norm(call.origin, scale, shift, mean, variance, epsilon))
 
 
+def instance_norm(call: Call) -> None:
+    """Read ``InstanceNormalization``."""
+    maps, epsilon = call.maps, call.attribute("epsilon", 1e-5)
+    scale, shift = call.constant(1), call.constant(2)
+    call.add(checks.normalization(call.origin, maps, scale, shift, epsilon, maps))
+
+
+def group_norm(call: Call) -> None:
+    """Read ``GroupNormalization``, whose factors were those of groups before opset 21."""
+    maps, groups = call.maps, call.attribute("num_groups")
+    scale, shift = call.constant(1), call.constant(2)
+    if call.opset < 21 and scale is not None and shift is not None:
+        each = maps // max(1, int(groups))
+        scale, shift = np.repeat(scale, each), np.repeat(shift, each)
+    epsilon = call.attribute("epsilon", 1e-5)
+    call.add(checks.normalization(call.origin, groups, scale, shift, epsilon, maps))
+
+
 def plain(kind: Activation) -> Reader:
     """Return a function that reads an activation without parameters."""
 
@@ -535,6 +553,8 @@ OPERATORS: Mapping[str, Reader] = {
     "MaxPool": pooling("max"),
     "AveragePool": pooling("average"),
     "BatchNormalization": batch_norm,
+    "InstanceNormalization": instance_norm,
+    "GroupNormalization": group_norm,
     "Relu": plain("relu"),
     "Sigmoid": plain("sigmoid"),
     "Tanh": plain("tanh"),

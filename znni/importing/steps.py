@@ -24,6 +24,7 @@ from znni.network.layers import (
     Conv,
     ConvTranspose,
     Multiply,
+    Normalize,
     Padding,
     Pool,
     Upsample,
@@ -176,6 +177,31 @@ class Affine:
 
 
 @dataclass(frozen=True)
+class Normalization:
+    """Instance norm or group norm, by the values of a whole window.
+
+    Attributes:
+        origin: its name and type in the source.
+        groups: the number of groups of maps.
+        eps: what is added to the variance.
+        scale: the factors (maps,) that follow.
+        shift: the shifts (maps,) that follow.
+        name: name for its layer; layers without one are numbered.
+    """
+
+    origin: str
+    groups: int
+    eps: float
+    scale: Float64
+    shift: Float64
+    name: str = ""
+
+    def layer(self, name: str) -> Normalize:
+        """Return the layer that it is, without an activation."""
+        return Normalize(name, len(self.scale), self.groups, self.eps)
+
+
+@dataclass(frozen=True)
 class Nonlinearity:
     """An activation by itself.
 
@@ -226,7 +252,9 @@ class ZeroPadding:
 
 
 # Operations that are layers of their own, unless they can be folded into others.
-Layered: TypeAlias = Convolution | TransposedConvolution | Pooling | Upsampling | Joining | Affine
+Layered: TypeAlias = (
+    Convolution | TransposedConvolution | Pooling | Upsampling | Joining | Affine | Normalization
+)
 Operation: TypeAlias = Layered | Nonlinearity | Cropping | ZeroPadding
 
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import whole_sizes
-from znni.network.layers import Affine, Conv, ConvTranspose, Pool
+from znni.network.layers import Conv, Normalize, Pool, Weighted
 from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
-from znni.primitives.reference import activation, local
+from znni.primitives.reference import activation, exact, local
 
 Float64: TypeAlias = NDArray[np.float64]
 
@@ -89,6 +89,8 @@ def exact_at(
     reads: dict[str, list[Box]] = {}
     for node in reversed(network.nodes):
         boxes[node.name] = node.layer.rounded(boxes[node.name])
+        if isinstance(node.layer, Normalize):
+            boxes[node.name] = Box(Vec3(0, 0, 0), sizes[node.name])
         made = node.layer.size_from(*(sizes[name] for name in node.inputs))
         for name in node.inputs:
             crop = (sizes[name] - made) // 2 if len(node.inputs) > 1 else Vec3(0, 0, 0)
@@ -110,10 +112,55 @@ def exact_at(
         kept = _within(boxes[node.name], sizes[node.name])
         values[node.name] = _window(value, boxes[node.name], kept)
         boxes[node.name] = kept
-        if isinstance(node.layer, Conv | ConvTranspose | Affine):
+        if isinstance(node.layer, Weighted):
             largest = float(np.abs(value).max())
     found = _window(values[network.output], boxes[network.output], Box(at, at + 1))
     return AtVoxel(found[:, 0, 0, 0], largest)
+
+
+class WindowsAt:
+    """Computes voxels of a network that is computed in windows.
+
+    The outputs of the windows that have the last voxel are kept.
+
+    Args:
+        network: the network, with windows over a volume.
+        weights: its parameters.
+        seen: function that returns what windows see in a box of the volume (f, z, y, x).
+    """
+
+    def __init__(
+        self, network: Network, weights: Weights, seen: Callable[[Box], NDArray[np.floating]]
+    ) -> None:
+        if network.window is None:
+            raise ValueError(f"network {network.name} has no windows")
+        self._network, self._weights, self._seen = network, weights, seen
+        self._window = network.window
+        self._importance = network.window.importance().astype(np.float64)
+        self._kept: dict[Vec3, list[Float64]] = {}
+
+    def __call__(self, at: Vec3) -> AtVoxel:
+        """Return the mean of all windows at a voxel of the volume."""
+        starts = list(self._window.touching(Box(at, at + 1)))
+        self._kept = {start: made for start, made in self._kept.items() if start in starts}
+        total = np.zeros(self._network.out_features)
+        counted = largest = 0.0
+        for start in starts:
+            for made in self._kept.setdefault(start, []) or self._computed(start):
+                counts = self._importance[at - start]
+                total += counts * made[:, *(at - start)]
+                counted += counts
+                largest = max(largest, float(np.abs(made).max()))
+        return AtVoxel(total / counted, largest)
+
+    def _computed(self, start: Vec3) -> list[Float64]:
+        """Return the outputs of a window and of its mirrored copies."""
+        seen = self._seen(Box(start, start + self._window.size))
+        for axes in self._window.flips:
+            flipped = tuple(axis + 1 for axis in axes)
+            made = exact(self._network, self._weights, np.flip(seen, flipped))
+            self._kept[start].append(np.flip(made, flipped))
+        return self._kept[start]
 
 
 def _within(box: Box, size: Vec3) -> Box:

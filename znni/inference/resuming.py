@@ -48,6 +48,8 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
         "its compression": wanted.compression or "as usual",
         "its shards": "some" if wanted.sharded else "none",
     }
+    if network.window:
+        known["its windows"] = str(network.window)
     if asked.labels:
         known["its labels"] = str(asked.labels)
     if mask:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.tiles import for_job, make_job
-from znni.inference.brute_force import AtVoxel, at_voxel, exact_at
+from znni.inference.brute_force import AtVoxel, WindowsAt, at_voxel, exact_at
 from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
 from znni.network.network import Network
 from znni.network.weights import Weights
@@ -106,7 +107,9 @@ def verify(
     written.
 
     A voxel takes the multiplications of one field of view, on the host. This takes seconds for a
-    field of view of 85^3 and 80 maps, and minutes for 163^3.
+    field of view of 85^3 and 80 maps, and minutes for 163^3. Of a network that is computed in
+    windows, all windows that have the voxel are computed. So 32 voxels at a time lie in the same
+    ones.
 
     Args:
         out: an output of ``znni.infer``: a file, or the URL of a Zarr. Its attributes say how it
@@ -150,7 +153,8 @@ def verify(
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)
     checked = check_blocks(output, ledger, output.name, blocks, generator, progress)
-    chosen = [Vec3(*map(int, generator.integers(output.size))) for _ in range(voxels)]
+    chosen = _voxels(voxels, output.size, origin, generator)
+    compute = _computing(volume, origin, parameters)
     places, stored = _readable(output, chosen)
     computed = np.zeros((len(places), origin.network.out_features))
     unneeded_places: list[int] = []
@@ -159,7 +163,7 @@ def verify(
         if masked and not stored[index].any() and not _mask_at(masked, origin, at):
             unneeded_places.append(index)
         else:
-            computed[index], seen = voxel_at(volume, origin, parameters, at)
+            computed[index], seen = compute(at)
             largest_sum = max(largest_sum, seen)
         progress(index + 1, len(places))
     rounding = tolerance(origin.network, origin.attributes.accuracy, largest_sum)
@@ -232,6 +236,34 @@ def compared(
     overflown = np.isinf(values) & (np.sign(values) * computed + allowed >= float(kind.max))
     with np.errstate(invalid="ignore"):
         return np.where(overflown, 0.0, np.abs(values - computed)), allowed
+
+
+def _voxels(count: int, size: Vec3, origin: Origin, generator: np.random.Generator) -> list[Vec3]:
+    """Return random voxels of an output.
+
+    If it was computed in windows, as many as ``VOXELS`` lie in the same ones, which take long.
+    """
+    found: list[Vec3] = []
+    box = Box(Vec3(0, 0, 0), size)
+    while len(found) < count:
+        if origin.network.window and len(found) % VOXELS == 0:
+            window = replace(origin.network.window, volume=Vec3(*origin.attributes.source_extents))
+            offset = Vec3(*origin.attributes.voxel_offset)
+            at = offset + Vec3(*map(int, generator.integers(size)))
+            same = window.same_windows(at).shifted(Vec3(0, 0, 0) - offset)
+            box = Box(same.start.maximum(Vec3(0, 0, 0)), same.stop.minimum(size))
+        found.append(Vec3(*map(int, generator.integers(box.start, box.stop))))
+    return found
+
+
+def _computing(volume: Volume, origin: Origin, weights: Weights) -> Callable[[Vec3], AtVoxel]:
+    """Return the function that computes a voxel of an output from its input."""
+    if not origin.network.window:
+        return partial(voxel_at, volume, origin, weights)
+    network = replace(origin.network, window=replace(origin.network.window, volume=volume.size))
+    windows = WindowsAt(network, weights, partial(seen_in, volume, origin))
+    offset = Vec3(*origin.attributes.voxel_offset)
+    return lambda at: windows(at + offset)
 
 
 def voxel_at(volume: Volume, origin: Origin, weights: Weights, at: Vec3) -> AtVoxel:

@@ -15,11 +15,13 @@ from znni.network.layers import (
     ConvTranspose,
     Layer,
     Multiply,
+    Normalize,
     Padding,
     Pool,
     Upsample,
 )
 from znni.network.network import INPUT, Network, Node
+from znni.network.normalization import EPS
 
 ONE = Vec3(1, 1, 1)
 
@@ -71,6 +73,11 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
                 yield f"shift by {layer.shift}"
         case Affine():
             yield f"factor and shift of {made}"
+        case Normalize():
+            kind = "instance" if layer.is_instance_norm else "group"
+            yield f"{kind} norm of {made}"
+            yield from _unless("groups", layer.groups, layer.features)
+            yield from _unless("eps", layer.eps, EPS)
         case Multiply(is_gate=True):
             yield f"multiply {made} by a gate"
         case _:

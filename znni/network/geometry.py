@@ -18,9 +18,10 @@ from functools import lru_cache
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.layers import Add, Concat, Multiply, Pool
+from znni.network.layers import Add, Concat, Multiply, Normalize, Pool
 from znni.network.network import INPUT, Network, Node
 from znni.network.order import order_of_lowest_peak
+from znni.network.window import Window
 
 ZERO = Vec3(0, 0, 0)
 
@@ -167,6 +168,36 @@ def over(network: Network, whole: Vec3) -> Network:
     return replace(network, nodes=order_of_lowest_peak(network), whole=whole)
 
 
+def with_window(network: Network, window: Window) -> Network:
+    """Return a network that is computed in windows.
+
+    Args:
+        network: the network, such as ``znni.load_network`` returns.
+        window: the windows.
+
+    Raises:
+        InvalidInput: the network cannot be computed in windows of this size.
+
+    Example:
+        >>> znni.with_window(network, znni.Window(Vec3(64, 128, 128), overlap=0.5))
+    """
+    made = replace(network, window=window)
+    size, suited = window.size, whole_input(made, window.size)
+    if suited != size:
+        raise InvalidInput(
+            f"network {network.name} cannot be computed in windows of {size}, because its "
+            f"poolings or joins do not fit; give {suited}"
+        )
+    given = whole_sizes(made, size)[network.output]
+    if given != size:
+        raise InvalidInput(
+            f"network {network.name} gives {given} voxels for a window of {size}, and windows are "
+            f"blended only if they keep their size; compute it over the whole volume, without "
+            f"windows"
+        )
+    return made
+
+
 def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
     """Return the shape of each value that is computed for a patch, and of the network's input.
 
@@ -215,7 +246,8 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
 
     Args:
         network: an exact network for a volume.
-        patch: the output voxels of the block. An axis as long as the whole output is not cut.
+        patch: the output voxels of the block. An axis as long as the whole output is not cut. Of a
+            network that is computed in windows, the block is a window, whatever this is.
 
     Raises:
         ValueError: the network is for no volume.
@@ -224,12 +256,16 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
         raise ValueError(f"network {network.name} is for no volume; call over(network, whole)")
     sizes = whole_sizes(network, network.whole)
     out = sizes[network.output]
+    if network.window:
+        patch = out
     uncut = Vec3(*(int(extent >= limit) for extent, limit in zip(patch, out, strict=True)))
     needed = {network.output: Box(ZERO, patch.minimum(out))}
     frames: dict[str, Frame] = {}
     reads: dict[str, tuple[Box, ...]] = {}
     for node in reversed(network.nodes):
         stored = needed[node.name]
+        if isinstance(node.layer, Normalize):
+            stored = stored.hull(Box(ZERO, sizes[node.name]))
         computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
         frames[node.name] = Frame(stored.hull(computed), computed)
         taken = node.layer.reads(computed)

@@ -20,10 +20,13 @@ from znni.network.layers import (
     ConvTranspose,
     Layer,
     Multiply,
+    Normalize,
     Padding,
     Pool,
     Upsample,
+    Weighted,
 )
+from znni.network.normalization import EPS
 
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
@@ -32,12 +35,7 @@ FOLDED = (
     "fold its scale and shift into the convolution's kernels and biases and leave it out, or give "
     "an affine layer"
 )
-BATCH_NORM = "train the network with batch norm instead"
-WINDOWS = {
-    "instance_norm": BATCH_NORM,
-    "group_norm": BATCH_NORM,
-    "global_pool": "use a network without global pooling",
-}
+GLOBAL_POOL = "this version has no global pooling; use a network without it"
 
 
 def _is_margin(value: object) -> bool:
@@ -117,7 +115,7 @@ def _activated(value: object) -> Activated:
 ActivationEntry = Annotated[Activated, PlainValidator(_activated)]
 
 
-def _named_activation(layer: Conv | ConvTranspose | Affine | Add | Multiply) -> dict[str, Any]:
+def _named_activation(layer: Weighted | Add | Multiply) -> dict[str, Any]:
     if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
         return {"activation": {"leaky_relu": layer.slope}}
     return {"activation": layer.activation}
@@ -273,12 +271,27 @@ class MultiplyEntry(LayerKind):
         return Multiply(name, *self.activation, is_gate)
 
 
-class WindowEntry(LayerKind):
-    """A layer that depends on a whole window, which is read so that its error can name it."""
+class InstanceNormEntry(LayerKind):
+    """An instance norm."""
 
-    eps: Finite = 1e-5
-    groups: Count = 1
-    affine: bool = True
+    eps: Finite = EPS
+    activation: ActivationEntry = IDENTITY
+
+    def layer(self, name: str, maps: Sequence[int]) -> Normalize:
+        """Return the norm, with a group for each map."""
+        return Normalize(name, maps[0], maps[0], self.eps, *self.activation)
+
+
+class GroupNormEntry(LayerKind):
+    """A group norm."""
+
+    groups: Count
+    eps: Finite = EPS
+    activation: ActivationEntry = IDENTITY
+
+    def layer(self, name: str, maps: Sequence[int]) -> Normalize:
+        """Return the norm."""
+        return Normalize(name, maps[0], self.groups, self.eps, *self.activation)
 
 
 KINDS: dict[type[Layer], str] = {
@@ -291,6 +304,16 @@ KINDS: dict[type[Layer], str] = {
     Add: "add",
     Multiply: "multiply",
 }
+
+INSTANCE_NORM, GROUP_NORM = "instance_norm", "group_norm"
+ALL_KINDS = (*KINDS.values(), INSTANCE_NORM, GROUP_NORM)
+
+
+def kind_of(layer: Layer) -> str:
+    """Return the key of a layer in a network file."""
+    if isinstance(layer, Normalize):
+        return INSTANCE_NORM if layer.is_instance_norm else GROUP_NORM
+    return KINDS[type(layer)]
 
 
 def entry_of(layer: Layer) -> dict[str, Any]:
@@ -335,6 +358,9 @@ def entry_of(layer: Layer) -> dict[str, Any]:
             return _changed({"factor": layer.factor, "mode": layer.mode, "shift": layer.shift})
         case Concat():
             return {}
+        case Normalize():
+            groups = {} if layer.is_instance_norm else {"groups": layer.groups}
+            return groups | _changed({"eps": layer.eps}) | _named_activation(layer)
         case _:
             return _named_activation(layer)
 
@@ -354,6 +380,7 @@ DEFAULTS: dict[str, Any] = {
     "shift": ZERO,
     "groups": 1,
     "kind": "max",
+    "eps": EPS,
 }
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from znni.network.activations import LEAKY_SLOPE, Activation
 from znni.network.convolutions import NO_PADDING, Conv, ConvTranspose, Padding
+from znni.network.normalization import Normalize
 from znni.network.pointwise import Add, Affine, Concat, Multiply
 from znni.network.pooling import Pool
 from znni.network.resizing import Upsample
@@ -27,6 +28,7 @@ __all__ = [
     "Join",
     "Layer",
     "Multiply",
+    "Normalize",
     "Operation",
     "Padding",
     "Pool",
@@ -40,12 +42,14 @@ __all__ = [
 Join: TypeAlias = Concat | Add | Multiply
 
 # Layers with weights.
-Weighted: TypeAlias = Conv | ConvTranspose | Affine
+Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize
 
 # Layers of which some can be slid over every voxel: the kinds of dense networks.
 DenseLayer: TypeAlias = Conv | Pool
 
-Layer: TypeAlias = Conv | ConvTranspose | Pool | Upsample | Affine | Concat | Add | Multiply
+Layer: TypeAlias = (
+    Conv | ConvTranspose | Pool | Upsample | Affine | Normalize | Concat | Add | Multiply
+)
 
 
 @dataclass(frozen=True)

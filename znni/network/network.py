@@ -18,16 +18,16 @@ from znni.core.text import counted
 from znni.network.layers import (
     Activation,
     Add,
-    Affine,
     Conv,
-    ConvTranspose,
     DenseLayer,
     Layer,
     Multiply,
+    Normalize,
     Pool,
     Upsample,
     Weighted,
 )
+from znni.network.window import Window
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class Network:
         whole: the extents of an exact network's input over the whole volume. They are None until
             the volume is known.
         labels: the name and the label of each output map, if the network file has them.
+        window: the windows that the network is computed in, if it is not computed over the whole
+            volume. ``whole`` is then the extents of one window.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is
@@ -89,6 +91,7 @@ class Network:
     weights: Path | None = field(default=None, compare=False)
     whole: Vec3 | None = None
     labels: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    window: Window | None = None
 
     @classmethod
     def chain(
@@ -169,11 +172,19 @@ class Network:
 
     @cached_property
     def is_exact(self) -> bool:
-        """True if the output is that of one evaluation over the whole volume.
+        """True if the output is that of one evaluation over the whole volume, or over each window.
 
         Otherwise the network is slid over the volume, and gives its output for every voxel.
         """
-        return not all(isinstance(layer, Conv | Pool) and layer.is_dense for layer in self.layers)
+        return self.window is not None or not all(
+            isinstance(layer, Conv | Pool) and layer.is_dense for layer in self.layers
+        )
+
+    @cached_property
+    def window_layer(self) -> str | None:
+        """The name of a layer that depends on all voxels of a window, if there is one."""
+        norms = (layer.name for layer in self.layers if isinstance(layer, Normalize))
+        return next(norms, None)
 
     @cached_property
     def dense_layers(self) -> tuple[DenseLayer, ...]:
@@ -204,9 +215,7 @@ class Network:
     @cached_property
     def weighted(self) -> tuple[Weighted, ...]:
         """The layers with weights, in the order of the nodes."""
-        return tuple(
-            layer for layer in self.layers if isinstance(layer, Conv | ConvTranspose | Affine)
-        )
+        return tuple(layer for layer in self.layers if isinstance(layer, Weighted))
 
     @cached_property
     def convolutions(self) -> tuple[Conv, ...]:
@@ -222,7 +231,7 @@ class Network:
     def last_activation(self) -> Activation:
         """The activation of the layer that gives the output."""
         (last,) = (node.layer for node in self.nodes if node.name == self.output)
-        if isinstance(last, Conv | ConvTranspose | Affine | Add | Multiply):
+        if isinstance(last, Weighted | Add | Multiply):
             return last.activation
         return "identity"
 
@@ -263,6 +272,8 @@ class Network:
     @property
     def granularity(self) -> Vec3:
         """The voxels of which the extents of a patch are multiples."""
+        if self.window:
+            return self.window.step
         return self.alignment if self.is_exact else self.total_pooling
 
     def regions(self, output: Vec3) -> dict[str, Box]:
@@ -307,6 +318,10 @@ class Network:
 
     @property
     def _lattice(self) -> str:
+        if self.window:
+            return str(self.window)
+        if self.window_layer:
+            return f"computed in windows, whose extents are not given, of multiples of {self.alignment}"
         if self.is_exact:
             return f"computed over the whole volume in blocks of multiples of {self.alignment}"
         return f"field of view {self.field_of_view}, total pooling {self.total_pooling}"

@@ -9,34 +9,39 @@ from dataclasses import asdict
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
 from znni.core.errors import InvalidInput
+from znni.core.options import Blend, WindowRules
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
-from znni.network.geometry import context
+from znni.network.geometry import context, with_window
 from znni.network.layer_entries import (
+    ALL_KINDS,
     FOLDED,
-    KINDS,
-    WINDOWS,
+    GLOBAL_POOL,
     AddEntry,
     AffineEntry,
     ConcatEntry,
     ConvEntry,
     ConvTransposeEntry,
+    Extents,
     Finite,
+    GroupNormEntry,
+    InstanceNormEntry,
     LayerKind,
     MultiplyEntry,
     PoolEntry,
     UpsampleEntry,
-    WindowEntry,
     entry_of,
+    kind_of,
 )
 from znni.network.layers import Concat
 from znni.network.network import INPUT, InputScaling, Network, Node, maps_of, stride_of
+from znni.network.window import Window
 
 # The name of the join of several outputs.
 OUTPUTS = "outputs"
@@ -62,6 +67,14 @@ def _sources(value: object) -> list[str]:
     return [str(name) for name in given]
 
 
+def _axes(value: object) -> str:
+    """Return axes as one text, from ``zyx`` or ``[z, y, x]``."""
+    axes = "".join(map(str, value)) if isinstance(value, list) else value
+    if not isinstance(axes, str) or set(axes) - set("zyx") or len(set(axes)) < len(axes):
+        raise ValueError("give some of z, y and x, such as zyx or [y, x]")
+    return axes
+
+
 def _is_label(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**16
 
@@ -84,7 +97,11 @@ Sources = Annotated[list[str], BeforeValidator(_sources)]
 
 
 class _LayerEntry(Entry):
-    unneeded: ClassVar[Mapping[str, str]] = {"batchnorm": FOLDED, "batch_norm": FOLDED}
+    unneeded: ClassVar[Mapping[str, str]] = {
+        "batchnorm": FOLDED,
+        "batch_norm": FOLDED,
+        "global_pool": GLOBAL_POOL,
+    }
     name: Name | None = None
     sources: Sources | None = Field(default=None, alias="from")
     conv: ConvEntry | None = None
@@ -95,9 +112,8 @@ class _LayerEntry(Entry):
     concat: ConcatEntry | None = None
     add: AddEntry | None = None
     multiply: MultiplyEntry | None = None
-    instance_norm: WindowEntry | None = None
-    group_norm: WindowEntry | None = None
-    global_pool: WindowEntry | None = None
+    instance_norm: InstanceNormEntry | None = None
+    group_norm: GroupNormEntry | None = None
 
     @property
     def kinds(self) -> dict[str, LayerKind]:
@@ -111,6 +127,14 @@ class _InputEntry(Entry):
     offset: Finite = 0.0
 
 
+class _WindowEntry(Entry):
+    size: Extents
+    overlap: Finite = 0.5
+    blend: Blend = "gaussian"
+    mirror: Annotated[str, BeforeValidator(_axes)] = ""
+    like: WindowRules = "monai"
+
+
 class _NetworkFile(Entry):
     name: Name
     in_features: Count = 1
@@ -119,6 +143,7 @@ class _NetworkFile(Entry):
     labels: Annotated[dict[str, int], BeforeValidator(_labels)] = Field(default_factory=dict)
     weights: FileName | None = None
     input: _InputEntry = _InputEntry()
+    window: _WindowEntry | None = None
 
 
 def load_network(path: str | Path) -> Network:
@@ -126,7 +151,7 @@ def load_network(path: str | Path) -> Network:
 
     Args:
         path: the path of a YAML file. It has ``name``, ``in_features``, ``layers`` and, optionally,
-            ``weights`` (a file beside it) and ``input`` (scale and offset).
+            ``weights`` (a file beside it), ``input`` (scale and offset), ``labels`` and ``window``.
 
     Raises:
         InvalidInput: there is no such file, or it is not a network. The message names the line.
@@ -170,12 +195,16 @@ def network_text(network: Network) -> str:
     for node, default in zip(nodes, before, strict=False):
         taken = [name or (INPUT if INPUT_NAME in before else INPUT_NAME) for name in node.inputs]
         sources = {} if node.inputs == (default,) else {"from": taken}
-        entry = {KINDS[type(node.layer)]: entry_of(node.layer)}
+        entry = {kind_of(node.layer): entry_of(node.layer)}
         layers.append({"name": node.name, **sources, **entry})
     named = {} if outputs == before[-1:] else {"outputs": outputs}
     labels = {"labels": dict(network.labels)} if network.labels else {}
+    window: dict[str, Any] = {}
+    if network.window:
+        window = {"window": asdict(network.window)}
+        del window["window"]["volume"]
     return json.dumps(
-        features | {"input": asdict(network.scaling), "layers": layers} | named | labels
+        features | {"input": asdict(network.scaling), "layers": layers} | named | labels | window
     )
 
 
@@ -211,6 +240,14 @@ def _network_of(file: YamlFile) -> Network:
             context(network)  # raises an error if its layers do not fit together
     except InvalidInput as error:
         raise file.refusal(("layers",), str(error)) from None
+    if window := entries.window:
+        try:
+            network = with_window(
+                network,
+                Window(window.size, window.overlap, window.blend, window.mirror, window.like),
+            )
+        except InvalidInput as error:
+            raise file.refusal(("window",), str(error)) from None
     if network.labels and len(network.labels) != network.out_features:
         problem = (
             f"there are {len(network.labels)} labels, and "
@@ -227,13 +264,7 @@ def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str,
     names = _names(file, entries.layers)
     for index, (entry, name) in enumerate(zip(entries.layers, names, strict=True)):
         where = ("layers", index)
-        ((kind, given),) = entry.kinds.items()
-        if kind in WINDOWS:
-            raise file.refusal(
-                (*where, kind),
-                f"layer {name} is of kind {kind}, which needs windows, because it depends on all "
-                f"voxels of one; this version does not run windows: {WINDOWS[kind]}",
-            )
+        (given,) = entry.kinds.values()
         if name in maps:
             problem = f"an earlier layer is also named {name!r}; rename one"
             raise file.refusal((*where, "name"), problem)
@@ -258,7 +289,7 @@ def _names(file: YamlFile, entries: Sequence[_LayerEntry]) -> list[str]:
     count = Counter[str]()
     for index, entry in enumerate(entries):
         if len(entry.kinds) != 1:
-            kinds = ", ".join(KINDS.values())
+            kinds = ", ".join(ALL_KINDS)
             raise file.refusal(("layers", index), f"a layer is of one kind; give one of {kinds}")
         (kind,) = entry.kinds
         count[kind] += 1

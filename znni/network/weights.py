@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
 from znni.network.activations import has_slopes
-from znni.network.layers import Affine, Weighted
+from znni.network.layers import Affine, Normalize, Weighted
 from znni.network.network import Network
 
 Float32: TypeAlias = NDArray[np.float32]
@@ -34,7 +34,7 @@ class ConvWeights:
     Attributes:
         weight: the weights, with the layer's ``weight_shape``. Those of a convolution are
             (out, in / groups, z, y, x), for cross-correlation; those of a transposed convolution
-            (in, out, z, y, x); and those of an affine layer are its factors (out,).
+            (in, out, z, y, x); and those of an affine layer or a norm are its factors (out,).
         bias: the biases (out,).
         slope: the factors of ``prelu`` for negative values (out,), if that is its activation.
     """
@@ -107,7 +107,7 @@ def random_layer_weights(layer: Weighted, generator: np.random.Generator) -> Con
     """Return random weights of one layer, as ``random_weights`` has them."""
     weight = generator.standard_normal(layer.weight_shape, dtype=np.float32)
     bias = generator.standard_normal(layer.out_features, dtype=np.float32)
-    if isinstance(layer, Affine):
+    if isinstance(layer, Affine | Normalize):
         weight = 1 + weight * np.float32(0.1)
     else:
         weight = weight * np.float32(np.sqrt(2.0 / layer.fan_in))

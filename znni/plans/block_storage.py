@@ -21,6 +21,7 @@ from znni.network.layers import (
     Conv,
     Layer,
     Multiply,
+    Normalize,
     Padding,
     Pool,
     Upsample,
@@ -252,12 +253,16 @@ def needs_zeros(layer: Layer) -> bool:
     match layer:
         case Conv() | Pool():
             return layer.padding != Padding()
-        case Affine() | Add() | Multiply() | Concat():
+        case Affine() | Normalize() | Add() | Multiply() | Concat():
             return False
         case Upsample():
             return layer.mode != "nearest" or layer.shift != ZERO
         case _:
             return True
+
+
+# Layers whose output may be the memory of their first input.
+IN_PLACE = Affine | Normalize | Add | Multiply
 
 
 class _Sharing:
@@ -300,7 +305,7 @@ class _Sharing:
                     return True
                 del self._joined_in[name]
                 return False
-            case Affine() | Add() | Multiply() if once and node.inputs[0] == name:
+            case Affine() | Normalize() | Add() | Multiply() if once and node.inputs[0] == name:
                 alone = self._uses[name] == 1 and name != INPUT
                 same = self._network.maps[name] == self._network.maps[node.name]
                 return alone and same and self.allows(name, place, found)
@@ -337,5 +342,5 @@ class _Sharing:
                 return True
             at = self._joined_in.get(at)
         last, made = self._last_read[before], self._made[after]
-        by_voxel = isinstance(self._nodes[after].layer, Affine | Add | Multiply)
+        by_voxel = isinstance(self._nodes[after].layer, IN_PLACE)
         return last < made or (last == made and by_voxel)

@@ -168,6 +168,7 @@ class Plan:
         once. A segment that runs for every offset of a pool repeats its convolutions.
         """
         dense = computed = 0.0
+        runs = self.network.window.a_block(self.patch) if self.network.window else 1
         for segment, n in self.runs():
             for step in segment.steps:
                 if step.conv:
@@ -175,7 +176,7 @@ class Plan:
                     computed += n * step.shape_in.n * positions.volume * step.conv.parameters
                     scale = self.network.strides[step.conv.name] if self.network.is_exact else ONE
                     dense += step.conv.parameters / scale.volume
-        return 1 - dense * self.output.volume / (computed * self.patches)
+        return 1 - dense * self.output.volume / (runs * computed * self.patches)
 
     def __str__(self) -> str:
         return plan_table(self)

@@ -28,9 +28,11 @@ from znni.network.layers import (
     ConvTranspose,
     Layer,
     Multiply,
+    Normalize,
     Padding,
     Pool,
     Upsample,
+    Weighted,
 )
 from znni.network.network import INPUT, Network, Node
 from znni.network.weights import ConvWeights, Weights
@@ -171,6 +173,14 @@ def _whole(
             scale, shift = weights[layer.name].weight, weights[layer.name].bias
             y = x * scale[:, None, None, None] + shift[:, None, None, None]
             return _finished(y, layer, weights)
+        case Normalize():
+            grouped = x.reshape(layer.groups, -1)
+            apart = grouped - grouped.mean(axis=1, keepdims=True)
+            deviation = np.sqrt(grouped.var(axis=1, keepdims=True) + layer.eps)
+            y = (apart / deviation).reshape(x.shape)
+            scale, shift = weights[layer.name].weight, weights[layer.name].bias
+            y = y * scale[:, None, None, None] + shift[:, None, None, None]
+            return _finished(y, layer, weights)
         case Concat():
             return np.concatenate(given)
         case Add():
@@ -234,9 +244,7 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             return _whole(layer, weights, given, "zeros")
 
 
-def _finished(
-    y: Float64, layer: Conv | ConvTranspose | Affine | Add | Multiply, weights: Weights
-) -> Float64:
+def _finished(y: Float64, layer: Weighted | Add | Multiply, weights: Weights) -> Float64:
     """Return values after a layer's activation."""
     found = weights.layers.get(layer.name)
     slope = layer.slope if found is None or found.slope is None else found.slope
@@ -263,12 +271,15 @@ def _padded(
 
 def _strided(x: Float64, layer: Conv, weights: ConvWeights) -> Float64:
     """Return a convolution's sums (f', z', y', x') for its padded input."""
-    seen = sliding_window_view(x, layer.reach, axis=(1, 2, 3))
-    (sz, sy, sx), (dz, dy, dx) = layer.stride, layer.dilation
-    seen = seen[:, ::sz, ::sy, ::sx, ::dz, ::dy, ::dx]
-    groups = zip(np.split(seen, layer.groups), np.split(weights.weight, layer.groups), strict=True)
-    parts = [np.einsum("fzyxabc,ofabc->ozyx", some, taps, optimize=True) for some, taps in groups]
-    return np.concatenate(parts) + weights.bias[:, None, None, None]
+    (sz, sy, sx), size = layer.stride, Vec3(*x.shape[1:]) - layer.reach
+    y = np.zeros((layer.out_features, *(size // layer.stride + 1)))
+    groups = (np.split(array, layer.groups) for array in (y, x, weights.weight))
+    for sums, some, taps in zip(*groups, strict=True):
+        for tap in offsets(layer.kernel):
+            start = tap * layer.dilation
+            seen = some[:, *Box(start, start + size + 1).slices][:, ::sz, ::sy, ::sx]
+            sums[...] += np.einsum("fzyx,of->ozyx", seen, taps[:, :, *tap], optimize=True)
+    return y + weights.bias[:, None, None, None]
 
 
 def _scattered(x: Float64, layer: ConvTranspose, weights: ConvWeights) -> Float64:

@@ -13,12 +13,11 @@ from znni.machine.arena import new_output
 from znni.network.layers import (
     Activation,
     Add,
-    Affine,
     Conv,
-    ConvTranspose,
     Multiply,
     Operation,
     SummedConv,
+    Weighted,
 )
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut
@@ -28,7 +27,7 @@ from znni.primitives.cpu.common.simd import LANES, whole_vectors
 from znni.primitives.cpu.common.workers import Workers, share_count
 
 # Layers with an activation.
-Activated: TypeAlias = Conv | ConvTranspose | Affine | Add | Multiply
+Activated: TypeAlias = Weighted | Add | Multiply
 
 # Codes for compiled kernels. Softmax needs all maps of a voxel. The kernel adds the bias only, and
 # ``softmax_over_maps`` follows when all maps are complete.

@@ -1,0 +1,91 @@
+"""Normalization by the values that a layer is given: instance norm and group norm.
+
+Such a layer depends on all voxels at once. So it means something only for windows of a fixed size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from znni.core.errors import InvalidInput
+from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
+from znni.network.convolutions import check_maps
+from znni.network.layer_checks import check_count
+from znni.network.pointwise import SameVoxel
+
+EPS = 1e-5
+
+
+@dataclass(frozen=True, repr=False)
+class Normalize(SameVoxel):
+    """Group norm: each group of maps gets mean 0 and variance 1, then each map factor and shift.
+
+    With as many groups as maps it is instance norm (Wu and He 2018, eq. 1 and 7).
+
+    Attributes:
+        name: the name, unique within the network; it also names the weights.
+        features: the number of maps.
+        groups: the number of groups, which have equal numbers of maps.
+        eps: what is added to the variance.
+        activation: the function applied to the result.
+        slope: the factor of ``leaky_relu`` for negative values.
+
+    Raises:
+        InvalidInput: the maps make no equal groups, ``eps`` is negative, or the activation is
+            unknown.
+    """
+
+    name: str
+    features: int
+    groups: int
+    eps: float = EPS
+    activation: Activation = "identity"
+    slope: float = LEAKY_SLOPE
+    kind: Literal["normalize"] = field(default="normalize", repr=False)
+
+    def __post_init__(self) -> None:
+        check_count(f"layer {self.name}: features", self.features)
+        check_count(f"layer {self.name}: groups", self.groups)
+        check_activation(f"layer {self.name}", self.activation)
+        if self.features % self.groups:
+            raise InvalidInput(
+                f"layer {self.name} has {self.groups} groups for {self.features} maps; give a "
+                f"number of groups that divides the maps"
+            )
+        if self.eps < 0:
+            raise InvalidInput(f"layer {self.name}: eps is {self.eps:g}; give 0 or more")
+
+    @property
+    def is_instance_norm(self) -> bool:
+        """Whether each map is a group of its own."""
+        return self.groups == self.features
+
+    @property
+    def local(self) -> Normalize:
+        """The layer for a block: the same."""
+        return self
+
+    @property
+    def out_features(self) -> int:
+        """The number of output maps."""
+        return self.features
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the output maps for an input of that many maps.
+
+        Raises:
+            InvalidInput: the layer takes another number of maps.
+        """
+        check_maps(self.name, self.features, maps[0])
+        return self.features
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """The shape of the factors: one for each map."""
+        return (self.features,)
+
+    @property
+    def parameters(self) -> int:
+        """The number of factors, shifts and slopes."""
+        return self.features * (2 + has_slopes(self.activation))

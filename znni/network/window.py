@@ -1,0 +1,207 @@
+"""Windows in which a network is computed, and how their outputs are blended.
+
+Networks that depend on a whole window, such as those with instance norm, mean something only for
+the windows that they were trained on. Where windows lie and how much each counts are the rules of
+the framework that trained them: MONAI's ``sliding_window_inference``, or nnU-Net's predictor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, product
+from math import ceil
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter1d
+
+from znni.core.errors import InvalidInput
+from znni.core.options import Blend, WindowRules
+from znni.core.shapes import Box, Vec3
+
+Floats: TypeAlias = NDArray[np.float32]
+
+SIGMA = 1 / 8  # of the gaussian, as a share of the window
+LEAST_WEIGHT = 1e-3  # in MONAI, beside the least of the gaussian
+LARGEST_WEIGHT = 10.0  # in nnU-Net
+ZERO = Vec3(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The windows of a network, which cover a volume and overlap.
+
+    Attributes:
+        size: the extents of a window.
+        overlap: the share of a window that the next one covers again, from 0 to less than 1.
+        blend: ``gaussian``: voxels in the middle of a window count more. ``constant``: all count
+            the same.
+        mirror: the axes along which windows are also computed mirrored, such as ``zyx``. The mean
+            of all copies counts.
+        like: the framework whose rules decide where windows lie: ``monai`` has equal steps, and
+            shifts the last window back. ``nnunet`` spreads windows evenly.
+        volume: the extents of the volume. They are None until it is known.
+
+    Raises:
+        InvalidInput: a number is out of range, or an axis unknown.
+    """
+
+    size: Vec3
+    overlap: float = 0.5
+    blend: Blend = "gaussian"
+    mirror: str = ""
+    like: WindowRules = "monai"
+    volume: Vec3 | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.size) < 1:
+            raise InvalidInput(f"a window of {self.size} has no voxels; give 1 or more per axis")
+        if not 0 <= self.overlap < 1:
+            raise InvalidInput(
+                f"windows overlap by {self.overlap:g}; give a share from 0 to less than 1, as 0.5"
+            )
+        if set(self.mirror) - set("zyx") or len(set(self.mirror)) < len(self.mirror):
+            raise InvalidInput(
+                f"windows are mirrored along {self.mirror!r}; give some of z, y and x, each once"
+            )
+
+    @property
+    def step(self) -> Vec3:
+        """The voxels from one window to the next; the last may be nearer."""
+        return Vec3(*(max(1, int(extent * (1 - self.overlap))) for extent in self.size))
+
+    @property
+    def flips(self) -> tuple[tuple[int, ...], ...]:
+        """The axes (0 for z) along which each copy of a window is mirrored; first those of none."""
+        axes = sorted("zyx".index(axis) for axis in self.mirror)
+        return tuple(some for count in range(len(axes) + 1) for some in combinations(axes, count))
+
+    @cached_property
+    def starts(self) -> tuple[tuple[int, ...], ...]:
+        """The first voxels of the windows along each axis.
+
+        They are negative if the volume is smaller than a window, in whose middle it lies then.
+
+        Raises:
+            ValueError: the volume is not known.
+        """
+        if self.volume is None:
+            raise ValueError("the windows lie over no volume")
+        return tuple(map(self._starts, range(3)))
+
+    def _starts(self, axis: int) -> tuple[int, ...]:
+        assert self.volume is not None
+        size, volume = self.size[axis], self.volume[axis]
+        if volume <= size:
+            return (-((size - volume) // 2),)
+        last = volume - size
+        if self.like == "nnunet":
+            count = ceil(last / (size * (1 - self.overlap))) + 1
+            return tuple(round(last / (count - 1) * index) for index in range(count))
+        step = self.step[axis]
+        return tuple(min(index * step, last) for index in range(-(-last // step) + 1))
+
+    def touching(self, box: Box) -> Iterator[Vec3]:
+        """Yield the first voxel of each window that has voxels of a box, x fastest."""
+        axes = (
+            [start for start in starts if start < stop and start + size > first]
+            for starts, size, first, stop in zip(
+                self.starts, self.size, box.start, box.stop, strict=True
+            )
+        )
+        return (Vec3(*start) for start in product(*axes))
+
+    def same_windows(self, voxel: Vec3) -> Box:
+        """Return the voxels of the volume that lie in the same windows as one of them."""
+        assert self.volume is not None
+        low, high = list(ZERO), list(self.volume)
+        for axis, (starts, size) in enumerate(zip(self.starts, self.size, strict=True)):
+            for edge in (*starts, *(start + size for start in starts)):
+                if edge <= voxel[axis]:
+                    low[axis] = max(low[axis], edge)
+                else:
+                    high[axis] = min(high[axis], edge)
+        return Box(Vec3(*low), Vec3(*high))
+
+    def around(self, box: Box) -> Box:
+        """Return the voxels of all windows that have voxels of a box."""
+        starts = list(self.touching(box))
+        return Box(starts[0], starts[-1] + self.size)
+
+    def seen(self) -> Box:
+        """Return the voxels of all windows."""
+        return self.around(Box(ZERO, self.volume or ZERO))
+
+    def most_around(self, extents: Vec3) -> Vec3:
+        """Return the most voxels per axis of the windows around a box of these extents."""
+        assert self.volume is not None
+        whole = self.volume.maximum(self.size)
+        return (extents + (self.size - 1) * 2).minimum(whole)
+
+    def a_block(self, extents: Vec3) -> float:
+        """Return how often the network runs for a block of output, on average.
+
+        Args:
+            extents: the extents of the block.
+        """
+        assert self.volume is not None
+        runs = float(len(self.flips))
+        for starts, size, volume, edge in zip(
+            self.starts, self.size, self.volume, extents, strict=True
+        ):
+            first = np.array(starts)
+            begun = np.maximum(first, 0) // edge
+            ended = (np.minimum(first + size, volume) - 1) // edge
+            runs *= float((ended - begun + 1).sum()) / -(-volume // edge)
+        return runs
+
+    def importance(self) -> Floats:
+        """Return how much each voxel (z, y, x) of a window counts.
+
+        The gaussians are those of MONAI 1.6 (``compute_importance_map``) and of nnU-Net 2
+        (``compute_gaussian``, here in float32).
+        """
+        if self.blend == "constant":
+            return np.ones(self.size, np.float32)
+        if self.like == "nnunet":
+            axes = [_filtered(extent) for extent in self.size]
+        else:
+            axes = [_gaussian(extent) for extent in self.size]
+        z, y, x = axes
+        found = z[:, None, None] * y[:, None] * x
+        if self.like == "nnunet":
+            found *= LARGEST_WEIGHT / found.max()
+            found[found == 0] = found[found > 0].min()
+        else:
+            found = np.maximum(found, max(found.min(), LEAST_WEIGHT))
+        return found.astype(np.float32)
+
+    def __str__(self) -> str:
+        mirrored = f", mirrored along {self.mirror}" * bool(self.mirror)
+        return (
+            f"computed in windows of {self.size} that overlap by {self.overlap:g}, blended by "
+            f"{self.blend} weights as in {self.like}{mirrored}"
+        )
+
+
+def _gaussian(extent: int) -> NDArray[np.float64]:
+    apart = np.arange(extent) - (extent - 1) / 2
+    return np.asarray(np.exp(-(apart**2) / (2 * (SIGMA * extent) ** 2)))
+
+
+def _filtered(extent: int) -> NDArray[np.float64]:
+    """Return a point in the middle, blurred with SciPy's gaussian, which ends at four sigmas."""
+    point = np.zeros(extent)
+    point[extent // 2] = 1
+    return np.asarray(gaussian_filter1d(point, SIGMA * extent, mode="constant"))
+
+
+def missing_window(layer: str, network: str) -> InvalidInput:
+    """Return the error of a network that needs a window and has none."""
+    return InvalidInput(
+        f"network {network}: layer {layer} depends on all voxels of a window; give the extents "
+        f"that it was trained on by --window Z,Y,X (znni.with_window), or window: in its file"
+    )
