@@ -321,7 +321,7 @@ class Network:
         if self.window:
             return str(self.window)
         if self.window_layer:
-            return f"computed in windows, whose extents are not given, of multiples of {self.alignment}"
+            return f"computed in windows of multiples of {self.alignment}, whose size is not given"
         if self.is_exact:
             return f"computed over the whole volume in blocks of multiples of {self.alignment}"
         return f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
