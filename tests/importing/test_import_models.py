@@ -14,8 +14,8 @@ import pytest
 from import_cases import numbers, pooled, read_back, relative, torch_or_skip
 
 import znni
-from znni.core.errors import InvalidInput
 from znni.importing.parity import Parity
+from znni.primitives.reference import exact
 
 torch = torch_or_skip()
 nn = torch.nn
@@ -212,7 +212,28 @@ def test_a_network_that_people_train(name: str, source: str, tmp_path: Path) -> 
     assert relative(pooled(read_back(out), x), wanted) < 1e-5
 
 
-def test_networks_that_look_at_whole_windows(tmp_path: Path) -> None:
-    module = monai("BasicUNet", 3, 1, 2, features=(2, 2, 3, 3, 4, 2))
-    with pytest.raises(InvalidInput, match=r"instance_norm.default\) looks at whole windows"):
-        znni.import_network(module.eval(), tmp_path / "net.yaml")
+@pytest.mark.parametrize("norm", ["instance", ("group", {"num_groups": 2})])
+@pytest.mark.parametrize("ending", [".pt2", ".onnx"])
+def test_networks_with_norms(norm: Any, ending: str, tmp_path: Path) -> None:
+    module = monai("BasicUNet", 3, 1, 2, features=(2, 2, 4, 4, 4, 2), norm=norm)
+    for parameter in module.parameters():
+        if parameter.ndim == 1:  # factors and shifts are 1 and 0 before training
+            nn.init.uniform_(parameter, 0.5, 1.5)
+    x = torch.zeros(1, 1, 32, 32, 32)
+    out, source = tmp_path / "net.yaml", tmp_path / f"model{ending}"
+    if ending == ".pt2":
+        torch.export.save(torch.export.export(module.eval(), (x,)), source)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the exporter
+            torch.onnx.export(module.eval(), (x,), source, dynamo=False)
+    found = znni.import_network(source, out)
+    assert found.network.window_layer
+    assert "depends on whole windows" in str(found)
+    if isinstance(found.parity, Parity):
+        assert found.parity.error < 1e-5
+    network, weights = read_back(out)
+    y = exact(network, weights, numbers(1, 32, 32, 32))
+    with torch.no_grad():
+        wanted = module.double()(torch.from_numpy(numbers(1, 32, 32, 32)).double()[None])[0]
+    assert relative(y, wanted.numpy()) < 1e-5

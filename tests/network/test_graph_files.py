@@ -129,13 +129,10 @@ def test_a_layer_may_have_the_name_of_the_input() -> None:
         ("  - multiply: {}\n", "  - multiply: {activation: prelu}\n", 17, "prelu needs weights"),
         ("  - multiply: {}\n", "  - divide: {}\n", 17, "unknown key 'divide' in layers.9; the keys "
          "are name, from, conv, conv_transpose, pool, upsample, affine, concat, add, multiply"),
-        ("  - affine: {activation: prelu}", "  - instance_norm: {}", 7, "layer instance_norm1 is "
-         "of kind instance_norm, which needs windows, because it depends on all voxels of one; "
-         "this version does not run windows: train the network with batch norm instead"),
-        ("  - affine: {activation: prelu}", "  - name: norm\n    group_norm: {groups: 8}", 8,
-         "layer norm is of kind group_norm, which needs windows"),
-        ("  - affine: {activation: prelu}", "  - global_pool: {}", 7, "layer global_pool1 is of "
-         "kind global_pool, which needs windows"),
+        ("  - affine: {activation: prelu}", "  - group_norm: {groups: 7}", 7, "layer group_norm1 "
+         "has 7 groups for"),
+        ("  - affine: {activation: prelu}", "  - global_pool: {}", 7, "this version has no global "
+         "pooling; use a network without it"),
         ("  - affine: {activation: prelu}", "  - batch_norm: {}", 7, "or give an affine layer"),
         ("stride: 2, padding: 1, output", "stride: 1, padding: 1, output", 11, "output_padding is "
          "1x1x0; give 0 or more, and less than its stride 1x1x1"),

@@ -47,6 +47,19 @@ class PartOfGelu:
 
 
 @dataclass(frozen=True)
+class Grouped:
+    """An array whose groups of maps are one axis, as opsets before 18 write a group norm.
+
+    Attributes:
+        of: the name of the same array with maps.
+        groups: the number of groups.
+    """
+
+    of: str
+    groups: int
+
+
+@dataclass(frozen=True)
 class Call:
     """A call of an operator.
 
@@ -124,7 +137,7 @@ class Call:
 
 
 # A reader returns what is known of the result, if that is no array of the graph yet.
-Reader: TypeAlias = Callable[[Call], PartOfGelu | None]
+Reader: TypeAlias = Callable[[Call], PartOfGelu | Grouped | None]
 
 
 def convolution(call: Call) -> None:
@@ -224,11 +237,37 @@ def batch_norm(call: Call) -> None:
     call.add(checks.batch_norm(call.origin, scale, shift, mean, variance, epsilon))
 
 
-def instance_norm(call: Call) -> None:
-    """Read ``InstanceNormalization``."""
-    maps, epsilon = call.maps, call.attribute("epsilon", 1e-5)
-    scale, shift = call.constant(1), call.constant(2)
-    call.add(checks.normalization(call.origin, maps, scale, shift, epsilon, maps))
+def instance_norm(call: Call) -> Grouped | None:
+    """Read ``InstanceNormalization``, which may be of groups."""
+    given, epsilon = call.input(0), call.attribute("epsilon", 1e-5)
+    read = given.of if isinstance(given, Grouped) else call.read
+    maps = call.tracer.values[read].maps
+    groups = given.groups if isinstance(given, Grouped) else maps
+    scale, shift = (
+        None if one is None else one.repeat(maps // groups) for one in map(call.constant, (1, 2))
+    )
+    norm = checks.normalization(call.origin, groups, scale, shift, epsilon, maps)
+    call.tracer.add(norm, (read,), call.result)
+    return Grouped(call.result, groups) if isinstance(given, Grouped) else None
+
+
+def reshaping(call: Call) -> Grouped | None:
+    """Read ``Reshape`` of maps to groups, as before the norm of a group, and back."""
+    given, axes = call.input(0), call.integers(1, "shape") or []
+    name = given.of if isinstance(given, Grouped) else call.read
+    taken = call.tracer.values[name]
+    of_maps = [1, taken.maps, *taken.size]
+    if isinstance(given, Grouped):
+        known = [one in (-1, own) for one, own in zip(axes, of_maps, strict=False)]
+        is_undone = len(axes) == len(of_maps) and all(known)
+    else:
+        is_undone = False
+        if len(axes) == 3 and axes[0] in (0, 1) and axes[1] > 0 and taken.maps % axes[1] == 0:
+            return Grouped(name, axes[1])
+    if not is_undone:
+        checks.refuse(call.origin, f"changes the axes of values to {axes}; {checks.LAYERS}")
+    call.tracer.same(call.origin, name, call.result)
+    return None
 
 
 def group_norm(call: Call) -> None:
@@ -554,6 +593,7 @@ OPERATORS: Mapping[str, Reader] = {
     "AveragePool": pooling("average"),
     "BatchNormalization": batch_norm,
     "InstanceNormalization": instance_norm,
+    "Reshape": reshaping,
     "GroupNormalization": group_norm,
     "Relu": plain("relu"),
     "Sigmoid": plain("sigmoid"),

@@ -1,0 +1,192 @@
+"""Networks in windows: blocks of any size, region and border give the framework's sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from znni.core.errors import InvalidInput
+from znni.core.options import Border, Pad
+from znni.core.shapes import Box, Vec3
+from znni.engine.tiles import make_job, read_input
+from znni.inference import api
+from znni.inference.inferer import Inferer
+from znni.inference.planning import search
+from znni.inference.verification import verify
+from znni.network.geometry import with_window
+from znni.network.network import InputScaling, Network
+from znni.network.network_file import network_from_text
+from znni.network.weights import Float32, random_weights
+from znni.network.window import Window
+from znni.primitives.reference import Float64, exact
+from znni.volumes.array import ArrayVolume
+from znni.volumes.locate import open_volume
+
+NET = """\
+name: norms
+in_features: 2
+input: {scale: 0.5, offset: -1}
+layers:
+  - conv: {features: 4, kernel: 3, padding: same}
+  - name: skip
+    instance_norm: {activation: leaky_relu}
+  - conv: {features: 6, kernel: 3, stride: 2, padding: 1}
+  - group_norm: {groups: 3, activation: relu}
+  - conv_transpose: {features: 4, kernel: 2, stride: 2}
+  - concat: {}
+    from: [conv_transpose1, skip]
+  - conv: {features: 3, kernel: [1, 3, 3], padding: same}
+  - add: {}
+    from: [conv3, conv3]
+"""
+OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
+
+
+def network(window: Window) -> Network:
+    return with_window(network_from_text(NET, "norms.yaml"), window)
+
+
+def volume(size: Vec3, seed: int = 0) -> Float32:
+    return np.random.default_rng(seed).standard_normal((2, *size), np.float32)
+
+
+def blended(net: Network, x: Float32, border: Border = "valid", pad: Pad = "reflect") -> Float64:
+    """Return the mean of all windows at each voxel, in float64."""
+    opened = ArrayVolume(x)
+    job = make_job(net, opened.size, border, pad, None)
+    assert net.window is not None
+    window = replace(net.window, volume=opened.size)
+    weights, counts = random_weights(net, 7), window.importance().astype(np.float64)
+    around = window.seen()
+    sums = np.zeros((net.out_features, *around.size))
+    total = np.zeros(around.size)
+    for start in window.touching(around):
+        box = Box(start, start + window.size)
+        seen = read_input(opened, job, box, net.scaling)
+        at = box.shifted(Vec3(0, 0, 0) - around.start).slices
+        for axes in window.flips:
+            flipped = tuple(axis + 1 for axis in axes)
+            made = exact(net, weights, np.flip(seen, flipped))
+            sums[:, *at] += np.flip(made, flipped) * counts
+            total[at] += counts
+    inside = Box(Vec3(0, 0, 0), opened.size).shifted(Vec3(0, 0, 0) - around.start)
+    return (sums / total)[:, *inside.slices]
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_blocks_give_the_sums_over_all_windows(data: st.DataObject) -> None:
+    draw = data.draw
+    even = st.integers(1, 4).map(lambda half: 2 * half)
+    window = Window(
+        Vec3(draw(even), draw(even), draw(even)),
+        draw(st.sampled_from([0.0, 0.3, 0.5])),
+        draw(st.sampled_from(["gaussian", "constant"])),
+        draw(st.sampled_from(["", "", "x", "zy"])),
+        draw(st.sampled_from(["monai", "nnunet"])),
+    )
+    net = network(window)
+    size = Vec3(*(draw(st.integers(1, 14)) for _ in "zyx"))
+    border = draw(st.sampled_from(["valid", "same"]))
+    pad = draw(st.sampled_from(["reflect", "edge"])) if border == "same" else "reflect"
+    x = volume(size)
+    expected = blended(net, x, border, pad)
+    roi = None
+    if draw(st.booleans()):
+        starts = [draw(st.integers(0, extent - 1)) for extent in size]
+        stops = [draw(st.integers(a + 1, e)) for a, e in zip(starts, size, strict=True)]
+        roi = Box(Vec3(*starts), Vec3(*stops))
+        expected = expected[:, *roi.slices]
+    patch = window.step * Vec3(*(draw(st.integers(1, 3)) for _ in "zyx"))
+    found = search(net, size, border=border, roi=roi, **OPTIONS).fastest_for(patch)
+    assert found is not None
+    out = np.full(expected.shape, np.nan, np.float32)
+    api.infer(x, net, out, weights=random_weights(net, 7), plan=found, border=border, pad=pad,
+              roi=roi, **OPTIONS)  # fmt: skip
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(out, expected, rtol=0, atol=3e-5 * scale)
+
+
+def test_the_bytes_do_not_depend_on_the_blocks() -> None:
+    net = network(Window(Vec3(8, 8, 8)))
+    x, weights = volume(Vec3(20, 23, 25)), random_weights(net, 7)
+    outputs = []
+    for patch in (Vec3(4, 8, 4), Vec3(24, 24, 28)):
+        plan = search(net, (20, 23, 25), **OPTIONS).fastest_for(patch)
+        out = np.zeros((3, 20, 23, 25), np.float32)
+        api.infer(x, net, out, weights=weights, plan=plan, **OPTIONS)
+        outputs.append(out)
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_memory_bounds_the_blocks() -> None:
+    net = network(Window(Vec3(16, 16, 16)))
+    plans = [search(net, (300, 300, 300), ram=ram, **OPTIONS).fastest()[0]
+             for ram in ("530MiB", "1GiB")]  # fmt: skip
+    assert plans[0].patch.volume < plans[1].patch.volume
+    assert plans[1].seconds < plans[0].seconds
+    assert all(
+        plan.memory.total <= ram * 2**20 for plan, ram in zip(plans, (530, 1024), strict=True)
+    )
+
+
+def test_a_network_with_norms_needs_windows() -> None:
+    net = network_from_text(NET, "norms.yaml")
+    with pytest.raises(InvalidInput, match="layer skip depends on all voxels of a window; give"):
+        search(net, (20, 20, 20), **OPTIONS)
+
+
+def test_a_run_goes_on_is_verified_and_lies_are_found(tmp_path: Path) -> None:
+    net = network(Window(Vec3(8, 8, 8), mirror="x"))
+    net = replace(net, scaling=InputScaling())
+    source, out = tmp_path / "in.npy", tmp_path / "out.zarr"
+    x = volume(Vec3(20, 23, 25))
+    np.save(source, x)
+    mask = np.zeros((20, 23, 25), np.uint8)
+    mask[:, :, 8:] = 1
+    np.save(tmp_path / "mask.npy", mask)
+    plan = search(net, (20, 23, 25), **OPTIONS).fastest_for(Vec3(8, 8, 8))
+    options: Any = {**OPTIONS, "random_seed": 7, "mask": tmp_path / "mask.npy", "plan": plan}
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        api.infer(str(source), net, str(out), progress=stop, **options)
+    report = api.infer(str(source), net, str(out), **options)
+    assert report.finished_before > 0
+    assert report.skipped.outside_mask > 0
+    expected = blended(net, x)
+    expected[..., :8] = 0
+    found = open_volume(str(out)).read(Box(Vec3(0, 0, 0), Vec3(20, 23, 25)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=3e-5 * np.abs(expected).max())
+    assert verify(out, voxels=40, seed=1).agrees
+    np.save(source, x + np.float32(1e-3) * (np.arange(25) == 12))
+    with pytest.raises(InvalidInput):
+        verify(out, voxels=40, seed=1)
+
+
+def test_an_unfinished_output_of_other_windows_is_refused(tmp_path: Path) -> None:
+    out, x = str(tmp_path / "out.h5"), volume(Vec3(20, 23, 25))
+
+    def stop(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        api.infer(x, network(Window(Vec3(8, 8, 8))), out, random_seed=7, progress=stop, **OPTIONS)
+    with pytest.raises(InvalidInput, match="its windows"):
+        api.infer(x, network(Window(Vec3(8, 8, 8), 0.25)), out, random_seed=7, **OPTIONS)
+
+
+def test_an_array_in_memory() -> None:
+    net = network(Window(Vec3(8, 8, 8)))
+    x = volume(Vec3(12, 13, 14))
+    found = Inferer(net, random_weights(net, 7), **OPTIONS)(x)
+    np.testing.assert_allclose(found, blended(net, x), rtol=0, atol=1e-4)

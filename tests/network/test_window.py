@@ -1,0 +1,175 @@
+"""Windows over a volume: where they lie, how much they count, and what cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from znni.core.errors import InvalidInput
+from znni.core.options import WindowRules
+from znni.core.shapes import Box, Vec3, offsets
+from znni.network.geometry import with_window
+from znni.network.network import Network
+from znni.network.network_file import network_from_text, network_text
+from znni.network.window import Window
+
+ORIGIN = Vec3(0, 0, 0)
+NET = """\
+name: net
+layers:
+  - conv: {features: 4, kernel: 3, padding: same}
+  - instance_norm: {activation: relu}
+  - pool: {window: 2}
+  - group_norm: {groups: 2, eps: 0.001}
+  - upsample: {factor: 2}
+  - conv: {features: 1, kernel: 1}
+"""
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    size = Vec3(*(draw(st.integers(1, 9)) for _ in "zyx"))
+    volume = Vec3(*(draw(st.integers(1, 25)) for _ in "zyx"))
+    overlap = draw(st.sampled_from([0.0, 0.25, 0.5, 0.9]))
+    like = draw(st.sampled_from(["monai", "nnunet"]))
+    return Window(size, overlap, like=like, volume=volume)
+
+
+@st.composite
+def boxes(draw: st.DrawFn, size: Vec3) -> Box:
+    starts = [draw(st.integers(0, extent - 1)) for extent in size]
+    stops = [draw(st.integers(a + 1, extent)) for a, extent in zip(starts, size, strict=True)]
+    return Box(Vec3(*starts), Vec3(*stops))
+
+
+# By MONAI 1.6 (dense_patch_slices) and nnU-Net 2.8 (compute_steps_for_sliding_window).
+@pytest.mark.parametrize(
+    ("like", "starts"),
+    [
+        ("monai", ((0, 2, 4, 6, 7), (0, 2, 4, 6, 8), (0,))),
+        ("nnunet", ((0, 2, 4, 5, 7), (0, 2, 4, 6, 8), (0,))),
+    ],
+)
+def test_places_are_those_of_the_framework(
+    like: WindowRules, starts: tuple[tuple[int, ...], ...]
+) -> None:
+    window = Window(Vec3(4, 5, 6), 0.5, like=like, volume=Vec3(11, 13, 5))
+    assert window.starts == starts
+
+
+# By MONAI 1.6 (compute_importance_map) and nnU-Net 2.8 (compute_gaussian).
+@pytest.mark.parametrize(
+    ("like", "voxels"),
+    [
+        ("monai", (1e-3, 0.4856718, 0.4856718, 1e-3)),
+        ("nnunet", (6.725128e-09, 10.0, 1.3533528, 0.00023102827)),
+    ],
+)
+def test_weights_are_those_of_the_framework(like: WindowRules, voxels: tuple[float, ...]) -> None:
+    found = Window(Vec3(4, 5, 6), like=like).importance()
+    at = [(0, 0, 0), (2, 2, 3), (1, 2, 3), (3, 4, 5)]
+    np.testing.assert_allclose([found[place] for place in at], voxels, rtol=1e-5)
+    assert (Window(Vec3(4, 5, 6), blend="constant").importance() == 1).all()
+
+
+def test_a_volume_smaller_than_a_window_lies_in_its_middle() -> None:
+    window = Window(Vec3(8, 8, 7), volume=Vec3(5, 8, 4))
+    assert window.starts == ((-1,), (0,), (-1,))
+    assert window.seen() == Box(Vec3(-1, 0, -1), Vec3(7, 8, 6))
+
+
+@given(st.data())
+def test_windows_of_a_box_are_those_that_touch_it(data: st.DataObject) -> None:
+    window = data.draw(windows())
+    assert window.volume is not None
+    box = data.draw(boxes(window.volume))
+    every = [Vec3(z, y, x) for z in window.starts[0] for y in window.starts[1]
+             for x in window.starts[2]]  # fmt: skip
+    touching = [at for at in every if Box(at, at + window.size).intersection(box)]
+    assert list(window.touching(box)) == touching
+    around = window.around(box)
+    assert box.within(around)
+    assert around.size.within(window.most_around(box.size))
+    voxel = box.start
+    same = window.same_windows(voxel)
+    assert Box(voxel, voxel + 1).within(same)
+    of_voxel = list(window.touching(Box(voxel, voxel + 1)))
+    for other in (same.start, same.stop - 1):
+        assert list(window.touching(Box(other, other + 1))) == of_voxel
+
+
+@given(windows(), st.tuples(*[st.integers(1, 12)] * 3))
+def test_the_mean_number_of_runs_is_that_of_all_blocks(
+    window: Window, edges: tuple[int, int, int]
+) -> None:
+    assert window.volume is not None
+    block = Vec3(*edges)
+    counts = window.volume.ceil_div(block)
+    runs = 0
+    for at in offsets(counts):
+        start = at * block
+        stop = (start + block).minimum(window.volume)
+        runs += sum(1 for _ in window.touching(Box(start, stop)))
+    mirrored = replace(window, mirror="yx")
+    assert window.a_block(block) == pytest.approx(runs / counts.volume)
+    assert mirrored.a_block(block) == pytest.approx(4 * runs / counts.volume)
+
+
+def test_copies_are_mirrored_along_all_sets_of_axes() -> None:
+    assert Window(Vec3(2, 2, 2)).flips == ((),)
+    assert Window(Vec3(2, 2, 2), mirror="xz").flips == ((), (0,), (2,), (0, 2))
+
+
+def test_a_network_file_keeps_its_windows_and_norms() -> None:
+    text = NET + "window: {size: [8, 16, 16], overlap: 0.25, mirror: [y, x], like: nnunet}\n"
+    network = network_from_text(text, "net.yaml")
+    assert network.window == Window(Vec3(8, 16, 16), 0.25, mirror="yx", like="nnunet")
+    again = network_from_text(network_text(network), "net.yaml")
+    assert (again.nodes, again.window) == (network.nodes, network.window)
+    assert "instance norm of 4 maps" not in str(network)
+    assert "windows of 8x16x16 that overlap by 0.25" in str(network)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("window: {size: [8, 15, 16]}", "its poolings or joins do not fit; give 8x16x16"),
+        ("window: {size: 8, overlap: 1}", "overlap by 1; give a share from 0 to less than 1"),
+        ("window: {size: 8, mirror: zz}", "give some of z, y and x"),
+        ("window: {size: 8, like: itk}", "unknown like 'itk'; choose one of monai, nnunet"),
+        ("window: {overlap: 0.5}", "lacks the key 'size'"),
+        ("window: {size: 0}", "give an integer from 1"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(line: str, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        network_from_text(f"{NET}{line}\n", "net.yaml")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("norm", "said"),
+    [
+        ("group_norm: {groups: 3}", "has 3 groups for 4 maps; give a number of groups that"),
+        ("group_norm: {}", "lacks the key 'groups'"),
+        ("instance_norm: {eps: -1}", "eps is -1; give 0 or more"),
+    ],
+)
+def test_norms_that_cannot_be_are_refused(norm: str, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        network_from_text(NET.replace("instance_norm: {activation: relu}", norm), "net.yaml")
+    assert said in str(refused.value)
+
+
+def valid_network() -> Network:
+    text = "name: net\nlayers:\n  - conv: {features: 1, kernel: 3}\n"
+    return network_from_text(text, "net.yaml")
+
+
+def test_windows_must_keep_their_size() -> None:
+    with pytest.raises(InvalidInput, match="gives 6x6x6 voxels for a window of 8x8x8"):
+        with_window(valid_network(), Window(Vec3(8, 8, 8)))
