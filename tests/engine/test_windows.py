@@ -17,6 +17,7 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import make_job, read_input
 from znni.inference import api
 from znni.inference.inferer import Inferer
+from znni.inference.monai import SlidingWindowInferer
 from znni.inference.planning import search
 from znni.inference.verification import verify
 from znni.network.geometry import with_window
@@ -190,3 +191,22 @@ def test_an_array_in_memory() -> None:
     x = volume(Vec3(12, 13, 14))
     found = Inferer(net, random_weights(net, 7), **OPTIONS)(x)
     np.testing.assert_allclose(found, blended(net, x), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("overlap", "mode"), [(0.25, "constant"), (0.5, "gaussian")])
+def test_windows_are_those_of_monai(overlap: float, mode: Any) -> None:
+    torch = pytest.importorskip("torch")
+    inferers = pytest.importorskip("monai.inferers")
+    nets = pytest.importorskip("monai.networks.nets")
+    torch.manual_seed(5)
+    model = nets.UNet(3, 2, 3, (4, 8), (2,), num_res_units=1, norm="INSTANCE").eval()
+    images = torch.rand(2, 2, 15, 20, 23)
+    size = (16, 16, 8)
+    ours = SlidingWindowInferer(
+        size, overlap=overlap, mode=mode, sw_batch_size=3, costs="built-in", device="cpu"
+    )
+    found = ours(images, model)
+    theirs = inferers.SlidingWindowInferer(size, 1, overlap=overlap, mode=mode)
+    with torch.no_grad():
+        wanted = theirs(images.double(), model.double())
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))

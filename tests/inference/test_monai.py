@@ -152,23 +152,14 @@ def test_a_copy_gives_the_same(copied: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "said"),
     [
-        (
-            (),
-            {"roi_size": (96, 96, 96)},
-            "no roi_size, as MONAI's does: the plan chooses windows and b",
-        ),
-        (((96, 96, 96),), {}, "no roi_size, as"),
-        (
-            (96,),
-            {"overlap": 0.5},
-            r"no roi_size, overlap, .* the plan chooses .*, .*; each voxel is .* out$",
-        ),
-        (
-            (),
-            {"mode": "gaussian", "overlap": 0.5},
-            "no mode, overlap, .* does: each voxel is comput",
-        ),
-        (("tiny.yaml",), {"padding_mode": "reflect"}, "border and pad choose .*; leave it out$"),
+        ((), {"roi_size": (96, -1, 96)}, "roi_size is .* give three extents of 1 or more"),
+        (((96, 96),), {}, "give three extents of 1 or more"),
+        (((96, 96, 96), 4), {}, "weights is 4; give it as sw_batch_size=4"),
+        ((96,), {"overlap": (0.5, 0.5, 0.5)}, "give one share for all axes"),
+        ((96,), {"overlap": 1.0}, "give a share from 0 to less than 1"),
+        ((96,), {"mode": "linear"}, "choose one of gaussian, constant"),
+        ((), {"mode": "gaussian", "overlap": 0.5}, r"are about windows; give roi_size="),
+        (("tiny.yaml",), {"padding_mode": "reflect"}, "windows see zeros beyond .*; leave it out$"),
     ],
 )
 def test_what_only_monai_is_told(arguments: Any, options: dict[str, Any], said: str) -> None:

@@ -50,7 +50,7 @@ class Imported:
         if layer := self.network.window_layer:
             lines.append(
                 f"layer {layer} depends on whole windows: give the extents that it was trained on "
-                f"as window: in {self.path.name}, or by --window Z,Y,X"
+                f"as window: in {self.path.name}, or by znni.with_window (--window Z,Y,X)"
             )
         return "\n".join(lines)
 

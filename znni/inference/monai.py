@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Border, Pad, PlanOptions, check_keywords
+from znni.core.options import Blend, Border, Pad, PlanOptions, check_keywords
+from znni.core.shapes import Vec3, is_extent
 from znni.inference.inferer import Inferer
 from znni.inference.network_import import network_of
+from znni.network.geometry import with_window
 from znni.network.network import Network
+from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights
+from znni.network.window import Window
 
-PLANNED = "the plan chooses windows and batches, within ram='8GiB' or so"
-BLENDED = "each voxel is computed once, from its whole field of view: nothing is blended"
-BEYOND = "border and pad choose what the network sees beyond the edges"
+BEYOND = "windows see zeros beyond the edges of a volume that is smaller than one"
+USUAL = "the weights of windows are those of sigma_scale=0.125"
 PLACED = "device='cpu' or 'gpu' says where the layers run, and outputs are where the inputs are"
 NEEDLESS = "znni has no use for it"
 
+# MONAI's defaults.
+OVERLAP = 0.25
+MODE: Blend = "constant"
+
 # Arguments of MONAI's inferer, and the reason why znni's does not take them.
 OF_MONAI = {
-    "roi_size": PLANNED,
-    "sw_batch_size": PLANNED,
-    "overlap": BLENDED,
-    "mode": BLENDED,
-    "sigma_scale": BLENDED,
+    "sigma_scale": USUAL,
     "padding_mode": BEYOND,
     "cval": BEYOND,
     "sw_device": PLACED,
@@ -50,9 +53,9 @@ class SlidingWindowInferer:
     inputs. The output is a float32 tensor on the device of the inputs, or an array if the inputs
     are an array. It is float32 even if inputs and network have half precision.
 
-    MONAI's arguments for windows, overlap and batches are refused, because the plan chooses these.
-    Dense output has no windows. MONAI's output is close to it, except near the seams of its
-    windows.
+    With ``roi_size``, the network is computed in the windows that MONAI would take, and they are
+    blended as MONAI does. Without it the output has no windows: it is that of one pass over the
+    whole volume. MONAI's output is close to that, except near the seams of its windows.
 
     Give the network once, to the inferer, or give it with each call. An object with layers, such as
     a ``torch.nn.Module``, is imported at the first call (see ``znni.import_network``). It is
@@ -64,10 +67,15 @@ class SlidingWindowInferer:
 
     Args:
         network: a znni network or its file, or anything that ``znni.import_network`` takes except a
-            state dict. By default, each call gives the network.
+            state dict. By default, each call gives the network. Extents in its place are
+            ``roi_size``, as in MONAI.
         weights: parameters of a znni network; by default the file that the network names.
         border: ``same`` for an output as large as the input, or ``valid``.
         pad: values beyond the edges with ``same``; by default zeros.
+        roi_size: the extents of windows (z, y, x), or one for all axes.
+        overlap: the share of a window that the next one covers again.
+        mode: ``constant``, or ``gaussian`` to have the middle of a window count more.
+        sw_batch_size: has no effect: the plan chooses what is computed together.
         options: limits and choices for plans, as in ``znni.Inferer``.
 
     Example:
@@ -85,14 +93,27 @@ class SlidingWindowInferer:
         *,
         border: Border = "same",
         pad: Pad | None = None,
+        roi_size: int | Sequence[int] | None = None,
+        overlap: float = OVERLAP,
+        mode: Blend = MODE,
+        sw_batch_size: int = 1,  # noqa: ARG002 - MONAI's
         **options: Unpack[PlanOptions],
     ) -> None:
-        _check_ours(network, options)
+        if isinstance(network, int | tuple | list):
+            network, roi_size = None, network
+        if isinstance(weights, int):
+            raise InvalidInput(f"weights is {weights}; give it as sw_batch_size={weights}")
+        if roi_size is None and (overlap, mode) != (OVERLAP, MODE):
+            raise InvalidInput(
+                f"overlap={overlap:g} and mode={mode!r} are about windows; give roi_size=(z, y, x)"
+            )
+        _check_ours(options)
         check_keywords(SlidingWindowInferer, PlanOptions, options)
         self._given = network
         self._weights = weights
         self._border: Border = border
         self._pad: Pad = pad or ("constant" if border == "same" else "reflect")
+        self._window = None if roi_size is None else _window(roi_size, overlap, mode)
         self._options = options
         self._made_of: tuple[object, ...] | None = None
         self._inferer: Inferer | None = None
@@ -143,6 +164,9 @@ class SlidingWindowInferer:
                 known, weights = network, self._weights
                 if not _is_of_znni(network):
                     known, weights = network_of(network)
+                if self._window:
+                    known = known if isinstance(known, Network) else load_network(known)
+                    known = with_window(known, self._window)
                 inferer = Inferer(
                     known, weights, border=self._border, pad=self._pad, **self._options
                 )
@@ -150,10 +174,25 @@ class SlidingWindowInferer:
             return inferer
 
 
-def _check_ours(network: object, options: Mapping[str, object]) -> None:
-    """Refuse arguments of MONAI's inferer; some of them would change MONAI's output."""
-    windows = isinstance(network, int | tuple | list)  # extents: MONAI's first argument
-    given = ["roi_size"] * windows + [name for name in options if name in OF_MONAI]
+def _window(roi_size: int | Sequence[int], overlap: float, mode: Blend) -> Window:
+    """Return MONAI's windows.
+
+    Raises:
+        InvalidInput: they cannot be; MONAI's extents of 0 or less stand for those of the volume.
+    """
+    size = [roi_size] * 3 if isinstance(roi_size, int) else list(roi_size)
+    if len(size) != 3 or not all(is_extent(extent) for extent in size):
+        raise InvalidInput(f"roi_size is {roi_size}; give three extents of 1 or more, (z, y, x)")
+    if not isinstance(overlap, int | float):
+        raise InvalidInput(f"overlap is {overlap}; give one share for all axes, such as 0.25")
+    if mode not in get_args(Blend):
+        raise InvalidInput(f"mode is {mode!r}; choose one of {', '.join(get_args(Blend))}")
+    return Window(Vec3(*map(int, size)), overlap, mode)
+
+
+def _check_ours(options: Mapping[str, object]) -> None:
+    """Refuse arguments of MONAI's inferer that would change its output, or mean nothing here."""
+    given = [name for name in options if name in OF_MONAI]
     if given:
         reasons = dict.fromkeys(OF_MONAI[name] for name in given)
         raise InvalidInput(

@@ -203,5 +203,5 @@ def missing_window(layer: str, network: str) -> InvalidInput:
     """Return the error of a network that needs a window and has none."""
     return InvalidInput(
         f"network {network}: layer {layer} depends on all voxels of a window; give the extents "
-        f"that it was trained on by --window Z,Y,X (znni.with_window), or window: in its file"
+        f"that it was trained on as window: in its file, or by znni.with_window (--window Z,Y,X)"
     )
