@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
-from znni.network.geometry import input_box
+from znni.network.geometry import extents_read
 from znni.network.network import Network
 from znni.plans.job_seconds import StageSeconds
 from znni.plans.totals import PlanMemory, PlanTime
@@ -227,9 +227,9 @@ class Overhead:
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     """Return the numbers of values in a patch's input block and in its output block."""
-    window = network.window
-    size_in = window.most_around(patch) if window else input_box(network, patch).size
-    return network.in_features * size_in.volume, network.out_features * patch.volume
+    return network.in_features * extents_read(
+        network, patch
+    ).volume, network.out_features * patch.volume
 
 
 def _bytes_to_blend(network: Network, patch: Vec3) -> int:

@@ -32,6 +32,7 @@ from znni.inference.devices import choose_gpus
 from znni.inference.request import Requirements
 from znni.machine.machine import Machine, limited
 from znni.machine.machine_file import machine_for
+from znni.network.geometry import extents_read
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
@@ -326,7 +327,8 @@ def _whole_run(
     chunk, shard = chunk_and_shard(leader.plan.patch, output, shared=True)
     rate = sum(part.rate for part in parts)
     read = sum(
-        blocks * part.rate / rate * part.patches * part.plan.input_patch.volume for part in parts
+        blocks * part.rate / rate * part.patches * extents_read(network, part.plan.patch).volume
+        for part in parts
     )
     values = network.out_features * output.volume
     return Forecast(

@@ -215,10 +215,20 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
 
 
 def input_box(network: Network, patch: Vec3) -> Box:
-    """Return the voxels of the input for a patch whose first output voxel is 0."""
+    """Return the voxels of the input for a patch, or for one of its windows.
+
+    Its first output voxel is 0.
+    """
     if network.is_exact:
         return block_geometry(network, patch).frames[INPUT].stored
     return Box(ZERO, patch + network.field_of_view - 1)
+
+
+def extents_read(network: Network, patch: Vec3) -> Vec3:
+    """Return the most voxels per axis of the volume that are read for a patch."""
+    if network.window:
+        return network.window.most_around(patch)
+    return input_box(network, patch).size
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations, product
 from math import ceil
 from typing import TypeAlias
@@ -147,16 +147,7 @@ class Window:
         Args:
             extents: the extents of the block.
         """
-        assert self.volume is not None
-        runs = float(len(self.flips))
-        for starts, size, volume, edge in zip(
-            self.starts, self.size, self.volume, extents, strict=True
-        ):
-            first = np.array(starts)
-            begun = np.maximum(first, 0) // edge
-            ended = (np.minimum(first + size, volume) - 1) // edge
-            runs *= float((ended - begun + 1).sum()) / -(-volume // edge)
-        return runs
+        return _runs(self, extents)
 
     def importance(self) -> Floats:
         """Return how much each voxel (z, y, x) of a window counts.
@@ -185,6 +176,20 @@ class Window:
             f"computed in windows of {self.size} that overlap by {self.overlap:g}, blended by "
             f"{self.blend} weights as in {self.like}{mirrored}"
         )
+
+
+@lru_cache(maxsize=4096)
+def _runs(window: Window, block: Vec3) -> float:
+    assert window.volume is not None
+    runs = float(len(window.flips))
+    for starts, size, volume, edge in zip(
+        window.starts, window.size, window.volume, block, strict=True
+    ):
+        first = np.array(starts)
+        begun = np.maximum(first, 0) // edge
+        ended = (np.minimum(first + size, volume) - 1) // edge
+        runs *= float((ended - begun + 1).sum()) / -(-volume // edge)
+    return runs
 
 
 def _gaussian(extent: int) -> NDArray[np.float64]:

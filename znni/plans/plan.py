@@ -112,7 +112,7 @@ class Plan:
 
     @property
     def input_patch(self) -> Vec3:
-        """The input voxels of one patch."""
+        """The input voxels of one patch, or of one of its windows."""
         return input_box(self.network, self.patch).size
 
     @property
@@ -124,6 +124,12 @@ class Plan:
     def patches(self) -> int:
         """The number of patches that cover the output."""
         return self.output.ceil_div(self.patch).volume
+
+    @property
+    def windows(self) -> float:
+        """How often the layers run for a patch, on average; 1 without windows."""
+        window = self.network.window
+        return window.a_block(self.patch) if window else 1.0
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -168,7 +174,6 @@ class Plan:
         once. A segment that runs for every offset of a pool repeats its convolutions.
         """
         dense = computed = 0.0
-        runs = self.network.window.a_block(self.patch) if self.network.window else 1
         for segment, n in self.runs():
             for step in segment.steps:
                 if step.conv:
@@ -176,7 +181,7 @@ class Plan:
                     computed += n * step.shape_in.n * positions.volume * step.conv.parameters
                     scale = self.network.strides[step.conv.name] if self.network.is_exact else ONE
                     dense += step.conv.parameters / scale.volume
-        return 1 - dense * self.output.volume / (runs * computed * self.patches)
+        return 1 - dense * self.output.volume / (self.windows * computed * self.patches)
 
     def __str__(self) -> str:
         return plan_table(self)

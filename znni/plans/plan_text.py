@@ -62,7 +62,7 @@ def totals(plan: Plan) -> list[str]:
         f"{counted(plan.machine.host.threads, 'thread')}, "
         f"{in_units(plan.machine.host.memory)} allowed",
         *_gpus(plan),
-        f"patch         {plan.patch} output voxels from {plan.input_patch}; "
+        f"patch         {plan.patch} output voxels from {_source(plan)}; "
         f"{plan.patches:,} to cover {plan.output}",
         f"peak memory   {in_units(memory.total)}: {_purposes(memory)}",
         *_gpu_memory(plan),
@@ -71,6 +71,13 @@ def totals(plan: Plan) -> list[str]:
         f"time          {duration(plan.seconds)} +- {plan.error:.0%} predicted ({plan.costs})",
         f"              {_parts(plan)}",
     ]
+
+
+def _source(plan: Plan) -> str:
+    """Return what a patch is computed from."""
+    if window := plan.network.window:
+        return f"{counted(round(plan.windows), 'window')} of {window.size}"
+    return str(plan.input_patch)
 
 
 def _parts(plan: Plan) -> str:
