@@ -227,9 +227,8 @@ class Overhead:
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     """Return the numbers of values in a patch's input block and in its output block."""
-    return network.in_features * extents_read(
-        network, patch
-    ).volume, network.out_features * patch.volume
+    size_in = extents_read(network, patch)
+    return network.in_features * size_in.volume, network.out_features * patch.volume
 
 
 def _bytes_to_blend(network: Network, patch: Vec3) -> int:
