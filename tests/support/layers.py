@@ -51,6 +51,7 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
         (Conv("grouped", 4, 6, Vec3(2, 2, 3), "gelu", groups=2), 4),
         (ConvTranspose("transposed", 2, 3, Vec3(3, 2, 4), "relu", Vec3(2, 2, 3)).local, 2),
         (Affine("affine", 3, "prelu"), 3),
+        (Normalize("group_norm", 4, 2, activation="leaky_relu"), 4),
         (Concat("concat"), 5),
         (Add("add", "leaky_relu", 0.1), 6),
         (Multiply("multiply"), 6),
@@ -151,7 +152,7 @@ def case_for(primitive: Primitive, layer: Operation, shape: Shape5) -> Case:
 def random_case(layer: Operation, shape: Shape5, seed: int = 0) -> Case:
     """Return a case of any layer, with a contiguous input."""
     conv = layer.conv if isinstance(layer, PooledConv) else layer
-    weighted = isinstance(conv, Conv | ConvTranspose | Affine)
+    weighted = isinstance(conv, Weighted)
     weights = random_weights(conv, seed + 1) if weighted else None
     return Case(layer, weights, random_input(shape, seed))
 

@@ -56,7 +56,7 @@ class Normalization:
                 shape.nbytes + out.nbytes, workspace=rows.piece_bytes(threads) + sums
             ),
             efficiency=rows.EFFICIENCY,
-            handed=rows.handed_out(out, threads),
+            handed=rows.handed_out(out._replace(n=1), threads).times(out.n),
         )
         tasks = HandedOut(1, share_count(threads, planes, rows.most_tasks(shape)))
         added = scaling.plus(2.0 * shape.elements, rows.EFFICIENCY, shape.nbytes, tasks)
