@@ -165,8 +165,12 @@ class Space:
 
     def patches(self) -> Iterator[Vec3]:
         """Yield the patches to try first: a spread, if many sizes differ by little."""
-        isotropic = all(len(set(layer.reads(SAMPLE).size)) == 1 for layer in self.network.layers)
-        return patch_sizes(self.output, self.network.granularity, isotropic=isotropic)
+        window, granularity = self.network.window, self.network.granularity
+        extents = [granularity, *(layer.reads(SAMPLE).size for layer in self.network.layers)]
+        if window:
+            extents.append(window.size)
+        isotropic = all(len(set(axes)) == 1 for axes in extents)
+        return patch_sizes(self.output, granularity, isotropic=isotropic)
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:
         """Return the job in patches of that many output voxels."""

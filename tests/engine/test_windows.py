@@ -210,3 +210,54 @@ def test_windows_are_those_of_monai(overlap: float, mode: Any) -> None:
     with torch.no_grad():
         wanted = theirs(images.double(), model.double())
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+
+
+def test_windows_of_unequal_extents_over_a_cube_are_planned() -> None:
+    net = network(Window(Vec3(16, 16, 8)))
+    x = volume(Vec3(6, 6, 6))
+    found = Inferer(net, random_weights(net, 7), **OPTIONS)(x)
+    np.testing.assert_allclose(found, blended(net, x), rtol=0, atol=1e-4)
+
+
+def test_strides_may_leave_out_the_last_voxels_of_a_window() -> None:
+    text = """\
+name: strided
+in_features: 2
+layers:
+  - conv: {features: 4, kernel: 1, stride: 2}
+  - instance_norm: {}
+  - upsample: {factor: 2}
+  - conv: {features: 2, kernel: 1}
+"""
+    net = with_window(network_from_text(text, "strided.yaml"), Window(Vec3(8, 12, 16)))
+    x = volume(Vec3(12, 13, 20))
+    found = Inferer(net, random_weights(net, 7), **OPTIONS)(x)
+    np.testing.assert_allclose(found, blended(net, x), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_verify_computes_voxels_within_a_small_mask(seed: int, tmp_path: Path) -> None:
+    net = network(Window(Vec3(8, 8, 8)))
+    mask = np.zeros((20, 23, 25), np.uint8)
+    mask[-2:, -2:, -2:] = 1
+    np.save(tmp_path / "in.npy", volume(Vec3(20, 23, 25)))
+    np.save(tmp_path / "mask.npy", mask)
+    plan = search(net, (20, 23, 25), **OPTIONS).fastest_for(Vec3(4, 4, 4))
+    options: Any = {**OPTIONS, "random_seed": 7, "mask": tmp_path / "mask.npy", "plan": plan}
+    out = tmp_path / "out.h5"
+    api.infer(str(tmp_path / "in.npy"), net, str(out), **options)
+    found = verify(out, voxels=8, seed=seed)
+    assert found.agrees
+    assert found.unneeded < found.voxels
+
+
+def test_a_plan_for_other_windows_says_so() -> None:
+    net = network(Window(Vec3(8, 8, 8)))
+    plan = search(net, (20, 20, 20), **OPTIONS).fastest_for(Vec3(8, 8, 8))
+    other = network(Window(Vec3(8, 8, 8), 0.25))
+    for wanted, size, said in [
+        (net, Vec3(24, 24, 24), "a volume of 20x20x20, not 24x24x24"),
+        (other, Vec3(20, 20, 20), "that overlap by 0.5, .* not computed in .* overlap by 0.25"),
+    ]:
+        with pytest.raises(InvalidInput, match=said):
+            Inferer(wanted, random_weights(wanted, 7), plan=plan, **OPTIONS)(volume(size))

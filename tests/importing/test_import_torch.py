@@ -358,6 +358,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.BatchNorm3d(1, track_running_stats=False), "running mean"),
     (lambda: nn.utils.parametrizations.weight_norm(nn.Conv3d(1, 1, 1)), "remove_parametrizations"),
     (lambda: nn.BatchNorm3d(1).train(), "is in training mode"),
+    (lambda: nn.InstanceNorm3d(1, track_running_stats=True).train(), "is in training mode"),
     (lambda: nn.Dropout3d(0.1).train(), "is in training mode"),
     (lambda: nn.AlphaDropout(0.1).train(), "is in training mode"),
 ]

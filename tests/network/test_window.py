@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def test_a_network_file_keeps_its_windows_and_norms() -> None:
     ("line", "said"),
     [
         ("window: {size: [8, 15, 16]}", "its poolings or joins do not fit; give 8x16x16"),
-        ("window: {size: 8, overlap: 1}", "overlap by 1; give a share from 0 to less than 1"),
+        ("window: {size: 8, overlap: 1}", "overlap by 1.0; give a share from 0 to less than 1"),
         ("window: {size: 8, mirror: zz}", "give some of z, y and x"),
         ("window: {size: 8, like: itk}", "unknown like 'itk'; choose one of monai, nnunet"),
         ("window: {overlap: 0.5}", "lacks the key 'size'"),
@@ -173,3 +174,27 @@ def valid_network() -> Network:
 def test_windows_must_keep_their_size() -> None:
     with pytest.raises(InvalidInput, match="gives 6x6x6 voxels for a window of 8x8x8"):
         with_window(valid_network(), Window(Vec3(8, 8, 8)))
+
+
+def test_windows_may_be_given_in_plain_numbers() -> None:
+    size: Any = [8, np.int64(12), 16]
+    made = Window(size, mirror="xz")
+    assert made == Window(Vec3(8, 12, 16), 0.5, mirror="zx")
+    assert isinstance(made.size, Vec3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"size": 8}, "the size of a window is 8; give three extents"),
+        ({"size": (8, 8)}, "give three extents of 1 or more"),
+        ({"size": (8, 8, 8.5)}, "give three extents of 1 or more"),
+        ({"overlap": "0.5"}, "give a share from 0 to less than 1"),
+        ({"mirror": ["z", "y"]}, "give some of z, y and x"),
+        ({"blend": "gauss"}, "blend is 'gauss'; choose one of gaussian, constant"),
+        ({"like": "nnUNet"}, "like is 'nnUNet'; choose one of monai, nnunet"),
+    ],
+)
+def test_windows_that_make_no_sense_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Window(**({"size": Vec3(8, 8, 8)} | wrong))

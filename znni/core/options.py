@@ -42,6 +42,8 @@ NAMES = {
     "device": DeviceChoice,
     "recheck": Recheck,
     "bits": Bits,
+    "blend": Blend,
+    "like": WindowRules,
 }
 
 

@@ -14,7 +14,7 @@ from znni.engine.executor import Measured, not_measured, whole
 from znni.engine.host_layers import HostLayers
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import BlendedWindows
+from znni.engine.windows import BlendedWindows, WindowedBlock
 from znni.network.weights import Float32, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
@@ -77,8 +77,15 @@ class PatchRunner:
         If the parts take turns, all their stages are one stage.
         """
         if self.plan.network.window:
-            (work,) = self._layers[0].stages(stopwatch)
-            return [BlendedWindows(self.plan.network, self.plan.patch, work)]
+            # The layers' seconds are within those of the blending, which are measured here.
+            (work,) = self._layers[0].stages(Stopwatch())
+            blended = BlendedWindows(self.plan.network, self.plan.patch, work)
+
+            def windows(block: WindowedBlock) -> Float32:
+                with stopwatch.during("host_layers"):
+                    return blended(block)
+
+            return [windows]
         first, *others = (work for part in self._layers for work in part.stages(stopwatch))
         if not self.plan.time.in_turn:
             return [lambda block: first(whole(block)), *others]

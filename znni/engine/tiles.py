@@ -167,7 +167,7 @@ def for_job(network: Network, job: Job) -> Network:
     An exact network then knows the extents of its input, and its windows where they lie.
     """
     if network.window:
-        placed = replace(network, window=replace(network.window, volume=job.volume))
+        placed = replace(network, window=network.window.over(job.volume))
         return over(placed, network.window.size)
     return over(network, job.whole) if job.whole else network
 
@@ -175,9 +175,8 @@ def for_job(network: Network, job: Job) -> Network:
 def seen_by(network: Network, job: Job) -> Box:
     """Return the voxels that a job's output depends on; some lie beyond the volume."""
     if network.window:
-        return replace(network.window, volume=job.volume).around(
-            Box(job.center, job.center + job.output)
-        )
+        wanted = Box(job.center, job.center + job.output)
+        return network.window.over(job.volume).around(wanted)
     if job.whole:
         return Box(job.origin, job.origin + job.whole)
     return Box(job.origin, job.origin + job.output + network.field_of_view - 1)

@@ -61,8 +61,12 @@ class BlendedWindows:
         self._importance = network.window.importance()
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
+        # Strides may leave out the last voxels of a window.
         self._seen = np.zeros((1, network.in_features, *seen.size), np.float32)
-        self._inside = Box(ZERO, self._window.size).shifted(ZERO - seen.start).slices
+        used = Box(ZERO, self._window.size).intersection(seen)
+        assert used is not None
+        self._used = used.slices
+        self._inside = used.shifted(ZERO - seen.start).slices
 
     def __call__(self, block: WindowedBlock) -> Float32:
         """Return the output (f', Z, Y, X) of a patch; only what the block writes is set."""
@@ -87,6 +91,6 @@ class BlendedWindows:
     def _mirrored(self, seen: Float32, axes: tuple[int, ...]) -> Float32:
         """Return the output of a window that is mirrored before, and mirrored back after."""
         flipped = tuple(axis + 1 for axis in axes)
-        self._seen[0][:, *self._inside] = np.flip(seen, flipped)
+        self._seen[0][:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
         made = self._compute(Fragments(self._seen, (ZERO,), ONE))
         return np.flip(made, flipped)

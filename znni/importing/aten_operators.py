@@ -142,6 +142,8 @@ def instance_norm(call: Call) -> None:
     if call.get("use_input_stats") is False:
         batch_norm(call)
         return
+    if call.get("running_mean") is not None:
+        checks.refuse(call.origin, TRAINING)
     weight, bias, eps = map(call.get, ("weight", "bias", "eps"))
     call.add(checks.normalization(call.origin, call.maps, weight, bias, eps, call.maps))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from threading import Lock
-from typing import Any, Unpack, get_args
+from typing import Any, SupportsIndex, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -180,14 +181,14 @@ def _window(roi_size: int | Sequence[int], overlap: float, mode: Blend) -> Windo
     Raises:
         InvalidInput: they cannot be; MONAI's extents of 0 or less stand for those of the volume.
     """
-    size = [roi_size] * 3 if isinstance(roi_size, int) else list(roi_size)
-    if len(size) != 3 or not all(is_extent(extent) for extent in size):
+    size = [roi_size] * 3 if isinstance(roi_size, SupportsIndex) else roi_size
+    if not (isinstance(size, Sequence) and len(size) == 3 and all(map(is_extent, size))):
         raise InvalidInput(f"roi_size is {roi_size}; give three extents of 1 or more, (z, y, x)")
-    if not isinstance(overlap, int | float):
+    if not isinstance(overlap, Real):
         raise InvalidInput(f"overlap is {overlap}; give one share for all axes, such as 0.25")
     if mode not in get_args(Blend):
         raise InvalidInput(f"mode is {mode!r}; choose one of {', '.join(get_args(Blend))}")
-    return Window(Vec3(*map(int, size)), overlap, mode)
+    return Window(Vec3(*map(int, size)), float(overlap), mode)
 
 
 def _check_ours(options: Mapping[str, object]) -> None:

@@ -17,6 +17,8 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.totals import PlanMemory
 
+WHOLE = "computed without windows"
+
 
 def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
     """Check that a plan is for this network and this number of threads.
@@ -27,14 +29,23 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
         threads: number of worker threads; None if any number is fine.
 
     Raises:
-        InvalidInput: the plan is for another network, another input of an exact network, or another
-            number of threads.
+        InvalidInput: the plan is for another network, another input of an exact network, other
+            windows, or another number of threads.
     """
     if replace(given.network, whole=network.whole) == network and given.network != network:
         raise InvalidInput(
             f"the plan is for an input of {given.network.whole} voxels, not {network.whole}; "
             f"{PLAN_AGAIN}"
         )
+    planned_in, in_windows = given.network.window, network.window
+    if planned_in != in_windows and given.network == replace(
+        network, window=planned_in, whole=given.network.whole
+    ):
+        if str(planned_in) == str(in_windows) and planned_in and in_windows:
+            differ = f"a volume of {planned_in.volume}, not {in_windows.volume}"
+        else:
+            differ = f"a network that is {planned_in or WHOLE}, not {in_windows or WHOLE}"
+        raise InvalidInput(f"the plan is for {differ}; {PLAN_AGAIN}")
     if given.network != network:
         raise InvalidInput(
             f"the plan is for network {given.network.name}, as it was then, not for this "

@@ -28,6 +28,8 @@ from znni.volumes.partial_file import check_finished
 from znni.volumes.stored import StoredVolume
 
 VOXELS = 32
+TRIES = 100  # boxes of the mask that are searched for a voxel to compute
+SEARCHED = 64
 BOUNDED = ("sigmoid", "tanh", "softmax")  # activations with values of 1 at most
 
 
@@ -153,7 +155,7 @@ def verify(
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)
     checked = check_blocks(output, ledger, output.name, blocks, generator, progress)
-    chosen = _voxels(voxels, output.size, origin, generator)
+    chosen = _voxels(voxels, output.size, origin, masked, generator)
     compute = _computing(volume, origin, parameters)
     places, stored = _readable(output, chosen)
     computed = np.zeros((len(places), origin.network.out_features))
@@ -238,29 +240,55 @@ def compared(
         return np.where(overflown, 0.0, np.abs(values - computed)), allowed
 
 
-def _voxels(count: int, size: Vec3, origin: Origin, generator: np.random.Generator) -> list[Vec3]:
+def _voxels(
+    count: int,
+    size: Vec3,
+    origin: Origin,
+    masked: Volume | None,
+    generator: np.random.Generator,
+) -> list[Vec3]:
     """Return random voxels of an output.
 
-    If it was computed in windows, as many as ``VOXELS`` lie in the same ones, which take long.
+    If it was computed in windows, as many as ``VOXELS`` lie in the same ones, which take long. The
+    first of them is within the mask, if ``TRIES`` boxes of it have one.
     """
+    if not origin.network.window:
+        return [Vec3(*map(int, generator.integers(size))) for _ in range(count)]
+    window = origin.network.window.over(Vec3(*origin.attributes.source_extents))
+    offset = Vec3(*origin.attributes.voxel_offset)
     found: list[Vec3] = []
-    box = Box(Vec3(0, 0, 0), size)
     while len(found) < count:
-        if origin.network.window and len(found) % VOXELS == 0:
-            window = replace(origin.network.window, volume=Vec3(*origin.attributes.source_extents))
-            offset = Vec3(*origin.attributes.voxel_offset)
-            at = offset + Vec3(*map(int, generator.integers(size)))
-            same = window.same_windows(at).shifted(Vec3(0, 0, 0) - offset)
-            box = Box(same.start.maximum(Vec3(0, 0, 0)), same.stop.minimum(size))
-        found.append(Vec3(*map(int, generator.integers(box.start, box.stop))))
+        first = _voxel_in(masked, size, offset, generator)
+        same = window.same_windows(first + offset).shifted(Vec3(0, 0, 0) - offset)
+        box = Box(same.start.maximum(Vec3(0, 0, 0)), same.stop.minimum(size))
+        wanted = min(VOXELS, count - len(found), box.size.volume)
+        drawn = generator.choice(box.size.volume, wanted, replace=False)
+        others = np.transpose(np.unravel_index(drawn, box.size)).tolist()
+        among = [first, *(box.start + Vec3(*other) for other in others)]
+        found += list(dict.fromkeys(among))[:wanted]
     return found
+
+
+def _voxel_in(
+    masked: Volume | None, size: Vec3, offset: Vec3, generator: np.random.Generator
+) -> Vec3:
+    """Return a random voxel of an output, within the mask if one is found there."""
+    at = Vec3(*map(int, generator.integers(size)))
+    for _ in range(TRIES if masked else 0):
+        assert masked is not None
+        box = Box(at, (at + SEARCHED).minimum(size))
+        wanted = np.argwhere(masked.read(box.shifted(offset)).any(axis=0))
+        if len(wanted):
+            return at + Vec3(*generator.choice(wanted).tolist())
+        at = Vec3(*map(int, generator.integers(size)))
+    return at
 
 
 def _computing(volume: Volume, origin: Origin, weights: Weights) -> Callable[[Vec3], AtVoxel]:
     """Return the function that computes a voxel of an output from its input."""
     if not origin.network.window:
         return partial(voxel_at, volume, origin, weights)
-    network = replace(origin.network, window=replace(origin.network.window, volume=volume.size))
+    network = replace(origin.network, window=origin.network.window.over(volume.size))
     windows = WindowsAt(network, weights, partial(seen_in, volume, origin))
     offset = Vec3(*origin.attributes.voxel_offset)
     return lambda at: windows(at + offset)

@@ -7,11 +7,12 @@ the framework that trained them: MONAI's ``sliding_window_inference``, or nnU-Ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import combinations, product
 from math import ceil
+from numbers import Real
 from typing import TypeAlias
 
 import numpy as np
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter1d
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Blend, WindowRules
-from znni.core.shapes import Box, Vec3
+from znni.core.options import Blend, WindowRules, check_names
+from znni.core.shapes import Box, Vec3, is_extent
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -35,7 +36,7 @@ class Window:
     """The windows of a network, which cover a volume and overlap.
 
     Attributes:
-        size: the extents of a window.
+        size: the extents of a window; any three integers (z, y, x) become a ``Vec3``.
         overlap: the share of a window that the next one covers again, from 0 to less than 1.
         blend: ``gaussian``: voxels in the middle of a window count more. ``constant``: all count
             the same.
@@ -57,16 +58,25 @@ class Window:
     volume: Vec3 | None = None
 
     def __post_init__(self) -> None:
-        if min(self.size) < 1:
-            raise InvalidInput(f"a window of {self.size} has no voxels; give 1 or more per axis")
-        if not 0 <= self.overlap < 1:
+        given: object = self.size
+        if not (isinstance(given, Sequence) and len(given) == 3 and all(map(is_extent, given))):
             raise InvalidInput(
-                f"windows overlap by {self.overlap:g}; give a share from 0 to less than 1, as 0.5"
+                f"the size of a window is {given!r}; give three extents of 1 or more, (z, y, x)"
             )
-        if set(self.mirror) - set("zyx") or len(set(self.mirror)) < len(self.mirror):
+        if not (isinstance(self.overlap, Real) and 0 <= self.overlap < 1):
+            raise InvalidInput(
+                f"windows overlap by {self.overlap}; give a share from 0 to less than 1, as 0.5"
+            )
+        letters = set(self.mirror) if isinstance(self.mirror, str) else {""}
+        if letters - set("zyx") or len(letters) < len(self.mirror):
             raise InvalidInput(
                 f"windows are mirrored along {self.mirror!r}; give some of z, y and x, each once"
             )
+        check_names(blend=self.blend, like=self.like)
+        # Equal windows are written alike, because a run goes on only with those it began with.
+        object.__setattr__(self, "size", Vec3(*(extent.__index__() for extent in given)))
+        object.__setattr__(self, "overlap", float(self.overlap))
+        object.__setattr__(self, "mirror", "".join(axis for axis in "zyx" if axis in letters))
 
     @property
     def step(self) -> Vec3:
@@ -78,6 +88,10 @@ class Window:
         """The axes (0 for z) along which each copy of a window is mirrored; first those of none."""
         axes = sorted("zyx".index(axis) for axis in self.mirror)
         return tuple(some for count in range(len(axes) + 1) for some in combinations(axes, count))
+
+    def over(self, volume: Vec3) -> Window:
+        """Return the windows over a volume of these extents."""
+        return replace(self, volume=volume)
 
     @cached_property
     def starts(self) -> tuple[tuple[int, ...], ...]:
@@ -173,7 +187,7 @@ class Window:
     def __str__(self) -> str:
         mirrored = f", mirrored along {self.mirror}" * bool(self.mirror)
         return (
-            f"computed in windows of {self.size} that overlap by {self.overlap:g}, blended by "
+            f"computed in windows of {self.size} that overlap by {self.overlap:.17g}, blended by "
             f"{self.blend} weights as in {self.like}{mirrored}"
         )
 
