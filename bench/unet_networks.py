@@ -1,4 +1,4 @@
-"""U-Nets that people train, as networks with folded batch norm, to be measured.
+"""U-Nets that people train, with folded batch norm or with instance norm, to be measured.
 
 The widths and depths are those of pytorch-3dunet, nnU-Net's plain network, a residual symmetric
 U-Net of connectomics, and a valid U-Net as funlib makes them.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from znni.network.layers import (
     Conv,
     ConvTranspose,
     Layer,
+    Normalize,
     Padding,
     Pool,
     Upsample,
@@ -93,22 +95,28 @@ def unet3d() -> Network:
     return graph.network("unet3d")
 
 
-def nnunet() -> Network:
-    """Return nnU-Net's plain network of six stages, with batch norm for instance norm."""
+def nnunet(*, instance_norm: bool = False) -> Network:
+    """Return nnU-Net's plain network of six stages, with batch norm or instance norm."""
     graph, two = _Graph(), Vec3(2, 2, 2)
     at, skips = INPUT, []
+
+    def conv(taken: str, maps: int, stride: Vec3 = ONE) -> str:
+        if not instance_norm:
+            return graph.conv(taken, maps, activation="leaky_relu", stride=stride)
+        made = graph.conv(taken, maps, activation="identity", stride=stride)
+        name = f"norm{len(graph.nodes)}"
+        return graph.add(Normalize(name, maps, maps, activation="leaky_relu"), made)
+
     for level, maps in enumerate((32, 64, 128, 256, 320, 320)):
         if level:
             skips.append(at)
-        at = graph.conv(at, maps, activation="leaky_relu", stride=two if level else ONE)
-        at = graph.conv(at, maps, activation="leaky_relu")
+        at = conv(conv(at, maps, two if level else ONE), maps)
     for maps in (320, 256, 128, 64, 32):
         up = ConvTranspose(f"up{len(graph.nodes)}", graph.maps[at], maps, two, "identity", two)
         at = graph.concat(graph.add(up, at), skips.pop())
-        for _ in range(2):
-            at = graph.conv(at, maps, activation="leaky_relu")
+        at = conv(conv(at, maps), maps)
     graph.conv(at, 3, ONE, "identity")
-    return graph.network("nnunet")
+    return graph.network("nnunet-instance" if instance_norm else "nnunet")
 
 
 def rsunet() -> Network:
@@ -154,6 +162,7 @@ def valid_unet() -> Network:
 UNETS: Mapping[str, Callable[[], Network]] = {
     "unet3d": unet3d,
     "nnunet": nnunet,
+    "nnunet-instance": partial(nnunet, instance_norm=True),
     "rsunet": rsunet,
     "valid-unet": valid_unet,
 }

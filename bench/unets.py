@@ -31,22 +31,26 @@ from bench.session import (
     report_all,
 )
 from bench.unet_networks import UNETS, unet_weights
-from znni.core.shapes import Vec3
+from znni.core.shapes import Box, Vec3
 from znni.engine.executor import placed
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.windows import WindowedBlock
 from znni.inference.planning import fastest, prepare_alone, search
-from znni.network.geometry import input_box
+from znni.network.geometry import input_box, with_window
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
+from znni.network.window import Window
 from znni.plans.plan import Plan
 
+ZERO = Vec3(0, 0, 0)
+
 Names = Annotated[list[str] | None, typer.Option("--net", help="A U-Net; repeatable.")]
-Window = Annotated[int | None, typer.Option(min=1, help="Voxels of a window per axis.")]
+Extent = Annotated[int | None, typer.Option(min=1, help="Voxels of a window per axis.")]
 
 
 def unets_command(
     net: Names = None,
-    window: Window = None,
+    window: Extent = None,
     ram: Ram = 16 << 30,
     costs: CostsChoice = "auto",
     accuracy: AccuracyClass = "float32",
@@ -64,6 +68,8 @@ def unets_command(
     def measured(name: str) -> list[Row]:
         network = UNETS[name]()
         size = window or (140 if name == "valid-unet" else 128)
+        if network.window_layer:
+            network = with_window(network, Window(Vec3.of(size), overlap=0))
         space = search(
             network, Vec3.of(size), ram=ram, threads=threads, device="cpu", costs=costs,
             accuracy=accuracy,
@@ -122,10 +128,18 @@ def _compared(
 def _ours(plan: Plan, weights: Weights) -> Compute:
     """Return our own contestant: the plan's block, whose input is the whole window."""
     (work,) = prepare_alone(plan, weights).stages(Stopwatch())
+    if plan.network.window:
+        whole = Box(ZERO, plan.output)
+
+        def window(x: Float32) -> Float32:
+            made: Float32 = work(WindowedBlock(x, ZERO, whole, whole))
+            return made
+
+        return window
 
     def compute(x: Float32) -> Float32:
         around = _around(plan, x)
-        made: Float32 = work(placed(around, Vec3(0, 0, 0)))
+        made: Float32 = work(placed(around, ZERO))
         return made[:, : plan.output.z, : plan.output.y, : plan.output.x]
 
     return compute

@@ -19,6 +19,7 @@ from znni.network.layers import (
     ConvTranspose,
     Layer,
     Multiply,
+    Normalize,
     Padding,
     Pool,
     Upsample,
@@ -95,6 +96,10 @@ class TorchGraph(nn.Module):
             case Affine():
                 shape = (1, -1, 1, 1, 1)
                 y = x * array("weight").view(shape) + array("bias").view(shape)
+            case Normalize() if layer.is_instance_norm:
+                y = F.instance_norm(x, None, None, array("weight"), array("bias"), eps=layer.eps)
+            case Normalize():
+                y = F.group_norm(x, layer.groups, array("weight"), array("bias"), layer.eps)
             case Concat():
                 y = torch.cat(_cropped(given), 1)
             case Add():
