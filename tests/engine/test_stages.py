@@ -164,3 +164,19 @@ def test_stages_are_let_go_of_without_the_garbage_collector(here: int) -> None:
         assert held() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("lines", [1, 4])
+def test_what_stops_the_source_is_called_once(lines: int) -> None:
+    """Closing a file descriptor twice could close that of another file."""
+    called: list[int] = []
+    met = threading.Barrier(lines)
+
+    def fails(_item: int) -> None:
+        met.wait()
+        raise ValueError("all lines at the same time")
+
+    work = Lines(range(lines), [Line([fails], None)] * lines, lambda: called.append(1))
+    with pytest.raises(ValueError, match="same time"), work:
+        work.finish()
+    assert called == [1]

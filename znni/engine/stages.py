@@ -100,6 +100,7 @@ class _Source(Handover):
         super().__init__()
         self._items: Iterator[Any] = iter(items)
         self._stop = stop
+        self._stopped = False
         self._taking = Lock()
 
     def take(self) -> Any:
@@ -110,8 +111,11 @@ class _Source(Handover):
         raise Over
 
     def close(self) -> None:
+        with self._changed:
+            first, self._stopped = not self._stopped, True
         super().close()
-        self._stop()
+        if first:  # several threads close it, and what stops may bear that only once
+            self._stop()
 
 
 class _End(Handover):
@@ -131,8 +135,8 @@ class Lines:
     Args:
         items: what the first stages take.
         lines: what is done with each item.
-        stop: called when no more items are taken, from any thread and several times. If the items
-            come from elsewhere, it must end the wait for the next one.
+        stop: called once, from any thread, when no more items are taken. If the items come from
+            elsewhere, it must end the wait for the next one.
     """
 
     def __init__(
