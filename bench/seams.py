@@ -36,7 +36,8 @@ from znni.core.shapes import Vec3
 from znni.inference.api import infer
 from znni.inference.planning import search
 from znni.network.geometry import context
-from znni.network.network import InputScaling, Network
+from znni.network.input_scaling import InputScaling
+from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, load_weights, random_weights
 

@@ -35,8 +35,9 @@ from znni.engine.pipeline import convert
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.machine import arena
 from znni.network.geometry import input_box
+from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv, Pool, PooledConv
-from znni.network.network import INPUT, InputScaling, Network
+from znni.network.network import INPUT, Network
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.plans.primitive import on_device

@@ -21,7 +21,8 @@ from znni.inference.monai import SlidingWindowInferer
 from znni.inference.planning import search
 from znni.inference.verification import verify
 from znni.network.geometry import with_window
-from znni.network.network import InputScaling, Network
+from znni.network.input_scaling import InputScaling
+from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import Float32, random_weights
 from znni.network.window import Window

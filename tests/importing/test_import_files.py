@@ -14,8 +14,9 @@ from safetensors.numpy import save_file
 from znni.core.shapes import Vec3
 from znni.importing.folding import Folded
 from znni.importing.network_writer import write_network
+from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv, Pool
-from znni.network.network import InputScaling, Network
+from znni.network.network import Network
 from znni.network.weights import ConvWeights, Weights
 
 pytestmark = pytest.mark.usefixtures("fake_primitives", "nothing_partial")

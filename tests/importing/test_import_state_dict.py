@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 import znni
 from znni.core.errors import InvalidInput
-from znni.network.network import InputScaling
+from znni.network.input_scaling import InputScaling
 
 LIKE = """\
 name: known

@@ -13,8 +13,9 @@ from paths import NETWORKS
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv, Pool
-from znni.network.network import InputScaling, Network
+from znni.network.network import Network
 from znni.network.network_file import load_network
 
 WHOLE = """\

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.network.geometry import context
+from znni.network.input_scaling import InputScaling
 from znni.network.layers import (
     LEAKY_SLOPE,
     Activation,
@@ -24,7 +25,7 @@ from znni.network.layers import (
     Pool,
     Upsample,
 )
-from znni.network.network import INPUT, InputScaling, Network, Node
+from znni.network.network import INPUT, Network, Node
 
 # A network file with every kind of layer.
 EVERY_KIND = """\

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from znni.core.shapes import Vec3
+from znni.network.input_scaling import InputScaling
 from znni.network.layers import Activation, Conv, Layer, Pool
-from znni.network.network import InputScaling, Network
+from znni.network.network import Network
 
 
 def chain(*layers: int | tuple[str, int | tuple[int, int, int]], features: int = 2) -> Network:

@@ -15,8 +15,9 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.network.geometry import input_box
+from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv
-from znni.network.network import InputScaling, Network
+from znni.network.network import Network
 from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.volumes.locate import open_volume, split_dataset
 

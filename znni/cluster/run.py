@@ -27,7 +27,7 @@ from znni.engine.tiles import TileGrid
 from znni.inference.output_attributes import placed, provenance
 from znni.inference.parts import Finished, check_sharing, finish
 from znni.inference.request import Request, RunOptions, request
-from znni.inference.resuming import identified, way_on
+from znni.inference.resuming import identified, normalized_as_begun, way_on
 from znni.machine.detect import detect_host
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -133,17 +133,18 @@ def infer_on_cluster(
     if bits == "class":  # such an output may be computed in no other way
         wanted = replace(wanted, identity=identity | {"bits": bits})
     output = join_output(out, source, wanted, lambda _patch: [], asked.mask_source)
-    recipe = Recipe(
-        _absolute(source),
-        network,
-        _absolute(out),
-        None if weights is None else _absolute(weights),
-        random_seed,
-        _travelling(options),
-        identity,
-    )
     begun = perf_counter()
     try:
+        asked = normalized_as_begun(output.begun, asked)
+        recipe = Recipe(
+            _absolute(source),
+            replace(network, scaling=asked.network.scaling),
+            _absolute(out),
+            None if weights is None else _absolute(weights),
+            random_seed,
+            _travelling(options),
+            identity,
+        )
         with Lease(shared_place(str(out)).ledger, Path(out).name):
             with _scratch(machines, out) as folder, _engine_of(machines, recipe, folder) as engine:
                 coordinator = Coordinator(engine, bits)

@@ -15,7 +15,8 @@ from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
 from znni.network.geometry import context, over, whole_input
-from znni.network.network import InputScaling, Network
+from znni.network.input_scaling import Fixed, InputScaling
+from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.network.window import missing_window
 
@@ -409,16 +410,37 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
     It takes some planes at a time, which stay in a core's cache for all passes over them.
     """
     depth = max(1, CACHED_VALUES // (raw.shape[2] * raw.shape[3]))
+    fixed = scaling.fixed(len(raw)) or (None,) * len(raw)
     finite = True
     with np.errstate(over="ignore", invalid="ignore"):  # the check below finds what overflows
-        for stored, made in zip(raw, values, strict=True):
-            for z in range(0, len(made), depth):
+        for z in range(0, raw.shape[1], depth):
+            slab = raw[:, z : z + depth]
+            ignored = (slab == 0).all(axis=0) if scaling.within == "nonzero" else None
+            for stored, one, made in zip(slab, fixed, values, strict=True):
                 planes = made[z : z + depth]
-                np.copyto(planes, stored[z : z + depth], casting="unsafe")
-                planes *= np.float32(scaling.scale)
-                planes += np.float32(scaling.offset)
-                finite &= bool(np.isfinite(planes.min()) and np.isfinite(planes.max()))  # NaN: both
+                np.copyto(planes, stored, casting="unsafe")
+                if one is None:
+                    planes *= np.float32(scaling.scale)
+                    planes += np.float32(scaling.offset)
+                else:
+                    finite &= _all_finite(planes)  # before what is infinite is clipped
+                    _normalize(planes, one)
+                if ignored is not None:
+                    planes[ignored] = 0
+                finite &= _all_finite(planes)
     return finite
+
+
+def _normalize(planes: Float32, fixed: Fixed) -> None:
+    """Normalize values in place, in the order of nnU-Net's steps, which sets their rounding."""
+    if fixed.clip:
+        np.clip(planes, np.float32(fixed.clip[0]), np.float32(fixed.clip[1]), out=planes)
+    planes -= np.float32(fixed.mean)
+    planes /= np.float32(fixed.std)
+
+
+def _all_finite(planes: Float32) -> bool:
+    return bool(np.isfinite(planes.min()) and np.isfinite(planes.max()))  # NaN: both
 
 
 def _not_finite(

@@ -18,7 +18,8 @@ from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
 from znni.importing.parity import Compute, Parity, compare
 from znni.importing.steps import Found, Original
-from znni.network.network import InputScaling, Network
+from znni.network.input_scaling import InputScaling
+from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
 

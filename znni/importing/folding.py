@@ -35,9 +35,10 @@ from znni.importing.steps import (
 )
 from znni.network.convolutions import ZERO
 from znni.network.geometry import context
+from znni.network.input_scaling import InputScaling
 from znni.network.layer_entries import kind_of
 from znni.network.layers import Concat, Layer, Padding, Pool, Upsample
-from znni.network.network import INPUT, InputScaling, Network, Node
+from znni.network.network import INPUT, Network, Node
 from znni.network.network_file import OUTPUTS
 from znni.network.weights import ConvWeights, Float32, Weights, checked_weights
 

@@ -11,9 +11,11 @@ from typing import get_args
 from znni import __version__
 from znni.core.errors import InvalidInput, option
 from znni.importing.folding import Folded
+from znni.network.input_entry import input_entry
+from znni.network.input_scaling import InputScaling
 from znni.network.layer_entries import entry_of, kind_of
 from znni.network.layers import Activation
-from znni.network.network import INPUT, InputScaling
+from znni.network.network import INPUT
 from znni.network.network_file import OUTPUTS, load_network
 
 # Text that needs no quotes.
@@ -94,7 +96,7 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     yield f"name: {_text(network.name)}"
     yield f"in_features: {network.in_features}"
     if network.scaling != InputScaling():
-        yield f"input: {{scale: {network.scaling.scale!r}, offset: {network.scaling.offset!r}}}"
+        yield f"input: {_flow(input_entry(network.scaling))}"
     yield f"weights: {_text(weights)}"
     if network.window_layer:
         yield "# It depends on whole windows. Give the extents that it was trained on (z, y, x):"

@@ -20,7 +20,13 @@ from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import smaller_plan
 from znni.inference.planning import accuracy_note, plan, prepare, search
 from znni.inference.request import RunOptions, request
-from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
+from znni.inference.resuming import (
+    agreed_plan,
+    identified,
+    normalized_as_begun,
+    remaining_of,
+    way_on,
+)
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
@@ -115,7 +121,6 @@ def infer(
     weights = weights_for(network, weights, random_seed)
     asked = request(source, network, **options)
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
-    blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
     share = None if part is None else share_of(part, asked)
     if share is None:
@@ -125,6 +130,8 @@ def infer(
     if dtype == "uint8" and network.last_activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
+        asked = normalized_as_begun(output.begun, asked)
+        blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
         plan, earlier = agreed_plan(output, made, asked)
         attributes = provenance(plan, weights, asked, command) | placed(wanted.grid)
         output.describe(attributes, plan.patch)

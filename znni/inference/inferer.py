@@ -16,6 +16,7 @@ from znni.engine.checks import check_features
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import RunState
 from znni.engine.skipping import Blocks
+from znni.engine.statistics import normalized
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.plan_choice import given_or_found, smaller_plan
@@ -106,10 +107,11 @@ class Inferer:
 
     def _required(self, volume: Volume) -> Requirements:
         """Return what a plan for a volume must satisfy."""
-        job = make_job(self.network, volume.size, self._border, self._pad, None)
-        output_array = 4 * self.network.out_features * job.output.volume
+        network = normalized(self.network, volume)
+        job = make_job(network, volume.size, self._border, self._pad, None)
+        output_array = 4 * network.out_features * job.output.volume
         stored = Stored("float32", volume.itemsize, output_array)
-        return Requirements(for_job(self.network, job), job, self._choices, stored)
+        return Requirements(for_job(network, job), job, self._choices, stored)
 
     def _runner_for(self, required: Requirements) -> FallbackRunner:
         """Return the runner of the given plan, or of one for this job; it fits into memory."""

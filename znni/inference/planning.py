@@ -207,6 +207,9 @@ def checked_plan(
             or uses something that this machine lacks. Or it has a primitive of a lower accuracy
             class than was chosen.
     """
+    # The numbers that normalize the input are those of this run's volume.
+    scaling = replace(given.network.scaling, statistics=network.scaling.statistics)
+    given = replace(given, network=replace(given.network, scaling=scaling))
     check_made_for(given, network, choices.threads)
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
     check_device(given, here, choices.device)

@@ -11,9 +11,11 @@ from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
 from znni.engine.pipeline import Progress
+from znni.engine.statistics import normalized
 from znni.engine.tiles import Job, Remaining, seen_by
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import Request
+from znni.network.input_scaling import InputScaling
 from znni.network.network import INPUT, Network
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
@@ -35,11 +37,10 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     network, job, wanted, mask = asked.network, asked.job, asked.wanted, asked.mask
     whole = Box(Vec3(0, 0, 0), job.volume)
     seen = seen_by(network, job)
-    scaling = network.scaling
     known = {
         "the weights": weights.sha256[:DIGITS],
         "the network": sha256(_described(network).encode()).hexdigest()[:DIGITS],
-        "the scaling of the input": f"value * {scaling.scale!r} + {scaling.offset!r}",
+        "the scaling of the input": _scaled(network.scaling),
         **fingerprint(asked.source, asked.volume, seen.intersection(whole) or whole),
         "the region": str(Box(job.center, job.center + job.output)),
         "the border": "valid" if seen.within(whole) else f"same, {job.pad}",
@@ -57,6 +58,13 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     return replace(wanted, identity=known)
 
 
+def _scaled(scaling: InputScaling) -> str:
+    """Return how the input is scaled; without normalization, as in versions without it."""
+    if scaling.normalize:
+        return f"{scaling.normalize!r} where {scaling.within}"
+    return f"value * {scaling.scale!r} + {scaling.offset!r}"
+
+
 def _described(network: Network) -> str:
     """Return what a network computes as text; that of a chain is as in versions without graphs."""
     names = [INPUT, *(node.name for node in network.nodes)]
@@ -64,6 +72,31 @@ def _described(network: Network) -> str:
     if is_chain and network.output == names[-1]:
         return repr((network.in_features, network.layers))
     return repr((network.in_features, network.nodes, network.output))
+
+
+def normalized_as_begun(begun: Begun, asked: Request) -> Request:
+    """Return the request with the numbers that normalize its input.
+
+    An output that was begun has them in its plan. Otherwise the volume is read, if they depend on
+    its values.
+
+    Args:
+        begun: what there is of the output.
+        asked: the run's input and network.
+
+    Raises:
+        InvalidInput: the output was begun with other numbers than the network file has.
+        UnusableValues: a value of the input is NaN, or infinite as float32.
+    """
+    if not begun.plan:
+        return replace(asked, network=normalized(asked.network, asked.volume))
+    known = Plan.from_json(begun.plan).network.scaling
+    if asked.network.scaling.statistics not in ((), known.statistics):
+        raise InvalidInput(
+            f"the unfinished output is {known}, and the network file has other statistics; leave "
+            f"them out, or start afresh with {option('resume', False)}"
+        )
+    return replace(asked, network=replace(asked.network, scaling=known))
 
 
 def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan, list[Plan]]:

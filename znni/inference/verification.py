@@ -19,6 +19,7 @@ from znni.core.volume import Volume
 from znni.engine.tiles import for_job, make_job
 from znni.inference.brute_force import AtVoxel, WindowsAt, at_voxel, exact_at
 from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
+from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.network.weights import Weights
 from znni.volumes.array import ArrayLike
@@ -324,12 +325,25 @@ def seen_in(volume: Volume, origin: Origin, box: Box) -> NDArray[np.float32]:
     read = volume.read(Box(low, high + 1)).astype(np.float32)
     for axis, voxels in enumerate(seen):
         read = read.take([voxel - low[axis] for voxel in voxels], axis=axis + 1)
-    values = read * np.float32(scaling.scale) + np.float32(scaling.offset)
+    values = _scaled(read, scaling)
     if pad == "constant":
         for axis, (positions, extent) in enumerate(zip(axes, volume.size, strict=True), start=1):
             beyond = [i not in range(extent) for i in positions]
             np.moveaxis(values, axis, 0)[beyond] = 0
     return values
+
+
+def _scaled(read: NDArray[np.float32], scaling: InputScaling) -> NDArray[np.float32]:
+    """Return stored values (f, z, y, x) as the network's input."""
+    if not scaling.normalize:
+        return read * np.float32(scaling.scale) + np.float32(scaling.offset)
+    made = np.zeros_like(read)
+    for one, given, values in zip(scaling.fixed(len(read)), read, made, strict=True):
+        clipped = given if one.clip is None else given.clip(*one.clip)
+        values[:] = (clipped.astype(np.float64) - one.mean) / one.std
+    if scaling.within == "nonzero":
+        made *= read.any(axis=0)
+    return made
 
 
 def _seen_from(position: int, extent: int, pad: Pad) -> int:

@@ -36,8 +36,7 @@ def describe(network: Network) -> str:
         what = ", ".join((*_parts(node.layer, network.maps), *taken))
         lines.append(f"  {node.name:<{width}} {what}")
         before = node.name
-    scaling = network.scaling
-    lines.append(f"  {'input':<{width}} value * {scaling.scale:g} + {scaling.offset:g}")
+    lines.append(f"  {'input':<{width}} {network.scaling}")
     lines.append(f"  {'weights':<{width}} {network.weights or 'none named'}")
     return "\n".join(lines)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
+from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
     Activation,
     Add,
@@ -28,15 +29,6 @@ from znni.network.layers import (
     Weighted,
 )
 from znni.network.window import Window
-
-
-@dataclass(frozen=True)
-class InputScaling:
-    """The conversion of stored values to network input: ``float32 = value * scale + offset``."""
-
-    scale: float = 1.0
-    offset: float = 0.0
-
 
 # The name of the network's input. No layer can have this name.
 INPUT = ""
@@ -87,7 +79,7 @@ class Network:
     in_features: int
     nodes: tuple[Node, ...]
     output: str
-    scaling: InputScaling = InputScaling()
+    scaling: InputScaling = AS_STORED
     weights: Path | None = field(default=None, compare=False)
     whole: Vec3 | None = None
     labels: tuple[tuple[str, int], ...] = field(default=(), compare=False)
@@ -99,7 +91,7 @@ class Network:
         name: str,
         in_features: int,
         layers: Iterable[Layer],
-        scaling: InputScaling = InputScaling(),
+        scaling: InputScaling = AS_STORED,
         weights: Path | None = None,
     ) -> Network:
         """Return the network in which every layer takes the output of the layer before it."""
@@ -123,6 +115,7 @@ class Network:
             raise InvalidInput(
                 f"network {self.name}: nothing takes the output of layer {unused[0]!r}; remove it"
             )
+        self.scaling.of_maps(self.in_features)
         for node in self.nodes:
             self._check_shift(node)
         if self.is_exact and self.strides[self.output] != Vec3(1, 1, 1):

@@ -19,6 +19,7 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.network.geometry import context, with_window
+from znni.network.input_entry import InputEntry, input_entry
 from znni.network.layer_entries import (
     ALL_KINDS,
     FOLDED,
@@ -40,7 +41,7 @@ from znni.network.layer_entries import (
     kind_of,
 )
 from znni.network.layers import Concat
-from znni.network.network import INPUT, InputScaling, Network, Node, maps_of, stride_of
+from znni.network.network import INPUT, Network, Node, maps_of, stride_of
 from znni.network.window import Window
 
 # The name of the join of several outputs.
@@ -122,11 +123,6 @@ class _LayerEntry(Entry):
         return {kind: entry for kind, entry in given if isinstance(entry, LayerKind)}
 
 
-class _InputEntry(Entry):
-    scale: Finite = 1.0
-    offset: Finite = 0.0
-
-
 class _WindowEntry(Entry):
     size: Extents
     overlap: Finite = 0.5
@@ -142,7 +138,7 @@ class _NetworkFile(Entry):
     outputs: Sources | None = None
     labels: Annotated[dict[str, int], BeforeValidator(_labels)] = Field(default_factory=dict)
     weights: FileName | None = None
-    input: _InputEntry = _InputEntry()
+    input: InputEntry = InputEntry()
     window: _WindowEntry | None = None
 
 
@@ -204,7 +200,11 @@ def network_text(network: Network) -> str:
         window = {"window": asdict(network.window)}
         del window["window"]["volume"]
     return json.dumps(
-        features | {"input": asdict(network.scaling), "layers": layers} | named | labels | window
+        features
+        | {"input": input_entry(network.scaling), "layers": layers}
+        | named
+        | labels
+        | window
     )
 
 
@@ -227,12 +227,16 @@ def _network_of(file: YamlFile) -> Network:
             except InvalidInput as error:
                 raise file.refusal(("outputs",), str(error)) from None
     try:
+        scaling = entries.input.scaling
+    except InvalidInput as error:
+        raise file.refusal(("input",), str(error)) from None
+    try:
         network = Network(
             name=entries.name,
             in_features=entries.in_features,
             nodes=tuple(nodes),
             output=output,
-            scaling=InputScaling(entries.input.scale, entries.input.offset),
+            scaling=scaling,
             weights=file.path.parent / entries.weights if entries.weights else None,
             labels=tuple(entries.labels.items()),
         )

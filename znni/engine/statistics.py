@@ -1,0 +1,237 @@
+"""Statistics of a volume, by which its values are normalized.
+
+The volume is read block by block, always in the same order. So the numbers do not depend on
+threads, memory or chunks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from math import floor, sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, UnusableValues
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Volume
+from znni.network.input_scaling import LEAST_DEVIATION, Fixed, Percentiles, Within, ZScore
+from znni.network.network import Network
+
+log = logging.getLogger("znni")
+
+BLOCK = Vec3(64, 256, 256)
+READERS = 2  # blocks that are read while one is counted
+HALF = 16  # bits of a key that one pass over the volume counts
+LOW = np.uint32(2**HALF - 1)
+
+Values: TypeAlias = NDArray[Any]
+Keys: TypeAlias = NDArray[np.uint32]
+
+
+def normalized(network: Network, volume: Volume) -> Network:
+    """Return a network whose input is normalized by known numbers.
+
+    The volume is read if its own values are needed. Percentiles of values with more than 16 bits
+    take a second pass.
+
+    Args:
+        network: the network.
+        volume: the input.
+
+    Raises:
+        InvalidInput: there are more or fewer normalizations than maps, or no value counts.
+        UnusableValues: a value is NaN, or infinite as float32.
+    """
+    scaling = network.scaling
+    if scaling.is_fixed:
+        return network
+    rules = scaling.of_maps(network.in_features)
+
+    def blocks() -> Iterator[Sequence[Values]]:
+        return _blocks(volume, scaling.within)
+
+    log.info("reading the whole volume, by whose values it is normalized")
+    scored = {index: _Moments() for index, rule in enumerate(rules) if isinstance(rule, ZScore)}
+    ranked = {
+        index: _Ranks(rule) for index, rule in enumerate(rules) if isinstance(rule, Percentiles)
+    }
+    for block in blocks():
+        for index, moments in scored.items():
+            moments.add(block[index])
+        for index, ranks in ranked.items():
+            ranks.add(block[index])
+    if [ranks for ranks in ranked.values() if ranks.needs_second_pass()]:
+        for block in blocks():
+            for index, ranks in ranked.items():
+                ranks.add_again(block[index])
+    found = {index: moments.result() for index, moments in scored.items()}
+    found |= {index: ranks.result() for index, ranks in ranked.items()}
+    fixed = tuple(
+        rule if isinstance(rule, Fixed) else found[index] for index, rule in enumerate(rules)
+    )
+    made = replace(scaling, statistics=fixed)
+    log.info("the input is %s", made)
+    return replace(network, scaling=made)
+
+
+class _Moments:
+    """The mean and the standard deviation of all values of a map.
+
+    Those of blocks are joined as by Chan, Golub and LeVeque (1979), in float64.
+    """
+
+    def __init__(self) -> None:
+        self.voxels, self.mean, self.squares = 0, 0.0, 0.0
+
+    def add(self, values: Values) -> None:
+        if not values.size:
+            return
+        mean = float(values.mean(dtype=np.float64))
+        squares = float(np.square(values - np.float64(mean)).sum())
+        voxels = self.voxels + values.size
+        apart = mean - self.mean
+        self.mean += apart * values.size / voxels
+        self.squares += squares + apart**2 * self.voxels * values.size / voxels
+        self.voxels = voxels
+
+    def result(self) -> Fixed:
+        _check_some(self.voxels)
+        return Fixed(self.mean, max(sqrt(self.squares / self.voxels), LEAST_DEVIATION))
+
+
+class _Ranks:
+    """Two percentiles of a map, from counts of keys that have the order of the values.
+
+    The first pass counts the upper half of the keys, and the second one the lower half of those
+    keys that are near a percentile.
+    """
+
+    def __init__(self, rule: Percentiles) -> None:
+        self.rule = rule
+        self.dtype = np.dtype(np.float32)
+        self.counts = np.zeros(2**HALF, np.int64)
+        self.below: dict[int, NDArray[np.int64]] = {}
+
+    def add(self, values: Values) -> None:
+        self.dtype = values.dtype
+        self.counts += np.bincount(_keys(values) >> HALF, minlength=2**HALF)
+
+    def needs_second_pass(self) -> bool:
+        _check_some(self.counts.sum())
+        if self.dtype.itemsize > 2:
+            self.below = {
+                self._upper(rank): np.zeros(2**HALF, np.int64)
+                for percentile in (self.rule.low, self.rule.high)
+                for rank in self._around(percentile)
+            }
+        return bool(self.below)
+
+    def add_again(self, values: Values) -> None:
+        keys = _keys(values)
+        for upper in self.below:
+            near = keys[keys >> HALF == upper] & LOW
+            self.below[upper] += np.bincount(near, minlength=2**HALF)
+
+    def result(self) -> Fixed:
+        _check_some(self.counts.sum())
+        low, high = map(self._percentile, (self.rule.low, self.rule.high))
+        return Fixed(low, max(high - low, LEAST_DEVIATION))
+
+    def _percentile(self, percentile: float) -> float:
+        """Return a percentile, between two samples by linear interpolation."""
+        position = percentile / 100 * (int(self.counts.sum()) - 1)
+        before, after = map(self._sample, self._around(percentile))
+        return before + (after - before) * (position - floor(position))
+
+    def _around(self, percentile: float) -> tuple[int, int]:
+        """Return the ranks of the samples before and after a percentile, from 0 on."""
+        last = int(self.counts.sum()) - 1
+        rank = floor(percentile / 100 * last)
+        return rank, min(rank + 1, last)
+
+    def _upper(self, rank: int) -> int:
+        return int(np.searchsorted(self.counts.cumsum(), rank, side="right"))
+
+    def _sample(self, rank: int) -> float:
+        """Return the value of a rank."""
+        upper = self._upper(rank)
+        key = upper << HALF
+        if upper in self.below:
+            rest = rank - int(self.counts[:upper].sum())
+            key |= int(np.searchsorted(self.below[upper].cumsum(), rest, side="right"))
+        return _value(key, self.dtype)
+
+
+def _check_some(voxels: int) -> None:
+    if not voxels:
+        raise InvalidInput(
+            "the volume is 0 everywhere, and is to be normalized by its other values; give another "
+            "volume"
+        )
+
+
+def _keys(values: Values) -> Keys:
+    """Return keys in the order of the values; those of types of 16 bits have a lower half of 0."""
+    if values.dtype.kind == "f":
+        unsigned = values.view(np.dtype(f"u{values.itemsize}")).astype(np.uint32)
+        unsigned <<= 8 * (4 - values.itemsize)
+        # Negative floats are in descending order of their bits.
+        return np.asarray(np.where(unsigned >> 31, ~unsigned, unsigned | np.uint32(2**31)))
+    least = 2 ** (8 * values.itemsize - 1) * (values.dtype.kind == "i")
+    return np.asarray((values.astype(np.int32) + least).astype(np.uint32) << HALF)
+
+
+def _value(key: int, dtype: np.dtype[Any]) -> float:
+    """Return the value of a key."""
+    if dtype.kind == "f":
+        bits = key - 2**31 if key >> 31 else ~key & (2**32 - 1)
+        bits >>= 8 * (4 - dtype.itemsize)
+        return float(np.array(bits, f"u{dtype.itemsize}").view(dtype))
+    return float((key >> HALF) - 2 ** (8 * dtype.itemsize - 1) * (dtype.kind == "i"))
+
+
+def _blocks(volume: Volume, within: Within) -> Iterator[Sequence[Values]]:
+    """Yield the values of each map that count, block by block.
+
+    They have a type of at most 16 bits, or float32, as the network sees them.
+    """
+    whole = Box(Vec3(0, 0, 0), volume.size)
+    boxes = whole.cut(BLOCK)
+
+    def counting(box: Box) -> list[Values]:
+        read = volume.read(box)
+        if read.dtype == bool:
+            read = read.view(np.uint8)
+        elif read.dtype.itemsize > 2:
+            with np.errstate(over="ignore"):
+                read = read.astype(np.float32)
+        _check_finite(read, box)
+        if within == "all":
+            return [np.ascontiguousarray(one).ravel() for one in read]
+        seen = (read != 0).any(axis=0)
+        return [one[seen] for one in read]
+
+    with ThreadPoolExecutor(READERS) as pool:
+        ahead = deque(pool.submit(counting, box) for box in islice(boxes, READERS))
+        while ahead:
+            yield ahead.popleft().result()
+            ahead.extend(pool.submit(counting, box) for box in islice(boxes, 1))
+
+
+def _check_finite(values: Values, box: Box) -> None:
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    first = np.unravel_index(np.isfinite(values).argmin(), values.shape)
+    at = box.start + Vec3(*map(int, first[1:]))
+    raise UnusableValues(
+        f"the volume holds {values[first]} at voxel z={at.z}, y={at.y}, x={at.x}; replace what is "
+        f"NaN, or infinite as float32, before normalizing by it",
+        at,
+    )
