@@ -256,6 +256,14 @@ class Fleet:
         assert self.plan.done(name, block, self.now) == (block not in self.done)
         self.done.add(block)
 
+    def report_late(self) -> None:
+        """Report a block of a worker that left. If it joined again, its two turns look the same."""
+        name, block = self.late.pop(0)
+        if block in self.hands.get(name, []):
+            self.hands[name].remove(block)
+            self.late.append((name, block))
+        self.finish(name, block)
+
     def fail(self, name: str) -> None:
         block = self.hands[name].pop(0)
         self.plan.failed(name, block)
@@ -281,6 +289,20 @@ SECONDS = st.none() | st.floats(0, 50)
 ACTIONS = ["join", "take", "take", "done", "late", "failed", "leave"]
 
 
+def test_a_late_report_of_a_worker_that_joined_again() -> None:
+    fleet = Fleet([False], attempts=2)
+    for _ in range(2):
+        fleet.plan.join("a")
+        fleet.hands["a"] = []
+        assert fleet.take("a")
+        if not fleet.late:
+            fleet.leave("a")
+    for _ in range(2):
+        fleet.report_late()
+        fleet.check()
+    assert fleet.plan.left == 0
+
+
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_each_block_is_done_once_or_quarantined(data: st.DataObject) -> None:
@@ -300,7 +322,7 @@ def test_each_block_is_done_once_or_quarantined(data: st.DataObject) -> None:
             case "done" if hand := fleet.hands.get(name):
                 fleet.finish(name, hand.pop(0))
             case "late" if fleet.late:
-                fleet.finish(*fleet.late.pop(0))
+                fleet.report_late()
             case "failed" if fleet.hands.get(name):
                 fleet.fail(name)
             case "leave" if name in fleet.hands:
