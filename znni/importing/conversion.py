@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,17 @@ from znni.core.errors import InvalidInput, option
 from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
 from znni.importing.parity import Compute, Parity, compare
-from znni.importing.steps import Found, Original
-from znni.network.input_scaling import InputScaling
+from znni.importing.steps import Found, Original, Settings
+from znni.network.geometry import with_window
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
 
 STATE_DICTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
-KINDS = ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN)"
+KINDS = (
+    ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN), or a "
+    "folder of nnU-Net's results"
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Imported:
         lines = [f"{self.path}: {self.network}", f"{weights_beside(self.path)}: its weights"]
         lines += [f"note: {note}" for note in self.notes]
         lines.append(f"not compared: {compared}" if isinstance(compared, str) else str(compared))
-        if layer := self.network.window_layer:
+        if (layer := self.network.window_layer) and not self.network.window:
             lines.append(
                 f"layer {layer} depends on whole windows: give the extents that it was trained on "
                 f"as window: in {self.path.name}, or by znni.with_window (--window Z,Y,X)"
@@ -113,7 +116,9 @@ def _made(
     """Return a source as a network, its comparison with the original, and the assumptions made."""
     try:
         found = _found(source, like)
-        made = fold(name, found.graph, "its weights", like.scaling if like else InputScaling())
+        scaling = like.scaling if like else found.settings.scaling
+        made = fold(name, found.graph, "its weights", scaling)
+        made = replace(made, network=_with(made.network, found.settings))
     except InvalidInput as error:
         raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__
     original = found.original
@@ -121,21 +126,44 @@ def _made(
     return made, parity, found.notes
 
 
+def _with(network: Network, settings: Settings) -> Network:
+    """Return a network with the windows and labels that its source names."""
+    labelled = replace(network, labels=settings.labels)
+    return with_window(labelled, settings.window) if settings.window else labelled
+
+
 def _found(source: Any, like: Network | None) -> Found:
     """Return the contents of a source, read by the module for its kind."""
     path = Path(source) if isinstance(source, str | Path) else None
+    if path and path.is_dir():
+        return _read_folder(path, like)
     if path and not path.is_file():
         raise InvalidInput("no such file; check the path")
     if (path and path.suffix in STATE_DICTS) or isinstance(source, Mapping):
         from znni.importing.state_dict import fill
 
         return fill(_arrays(source), like, ordered=not path or path.suffix != ".safetensors")
+    _check_alone(like)
+    return _read_file(path) if path else _read_object(source)
+
+
+def _check_alone(like: Network | None) -> None:
     if like:
         raise InvalidInput(
             f"says itself how its layers are connected; {option('like', 'NET.yaml')} is for "
             f"state dicts: leave it out"
         )
-    return _read_file(path) if path else _read_object(source)
+
+
+def _read_folder(folder: Path, like: Network | None) -> Found:
+    from znni.importing.nnunet_results import is_results, read_results
+
+    if not is_results(folder):
+        raise InvalidInput(
+            f"is a folder, and has no plans.json of nnU-Net's results; give a file: {KINDS}"
+        )
+    _check_alone(like)
+    return read_results(folder)
 
 
 def _arrays(source: Any) -> Any:

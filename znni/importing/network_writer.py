@@ -10,16 +10,20 @@ from typing import get_args
 
 from znni import __version__
 from znni.core.errors import InvalidInput, option
+from znni.core.options import Blend, WindowRules
 from znni.importing.folding import Folded
 from znni.network.input_entry import input_entry
-from znni.network.input_scaling import InputScaling
+from znni.network.input_scaling import InputScaling, Within
 from znni.network.layer_entries import entry_of, kind_of
 from znni.network.layers import Activation
 from znni.network.network import INPUT
-from znni.network.network_file import OUTPUTS, load_network
+from znni.network.network_file import OUTPUTS, load_network, window_entry
 
 # Text that needs no quotes.
-KEYWORDS = (*get_args(Activation), "max", "average", "nearest", "trilinear")
+KEYWORDS = (
+    *get_args(Activation), *get_args(Blend), *get_args(WindowRules), *get_args(Within),
+    "max", "average", "nearest", "trilinear", "zscore",
+)  # fmt: skip
 
 
 def weights_beside(out: Path) -> Path:
@@ -98,7 +102,11 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     if network.scaling != InputScaling():
         yield f"input: {_flow(input_entry(network.scaling))}"
     yield f"weights: {_text(weights)}"
-    if network.window_layer:
+    if network.labels:
+        yield f"labels: {_flow({_text(name): label for name, label in network.labels})}"
+    if network.window:
+        yield f"window: {_flow(window_entry(network.window))}"
+    elif network.window_layer:
         yield "# It depends on whole windows. Give the extents that it was trained on (z, y, x):"
         yield "# window: {size: [64, 128, 128], overlap: 0.5, blend: gaussian}"
     nodes, outputs = list(network.nodes), [network.output]

@@ -7,13 +7,15 @@ so it gives every P-th voxel of the dense output per axis, for total pooling P. 
 the input, and on the input shifted by P - 1 voxels. Both outputs must agree with the dense output
 that znni computes.
 
-An exact network is evaluated once over the whole input, in float64, by the plain definition.
+An exact network is evaluated once over the whole input: by the plain definition in float64 if that
+takes seconds, and otherwise as it will run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import TypeAlias
 
 import numpy as np
@@ -24,10 +26,12 @@ from znni.core.text import in_units
 from znni.importing.folding import Folded
 from znni.importing.steps import Original
 from znni.machine.detect import detect_host
-from znni.network.geometry import whole_input, whole_sizes
-from znni.network.layers import Affine, ConvTranspose
+from znni.network.geometry import whole_input, whole_sizes, with_window
+from znni.network.input_scaling import AS_STORED
+from znni.network.layers import Affine, ConvTranspose, Normalize
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
+from znni.network.window import Window
 from znni.primitives.reference import exact
 
 MOST_ERROR = 1e-4  # largest allowed difference, relative to the largest output
@@ -66,7 +70,7 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
     Args:
         folded: network as imported.
         original: network in its own library.
-        compute: function that runs the imported network, if it is slid over every voxel.
+        compute: function that runs the imported network, unless the plain definition is quick.
 
     Returns:
         The difference, or the reason why it is unknown.
@@ -79,7 +83,7 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
     if obstacle := _obstacle(network, original, size):
         return obstacle
     if network.is_exact:
-        return _compared_whole(folded, original, size)
+        return _compared_whole(folded, original, size, compute)
     pooling = network.total_pooling
     x = _random(network, size + pooling - 1)
     extents = (size - network.field_of_view) // pooling + 1
@@ -98,14 +102,25 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
     return _judged(original, ours, theirs, size)
 
 
-def _compared_whole(folded: Folded, original: Original, size: Vec3) -> Parity | str:
+def _compared_whole(
+    folded: Folded, original: Original, size: Vec3, compute: Compute
+) -> Parity | str:
     """Return how an exact network and its original differ on one whole input."""
-    x = _random(folded.network, size)
+    network = replace(folded.network, window=None, scaling=AS_STORED)
+    x = _random(network, size)
     try:
         theirs = original.run(x)
     except Exception as error:  # the original's library may raise any kind
         return f"{original.runtime} could not run the original: {_first_line(error)}"
-    ours = exact(folded.network, folded.weights, x).astype(np.float32)
+    if _work(network, size)[1] <= EXACT_FLOPS:
+        ours = exact(network, folded.weights, x).astype(np.float32)
+    else:
+        if network.window_layer:
+            network = with_window(network, Window(size, overlap=0, blend="constant"))
+        try:
+            ours = compute(network, folded.weights, x)
+        except DoesNotFit as error:
+            return f"a patch to compare does not fit into memory: {error}"
     return _judged(original, [ours], [theirs], size)
 
 
@@ -124,8 +139,17 @@ def _size(network: Network) -> Vec3:
     if not network.is_exact:
         return network.field_of_view + network.total_pooling
     sizes = [whole_input(network, Vec3.of(extent)) for extent in EXTENTS]
-    quick = [size for size in sizes if _work(network, size)[1] <= EXACT_FLOPS]
-    return max(quick, default=sizes[0])
+    # Libraries refuse to normalize a single value.
+    able = [size for size in sizes if _normalized_values(network, size) > 1]
+    quick = [size for size in able if _work(network, size)[1] <= EXACT_FLOPS]
+    return max(quick, default=able[0] if able else whole_input(network, network.alignment * 2))
+
+
+def _normalized_values(network: Network, size: Vec3) -> float:
+    """Return the fewest samples by which a layer normalizes."""
+    sizes = whole_sizes(network, size)
+    normalizing = (node.name for node in network.nodes if isinstance(node.layer, Normalize))
+    return min((sizes[name].volume for name in normalizing), default=inf)
 
 
 def _judged(

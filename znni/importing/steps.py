@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Vec3
 from znni.network.activations import LEAKY_SLOPE
 from znni.network.convolutions import NO_PADDING, ONE, ZERO
+from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
     Activation,
     Add,
@@ -32,6 +33,7 @@ from znni.network.layers import (
 from znni.network.layers import Affine as AffineLayer
 from znni.network.network import INPUT
 from znni.network.weights import Float32
+from znni.network.window import Window
 
 Float64: TypeAlias = NDArray[np.float64]
 
@@ -315,6 +317,24 @@ class Original:
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What a source says about a network beside its layers.
+
+    Attributes:
+        scaling: how stored values become its input.
+        window: the windows that it was trained on.
+        labels: the name and the label of each of its output maps.
+    """
+
+    scaling: InputScaling = AS_STORED
+    window: Window | None = None
+    labels: tuple[tuple[str, int], ...] = ()
+
+
+UNSAID = Settings()
+
+
+@dataclass(frozen=True)
 class Found:
     """The contents of a source.
 
@@ -323,8 +343,10 @@ class Found:
         original: the original network, or why nothing here can run it, as the end of "not compared:
             ...".
         notes: assumptions made while reading the source.
+        settings: what the source says beside the layers.
     """
 
     graph: Graph
     original: Original | str
     notes: tuple[str, ...] = ()
+    settings: Settings = UNSAID

@@ -22,6 +22,11 @@ SAVE_TENSORS = (
 )
 
 
+# The names under which versions of NumPy pickle a number, as trainings note them.
+NUMPY_SCALARS = ("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar")
+NUMPY_TYPES = ("bool", "int32", "int64", "uint32", "uint64", "float32", "float64")
+
+
 def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of a state dict in a ``.pt`` file, in its order.
 
@@ -29,6 +34,15 @@ def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
 
     Raises:
         InvalidInput: the file has anything but tensors, or several state dicts, or none.
+    """
+    return arrays_of(_state_dict(read_held(path)))
+
+
+def read_held(path: Path) -> Any:
+    """Return what a file of ``torch.save`` holds: tensors, numbers, texts, and lists of these.
+
+    Raises:
+        InvalidInput: the file has anything else, or is damaged.
     """
     import torch
 
@@ -40,7 +54,8 @@ def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
         if is_zipfile(path):
             _check_archive(path)
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_numbers()):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InvalidInput(
             f"is a whole module or the like, which is not loaded, as that would run code of the "
@@ -53,7 +68,13 @@ def read_checkpoint(path: Path) -> dict[str, NDArray[np.generic]]:
         raise InvalidInput(
             f"cannot be read as a file of torch.save: {problem}; is the file whole? save it again"
         ) from None
-    return arrays_of(_state_dict(held))
+
+
+def _numbers() -> list[Any]:
+    """Return what NumPy's numbers are made of. None of it runs anything else."""
+    scalar = type(np.float64(0)).__reduce__(np.float64(0))[0]
+    types = [type(np.dtype(name)) for name in NUMPY_TYPES]
+    return [*((scalar, name) for name in NUMPY_SCALARS), np.dtype, *types]
 
 
 def arrays_of(state: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from znni.core.options import Border
 from znni.importing import conversion
 from znni.importing.conversion import Imported
 from znni.inference.inferer import Inferer
@@ -29,7 +30,7 @@ def import_network(
         source: a ``torch.nn.Module`` (in evaluation mode if it has batch normalization or dropout),
             a ``torch.export.ExportedProgram``, a state dict, or a file. Files are
             ``.pt2`` (``torch.export.save``), ``.onnx``, ``.pt`` or ``.safetensors`` (state dicts),
-            or ``.h5`` (networks trained with ZNN).
+            or ``.h5`` (networks trained with ZNN). Or a folder of nnU-Net's results.
         out: the network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
         like: a network, or its file, that has the layers of a state dict and their connections. A
             state dict itself holds only tensors. Convolutions are matched by name if all names
@@ -56,5 +57,6 @@ def network_of(source: Any) -> tuple[Network, Weights]:
 
 
 def _compute(network: Network, weights: Weights, volume: Float32) -> Float32:
-    """Return the dense output of an imported network, computed on the host."""
-    return Inferer(network, weights, costs="built-in", device="cpu")(volume)
+    """Return the output of an imported network, computed on the host; whole, if it is exact."""
+    border: Border = "same" if network.is_exact else "valid"
+    return Inferer(network, weights, border=border, costs="built-in", device="cpu")(volume)

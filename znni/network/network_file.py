@@ -195,10 +195,7 @@ def network_text(network: Network) -> str:
         layers.append({"name": node.name, **sources, **entry})
     named = {} if outputs == before[-1:] else {"outputs": outputs}
     labels = {"labels": dict(network.labels)} if network.labels else {}
-    window: dict[str, Any] = {}
-    if network.window:
-        window = {"window": asdict(network.window)}
-        del window["window"]["volume"]
+    window = {"window": window_entry(network.window)} if network.window else {}
     return json.dumps(
         features
         | {"input": input_entry(network.scaling), "layers": layers}
@@ -206,6 +203,13 @@ def network_text(network: Network) -> str:
         | labels
         | window
     )
+
+
+def window_entry(window: Window) -> dict[str, Any]:
+    """Return the entry of a network file that stands for windows."""
+    entry = asdict(window)
+    del entry["volume"]
+    return entry
 
 
 def _network_of(file: YamlFile) -> Network:
