@@ -15,6 +15,7 @@ from bench.handing_out import handing_out_command
 from bench.layers import layers_command
 from bench.ledger import ledger_command
 from bench.network import network_command
+from bench.nnunet import nnunet_command
 from bench.paper.micro_batches import micro_batches_command
 from bench.paper.shares import shares_command
 from bench.paper.strategies import (
@@ -22,6 +23,7 @@ from bench.paper.strategies import (
     run_strategies_command,
     strategies_command,
 )
+from bench.predictors import predictors_command
 from bench.profile import profile_command
 from bench.record import revision
 from bench.report import plot_command, report_command, table_command
@@ -39,6 +41,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "network": network_command,
     "unets": unets_command,
     "seams": seams_command,
+    "predictors": predictors_command,
+    "nnunet": nnunet_command,
     "profile": profile_command,
     "top-plans": top_plans_command,
     "search": search_command,

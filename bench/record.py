@@ -41,6 +41,8 @@ Kind: TypeAlias = Literal[
     "machine-plans",
     "micro-batches",
     "network",
+    "nnunet",
+    "predictors",
     "profile",
     "scaling",
     "seams",
@@ -53,7 +55,7 @@ Kind: TypeAlias = Literal[
 ]
 
 LIBRARIES = (
-    "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai",
+    "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai", "nnunetv2",
     "openvino", "onnxruntime",
     "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
     "distributed",

@@ -184,6 +184,22 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "voxels/s": "{voxels_per_s:,.0f}",
         "tilings differ by": "{seams:.1e}",
     },
+    "nnunet": {
+        **as_is("name", "volume", "window", "mirror", "folds", "rounds"),
+        "s": "{seconds:.1f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "peak GiB": "{peak_gib:.2f}",
+        "import s": "{import_seconds:.0f}",
+        "labels apart": "{labels_apart:,}",
+        "by at most": "{largest_gap:.1e}",
+    },
+    "predictors": {
+        **as_is("name", "overlap", "mirror", "classes", "cases"),
+        "largest error": "{error:.1e}",
+        "voxels": "{voxels:,}",
+        "labels apart": "{labels_apart:,}",
+        "of these, ties": "{ties:,}",
+    },
     "profile": {
         **as_is("network", "patch", "layer", "primitive", "input", "runs"),
         "s": "{seconds:.3f}",

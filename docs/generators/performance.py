@@ -27,7 +27,10 @@ UNETS = {
 
 # Pages of records: their titles, and the kinds of records that they hold.
 PAGES = {
-    "networks": ("Whole networks", ("network", "unets", "seams", "scaling", "gpu-networks")),
+    "networks": (
+        "Whole networks",
+        ("network", "unets", "seams", "predictors", "nnunet", "scaling", "gpu-networks"),
+    ),
     "layers": ("Single layers on CPUs", ("layer",)),
     "gpu-layers": ("Single layers on GPUs", ("gpu-layers",)),
     "profiles": ("Layer by layer", ("profile",)),

@@ -262,3 +262,15 @@ def test_a_plan_for_other_windows_says_so() -> None:
     ]:
         with pytest.raises(InvalidInput, match=said):
             Inferer(wanted, random_weights(wanted, 7), plan=plan, **OPTIONS)(volume(size))
+
+
+@pytest.mark.parametrize("border", ["valid", "same"])
+def test_windows_see_zeros_beyond_the_volume_whatever_the_border(border: Border) -> None:
+    net = network(Window(Vec3(8, 16, 12)))
+    x, weights = volume(Vec3(5, 9, 20)), random_weights(net, 7)
+    found = Inferer(net, weights, border=border, **OPTIONS)(x)
+    np.testing.assert_array_equal(
+        found, Inferer(net, weights, border="same", pad="constant", **OPTIONS)(x)
+    )
+    mirrored = Inferer(net, weights, border="same", pad="reflect", **OPTIONS)(x)
+    assert np.abs(mirrored - found).max() > 1e-3

@@ -39,8 +39,12 @@ def infer(
     mask: options.Mask = None,
     border: options.BorderChoice = "valid",
     pad: Annotated[
-        Pad, typer.Option(help="How --border same fills the space beyond the edges.")
-    ] = "reflect",
+        Pad | None,
+        typer.Option(
+            help="How --border same fills the space beyond the edges. Default: reflect; constant "
+            "(zeros) for windows."
+        ),
+    ] = None,
     plan: Annotated[
         Path | None, typer.Option(help="Run this plan, saved by znni plan --out.")
     ] = None,

@@ -97,7 +97,9 @@ class Job:
         return found
 
 
-def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Region | None) -> Job:
+def make_job(
+    network: Network, volume: Vec3, border: Border, pad: Pad | None, roi: Region | None
+) -> Job:
     """Make the job for a whole volume, or for a region of it.
 
     Args:
@@ -106,7 +108,8 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
         border: ``valid`` gives the voxels whose whole field of view lies in the volume;
             ``same`` gives all, padding beyond the edges.
         pad: ``reflect`` (without repeating the edge voxel), ``edge``, or ``constant`` (the
-            network sees zeros).
+            network sees zeros). None: zeros for windows, as in their frameworks, and otherwise
+            ``reflect``.
         roi: voxels of the input volume for which output is wanted. The context around them is
             read from the volume, so the result is that part of the whole volume's output. A slice
             without an end goes as far as voxels have output.
@@ -114,19 +117,20 @@ def make_job(network: Network, volume: Vec3, border: Border, pad: Pad, roi: Regi
     Raises:
         InvalidInput: nothing would be computed, or ``roi`` has voxels without output.
     """
-    check_names(border=border, pad=pad)
+    check_names(border=border, pad=pad or "reflect")
     if network.window_layer and not network.window:
         raise missing_window(network.window_layer, network.name)
     unpadded = ("reflect", "constant") if network.window else ("reflect",)
-    if border == "valid" and pad not in unpadded:
+    if border == "valid" and pad not in (None, *unpadded):
         raise InvalidInput(
             f"pad is {pad!r}, and border='valid' sees nothing beyond the edges; give "
             f"{option('border', 'same')}, or leave it out"
         )
     if network.window:
         wanted = _wanted(roi, Box(ZERO, volume), border, volume)
-        beyond: Pad = pad if border == "same" else "constant"
-        return Job(volume, wanted.start, wanted.size, wanted.start, beyond)
+        beyond = pad if border == "same" else None
+        return Job(volume, wanted.start, wanted.size, wanted.start, beyond or "constant")
+    pad = pad or "reflect"
     lost = context(network) if network.is_exact else network.field_of_view - 1
     view, before = lost + 1, lost // 2
     if border == "valid":

@@ -88,7 +88,7 @@ def infer(
             - ``dataset``: which one of a file with several.
             - ``border``: ``valid`` (the default) or ``same``.
             - ``pad``: what the network sees beyond the edges with ``same``: ``reflect`` (the
-              default), ``edge`` or ``constant``.
+              default), ``edge`` or ``constant`` (zeros: the default of windows).
             - ``roi``: voxels of the volume for which output is wanted, as
               ``numpy.s_[10:20, :, 5:]``; by default all.
             - ``mask``: a volume with one map and the same extents. Blocks in which all its voxels

@@ -62,16 +62,16 @@ class Inferer:
         plan: Plan | None = None,
         *,
         border: Border = "valid",
-        pad: Pad = "reflect",
+        pad: Pad | None = None,
         **options: Unpack[PlanOptions],
     ) -> None:
         check_keywords(Inferer, PlanOptions, options)
-        check_names(border=border, pad=pad)
+        check_names(border=border, pad=pad or "reflect")
         self.network = network if isinstance(network, Network) else load_network(network)
         self.weights = weights_for(self.network, weights, None)
         self.plan = plan
         self._border: Border = border
-        self._pad: Pad = pad
+        self._pad = pad
         self._choices = Choices(**options)
         self._allowed = self._choices
         self._runner: FallbackRunner | None = None

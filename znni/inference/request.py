@@ -65,7 +65,7 @@ class RunOptions(PlanOptions, total=False):
 
     dataset: str | None
     border: Border
-    pad: Pad
+    pad: Pad | None
     roi: Region | None
     mask: str | Path | ArrayLike | None
     dtype: OutputType
@@ -83,7 +83,7 @@ def request(
     *,
     dataset: str | None = None,
     border: Border = "valid",
-    pad: Pad = "reflect",
+    pad: Pad | None = None,
     roi: Region | None = None,
     mask: str | Path | ArrayLike | None = None,
     dtype: OutputType = "float32",
