@@ -71,6 +71,13 @@ def test_percentiles_are_those_of_numpy(data: st.DataObject, dtype: str, maps: i
         assert fixed.std == pytest.approx(spread, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [">i2", ">f2", ">f4"])
+def test_the_order_of_bytes_does_not_matter(dtype: str) -> None:
+    values = np.random.default_rng(0).integers(-300, 300, (1, 5, 6, 7)).astype(dtype)
+    wanted = _by((Percentiles(5, 90),), values.astype(np.float64))
+    assert _by((Percentiles(5, 90),), values) == wanted
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("within", ["all", "nonzero"])
 def test_mean_and_deviation_are_exact_over_many_blocks(dtype: str, within: str) -> None:

@@ -212,6 +212,7 @@ def _blocks(volume: Volume, within: Within) -> Iterator[Sequence[Values]]:
         elif read.dtype.itemsize > 2:
             with np.errstate(over="ignore"):
                 read = read.astype(np.float32)
+        read = read.astype(read.dtype.newbyteorder("="), copy=False)
         _check_finite(read, box)
         if within == "all":
             return [np.ascontiguousarray(one).ravel() for one in read]
