@@ -234,11 +234,10 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
 def _bytes_to_blend(network: Network, patch: Vec3) -> int:
     """Return the host bytes that blending windows takes beside the block itself.
 
-    They are the input of all its windows, the sums of the weights of its voxels and, for one
-    window, its weights and its weighted output.
+    They are the input of all its windows, the sums of the weights of its voxels, and the weights of
+    a window.
     """
     if not network.window:
         return 0
     values_in, _ = _values(network, patch)
-    a_window = 1 + network.out_features
-    return FLOAT_BYTES * (values_in + patch.volume + a_window * network.window.size.volume)
+    return FLOAT_BYTES * (values_in + patch.volume + network.window.size.volume)

@@ -79,7 +79,8 @@ class PatchRunner:
         if self.plan.network.window:
             # The layers' seconds are within those of the blending, which are measured here.
             (work,) = self._layers[0].stages(Stopwatch())
-            blended = BlendedWindows(self.plan.network, self.plan.patch, work)
+            threads = self.plan.machine.host.threads
+            blended = BlendedWindows(self.plan.network, self.plan.patch, work, threads)
 
             def windows(block: WindowedBlock) -> Float32:
                 with stopwatch.during("host_layers"):

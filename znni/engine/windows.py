@@ -39,18 +39,23 @@ class WindowedBlock(NamedTuple):
 class BlendedWindows:
     """Computes blocks of output from windows.
 
-    Sums are float32. A voxel's windows are added in the same order in every block, so its value
-    does not depend on the block.
+    A voxel's windows are added in the same order in every block, so its value does not depend on
+    the block.
 
     Args:
         network: the network, with windows over a volume.
         patch: the extents of a block.
         compute: function that returns a window's output (f', z, y, x) for its input, as the only
             fragment.
+        threads: the number of workers that add windows up.
     """
 
     def __init__(
-        self, network: Network, patch: Vec3, compute: Callable[[Fragments], Float32]
+        self,
+        network: Network,
+        patch: Vec3,
+        compute: Callable[[Fragments], Float32],
+        threads: int,
     ) -> None:
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows")
@@ -58,6 +63,7 @@ class BlendedWindows:
         self._maps = network.out_features
         self._patch = patch
         self._compute = compute
+        self._threads = threads
         self._importance = network.window.importance()
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
@@ -70,27 +76,21 @@ class BlendedWindows:
 
     def __call__(self, block: WindowedBlock) -> Float32:
         """Return the output (f', Z, Y, X) of a patch; only what the block writes is set."""
+        from znni.engine.window_sums import WindowSums
+
         dense = np.empty((self._maps, *self._patch), np.float32)
         made = dense[:, *block.in_patch.slices]
-        made[...] = 0
-        total = np.zeros(made.shape[1:], np.float32)
+        sums = WindowSums(self._window, block.written, made, self._importance, self._threads)
         for start in self._window.touching(block.written):
             whole = Box(start, start + self._window.size)
-            common = whole.intersection(block.written)
-            assert common is not None
             seen = block.values[:, *whole.shifted(ZERO - block.start).slices]
-            at = common.shifted(ZERO - block.written.start).slices
-            kept = common.shifted(ZERO - start).slices
-            counts = self._importance[kept]
             for axes in self._window.flips:
-                made[:, *at] += self._mirrored(seen, axes)[:, *kept] * counts
-                total[at] += counts
-        made /= total
+                sums.add(self._computed(seen, axes), start, axes)
+        sums.mean()
         return dense
 
-    def _mirrored(self, seen: Float32, axes: tuple[int, ...]) -> Float32:
-        """Return the output of a window that is mirrored before, and mirrored back after."""
+    def _computed(self, seen: Float32, axes: tuple[int, ...]) -> Float32:
+        """Return the output of a window that is mirrored along axes before."""
         flipped = tuple(axis + 1 for axis in axes)
         self._seen[0][:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
-        made = self._compute(Fragments(self._seen, (ZERO,), ONE))
-        return np.flip(made, flipped)
+        return self._compute(Fragments(self._seen, (ZERO,), ONE))

@@ -1,0 +1,68 @@
+"""Sums of the outputs of windows over a box of voxels, which all workers add up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from znni.core.shapes import Box, Vec3
+from znni.network.weights import Float32
+from znni.network.window import Window
+from znni.primitives.cpu.common.weighted_sums import add_weighted, clear, divide_maps
+from znni.primitives.cpu.common.workers import workers
+
+
+class WindowSums:
+    """Adds up the outputs of windows over a box, and gives their weighted mean.
+
+    Sums are float32. A voxel's mean depends only on the order in which its windows are added: not
+    on the box, and not on the threads.
+
+    Args:
+        window: the windows.
+        box: the voxels of the volume over which outputs are added up.
+        values: an array (f', z, y, x) of the box's extents for the sums. It is cleared.
+        importance: how much each voxel (z, y, x) of a window counts.
+        threads: the number of workers.
+    """
+
+    def __init__(
+        self, window: Window, box: Box, values: Float32, importance: Float32, threads: int
+    ) -> None:
+        self._box = box
+        self._values = values
+        self._importance = importance
+        self._copies = np.float32(len(window.flips))
+        self._pool = workers(threads)
+        self._weights = np.zeros(box.size, np.float32)
+        clear(values, self._pool)
+
+    def add(self, made: Float32, start: Vec3, axes: tuple[int, ...]) -> None:
+        """Add what a window has of the box.
+
+        All copies of a window must be added, that which is not mirrored among them.
+
+        Args:
+            made: the output (f', z, y, x) of the whole window, as the network gave it.
+            start: the first voxel of the window in the volume.
+            axes: the axes (0 for z) along which the network's input was mirrored.
+        """
+        whole = Box(start, start + Vec3(*made.shape[1:]))
+        common = whole.intersection(self._box)
+        if common is None:
+            return
+        at = common.shifted(Vec3(0, 0, 0) - self._box.start).slices
+        kept = common.shifted(Vec3(0, 0, 0) - start).slices
+        counts = self._importance[kept]
+        back = np.flip(made, tuple(axis + 1 for axis in axes))
+        add_weighted(self._values[:, *at], back[:, *kept], counts, self._pool)
+        if not axes:  # once for all copies, which count the same
+            total = self._weights[at]
+
+            def task(_worker: int, z: slice) -> None:
+                total[z] += counts[z] * self._copies
+
+            self._pool.for_each(task, self._pool.shares(len(total)))
+
+    def mean(self) -> None:
+        """Divide the sums by those of the weights. Every voxel must lie in some window."""
+        divide_maps(self._values, self._weights, self._pool)
