@@ -13,7 +13,8 @@ def import_network(
         Path,
         typer.Argument(
             help="PyTorch exported program (.pt2), ONNX model (.onnx), state dict (.pt, "
-            ".safetensors; needs --like), ZNN network (.h5), or folder of nnU-Net's results."
+            ".safetensors; needs --like), ZNN network (.h5), package of bioimage.io (.zip, folder "
+            "or rdf.yaml), or folder of nnU-Net's results."
         ),
     ],
     out: Annotated[
@@ -31,7 +32,7 @@ def import_network(
         bool, typer.Option("--overwrite", help="Replace an existing network.")
     ] = False,
 ) -> None:
-    """Convert a PyTorch, ONNX, nnU-Net or ZNN network to a network file and weights."""
+    """Convert a network of PyTorch, ONNX, nnU-Net, bioimage.io or ZNN to a network file."""
     from znni.inference.network_import import import_network
 
     typer.echo(import_network(source, out, like=like, overwrite=overwrite))

@@ -18,6 +18,7 @@ from znni.core.errors import InvalidInput
 
 LARGEST = 2**20  # for a count or an extent: far above any real one, far below any overflow
 DEEPEST = 8  # levels of mappings and lists; a network has six
+DEEPEST_OF_OTHERS = 16  # levels in files of other software
 UNKNOWN_KEY = ("extra_forbidden", "invalid_key")  # pydantic's names; the second: not a string
 
 
@@ -74,7 +75,8 @@ class YamlFile:
     def __init__(self, path: Path, kind: str, text: str | None = None) -> None:
         self.path = path
         self.kind = kind
-        self._content = self._parsed(self._read() if text is None else text)
+        known = self._read() if text is None else text
+        self._content = _parse(path, known, YAML(typ="rt"), DEEPEST)
 
     def checked(self, model: type[Checked]) -> Checked:
         """Return the contents as a model of their keys.
@@ -108,19 +110,6 @@ class YamlFile:
             raise InvalidInput(
                 f"{self.path}: cannot be read: {error.strerror}; give a {self.kind} file"
             ) from None
-
-    def _parsed(self, text: str) -> Any:
-        try:
-            _check_depth(self.path, text)
-            return YAML(typ="rt").load(text)
-        except InvalidInput:
-            raise
-        except MarkedYAMLError as error:
-            mark = error.problem_mark
-            line = f", line {mark.line + 1}" if mark else ""
-            raise InvalidInput(f"{self.path}{line}: not valid YAML: {error.problem}") from None
-        except Exception as error:  # the parser raises errors of many kinds
-            raise InvalidInput(f"{self.path}: not valid YAML: {error}") from None
 
     def _line(self, location: Sequence[str | int]) -> int:
         """Return the line, from 1, of the innermost part of a location that the file has."""
@@ -165,7 +154,30 @@ class YamlFile:
         return self.refusal(location, problem)
 
 
-def _check_depth(path: Path, text: str) -> None:
+def plain_content(path: Path, text: str) -> Any:
+    """Return the content of a YAML file of other software, as dicts, lists, texts and numbers.
+
+    Raises:
+        InvalidInput: it is not YAML.
+    """
+    return _parse(path, text, YAML(typ="safe", pure=True), DEEPEST_OF_OTHERS)
+
+
+def _parse(path: Path, text: str, parser: YAML, deepest: int) -> Any:
+    try:
+        _check_depth(path, text, deepest)
+        return parser.load(text)
+    except InvalidInput:
+        raise
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise InvalidInput(f"{path}{line}: not valid YAML: {error.problem}") from None
+    except Exception as error:  # the parser raises errors of many kinds
+        raise InvalidInput(f"{path}: not valid YAML: {error}") from None
+
+
+def _check_depth(path: Path, text: str, deepest: int) -> None:
     """Raise an error for deep nesting before parsing: some of it takes exponential time."""
     depth = 0
     for event in YAML(typ="rt").parse(text):
@@ -173,9 +185,9 @@ def _check_depth(path: Path, text: str) -> None:
             depth += 1
         elif isinstance(event, CollectionEndEvent):
             depth -= 1
-        if depth > DEEPEST:
+        if depth > deepest:
             line = event.start_mark.line + 1
-            raise InvalidInput(f"{path}, line {line}: more than {DEEPEST} levels; unnest it")
+            raise InvalidInput(f"{path}, line {line}: more than {deepest} levels; unnest it")
 
 
 def _first_cause(errors: list[ErrorDetails]) -> ErrorDetails:

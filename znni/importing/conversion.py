@@ -1,4 +1,4 @@
-"""Converting networks of other libraries to network files: PyTorch, ONNX and ZNN.
+"""Converting networks of PyTorch, ONNX, nnU-Net, bioimage.io and ZNN to network files.
 
 Each source has a module that reads it as a graph of ``steps``; ``folding`` folds those into layers,
 ``network_writer`` writes them, and ``parity`` compares them with the original.
@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, option
+from znni.importing.bioimageio_files import is_package
 from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
-from znni.importing.parity import Compute, Parity, compare
+from znni.importing.parity import Compute, Parity, SampleParity, compare, compare_sample
 from znni.importing.steps import Found, Original, Settings
 from znni.network.geometry import with_window
+from znni.network.input_scaling import AS_STORED
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
 
 STATE_DICTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 KINDS = (
-    ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN), or a "
-    "folder of nnU-Net's results"
+    ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN), .zip or "
+    "rdf.yaml (bioimage.io), or a folder of nnU-Net's results or of a bioimage.io package"
 )
 
 
@@ -39,18 +41,21 @@ class Imported:
         path: path of the network file.
         parity: difference from the original, or the reason why it is unknown.
         notes: assumptions made while reading the source.
+        sample: difference from the source's own example, or the reason why it is unknown. None: it
+            has none.
     """
 
     network: Network
     path: Path
     parity: Parity | str
     notes: tuple[str, ...]
+    sample: SampleParity | str | None = None
 
     def __str__(self) -> str:
-        compared = self.parity
         lines = [f"{self.path}: {self.network}", f"{weights_beside(self.path)}: its weights"]
         lines += [f"note: {note}" for note in self.notes]
-        lines.append(f"not compared: {compared}" if isinstance(compared, str) else str(compared))
+        for compared in filter(None, (self.parity, self.sample)):
+            lines.append(f"{'not compared: ' * isinstance(compared, str)}{compared}")
         if (layer := self.network.window_layer) and not self.network.window:
             lines.append(
                 f"layer {layer} depends on whole windows: give the extents that it was trained on "
@@ -86,9 +91,10 @@ def convert(
     out = Path(out)
     check_writable(out, source, overwrite=overwrite)
     template = load_network(like) if isinstance(like, str | Path) else like
-    made, parity, notes = _made(source, template, template.name if template else out.stem, compute)
+    name = template.name if template else out.stem
+    made, parity, sample, notes = _made(source, template, name, compute)
     write_network(out, made, _named(source))
-    return Imported(load_network(out), out, parity, notes)
+    return Imported(load_network(out), out, parity, notes, sample)
 
 
 def network_of(source: Any, compute: Compute) -> tuple[Network, Weights]:
@@ -102,7 +108,7 @@ def network_of(source: Any, compute: Compute) -> tuple[Network, Weights]:
         InvalidInput: the source cannot be read.
         RunFailed: the network differs from the original.
     """
-    made, _, _ = _made(source, None, _named(source), compute)
+    made, *_ = _made(source, None, _named(source), compute)
     return made.network, made.weights
 
 
@@ -112,18 +118,20 @@ def _named(source: object) -> str:
 
 def _made(
     source: Any, like: Network | None, name: str, compute: Compute
-) -> tuple[Folded, Parity | str, tuple[str, ...]]:
-    """Return a source as a network, its comparison with the original, and the assumptions made."""
+) -> tuple[Folded, Parity | str, SampleParity | str | None, tuple[str, ...]]:
+    """Return a source as a network, its comparisons with the original, and the assumptions made."""
     try:
         found = _found(source, like)
-        scaling = like.scaling if like else found.settings.scaling
+        given = found.settings.scaling
+        scaling = like.scaling if like and given == AS_STORED else given
         made = fold(name, found.graph, "its weights", scaling)
         made = replace(made, network=_with(made.network, found.settings))
     except InvalidInput as error:
         raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__
     original = found.original
     parity = compare(made, original, compute) if isinstance(original, Original) else original
-    return made, parity, found.notes
+    sample = compare_sample(made, found.sample, compute) if found.sample else None
+    return made, parity, sample, found.notes
 
 
 def _with(network: Network, settings: Settings) -> Network:
@@ -135,6 +143,10 @@ def _with(network: Network, settings: Settings) -> Network:
 def _found(source: Any, like: Network | None) -> Found:
     """Return the contents of a source, read by the module for its kind."""
     path = Path(source) if isinstance(source, str | Path) else None
+    if path and path.exists() and is_package(path):
+        from znni.importing.bioimageio_model import read_model
+
+        return read_model(path, like)
     if path and path.is_dir():
         return _read_folder(path, like)
     if path and not path.is_file():
@@ -160,7 +172,8 @@ def _read_folder(folder: Path, like: Network | None) -> Found:
 
     if not is_results(folder):
         raise InvalidInput(
-            f"is a folder, and has no plans.json of nnU-Net's results; give a file: {KINDS}"
+            f"is a folder, and has no plans.json of nnU-Net's results and no rdf.yaml of "
+            f"bioimage.io; give a file: {KINDS}"
         )
     _check_alone(like)
     return read_results(folder)

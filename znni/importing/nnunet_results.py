@@ -17,8 +17,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from znni.core.errors import InvalidInput, option
-from znni.core.shapes import Vec3
 from znni.core.text import counted
+from znni.importing.axis_order import in_order
 from znni.importing.steps import Affine, Found, Graph, Joining, Operation, Original, Settings, Step
 from znni.importing.torch_checkpoint import read_held
 from znni.importing.torch_module import read_module
@@ -123,7 +123,7 @@ def read_results(folder: Path) -> Found:
     found = [read_module(module) for module in modules]
     scaling, more = _scaling(plans, configuration, maps)
     window = Window(
-        _in_order(configuration.patch_size, to_input),
+        in_order(configuration.patch_size, to_input),
         OVERLAP,
         mirror="".join("zyx"[plans.transpose_forward[axis]] for axis in first.mirrored),
         like="nnunet",
@@ -254,7 +254,7 @@ def _module(
     }
     for key in ("kernel_sizes", "strides"):
         given[key] = [
-            _in_order(each, to_input) if isinstance(each, list) else each for each in given[key]
+            in_order(each, to_input) if isinstance(each, list) else each for each in given[key]
         ]
     axes = [0, 1, *(2 + axis for axis in to_input)]
     tensors = {
@@ -365,11 +365,6 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
             f"expected"
         )
     return tuple(permutation.index(axis) for axis in range(3))
-
-
-def _in_order(extents: Sequence[int], to_input: Sequence[int]) -> Vec3:
-    """Return extents of the network's axes in the order of the input's."""
-    return Vec3(*(int(extents[axis]) for axis in to_input))
 
 
 def _averaged(graphs: Sequence[Graph], names: Sequence[str], maps: int) -> Graph:

@@ -20,11 +20,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from znni.core.errors import DoesNotFit, RunFailed
+from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
 from znni.importing.folding import Folded
-from znni.importing.steps import Original
+from znni.importing.steps import Original, Sample
 from znni.machine.detect import detect_host
 from znni.network.geometry import whole_input, whole_sizes, with_window
 from znni.network.input_scaling import AS_STORED
@@ -40,6 +40,8 @@ TINY = float(np.finfo(np.float32).tiny)
 Compute: TypeAlias = "Callable[[Network, Weights, Float32], Float32]"
 COPIES = 3  # copies of a layer's input and output that a library may hold
 EXTENTS = (1, 12, 24, 36, 48)  # of inputs of exact networks, before they are made to suit
+MOST_SAMPLE_ERROR = 1e-3  # as in bioimage.io's own tests: other versions of libraries made them
+MOST_APART = 1e-3  # largest allowed share of values on the other side of a threshold
 EXACT_FLOPS = 1e10  # operations that the plain definition does in seconds
 
 
@@ -62,6 +64,80 @@ class Parity:
             f"compared with {self.runtime} on random input of {self.size}: differs by "
             f"{self.error:.1e} of the largest output (up to {MOST_ERROR:g} is allowed)"
         )
+
+
+@dataclass(frozen=True)
+class SampleParity:
+    """The difference from an example of input and output.
+
+    Attributes:
+        name: what the example is called.
+        error: largest difference, relative to the largest output; if there is a threshold, the
+            share of values on its other side.
+        size: extents of the example's input.
+        threshold: the threshold that was applied to the output.
+    """
+
+    name: str
+    error: float
+    size: Vec3
+    threshold: float | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """True if rounding can explain it."""
+        return self.error <= (MOST_SAMPLE_ERROR if self.threshold is None else MOST_APART)
+
+    def __str__(self) -> str:
+        if self.threshold is not None:
+            return (
+                f"compared with {self.name} of {self.size}: {self.error:.1e} of all values lie on "
+                f"the other side of {self.threshold:g} (up to {MOST_APART:g} is allowed)"
+            )
+        return (
+            f"compared with {self.name} of {self.size}: differs by {self.error:.1e} of the largest "
+            f"output (up to {MOST_SAMPLE_ERROR:g} is allowed)"
+        )
+
+
+def compare_sample(folded: Folded, sample: Sample, compute: Compute) -> SampleParity | str:
+    """Run a network on an example of its source, in one window if it depends on windows.
+
+    Args:
+        folded: network as imported.
+        sample: the example.
+        compute: function that runs the imported network.
+
+    Returns:
+        The difference, or the reason why it is unknown.
+
+    Raises:
+        RunFailed: the outputs differ by more than rounding can explain.
+    """
+    network, size = folded.network, Vec3(*sample.given.shape[1:])
+    if network.window_layer:
+        network = with_window(network, Window(size, overlap=0, blend="constant"))
+    try:
+        ours = compute(network, folded.weights, sample.given)
+    except (DoesNotFit, InvalidInput) as error:
+        return f"{sample.name} cannot be computed here: {error}"
+    if not network.is_exact:
+        extents = Vec3(*sample.output.shape[1:])
+        ours = _strided(ours, Vec3(0, 0, 0), network.total_pooling, extents)
+    if ours.shape != sample.output.shape:
+        raise RunFailed(
+            f"as imported, the network gives an output of shape {ours.shape}, and {sample.name} "
+            f"have {sample.output.shape}; nothing is written: report this"
+        )
+    if sample.threshold is not None:
+        apart = float(np.mean((ours > sample.threshold) != (sample.output > 0)))
+    else:
+        largest = max(float(np.abs(sample.output).max()), TINY)
+        apart = float(np.abs(ours - sample.output).max()) / largest
+    found = SampleParity(sample.name, apart, size, sample.threshold)
+    if not found.is_small:  # also for NaN
+        raise RunFailed(f"as imported, the network is another one: {found}; nothing is written")
+    return found
 
 
 def compare(folded: Folded, original: Original, compute: Compute) -> Parity | str:

@@ -335,6 +335,24 @@ UNSAID = Settings()
 
 
 @dataclass(frozen=True)
+class Sample:
+    """An example of input and output that a source has beside its network.
+
+    Attributes:
+        name: what it is called in messages.
+        given: the input (f, z, y, x), as it is stored.
+        output: the output (f', z', y', x') of the network.
+        threshold: the output is 1 where the network's is above it, and else 0. None: the output is
+            that of the network.
+    """
+
+    name: str
+    given: Float32
+    output: Float32
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
 class Found:
     """The contents of a source.
 
@@ -344,9 +362,11 @@ class Found:
             ...".
         notes: assumptions made while reading the source.
         settings: what the source says beside the layers.
+        sample: an example of input and output.
     """
 
     graph: Graph
     original: Original | str
     notes: tuple[str, ...] = ()
     settings: Settings = UNSAID
+    sample: Sample | None = None

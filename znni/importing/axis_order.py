@@ -1,0 +1,63 @@
+"""Networks whose axes are in another order than z, y, x."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from znni.core.shapes import Vec3
+from znni.importing.steps import Graph, Operation, Original, Step
+from znni.network.layers import Padding
+from znni.network.weights import Float32
+
+
+def in_order(values: Sequence[int], order: Sequence[int]) -> Vec3:
+    """Return the values of three axes in another order.
+
+    Args:
+        values: a value for each axis of the network.
+        order: the axes of the network that are z, y and x.
+    """
+    return Vec3(*(int(values[axis]) for axis in order))
+
+
+def reordered(graph: Graph, order: Sequence[int]) -> Graph:
+    """Return a graph for input whose axes are z, y, x.
+
+    Args:
+        graph: the graph of the network.
+        order: the axes of the network that are z, y and x.
+    """
+    steps = (Step(_operation(s.operation, order), s.reads, s.value) for s in graph.steps)
+    return replace(graph, steps=tuple(steps))
+
+
+def original_in_order(original: Original, order: Sequence[int]) -> Original:
+    """Return an original network that takes and gives arrays whose axes are z, y, x."""
+    there = [0, *(1 + order.index(axis) for axis in range(3))]
+    back = [0, *(1 + axis for axis in order)]
+
+    def run(x: Float32) -> Float32:
+        made = original.run(np.ascontiguousarray(x.transpose(there)))
+        return np.ascontiguousarray(made.transpose(back))
+
+    return replace(original, run=run, size=original.size and in_order(original.size, order))
+
+
+def _operation(operation: Operation, order: Sequence[int]) -> Operation:
+    changed = {one.name: _value(getattr(operation, one.name), order) for one in fields(operation)}
+    made: Operation = replace(operation, **changed)
+    return made
+
+
+def _value(value: Any, order: Sequence[int]) -> Any:
+    if isinstance(value, Padding):
+        return Padding(in_order(value.before, order), in_order(value.after, order))
+    if isinstance(value, Vec3):
+        return in_order(value, order)
+    if isinstance(value, np.ndarray) and value.ndim == 5:  # kernels
+        return np.ascontiguousarray(value.transpose(0, 1, *(2 + axis for axis in order)))
+    return value

@@ -1,0 +1,335 @@
+"""Models of bioimage.io, as networks. Nothing of a package is executed.
+
+Weights are read as ONNX, or as the state dict of a network of MONAI or pytorch-3dunet, or of layers
+that a network file lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from znni.core.errors import InvalidInput, option
+from znni.core.shapes import Vec3
+from znni.core.text import counted
+from znni.importing.axis_order import original_in_order, reordered
+from znni.importing.bioimageio_description import (
+    Architecture,
+    Description,
+    Source,
+    Tensor,
+    described,
+)
+from znni.importing.bioimageio_files import Package, opened
+from znni.importing.bioimageio_processing import (
+    applied,
+    input_scaling,
+    output_steps,
+    threshold_note,
+)
+from znni.importing.steps import (
+    Found,
+    Graph,
+    Normalization,
+    Operation,
+    Original,
+    Sample,
+    Settings,
+    Step,
+)
+from znni.network.network import INPUT, Network
+from znni.network.weights import Float32
+from znni.network.window import Window
+
+# The networks that are built from a package's arguments, and the modules that have them.
+KNOWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "monai": (
+        "monai.networks.nets",
+        ("UNet", "BasicUNet", "BasicUnet", "DynUNet", "VNet", "AttentionUnet", "SegResNet"),
+    ),
+    "pytorch3dunet": (
+        "pytorch3dunet.unet3d.model",
+        ("UNet3D", "ResidualUNet3D", "ResidualUNetSE3D"),
+    ),
+}
+OF_ITSELF = "that is code, which znni does not run"
+OVERLAP = 0.5  # of windows, if the model has no halo
+TEST = "its test tensors"
+
+
+def read_model(path: Path, like: Network | None) -> Found:
+    """Return the network of a package, with scaling, windows and test tensors.
+
+    Args:
+        path: the zip, the folder, or the description in it.
+        like: a network with the layers of the package's state dict and their connections.
+
+    Raises:
+        InvalidInput: the package is damaged or incomplete. Or it is of two dimensions, has several
+            inputs, or needs something that znni does not have.
+    """
+    with opened(path) as package:
+        model = described(package.description())
+        if len(model.inputs) != 1:
+            named = ", ".join(tensor.name for tensor in model.inputs)
+            raise InvalidInput(f"has inputs {named}; znni runs networks with one")
+        (given,) = model.inputs
+        order = _order(given)
+        for output in model.outputs:
+            _check_order(output, given)
+        found = _weights(package, model, like)
+        sample = _sample(package, model, order)
+    graph, original = found.graph, found.original
+    if order != (0, 1, 2):
+        graph = reordered(graph, order)
+        if isinstance(original, Original):
+            original = original_in_order(original, order)
+    scaling, before = input_scaling(given, graph.maps)
+    after, threshold, maps = _after(model, sample, graph)
+    graph = _surrounded(graph, before, after)
+    if isinstance(original, Original) and (before or any(after)):
+        original = _surrounded_original(original, before, after, maps)
+    window = _window(graph, model, sample)
+    notes = (*found.notes, *_notes(model, scaling.is_fixed, window))
+    if threshold is not None:
+        notes += (threshold_note(threshold),)
+        sample = replace(sample, threshold=threshold)
+    return Found(graph, original, notes, Settings(scaling, window), sample)
+
+
+def _order(tensor: Tensor) -> tuple[int, ...]:
+    """Return the axes of the network that are z, y and x."""
+    axes, space = tensor.axes, tensor.axes[2:]
+    if len(axes) < 5 and set("yx") <= set(axes) and "z" not in axes:
+        raise InvalidInput(
+            f"is a model of two dimensions (its input {tensor.name} has the axes {axes}), and znni "
+            f"computes volumes; give a model with the axes bczyx"
+        )
+    if axes[:2] != "bc" or sorted(space) != ["x", "y", "z"]:
+        raise InvalidInput(
+            f"its input {tensor.name} has the axes {axes!r}; those read here are b, c, and then z, "
+            f"y and x in any order"
+        )
+    return tuple(space.index(axis) for axis in "zyx")
+
+
+def _check_order(output: Tensor, given: Tensor) -> None:
+    if output.axes != given.axes:
+        raise InvalidInput(
+            f"its output {output.name} has the axes {output.axes}, and its input {given.axes}; "
+            f"both have to be the same"
+        )
+
+
+def _weights(package: Package, model: Description, like: Network | None) -> Found:
+    """Return the network of a package's weights, as they are."""
+    weights = model.weights
+    if "onnx" in weights and like is None:
+        from znni.importing.onnx_graph import read_onnx
+
+        for source in model.beside:
+            package.file(source)
+        return _named("onnx", read_onnx, package.file(weights["onnx"]))
+    if "pytorch_state_dict" in weights:
+        return _state_dict(package, weights["pytorch_state_dict"], model.architecture, like)
+    if like:
+        raise InvalidInput(
+            f"has no weights as a state dict, which {option('like', 'NET.yaml')} is for; leave it "
+            f"out"
+        )
+    of_code = f" (of TorchScript, {OF_ITSELF})" if "torchscript" in weights else ""
+    raise InvalidInput(
+        f"has weights as {', '.join(weights) or 'nothing'}{of_code}; those read here are onnx and "
+        f"pytorch_state_dict: export it to ONNX and add that"
+    )
+
+
+def _named(kind: str, read: Any, *given: Any) -> Found:
+    """Read weights, and put their kind before the error."""
+    try:
+        found: Found = read(*given)
+    except InvalidInput as error:
+        raise InvalidInput(f"its weights as {kind}: {error}") from error.__cause__
+    return found
+
+
+def _state_dict(
+    package: Package, source: Source, architecture: Architecture | None, like: Network | None
+) -> Found:
+    if find_spec("torch") is None:
+        raise InvalidInput("needs PyTorch, which is not installed: pip install 'znni[torch]'")
+    from znni.importing.torch_checkpoint import read_checkpoint
+
+    file = package.file(source)
+    if like:
+        from znni.importing.state_dict import fill
+
+        def filled(path: Path) -> Found:
+            return fill(read_checkpoint(path), like, ordered=True)
+
+        return _named("pytorch_state_dict", filled, file)
+
+    def built(path: Path) -> Found:
+        from znni.importing.torch_module import read_module
+
+        return read_module(_module(architecture, read_checkpoint(path)))
+
+    return _named("pytorch_state_dict", built, file)
+
+
+def _module(architecture: Architecture | None, arrays: Mapping[str, Any]) -> Any:
+    """Return a network of a known library, with the parameters of a state dict."""
+    import torch
+
+    name = architecture.name if architecture else "no class"
+    library = architecture.library.partition(".")[0] if architecture else ""
+    place, classes = KNOWN.get(library, ("", ()))
+    if architecture is None or name not in classes:
+        where = architecture.library if architecture else ""
+        origin = f"{name} of {where}" if where else f"{name} in a file of the package"
+        known = "; ".join(f"{key}: {', '.join(names)}" for key, (_, names) in KNOWN.items())
+        raise InvalidInput(
+            f"are those of {origin}; {OF_ITSELF}. Give a network file with its layers by "
+            f"{option('like', 'NET.yaml')}, or weights as onnx. Networks that are built here are "
+            f"({known})"
+        )
+    if find_spec(library) is None:
+        raise InvalidInput(f"are those of {name} of {library}, which is not installed; install it")
+    try:
+        module = getattr(import_module(place), name)(**architecture.given)
+        module.load_state_dict({key: torch.from_numpy(one) for key, one in arrays.items()})
+    except Exception as error:  # the library's constructors raise any kind
+        problem = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InvalidInput(f"do not fit {name} of {library} here: {problem}") from None
+    return module.eval()
+
+
+def _sample(package: Package, model: Description, order: Sequence[int]) -> Sample:
+    """Return the test tensors; those of several outputs are joined along their maps."""
+    arrays = [_test(package, tensor, order) for tensor in (*model.inputs, *model.outputs)]
+    given, *outputs = arrays
+    if len({output.shape[1:] for output in outputs}) > 1:
+        raise InvalidInput("has outputs of different extents; znni gives one resolution")
+    return Sample(TEST, given, np.concatenate(outputs))
+
+
+def _test(package: Package, tensor: Tensor, order: Sequence[int]) -> Float32:
+    """Return a test tensor (f, z, y, x)."""
+    if tensor.test is None:
+        raise InvalidInput(f"has no test tensor of {tensor.name}, as bioimage.io requires; add it")
+    path = package.file(tensor.test)
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InvalidInput(f"its file {tensor.test.path} is no array of NumPy: {error}") from None
+    if not isinstance(array, np.ndarray) or array.ndim != 5 or array.dtype.kind not in "biuf":
+        raise InvalidInput(
+            f"its file {tensor.test.path} is not an array of numbers with the axes {tensor.axes}"
+        )
+    return np.ascontiguousarray(array[0].transpose(0, *(1 + axis for axis in order)), np.float32)
+
+
+def _after(
+    model: Description, sample: Sample, graph: Graph
+) -> tuple[list[tuple[Operation, ...]], float | None, list[int]]:
+    """Return the steps after each output, the threshold after all, and the maps of each."""
+    if len(graph.outputs) != len(model.outputs):
+        raise InvalidInput(
+            f"describes {counted(len(model.outputs), 'output')}, and its network has "
+            f"{len(graph.outputs)}"
+        )
+    maps = [tensor.extents[1] for tensor in model.outputs]
+    if len(maps) == 1:
+        maps = [len(sample.output)]
+    known = [count for count in maps if count]
+    if len(known) < len(maps) or sum(known) != len(sample.output):
+        raise InvalidInput(f"has outputs of {known} maps, and test tensors of {len(sample.output)}")
+    both = [output_steps(*each) for each in zip(model.outputs, known, strict=True)]
+    thresholds = {threshold for _, threshold in both}
+    if len(thresholds) > 1:
+        raise InvalidInput(
+            "has thresholds that differ between its outputs, and znni has one; delete binarize "
+            "from the description"
+        )
+    return [steps for steps, _ in both], thresholds.pop(), known
+
+
+def _surrounded(
+    graph: Graph, before: Sequence[Operation], after: Sequence[Sequence[Operation]]
+) -> Graph:
+    """Return a graph with steps before its first one, and after each output."""
+    first, at = [], INPUT
+    for index, operation in enumerate(before):
+        first.append(Step(operation, (at,), f"\0before{index}"))
+        at = first[-1].value
+    steps = [
+        Step(s.operation, tuple(at if name == INPUT else name for name in s.reads), s.value)
+        for s in graph.steps
+    ]
+    ends = []
+    for output, operations in zip(graph.outputs, after, strict=True):
+        end = output
+        for index, operation in enumerate(operations):
+            steps.append(Step(operation, (end,), f"{output}\0after{index}"))
+            end = steps[-1].value
+        ends.append(end)
+    return Graph(graph.maps, (*first, *steps), tuple(ends))
+
+
+def _surrounded_original(
+    original: Original,
+    before: Sequence[Operation],
+    after: Sequence[Sequence[Operation]],
+    maps: Sequence[int],
+) -> Original:
+    """Return an original network with steps before it, and after each output."""
+
+    def run(x: Float32) -> Float32:
+        made = original.run(applied(x, before))
+        outputs = np.split(made, np.cumsum(maps)[:-1])
+        return np.concatenate(
+            [applied(output, steps) for output, steps in zip(outputs, after, strict=True)]
+        )
+
+    return replace(original, run=run)
+
+
+def _window(graph: Graph, model: Description, sample: Sample) -> Window | None:
+    """Return the windows of a network that depends on them.
+
+    They are as large as the model's fixed extents, or as its test tensors. They overlap by the
+    halo on both sides.
+    """
+    if not any(isinstance(step.operation, Normalization) for step in graph.steps):
+        return None
+    (given,) = model.inputs
+    extents = [0 if extent is None else extent for extent in given.extents]
+    fixed, tested = given.in_space(extents), Vec3(*sample.given.shape[1:])
+    size = Vec3(*(one or other for one, other in zip(fixed, tested, strict=True)))
+    halo = Vec3(0, 0, 0)
+    for output in model.outputs:
+        halo = halo.maximum(output.in_space(output.halo))
+    shares = [2 * edge / extent for edge, extent in zip(halo, size, strict=True)]
+    return Window(size, max(shares) if 0 < max(shares) < 1 else OVERLAP)
+
+
+def _notes(model: Description, is_fixed: bool, window: Window | None) -> tuple[str, ...]:
+    """Return what there is to note about a model."""
+    notes = []
+    if not is_fixed:
+        notes.append("statistics of a sample, or of a data set, are those of the whole volume here")
+    if window:
+        notes.append(
+            f"the network depends on whole windows. The package does not say which it was trained "
+            f"on: {window.size} are its fixed extents, or those of its test tensors. Its halo is "
+            f"not cut off; windows are blended instead"
+        )
+    elif any(any(output.halo) for output in model.outputs):
+        notes.append("its halo is not needed: the network is computed over the whole volume")
+    return tuple(notes)
