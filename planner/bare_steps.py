@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from itertools import product
 
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.layers import Add, Concat, Join, Multiply, Operation, Pool, PooledConv, SummedConv
+from znni.network.layers import (
+    Concat,
+    GlobalPool,
+    Join,
+    Multiply,
+    Operation,
+    Pool,
+    PooledConv,
+    SummedConv,
+)
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
 
@@ -56,8 +65,11 @@ def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
         case SummedConv():
             convolution = _step(operation.conv, features, batch, size)
             return bare_step(operation, convolution.shape_in, convolution.shape_out)
-        case Concat() | Add() | Multiply():
+        case _ if isinstance(operation, Join):
             return _join(operation, features, batch, size)
+        case GlobalPool():
+            shape = Shape5.of(batch, features, size)
+            out = Shape5.of(batch, features, operation.local_size(size))
         case _:
             made = operation.rounded(Box(Vec3(0, 0, 0), size))
             shape = Shape5.of(batch, features, operation.reads(made).size)

@@ -41,11 +41,22 @@ layers:
   - conv: {features: 6, kernel: 3, stride: 2, padding: 1}
   - group_norm: {groups: 3, activation: relu}
   - conv_transpose: {features: 4, kernel: 2, stride: 2}
+  - name: squeezed
+    global_pool: {}
+  - name: peak
+    from: conv_transpose1
+    global_pool: {kind: max}
+  - maximum: {}
+    from: [squeezed, peak]
+  - name: excited
+    conv: {features: 4, kernel: 1, activation: sigmoid}
+  - multiply: {}
+    from: [conv_transpose1, excited]
   - concat: {}
-    from: [conv_transpose1, skip]
+    from: [multiply1, skip]
   - conv: {features: 3, kernel: [1, 3, 3], padding: same}
   - add: {}
-    from: [conv3, conv3]
+    from: [conv4, conv4]
 """
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
 

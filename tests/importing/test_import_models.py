@@ -170,6 +170,13 @@ NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, int, int]]] = {
     "pytorch-3dunet UNet3D": (lambda: pytorch_3dunet("UNet3D", "cbr"), SMALL),
     "pytorch-3dunet UNet3D, norm first": (lambda: pytorch_3dunet("UNet3D", "bcr"), SMALL),
     "pytorch-3dunet ResidualUNet3D": (lambda: pytorch_3dunet("ResidualUNet3D", "cbr"), SMALL),
+    "pytorch-3dunet ResidualUNetSE3D": (lambda: pytorch_3dunet("ResidualUNetSE3D", "cbr"), SMALL),
+    "MONAI SegResNet": (
+        lambda: monai(
+            "SegResNet", 3, 4, 1, 2, blocks_down=(1, 1), blocks_up=(1,), norm="batch", act="relu"
+        ),
+        SMALL,
+    ),
     "nnU-Net PlainConvUNet": (lambda: nnu_net("PlainConvUNet", 2, 3, 2), SMALL),
     "nnU-Net ResidualEncoderUNet": (
         lambda: nnu_net("ResidualEncoderUNet", (1, 2, 2), 3, (1, 1)),

@@ -130,6 +130,9 @@ ARRAYS = {
     "far": np.array([2**62], np.int64),
     "most": np.array([-1], np.int64),
     "volume": np.array([2, 3, 4], np.int64),
+    "voxels": np.array([2, 3, 4], np.int64),
+    "matrix": numbers(2, 2),
+    "three ones": np.array([1, 1, 1], np.int64),
 }
 FIRST = node("Conv", ["x", "w"], ["c"])
 NORM = ["c", "b", "b", "b", "v"]
@@ -168,6 +171,25 @@ GRAPHS: dict[str, list[Any]] = {
         node("Conv", ["c", "one"], ["g"]),
         node("Sigmoid", ["g"], ["s"]),
         node("Mul", ["s", "c"], ["y"]),
+    ),
+    "squeezed": pieces(
+        node("GlobalAveragePool", ["c"], ["p"]),
+        node("Flatten", ["p"], ["vector"]),
+        node("Gemm", ["vector", "matrix", "b"], ["f"], alpha=0.5),
+        node("Sigmoid", ["f"], ["s"]),
+        node("Shape", ["c"], ["all of c"], start=0, end=2),
+        node("Concat", ["all of c", "three ones"], ["axes"], axis=0),
+        node("Reshape", ["s", "axes"], ["r"]),
+        node("Mul", ["r", "c"], ["y"]),
+    ),
+    "peaks": pieces(
+        node("ReduceMax", ["c", "voxels"], ["p"], keepdims=0),
+        node("Unsqueeze", ["p", "voxels"], ["vector"]),
+        node("ReduceMean", ["c", "voxels"], ["q"]),
+        node("Max", ["vector", "q"], ["r"]),
+        node("Shape", ["c"], ["whole"]),
+        node("Expand", ["r", "whole"], ["e"]),
+        node("Mul", ["c", "e"], ["y"]),
     ),
     "concat": pieces(node("Elu", ["c"], ["e"]), node("Concat", ["e", "x", "c"], ["y"], axis=-4)),
     "gelu": pieces(
@@ -374,7 +396,8 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
             [FIRST, node("LayerNormalization", ["c", "b", "b"], ["y"])],
             "y (LayerNormalization) " + WINDOWS + "replace it by batch normalization",
         ),
-        ([FIRST, node("GlobalAveragePool", ["c"], ["y"])], WINDOWS + "leave it out"),
+        ([FIRST, node("ReduceMean", ["c", "i1"], ["y"])], "only all voxels are pooled here"),
+        ([FIRST, node("Gemm", ["c", "matrix"], ["y"])], "multiplies by a matrix what is not"),
         ([FIRST, node("MatMul", ["c", "c"], ["y"])], WINDOWS + "replace it by convolutions"),
         (
             [
@@ -382,7 +405,7 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
                 node("Reshape", ["c", "volume"], ["r"]),
                 node("InstanceNormalization", ["r", "b", "b"], ["y"]),
             ],
-            "r (Reshape) changes the axes of values to",
+            "r (Reshape) changes the axes of (1, 2, ",
         ),
         (pieces(node("Concat", ["c", "c"], ["y"], axis=2)), "joins values along axis 2"),
         (pieces(node("Mul", ["c", "plane"], ["y"])), "has a constant of shape (4, 6) for 2 maps"),

@@ -128,11 +128,14 @@ def test_a_layer_may_have_the_name_of_the_input() -> None:
          "output_padding is 2x2x2; give 0 or more, and less than its stride 2x2x2"),
         ("  - multiply: {}\n", "  - multiply: {activation: prelu}\n", 17, "prelu needs weights"),
         ("  - multiply: {}\n", "  - divide: {}\n", 17, "unknown key 'divide' in layers.9; the keys "
-         "are name, from, conv, conv_transpose, pool, upsample, affine, concat, add, multiply"),
+         "are name, from, conv, conv_transpose, pool, global_pool, upsample, affine, concat, add, "
+         "multiply, maximum"),
         ("  - affine: {activation: prelu}", "  - group_norm: {groups: 7}", 7, "layer group_norm1 "
          "has 7 groups for"),
-        ("  - affine: {activation: prelu}", "  - global_pool: {}", 7, "this version has no global "
-         "pooling; use a network without it"),
+        ("  - affine: {activation: prelu}", "  - global_pool: {window: 2}", 7, "unknown key "
+         "'window' in layers.2.global_pool; its window is that of the network"),
+        ("  - affine: {activation: prelu}", "  - global_pool: {}", 3, "of network unet joins a "
+         "globally pooled value with one that is not"),
         ("  - affine: {activation: prelu}", "  - batch_norm: {}", 7, "or give an affine layer"),
         ("stride: 2, padding: 1, output", "stride: 1, padding: 1, output", 11, "output_padding is "
          "1x1x0; give 0 or more, and less than its stride 1x1x1"),

@@ -17,7 +17,9 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    GlobalPool,
     Layer,
+    Maximum,
     Multiply,
     Normalize,
     Padding,
@@ -86,6 +88,9 @@ def joins(draw: st.DrawFn) -> Given:
                 (Add("layer", activation, slope), 2 * count),
                 (Multiply("layer", activation, slope), 2 * count),
                 (Multiply("layer", activation, slope, is_gate=True), count + 1),
+                (Multiply("layer", activation, slope, spreads=True), 2 * count),
+                (Multiply("layer", activation, slope, is_gate=True, spreads=True), count + 1),
+                (Maximum("layer", activation, slope), 2 * count),
             ]
         )
     )
@@ -108,6 +113,13 @@ def norms(draw: st.DrawFn) -> Given:
         draw(st.sampled_from(ACTIVATIONS)), draw(slopes),
     )  # fmt: skip
     return Given(layer, Shape5.of(draw(st.integers(1, 2)), layer.features, draw(extents(2, 12))))
+
+
+@st.composite
+def global_poolings(draw: st.DrawFn) -> Given:
+    """Draw a pooling over all voxels."""
+    layer = GlobalPool("layer", draw(st.sampled_from(["average", "max"])))
+    return Given(layer, Shape5.of(draw(st.integers(1, 2)), draw(maps), draw(extents(1, 40))))
 
 
 @st.composite
@@ -140,6 +152,7 @@ KINDS: dict[str, Callable[[], st.SearchStrategy[Given]]] = {
     "joins": joins,
     "affine": affine,
     "norms": norms,
+    "global poolings": global_poolings,
     "upsampling": upsampling,
     "poolings": poolings,
 }

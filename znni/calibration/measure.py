@@ -15,6 +15,7 @@ from znni.machine.timing import Timing, timed
 from znni.network.layers import (
     Add,
     Concat,
+    Maximum,
     Multiply,
     Operation,
     PooledConv,
@@ -99,8 +100,11 @@ def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
             return x, np.zeros((len(x), conv.out_features, *size), np.float32)
         case Multiply(is_gate=True):
             first = x.shape[1] - 1
-        case Concat() | Add() | Multiply():
+        case Concat() | Add() | Multiply() | Maximum():
             first = x.shape[1] // 2
         case _:
             return (x,)
-    return x[:, :first], x[:, first:]
+    second = x[:, first:]
+    if isinstance(operation, Multiply) and operation.spreads:
+        second = second[:, :, :1, :1, :1]
+    return x[:, :first], second

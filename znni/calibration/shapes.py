@@ -18,7 +18,9 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    GlobalPool,
     Layer,
+    Maximum,
     Multiply,
     Normalize,
     Operation,
@@ -161,6 +163,8 @@ def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]
             (Concat("concat"), 2 * fine),
             (Add("add", "relu"), 2 * fine),
             (Multiply("multiply"), 2 * fine),
+            (Maximum("maximum"), 2 * fine),
+            (GlobalPool("global_pool"), fine),
         ]
         if random.random() < STRIDED:
             layers.append((Conv("conv", fine, coarse, kernel, "relu", factor), fine))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.steps import Nonlinearity
+from znni.importing.steps import GlobalPooling, Nonlinearity
 from znni.importing.tracing import END, Tracer
+from znni.network.convolutions import ONE
 from znni.network.layers import Activation
 
 TRAINING = "is in training mode, in which it computes something else; call eval() before exporting"
@@ -135,6 +136,73 @@ def average_pooling(call: Call) -> None:
             counts_padding=call.get("count_include_pad", True),
         )
     )
+
+
+def adaptive_pooling(reduce: Literal["average", "max"]) -> Reader:
+    """Return a function that reads ``adaptive_avg_pool3d`` or ``adaptive_max_pool3d``."""
+
+    def read(call: Call) -> None:
+        size = checks.extents(call.origin, "output_size", call.get("output_size"))
+        if size != ONE:
+            checks.refuse(call.origin, f"pools to {size}; only a whole window is pooled here, to 1")
+        call.tracer.add(GlobalPooling(call.origin, reduce), (call.read,), call.results[0])
+
+    return read
+
+
+def reduction(reduce: Literal["average", "max"]) -> Reader:
+    """Return a function that reads ``mean`` or ``amax`` over all voxels."""
+
+    def read(call: Call) -> None:
+        call.add(checks.global_pooling(call.origin, call.get("dim"), reduce))
+
+    return read
+
+
+def reshaping(call: Call) -> None:
+    """Read ``view`` and ``reshape`` of globally pooled values."""
+    axes = call.get("size", call.get("shape"))
+    axes = axes if isinstance(axes, list) else [axes]
+    call.tracer.reshaped(call.origin, call.read, axes, call.result)
+
+
+def axes_of_one(call: Call) -> None:
+    """Read ``flatten``, ``squeeze`` and ``unsqueeze`` of globally pooled values."""
+    call.tracer.reshaped(call.origin, call.read, (1, call.maps), call.result)
+
+
+def expansion(call: Call) -> None:
+    """Read ``expand``, which may repeat a single map, or the sample of a globally pooled value."""
+    read, axes = call.tracer.values[call.read], call.get("size")
+    if isinstance(other := call.get("other"), Value):  # expand_as
+        like = call.tracer.values[other.name]
+        axes = [1, like.maps, *like.size]
+    held = (1, read.maps, *read.size)
+    new = [1, *axes[-4:]] if isinstance(axes, list) and len(axes) >= 4 else []
+    fits = len(new) == 5 and all(
+        wanted in (-1, own) or (own == 1 and (axis == 1 or read.is_pooled))
+        for axis, (own, wanted) in enumerate(zip(held, new, strict=True))
+    )
+    if not fits:
+        checks.refuse(call.origin, f"expands {held} to {axes}; only maps are repeated here")
+    if new[1] in (-1, read.maps):
+        same(call)
+    else:
+        call.tracer.repeated(call.origin, call.read, call.result, new[1])
+
+
+def connection(call: Call) -> None:
+    """Read ``linear``."""
+    weight, bias = call.get("weight"), call.get("bias")
+    call.tracer.connected(call.origin, call.read, weight, bias, call.result)
+
+
+def maximum(call: Call) -> None:
+    """Read ``maximum``, and ``max`` of two values."""
+    if "other" not in call.arguments:
+        checks.refuse(call.origin, "is over an axis or all values; use amax over all voxels")
+    pair = call.read, call.named(call.get("other"))
+    call.tracer.larger(call.origin, pair, call.result)
 
 
 def instance_norm(call: Call) -> None:
@@ -383,6 +451,16 @@ OPERATORS: Mapping[str, Reader] = {
     "conv_transpose3d": transposed_convolution,
     "max_pool3d": max_pooling,
     "avg_pool3d": average_pooling,
+    "adaptive_avg_pool3d": adaptive_pooling("average"),
+    "adaptive_max_pool3d": adaptive_pooling("max"),
+    "mean": reduction("average"),
+    "amax": reduction("max"),
+    **dict.fromkeys(("view", "reshape", "_unsafe_view"), reshaping),
+    **dict.fromkeys(("flatten", "squeeze", "unsqueeze"), axes_of_one),
+    **dict.fromkeys(("expand", "expand_as"), expansion),
+    "linear": connection,
+    "max": maximum,
+    "maximum": maximum,
     "batch_norm": batch_norm,
     "instance_norm": instance_norm,
     "group_norm": group_norm,

@@ -20,6 +20,7 @@ from znni.importing.steps import (
     Affine,
     Convolution,
     Float64,
+    GlobalPooling,
     Nonlinearity,
     Normalization,
     Pooling,
@@ -30,8 +31,8 @@ from znni.network.layers import LEAKY_SLOPE, Activation, Padding
 
 LAYERS = (
     "networks here have 3D convolutions (also transposed), max and average pooling, nearest and "
-    "trilinear upsampling by whole factors, concatenation, sums, products, batch, instance and "
-    "group normalization and the activations "
+    "trilinear upsampling by whole factors, global pooling, concatenation, sums, products, batch, "
+    "instance and group normalization and the activations "
     + ", ".join(get_args(Activation))
     + ": write it with these"
 )
@@ -39,7 +40,6 @@ WINDOWS = "depends on a whole window in a way that this version does not run"
 MOST_TAPS = 2**15  # of a kernel with the zeros between its taps
 # Ends of such messages, by the kind of operation.
 NORMS = "replace it by batch normalization (BatchNorm3d) and train again"
-GLOBAL = "leave it out and train again"
 ATTENTION = "replace it by convolutions and train again"
 
 
@@ -146,6 +146,16 @@ def pooling(
     if reduce == "average" and zeros.total != ZERO and not counts_padding:
         refuse(origin, "leaves its padding out of averages; give it count_include_pad=True")
     return Pooling(origin, size, name, reduce, ZERO if step == size else step, zeros)
+
+
+def global_pooling(
+    origin: str, axes: object, reduce: Literal["average", "max"] = "average"
+) -> GlobalPooling:
+    """Return a pooling over the given axes of (n, f, z, y, x), which have to be those of voxels."""
+    given = [axis % 5 if isinstance(axis, int) else axis for axis in _listed(axes)]
+    if sorted(map(str, given)) != ["2", "3", "4"]:
+        refuse(origin, f"is over axes {axes}; only all voxels are pooled here: axes 2, 3 and 4")
+    return GlobalPooling(origin, reduce)
 
 
 def batch_norm(
@@ -287,7 +297,7 @@ def padding_of(origin: str, given: object, same: Vec3) -> Padding:
         return Padding()
     if given == "same":
         return Padding(same // 2, same - same // 2)
-    several = list(given) if isinstance(given, list | tuple) else [given]
+    several = _listed(given)
     sides = [several[:3], several[3:]] if len(several) == 6 else [several, several]
     before, after = (_three_integers(side) for side in sides)
     if before is None or after is None:
@@ -371,7 +381,11 @@ def _three_integers(given: object) -> Vec3 | None:
     return Vec3(*three) if len(three) == 3 else None
 
 
+def _listed(given: object) -> list[object]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
 def _three(given: object) -> Sequence[object] | None:
     """Return three values from three or one; the one may be in a list."""
-    several = list(given) if isinstance(given, list | tuple) else [given]
+    several = _listed(given)
     return several * 3 if len(several) == 1 else several if len(several) == 3 else None

@@ -29,11 +29,6 @@ DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "native_gro
 # What looks at whole windows, and what to do about it.
 WINDOWED: Mapping[str, str] = {
     "layer_norm": checks.NORMS,
-    "adaptive_avg_pool3d": checks.GLOBAL,
-    "adaptive_max_pool3d": checks.GLOBAL,
-    "mean": checks.GLOBAL,
-    "amax": checks.GLOBAL,
-    "linear": checks.ATTENTION,
     "matmul": checks.ATTENTION,
     "bmm": checks.ATTENTION,
     "einsum": checks.ATTENTION,
@@ -103,10 +98,8 @@ def _found(archive: Archive) -> Found:
 def _check_local(operation: Operation[Node]) -> None:
     """Refuse an operator that computes a voxel from all of its input."""
     node = operation.details
-    given = node.arguments.get
     remedy = WINDOWED.get(node.operator) if node.library == ATEN else None
-    is_local = node.operator in ("mean", "amax") and given("dim") in ([1], [-4])
-    if remedy and not is_local:
+    if remedy:
         checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}")
 
 

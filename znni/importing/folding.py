@@ -22,6 +22,7 @@ from znni.importing.steps import (
     Convolution,
     Cropping,
     Float64,
+    GlobalPooling,
     Graph,
     Joining,
     Layered,
@@ -37,7 +38,7 @@ from znni.network.convolutions import ZERO
 from znni.network.geometry import context
 from znni.network.input_scaling import InputScaling
 from znni.network.layer_entries import kind_of
-from znni.network.layers import Concat, Layer, Padding, Pool, Upsample
+from znni.network.layers import Concat, GlobalPool, Layer, Padding, Pool, Upsample
 from znni.network.network import INPUT, Network, Node
 from znni.network.network_file import OUTPUTS
 from znni.network.weights import ConvWeights, Float32, Weights, checked_weights
@@ -138,7 +139,7 @@ class _Folding:
                 value = self._joined(operation, taken)
             case Affine() as operation:
                 value = self._affine(operation, first)
-            case Normalization() as operation:
+            case Normalization() | GlobalPooling() as operation:
                 value = self._appended(operation, self._done(_whole(operation.origin, first)))
             case Nonlinearity() as operation:
                 value = self._nonlinearity(operation, first)
@@ -445,7 +446,7 @@ def _pointwise(step: Affine) -> Convolution:
 
 
 def _activated(layer: Layer, activation: Nonlinearity | None) -> Layer:
-    if activation is None or isinstance(layer, Pool | Upsample | Concat):
+    if activation is None or isinstance(layer, Pool | GlobalPool | Upsample | Concat):
         return layer
     return replace(layer, activation=activation.kind, slope=activation.slope)
 

@@ -28,13 +28,7 @@ REFERENCE_FLOPS = 5e9
 WINDOWED: Mapping[str, str] = {
     "LayerNormalization": checks.NORMS,
     "MeanVarianceNormalization": checks.NORMS,
-    "GlobalAveragePool": checks.GLOBAL,
-    "GlobalMaxPool": checks.GLOBAL,
-    "GlobalLpPool": checks.GLOBAL,
-    "ReduceMean": checks.GLOBAL,
-    "ReduceMax": checks.GLOBAL,
     "MatMul": checks.ATTENTION,
-    "Gemm": checks.ATTENTION,
     "Einsum": checks.ATTENTION,
     "Attention": checks.ATTENTION,
 }

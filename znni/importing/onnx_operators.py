@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.steps import Affine, Nonlinearity, Operation
+from znni.importing.steps import Affine, GlobalPooling, Nonlinearity, Operation
 from znni.importing.tracing import END, Tracer
 from znni.network.layers import Activation
 
@@ -228,6 +228,54 @@ def pooling(reduce: Literal["max", "average"]) -> Reader:
     return read
 
 
+def global_pooling(reduce: Literal["average", "max"]) -> Reader:
+    """Return a function that reads ``GlobalAveragePool`` or ``GlobalMaxPool``."""
+
+    def read(call: Call) -> None:
+        call.add(GlobalPooling(call.origin, reduce))
+
+    return read
+
+
+def reduction(reduce: Literal["average", "max"]) -> Reader:
+    """Return a function that reads ``ReduceMean`` or ``ReduceMax`` over all voxels."""
+
+    def read(call: Call) -> None:
+        call.add(checks.global_pooling(call.origin, call.integers(1, "axes"), reduce))
+
+    return read
+
+
+def axes_of_one(call: Call) -> None:
+    """Read ``Flatten``, ``Squeeze`` and ``Unsqueeze`` of globally pooled values."""
+    call.tracer.reshaped(call.origin, call.read, (1, call.maps), call.result)
+
+
+def connection(call: Call) -> None:
+    """Read ``Gemm`` of a globally pooled value and constants: a fully connected layer."""
+    if call.attribute("transA", 0):
+        checks.refuse(call.origin, "transposes its input; export it again")
+    weight, bias = call.constant(1), call.constant(2)
+    if weight is None or weight.ndim != 2:
+        checks.refuse(call.origin, "has no matrix of constants; export it again")
+    factors = weight if call.attribute("transB", 0) else weight.T
+    alpha, beta = (float(call.attribute(name, 1.0)) for name in ("alpha", "beta"))
+    shifts = None
+    if bias is not None:
+        shifts = beta * checks.values(call.origin, "bias", bias).reshape(-1)
+        shifts = shifts.repeat(len(factors)) if shifts.size == 1 else shifts
+    scaled = alpha * checks.values(call.origin, "weight", factors)
+    call.tracer.connected(call.origin, call.read, scaled, shifts, call.result)
+
+
+def maximum(call: Call) -> None:
+    """Read ``Max`` of two values."""
+    if len(call.inputs) != 2:
+        checks.refuse(call.origin, f"is of {len(call.inputs)} values; give it two")
+    pair = call.read, call.named(call.input(1))
+    call.tracer.larger(call.origin, pair, call.result)
+
+
 def batch_norm(call: Call) -> None:
     """Read ``BatchNormalization``."""
     if call.attribute("training_mode", 0) or not call.attribute("is_test", 1):
@@ -252,21 +300,19 @@ def instance_norm(call: Call) -> Grouped | None:
 
 
 def reshaping(call: Call) -> Grouped | None:
-    """Read ``Reshape`` of maps to groups, as before the norm of a group, and back."""
+    """Read ``Reshape`` of maps to groups, as before the norm of a group, and back.
+
+    Globally pooled values may get another number of axes. A 0 keeps an axis.
+    """
     given, axes = call.input(0), call.integers(1, "shape") or []
     name = given.of if isinstance(given, Grouped) else call.read
     taken = call.tracer.values[name]
-    of_maps = [1, taken.maps, *taken.size]
-    if isinstance(given, Grouped):
-        known = [one in (-1, own) for one, own in zip(axes, of_maps, strict=False)]
-        is_undone = len(axes) == len(of_maps) and all(known)
-    else:
-        is_undone = False
-        if len(axes) == 3 and axes[0] in (0, 1) and axes[1] > 0 and taken.maps % axes[1] == 0:
-            return Grouped(name, axes[1])
-    if not is_undone:
-        checks.refuse(call.origin, f"changes the axes of values to {axes}; {checks.LAYERS}")
-    call.tracer.same(call.origin, name, call.result)
+    grouped = len(axes) == 3 and axes[0] in (0, 1) and axes[1] > 0 and not taken.is_pooled
+    if grouped and not isinstance(given, Grouped) and taken.maps % axes[1] == 0:
+        return Grouped(name, axes[1])
+    own = (1, taken.maps, *taken.size)
+    kept = [size if axis == 0 else axis for axis, size in zip(axes, own, strict=False)]
+    call.tracer.reshaped(call.origin, name, kept + axes[len(own) :], call.result)
     return None
 
 
@@ -573,9 +619,10 @@ def expansion(call: Call) -> None:
     """Read ``Expand``, which may repeat a single map."""
     shape = call.integers(1, "shape") or []
     held = [1, call.maps, *call.size]
+    is_pooled = call.tracer.values[call.read].is_pooled
     wanted = [1] * (5 - len(shape)) + shape
     fits = len(wanted) == 5 and all(
-        new in (1, old) or (axis == 1 and old == 1 and new > 1)
+        new in (1, old) or (old == 1 and new > 1 and (axis == 1 or (axis > 1 and is_pooled)))
         for axis, (old, new) in enumerate(zip(held, wanted, strict=True))
     )
     if not fits:
@@ -591,6 +638,15 @@ OPERATORS: Mapping[str, Reader] = {
     "ConvTranspose": transposed_convolution,
     "MaxPool": pooling("max"),
     "AveragePool": pooling("average"),
+    "GlobalAveragePool": global_pooling("average"),
+    "GlobalMaxPool": global_pooling("max"),
+    "ReduceMean": reduction("average"),
+    "ReduceMax": reduction("max"),
+    "Flatten": axes_of_one,
+    "Squeeze": axes_of_one,
+    "Unsqueeze": axes_of_one,
+    "Gemm": connection,
+    "Max": maximum,
     "BatchNormalization": batch_norm,
     "InstanceNormalization": instance_norm,
     "Reshape": reshaping,

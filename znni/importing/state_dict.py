@@ -25,6 +25,7 @@ from znni.importing.steps import (
     Affine,
     Convolution,
     Found,
+    GlobalPooling,
     Graph,
     Joining,
     Nonlinearity,
@@ -40,7 +41,9 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    GlobalPool,
     Layer,
+    Maximum,
     Multiply,
     Pool,
     Upsample,
@@ -51,6 +54,7 @@ from znni.network.network import Network, Node
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 
 EPSILON = 1e-5  # PyTorch's default; a state dict does not store it
+WITHOUT_ACTIVATION = Pool | GlobalPool | Upsample | Concat
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 NOT_COMPARED = (
     "a state dict does not say how its layers are connected; import the module or an exported "
@@ -186,8 +190,12 @@ class _Filling:
                 return Upsampling(origin, layer.factor, layer.mode, layer.name, layer.shift)
             case Concat():
                 return Joining(origin, "concat", name=layer.name)
+            case GlobalPool():
+                return GlobalPooling(origin, layer.reduce, layer.name)
             case Multiply():
-                return Joining(origin, "multiply", layer.is_gate, layer.name)
+                return Joining(origin, "multiply", layer.is_gate, layer.spreads, layer.name)
+            case Maximum():
+                return Joining(origin, "maximum", name=layer.name)
             case _:
                 return Joining(origin, "add", name=layer.name)
 
@@ -197,12 +205,12 @@ class _Filling:
         if kind == "prelu":
             slopes = self._arrays[_key(self._slopes[layer.name], "weight")]
             return checks.prelu(origin, slopes, _maps(layer))
-        slope = LEAKY_SLOPE if isinstance(layer, Pool | Upsample | Concat) else layer.slope
+        slope = LEAKY_SLOPE if isinstance(layer, WITHOUT_ACTIVATION) else layer.slope
         return Nonlinearity(origin, kind, slope)
 
 
 def _activation(layer: Layer) -> Activation:
-    return "identity" if isinstance(layer, Pool | Upsample | Concat) else layer.activation
+    return "identity" if isinstance(layer, WITHOUT_ACTIVATION) else layer.activation
 
 
 def _maps(layer: Layer) -> int:

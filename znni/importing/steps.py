@@ -24,6 +24,9 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    GlobalPool,
+    Join,
+    Maximum,
     Multiply,
     Normalize,
     Padding,
@@ -123,6 +126,19 @@ class Pooling:
 
 
 @dataclass(frozen=True)
+class GlobalPooling:
+    """Pooling over a whole window; its attributes are as those of ``Pooling``."""
+
+    origin: str
+    reduce: Literal["average", "max"] = "average"
+    name: str = ""
+
+    def layer(self, name: str) -> GlobalPool:
+        """Return the layer that it is."""
+        return GlobalPool(name, self.reduce)
+
+
+@dataclass(frozen=True)
 class Upsampling:
     """Upsampling by whole factors; its attributes are as in ``znni.network.layers.Upsample``."""
 
@@ -139,21 +155,23 @@ class Upsampling:
 
 @dataclass(frozen=True)
 class Joining:
-    """The maps of several values after each other, or the sum or product of two values.
+    """The maps of several values after each other, or the sum, product or maximum of two values.
 
     Attributes:
         origin: its name and type in the source.
         how: the operation.
         is_gate: whether a product's second value has one map, for all maps of the first.
+        spreads: whether a product's second value has one sample, for all samples of the first.
         name: name for its layer; layers without one are numbered.
     """
 
     origin: str
-    how: Literal["concat", "add", "multiply"]
+    how: Literal["concat", "add", "multiply", "maximum"]
     is_gate: bool = False
+    spreads: bool = False
     name: str = ""
 
-    def layer(self, name: str) -> Concat | Add | Multiply:
+    def layer(self, name: str) -> Join:
         """Return the layer that it is, without an activation."""
         match self.how:
             case "concat":
@@ -161,7 +179,9 @@ class Joining:
             case "add":
                 return Add(name)
             case "multiply":
-                return Multiply(name, is_gate=self.is_gate)
+                return Multiply(name, is_gate=self.is_gate, spreads=self.spreads)
+            case "maximum":
+                return Maximum(name)
 
 
 @dataclass(frozen=True)
@@ -255,7 +275,14 @@ class ZeroPadding:
 
 # Operations that are layers of their own, unless they can be folded into others.
 Layered: TypeAlias = (
-    Convolution | TransposedConvolution | Pooling | Upsampling | Joining | Affine | Normalization
+    Convolution
+    | TransposedConvolution
+    | Pooling
+    | GlobalPooling
+    | Upsampling
+    | Joining
+    | Affine
+    | Normalization
 )
 Operation: TypeAlias = Layered | Nonlinearity | Cropping | ZeroPadding
 

@@ -15,12 +15,13 @@ import numpy as np
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing.checks import per_map, refuse
+from znni.importing.checks import ATTENTION, LAYERS, convolution, per_map, refuse, values
 from znni.importing.steps import (
     Affine,
     Convolution,
     Cropping,
     Float64,
+    GlobalPooling,
     Graph,
     Joining,
     Nonlinearity,
@@ -49,10 +50,17 @@ class Unsuited(InvalidInput):
 
 @dataclass(frozen=True)
 class Traced:
-    """A value: its number of maps, and its samples per axis."""
+    """A value.
+
+    Attributes:
+        maps: its number of maps.
+        size: its samples per axis.
+        is_pooled: whether it has one sample for a whole window.
+    """
 
     maps: int
     size: Vec3
+    is_pooled: bool = False
 
 
 class Tracer:
@@ -98,9 +106,11 @@ class Tracer:
             case _:
                 layer = operation.layer(operation.origin)
                 taken = [self.values[name] for name in reads]
+                pooled = isinstance(operation, GlobalPooling)
                 made = Traced(
                     layer.maps_from(*(value.maps for value in taken)),
                     layer.size_from(*(value.size for value in taken)),
+                    pooled or all(value.is_pooled for value in taken),
                 )
         self.values[value] = made
         self._steps[value] = Step(operation, tuple(reads), value)
@@ -164,15 +174,72 @@ class Tracer:
     def multiplied(self, origin: str, reads: Sequence[str], value: str) -> None:
         """Multiply two values. One with a single map multiplies all maps of the other.
 
+        A globally pooled value multiplies all samples of the other.
+
+        Raises:
+            InvalidInput: their extents or maps differ.
+        """
+        first, second = reads
+        spreads = self.values[first].is_pooled != self.values[second].is_pooled
+        if not spreads:
+            self._check_extents(origin, reads)
+        if self.values[first].is_pooled if spreads else self.values[first].maps == 1:
+            first, second = second, first
+        if spreads:
+            first = self._wide(origin, first, self.values[second].maps)
+        is_gate = self.values[second].maps == 1 < self.values[first].maps
+        self.add(Joining(origin, "multiply", is_gate, spreads), (first, second), value)
+
+    def larger(self, origin: str, reads: Sequence[str], value: str) -> None:
+        """Give the larger of two values. One with a single map counts for all maps of the other.
+
         Raises:
             InvalidInput: their extents or maps differ.
         """
         self._check_extents(origin, reads)
-        first, second = reads
-        if self.values[first].maps == 1:
-            first, second = second, first
-        is_gate = self.values[second].maps == 1 < self.values[first].maps
-        self.add(Joining(origin, "multiply", is_gate), (first, second), value)
+        most = max(self.values[name].maps for name in reads)
+        pair = [self._wide(origin, name, most) for name in reads]
+        self.add(Joining(origin, "maximum"), pair, value)
+
+    def reshaped(self, origin: str, read: str, axes: Sequence[object], value: str) -> None:
+        """Give the same axes to a value, or another number of axes to a globally pooled one.
+
+        Raises:
+            InvalidInput: its samples or its maps would not stay in their axes.
+        """
+        held = self.values[read]
+        own = (1, held.maps, *held.size)
+        fits = len(axes) == len(own) or (held.is_pooled and len(axes) > 1)
+        known = zip(axes, own if len(axes) == len(own) else (*own[:2], *(1,) * 9), strict=False)
+        if not fits or any(axis not in (-1, size) for axis, size in known):
+            refuse(
+                origin,
+                f"changes the axes of {own} to {tuple(axes)}; only globally "
+                f"pooled values change their axes here, and keep their maps: {LAYERS}",
+            )
+        self.same(origin, read, value)
+
+    def connected(self, origin: str, read: str, weight: object, bias: object, value: str) -> None:
+        """Make each map of a globally pooled value from all maps: a fully connected layer.
+
+        Args:
+            origin: the layer.
+            read: the value.
+            weight: the factors (out, in).
+            bias: the shifts (out,), or None.
+            value: the name of the result.
+
+        Raises:
+            InvalidInput: the value has more samples than one.
+        """
+        factors = values(origin, "weight", weight)
+        if not self.values[read].is_pooled or factors.ndim != 2:
+            refuse(
+                origin,
+                f"multiplies by a matrix what is not globally pooled; {ATTENTION}, or run the "
+                f"network as it is with --window (znni infer --net FILE --window Z,Y,X)",
+            )
+        self.add(convolution(origin, factors[:, :, None, None, None], bias), (read,), value)
 
     def resized(
         self,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
-from znni.network.geometry import whole_sizes
+from znni.network.geometry import reads_of, whole_sizes
 from znni.network.layers import Conv, Normalize, Pool, Weighted
 from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
@@ -86,16 +86,13 @@ def exact_at(
         raise ValueError(f"network {network.name} is for no volume")
     sizes = whole_sizes(network, network.whole)
     boxes = {network.output: Box(at, at + 1)}
-    reads: dict[str, list[Box]] = {}
+    reads: dict[str, tuple[Box, ...]] = {}
     for node in reversed(network.nodes):
         boxes[node.name] = node.layer.rounded(boxes[node.name])
         if isinstance(node.layer, Normalize):
             boxes[node.name] = Box(Vec3(0, 0, 0), sizes[node.name])
-        made = node.layer.size_from(*(sizes[name] for name in node.inputs))
-        for name in node.inputs:
-            crop = (sizes[name] - made) // 2 if len(node.inputs) > 1 else Vec3(0, 0, 0)
-            read = node.layer.reads(boxes[node.name]).shifted(crop)
-            reads.setdefault(node.name, []).append(read)
+        reads[node.name] = reads_of(node, boxes[node.name], sizes)
+        for name, read in zip(node.inputs, reads[node.name], strict=True):
             known = _within(read, sizes[name])
             boxes[name] = boxes[name].hull(known) if name in boxes else known
     values = {INPUT: seen(boxes[INPUT]).astype(np.float64)}

@@ -13,6 +13,7 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    GlobalPool,
     Layer,
     Multiply,
     Normalize,
@@ -65,6 +66,8 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield f"{layer.reduce}-pool {layer.window}"
             yield from _unless("stride", layer.stride, layer.window)
             yield from _padded(layer.padding)
+        case GlobalPool():
+            yield f"global {layer.reduce}-pool of {made}"
         case Upsample():
             if layer.shift == NO_PADDING.before:
                 yield f"{layer.mode} upsampling {layer.factor}"
@@ -77,12 +80,14 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield f"{kind} norm of {made}"
             yield from _unless("groups", layer.groups, layer.features)
             yield from _unless("eps", layer.eps, EPS)
+        case Multiply(spreads=True):
+            yield f"multiply {made} by a factor" + " for each" * (not layer.is_gate)
         case Multiply(is_gate=True):
             yield f"multiply {made} by a gate"
         case _:
             yield f"{layer.kind} to {made}" if isinstance(layer, Concat) else f"{layer.kind} {made}"
     match layer:
-        case Pool() | Upsample() | Concat():
+        case Pool() | GlobalPool() | Upsample() | Concat():
             return
         case _ if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
             yield f"leaky_relu {layer.slope:g}"

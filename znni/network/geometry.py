@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.layers import Add, Concat, Multiply, Normalize, Pool
+from znni.network.layers import GlobalPool, Join, Normalize, Pool
 from znni.network.network import INPUT, Network, Node
 from znni.network.order import order_of_lowest_peak
 from znni.network.window import Window
@@ -109,7 +109,7 @@ def _misfit(network: Network, axis: int, rest: int) -> tuple[int, int]:
     sizes = whole_sizes(network, network.alignment * MANY_PERIODS + rest)
     dropped = cropped = 0
     for node in network.nodes:
-        taken = [sizes[name][axis] for name in node.inputs]
+        taken = [sizes[name][axis] for name in node.aligned]
         if isinstance(node.layer, Pool):
             dropped += _dropped(node.layer, taken[0], axis)
         cropped += sum(taken) - len(taken) * min(taken)
@@ -278,8 +278,7 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
             stored = stored.hull(Box(ZERO, sizes[node.name]))
         computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
         frames[node.name] = Frame(stored.hull(computed), computed)
-        taken = node.layer.reads(computed)
-        reads[node.name] = tuple(taken.shifted(crop) for crop in _crops(node, sizes))
+        reads[node.name] = reads_of(node, computed, sizes)
         for name, box in zip(node.inputs, reads[node.name], strict=True):
             needed[name] = needed[name].hull(box) if name in needed else box
     frames[INPUT] = Frame(needed[INPUT], needed[INPUT])
@@ -295,9 +294,21 @@ def _clipped(box: Box, size: Vec3, uncut: Vec3) -> Box:
     )
 
 
-def _crops(node: Node, sizes: Mapping[str, Vec3]) -> list[Vec3]:
-    """Return the first sample of each input that a node uses: joins crop to the centre."""
-    if not isinstance(node.layer, Concat | Add | Multiply):
-        return [ZERO] * len(node.inputs)
+def reads_of(node: Node, box: Box, sizes: Mapping[str, Vec3]) -> tuple[Box, ...]:
+    """Return the samples of each of its inputs on which a box of a node's samples depends.
+
+    Joins crop to the centre.
+
+    Args:
+        node: the node.
+        box: the samples of its value.
+        sizes: the samples of each whole value, by name.
+    """
+    if isinstance(node.layer, GlobalPool):
+        return (Box(ZERO, sizes[node.inputs[0]]),)
+    taken = node.layer.reads(box)
+    if not isinstance(node.layer, Join):
+        return (taken,)
     made = node.layer.size_from(*(sizes[name] for name in node.inputs))
-    return [(sizes[name] - made) // 2 for name in node.inputs]
+    aligned = [taken.shifted((sizes[name] - made) // 2) for name in node.aligned]
+    return *aligned, *[Box(ZERO, sizes[name]) for name in node.inputs[len(aligned) :]]

@@ -18,7 +18,10 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    Elementwise,
+    GlobalPool,
     Layer,
+    Maximum,
     Multiply,
     Normalize,
     Padding,
@@ -35,7 +38,6 @@ FOLDED = (
     "fold its scale and shift into the convolution's kernels and biases and leave it out, or give "
     "an affine layer"
 )
-GLOBAL_POOL = "this version has no global pooling; use a network without it"
 
 
 def _is_margin(value: object) -> bool:
@@ -115,7 +117,7 @@ def _activated(value: object) -> Activated:
 ActivationEntry = Annotated[Activated, PlainValidator(_activated)]
 
 
-def _named_activation(layer: Weighted | Add | Multiply) -> dict[str, Any]:
+def _named_activation(layer: Weighted | Elementwise) -> dict[str, Any]:
     if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
         return {"activation": {"leaky_relu": layer.slope}}
     return {"activation": layer.activation}
@@ -214,6 +216,17 @@ class PoolEntry(LayerKind):
         return self
 
 
+class GlobalPoolEntry(LayerKind):
+    """A pooling over a whole window."""
+
+    unneeded: ClassVar[Mapping[str, str]] = {"window": "its window is that of the network"}
+    kind: Literal["average", "max"] = "average"
+
+    def layer(self, name: str, maps: Sequence[int]) -> GlobalPool:  # noqa: ARG002 - any number
+        """Return the pooling."""
+        return GlobalPool(name, self.kind)
+
+
 class UpsampleEntry(LayerKind):
     """Upsampling."""
 
@@ -261,7 +274,7 @@ class AddEntry(LayerKind):
 
 
 class MultiplyEntry(LayerKind):
-    """The product of two layers, the second of which may have one map."""
+    """The product of two layers, the second of which may have one map or be globally pooled."""
 
     activation: ActivationEntry = IDENTITY
 
@@ -269,6 +282,16 @@ class MultiplyEntry(LayerKind):
         """Return the join."""
         is_gate = len(maps) == 2 and maps[1] == 1 < maps[0]
         return Multiply(name, *self.activation, is_gate)
+
+
+class MaximumEntry(LayerKind):
+    """The larger of two layers."""
+
+    activation: ActivationEntry = IDENTITY
+
+    def layer(self, name: str, maps: Sequence[int]) -> Maximum:  # noqa: ARG002
+        """Return the join."""
+        return Maximum(name, *self.activation)
 
 
 class InstanceNormEntry(LayerKind):
@@ -298,11 +321,13 @@ KINDS: dict[type[Layer], str] = {
     Conv: "conv",
     ConvTranspose: "conv_transpose",
     Pool: "pool",
+    GlobalPool: "global_pool",
     Upsample: "upsample",
     Affine: "affine",
     Concat: "concat",
     Add: "add",
     Multiply: "multiply",
+    Maximum: "maximum",
 }
 
 INSTANCE_NORM, GROUP_NORM = "instance_norm", "group_norm"
@@ -356,6 +381,8 @@ def entry_of(layer: Layer) -> dict[str, Any]:
             )
         case Upsample():
             return _changed({"factor": layer.factor, "mode": layer.mode, "shift": layer.shift})
+        case GlobalPool():
+            return {"kind": layer.reduce}
         case Concat():
             return {}
         case Normalize():

@@ -11,8 +11,8 @@ from typing import TypeAlias
 from znni.network.activations import LEAKY_SLOPE, Activation
 from znni.network.convolutions import NO_PADDING, Conv, ConvTranspose, Padding
 from znni.network.normalization import Normalize
-from znni.network.pointwise import Add, Affine, Concat, Multiply
-from znni.network.pooling import Pool
+from znni.network.pointwise import Add, Affine, Concat, Maximum, Multiply
+from znni.network.pooling import GlobalPool, Pool
 from znni.network.resizing import Upsample
 
 __all__ = [
@@ -25,8 +25,11 @@ __all__ = [
     "Conv",
     "ConvTranspose",
     "DenseLayer",
+    "Elementwise",
+    "GlobalPool",
     "Join",
     "Layer",
+    "Maximum",
     "Multiply",
     "Normalize",
     "Operation",
@@ -36,10 +39,17 @@ __all__ = [
     "SummedConv",
     "Upsample",
     "Weighted",
+    "WholeWindow",
 ]
 
+# Layers that make one voxel from two.
+Elementwise: TypeAlias = Add | Multiply | Maximum
+
 # Layers that take several values.
-Join: TypeAlias = Concat | Add | Multiply
+Join: TypeAlias = Concat | Elementwise
+
+# Layers that depend on all voxels of a window.
+WholeWindow: TypeAlias = Normalize | GlobalPool
 
 # Layers with weights.
 Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize
@@ -47,9 +57,7 @@ Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize
 # Layers of which some can be slid over every voxel: the kinds of dense networks.
 DenseLayer: TypeAlias = Conv | Pool
 
-Layer: TypeAlias = (
-    Conv | ConvTranspose | Pool | Upsample | Affine | Normalize | Concat | Add | Multiply
-)
+Layer: TypeAlias = Conv | ConvTranspose | Pool | GlobalPool | Upsample | Affine | Normalize | Join
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ In a chain every node takes the value of the node before it. The weights are kep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import lcm
@@ -18,15 +18,17 @@ from znni.core.text import counted
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
     Activation,
-    Add,
     Conv,
     DenseLayer,
+    Elementwise,
+    GlobalPool,
+    Join,
     Layer,
     Multiply,
-    Normalize,
     Pool,
     Upsample,
     Weighted,
+    WholeWindow,
 )
 from znni.network.window import Window
 
@@ -51,6 +53,20 @@ class Node:
     def name(self) -> str:
         """The name of the node and of its value."""
         return self.layer.name
+
+    @property
+    def aligned(self) -> tuple[str, ...]:
+        """The names of the values whose samples lie where its own do; not of one that spreads."""
+        spreads = isinstance(self.layer, Multiply) and self.layer.spreads
+        return self.inputs[:1] if spreads else self.inputs
+
+    def is_pooled(self, pooled: Set[str]) -> bool:
+        """Return whether its value has one sample for a whole window.
+
+        Args:
+            pooled: the values before it that have one.
+        """
+        return isinstance(self.layer, GlobalPool) or pooled >= set(self.aligned)
 
 
 @dataclass(frozen=True)
@@ -117,12 +133,28 @@ class Network:
             )
         self.scaling.of_maps(self.in_features)
         for node in self.nodes:
+            self._check_pooled(node)
             self._check_shift(node)
         if self.is_exact and self.strides[self.output] != Vec3(1, 1, 1):
             raise InvalidInput(
                 f"network {self.name}: a sample of its output spans {self.strides[self.output]} "
                 f"voxels; end it with upsampling to the input's resolution, or use only "
                 f"convolutions without padding and max-pooling, which can give every voxel"
+            )
+
+    def _check_pooled(self, node: Node) -> None:
+        """Check that a join does not mix values of one sample with others."""
+        if not isinstance(node.layer, Join):
+            return
+        pooled = [name in self.pooled for name in node.inputs]
+        if node.aligned != node.inputs:
+            fits = pooled == [False, True]
+        else:
+            fits = all(pooled) or not any(pooled)
+        if not fits:
+            raise InvalidInput(
+                f"layer {node.name} of network {self.name} joins a globally pooled value with one "
+                f"that is not; only multiply takes these, the pooled one second"
             )
 
     def _check_shift(self, node: Node) -> None:
@@ -146,6 +178,15 @@ class Network:
         for node in self.nodes:
             maps[node.name] = maps_of(node, maps)
         return maps
+
+    @cached_property
+    def pooled(self) -> frozenset[str]:
+        """The names of the values that have one sample for a whole window."""
+        found: set[str] = set()
+        for node in self.nodes:
+            if node.is_pooled(found):
+                found.add(node.name)
+        return frozenset(found)
 
     @cached_property
     def alive(self) -> tuple[tuple[str, ...], ...]:
@@ -176,8 +217,8 @@ class Network:
     @cached_property
     def window_layer(self) -> str | None:
         """The name of a layer that depends on all voxels of a window, if there is one."""
-        norms = (layer.name for layer in self.layers if isinstance(layer, Normalize))
-        return next(norms, None)
+        found = (layer.name for layer in self.layers if isinstance(layer, WholeWindow))
+        return next(found, None)
 
     @cached_property
     def dense_layers(self) -> tuple[DenseLayer, ...]:
@@ -224,7 +265,7 @@ class Network:
     def last_activation(self) -> Activation:
         """The activation of the layer that gives the output."""
         (last,) = (node.layer for node in self.nodes if node.name == self.output)
-        if isinstance(last, Weighted | Add | Multiply):
+        if isinstance(last, Weighted | Elementwise):
             return last.activation
         return "identity"
 
@@ -338,9 +379,9 @@ def stride_of(node: Node, strides: Mapping[str, Vec3]) -> Vec3:
     Raises:
         InvalidInput: the node joins values with different distances, or upsamples too far.
     """
-    taken = {strides[name] for name in node.inputs}
+    taken = {strides[name] for name in node.aligned}
     if len(taken) > 1:
-        apart = " and ".join(f"{name or 'input'!r} ({strides[name]})" for name in node.inputs)
+        apart = " and ".join(f"{name or 'input'!r} ({strides[name]})" for name in node.aligned)
         raise InvalidInput(
             f"layer {node.name} joins {apart}, whose strides differ; upsample the coarser one first"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -23,7 +23,6 @@ from znni.network.input_entry import InputEntry, input_entry
 from znni.network.layer_entries import (
     ALL_KINDS,
     FOLDED,
-    GLOBAL_POOL,
     AddEntry,
     AffineEntry,
     ConcatEntry,
@@ -31,16 +30,18 @@ from znni.network.layer_entries import (
     ConvTransposeEntry,
     Extents,
     Finite,
+    GlobalPoolEntry,
     GroupNormEntry,
     InstanceNormEntry,
     LayerKind,
+    MaximumEntry,
     MultiplyEntry,
     PoolEntry,
     UpsampleEntry,
     entry_of,
     kind_of,
 )
-from znni.network.layers import Concat
+from znni.network.layers import Concat, Multiply
 from znni.network.network import INPUT, Network, Node, maps_of, stride_of
 from znni.network.window import Window
 
@@ -101,18 +102,19 @@ class _LayerEntry(Entry):
     unneeded: ClassVar[Mapping[str, str]] = {
         "batchnorm": FOLDED,
         "batch_norm": FOLDED,
-        "global_pool": GLOBAL_POOL,
     }
     name: Name | None = None
     sources: Sources | None = Field(default=None, alias="from")
     conv: ConvEntry | None = None
     conv_transpose: ConvTransposeEntry | None = None
     pool: PoolEntry | None = None
+    global_pool: GlobalPoolEntry | None = None
     upsample: UpsampleEntry | None = None
     affine: AffineEntry | None = None
     concat: ConcatEntry | None = None
     add: AddEntry | None = None
     multiply: MultiplyEntry | None = None
+    maximum: MaximumEntry | None = None
     instance_norm: InstanceNormEntry | None = None
     group_norm: GroupNormEntry | None = None
 
@@ -269,6 +271,7 @@ def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str,
     """Return the nodes of the layers, and the strides of their values."""
     nodes: list[Node] = []
     maps, strides = {INPUT: entries.in_features}, {INPUT: Vec3(1, 1, 1)}
+    pooled: set[str] = set()
     names = _names(file, entries.layers)
     for index, (entry, name) in enumerate(zip(entries.layers, names, strict=True)):
         where = ("layers", index)
@@ -282,12 +285,17 @@ def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str,
                 raise file.refusal((*where, "from"), _unknown(name, source, names, index))
             takes.append(source if source in maps else INPUT)
         try:
-            node = Node(given.layer(name, [maps[source] for source in takes]), tuple(takes))
+            layer = given.layer(name, [maps[source] for source in takes])
+            if isinstance(layer, Multiply) and [each in pooled for each in takes] == [False, True]:
+                layer = replace(layer, spreads=True)
+            node = Node(layer, tuple(takes))
             maps[name] = maps_of(node, maps)
             strides[name] = stride_of(node, strides)
         except InvalidInput as error:
             raise file.refusal(where, str(error)) from None
         nodes.append(node)
+        if node.is_pooled(pooled):
+            pooled.add(name)
     return nodes, strides
 
 

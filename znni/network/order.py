@@ -22,7 +22,8 @@ MOST_SETS = 5_000
 def order_of_lowest_peak(network: Network) -> tuple[Node, ...]:
     """Return the nodes in the order in which the largest sum of living values is least.
 
-    A value counts by its maps and by the density of its samples. A join takes the place of the
+    A value counts by its maps and by the density of its samples; a globally pooled one does not
+    count. A join takes the place of the
     inputs that end with it. The search is exact. It always
     extends the set of computed nodes with the lowest peak (Dijkstra's algorithm, with maxima for
     sums). If no order is better than the given one, or there are more than ``MOST_SETS``
@@ -71,7 +72,7 @@ class _Search:
         nodes = network.nodes
         places = {node.name: index for index, node in enumerate(nodes)}
         self._sizes = {
-            name: Fraction(maps, network.strides[name].volume)
+            name: Fraction(maps, network.strides[name].volume) * (name not in network.pooled)
             for name, maps in network.maps.items()
         }
         self._needs = [

@@ -117,7 +117,7 @@ class Concat(SameVoxel):
 
 @dataclass(frozen=True, repr=False)
 class _Elementwise(SameVoxel):
-    """A sum or product of two values with equal numbers of maps, and an activation."""
+    """The sum, product or maximum of two values with equal numbers of maps, and an activation."""
 
     arity: ClassVar[int | None] = 2
     name: str
@@ -159,6 +159,18 @@ class Add(_Elementwise):
 
 
 @dataclass(frozen=True, repr=False)
+class Maximum(_Elementwise):
+    """The larger of two values with equal numbers of maps, and an activation."""
+
+    kind: Literal["maximum"] = field(default="maximum", repr=False)
+
+    @property
+    def local(self) -> Maximum:
+        """The layer for a block: the same."""
+        return self
+
+
+@dataclass(frozen=True, repr=False)
 class Multiply(_Elementwise):
     """The product of two values, and an activation.
 
@@ -167,15 +179,21 @@ class Multiply(_Elementwise):
         activation: the function applied to the result.
         slope: the factor of ``leaky_relu`` for negative values.
         is_gate: whether the second value has one map, which multiplies all maps of the first.
+        spreads: whether the second value has one sample, which multiplies all samples of the first.
     """
 
     is_gate: bool = False
+    spreads: bool = False
     kind: Literal["multiply"] = field(default="multiply", repr=False)
 
     @property
     def local(self) -> Multiply:
         """The layer for a block: the same."""
         return self
+
+    def size_from(self, *sizes: Vec3) -> Vec3:
+        """Return the output's samples per axis."""
+        return sizes[0] if self.spreads else super().size_from(*sizes)
 
     def maps_from(self, *maps: int) -> int:
         """Return the maps of the output.

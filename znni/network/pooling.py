@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.network.convolutions import NO_PADDING, ZERO, Padding
+from znni.network.convolutions import NO_PADDING, ONE, ZERO, Padding
 from znni.network.layer_checks import ShortText, check_extents, check_not_negative
+from znni.network.pointwise import SameVoxel
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,3 +107,40 @@ class Pool(ShortText):
     def local_size(self, size: Vec3) -> Vec3:
         """Return the output's samples per axis for a stored input, which holds its padding."""
         return (size - self.window) // self.stride + 1
+
+
+@dataclass(frozen=True, repr=False)
+class GlobalPool(SameVoxel):
+    """The average or the maximum of each map, over a whole window.
+
+    Its value has one sample, whatever the extents of its input are.
+
+    Attributes:
+        name: the name, unique within the network.
+        reduce: ``average`` or ``max``.
+    """
+
+    name: str
+    reduce: Literal["average", "max"] = "average"
+    kind: Literal["global_pool"] = field(default="global_pool", repr=False)
+
+    @property
+    def local(self) -> GlobalPool:
+        """The layer for a block: the same."""
+        return self
+
+    def scaled(self, scale: Vec3) -> Vec3:  # noqa: ARG002 - for an input of any scale
+        """Return the voxels per sample of the output: those of the network's input."""
+        return ONE
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the output maps: as many as the input has."""
+        return maps[0]
+
+    def size_from(self, *sizes: Vec3) -> Vec3:  # noqa: ARG002 - for inputs of any size
+        """Return the output's samples per axis: one."""
+        return ONE
+
+    def local_size(self, size: Vec3) -> Vec3:  # noqa: ARG002 - for inputs of any size
+        """Return the output's samples per axis for a stored input: one."""
+        return ONE

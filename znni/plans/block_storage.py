@@ -19,7 +19,10 @@ from znni.network.layers import (
     Affine,
     Concat,
     Conv,
+    Elementwise,
+    GlobalPool,
     Layer,
+    Maximum,
     Multiply,
     Normalize,
     Padding,
@@ -253,7 +256,9 @@ def needs_zeros(layer: Layer) -> bool:
     match layer:
         case Conv() | Pool():
             return layer.padding != Padding()
-        case Affine() | Normalize() | Add() | Multiply() | Concat():
+        case Affine() | Normalize() | GlobalPool():
+            return False
+        case Concat() | Add() | Multiply() | Maximum():
             return False
         case Upsample():
             return layer.mode != "nearest" or layer.shift != ZERO
@@ -262,7 +267,7 @@ def needs_zeros(layer: Layer) -> bool:
 
 
 # Layers whose output may be the memory of their first input.
-IN_PLACE = Affine | Normalize | Add | Multiply
+IN_PLACE = Affine | Normalize | Elementwise
 
 
 class _Sharing:
@@ -305,7 +310,9 @@ class _Sharing:
                     return True
                 del self._joined_in[name]
                 return False
-            case Affine() | Normalize() | Add() | Multiply() if once and node.inputs[0] == name:
+            case Affine() | Normalize() | Add() | Multiply() | Maximum() if (
+                once and node.inputs[0] == name
+            ):
                 alone = self._uses[name] == 1 and name != INPUT
                 same = self._network.maps[name] == self._network.maps[node.name]
                 return alone and same and self.allows(name, place, found)

@@ -63,9 +63,11 @@ class Primitive(Protocol):
             except that its last axis is contiguous. A ``run`` is not reentrant.
 
             A join's ``run`` takes one array for each input. Their maps add up to those of
-            ``shape``. The output of an ``Add``, ``Multiply`` or ``Affine`` may be the memory of the
-            first input. If the layer sees edges, ``run`` takes a ``Box`` after the input: its
-            samples within the volume, counted from the first sample of ``x``.
+            ``shape``. The output of an ``Add``, ``Multiply``, ``Maximum`` or
+            ``Affine`` may be the memory of the first input. If the second value of a ``Multiply``
+            has one sample, ``shape`` counts it as if it had those of the first. If the layer sees
+            edges, ``run`` takes a ``Box`` after the input: its samples within the volume, counted
+            from the first sample of ``x``.
 
             The ``run`` of a ``SummedConv`` takes the value to which it adds after the input. The
             output is usually the memory of that value. Else the value is copied there first.

@@ -26,7 +26,11 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    Elementwise,
+    GlobalPool,
+    Join,
     Layer,
+    Maximum,
     Multiply,
     Normalize,
     Padding,
@@ -142,7 +146,7 @@ def exact(
     values: dict[str, Float64] = {INPUT: x.astype(np.float64)}
     for node in network.nodes:
         given = [values[name] for name in node.inputs]
-        if isinstance(node.layer, Concat | Add | Multiply):
+        if isinstance(node.layer, Join):
             given = _cropped(node, given, sizes, beyond)
         values[node.name] = _whole(node.layer, weights, given, beyond)
     return values[network.output]
@@ -167,6 +171,9 @@ def _whole(
             seen = seen[:, ::sz, ::sy, ::sx]
             reduced = seen.max if layer.reduce == "max" else seen.mean
             return np.asarray(reduced(axis=(4, 5, 6)))
+        case GlobalPool():
+            over = x.mean if layer.reduce == "average" else x.max
+            return np.asarray(over(axis=(1, 2, 3), keepdims=True))
         case Upsample():
             return _upsampled(x, layer, beyond)
         case Affine():
@@ -187,6 +194,8 @@ def _whole(
             return _finished(given[0] + given[1], layer, weights)
         case Multiply():
             return _finished(given[0] * given[1], layer, weights)
+        case Maximum():
+            return _finished(np.maximum(*given), layer, weights)
 
 
 def local(
@@ -244,7 +253,7 @@ def _local(layer: Layer, weights: Weights, given: list[Float64], inside: Box | N
             return _whole(layer, weights, given, "zeros")
 
 
-def _finished(y: Float64, layer: Weighted | Add | Multiply, weights: Weights) -> Float64:
+def _finished(y: Float64, layer: Weighted | Elementwise, weights: Weights) -> Float64:
     """Return values after a layer's activation."""
     found = weights.layers.get(layer.name)
     slope = layer.slope if found is None or found.slope is None else found.slope
@@ -352,13 +361,16 @@ def _cropped(
         beyond: as for ``exact``.
     """
     made = node.layer.size_from(*(sizes[name] for name in node.inputs))
-    starts = [(sizes[name] - made) // 2 for name in node.inputs]
+    starts = [(sizes[name] - made) // 2 for name in node.aligned]
+    aligned, others = given[: len(starts)], given[len(starts) :]
     if beyond == "wrap":
-        return [
+        cropped = [
             np.roll(value, [-at for at in start], axis=(1, 2, 3))
-            for value, start in zip(given, starts, strict=True)
+            for value, start in zip(aligned, starts, strict=True)
         ]
-    return [
-        value[:, *Box(start, start + made).slices]
-        for value, start in zip(given, starts, strict=True)
-    ]
+    else:
+        cropped = [
+            value[:, *Box(start, start + made).slices]
+            for value, start in zip(aligned, starts, strict=True)
+        ]
+    return cropped + others

@@ -12,9 +12,8 @@ from znni.core.shapes import Shape5
 from znni.machine.arena import new_output
 from znni.network.layers import (
     Activation,
-    Add,
     Conv,
-    Multiply,
+    Elementwise,
     Operation,
     SummedConv,
     Weighted,
@@ -27,7 +26,7 @@ from znni.primitives.cpu.common.simd import LANES, whole_vectors
 from znni.primitives.cpu.common.workers import Workers, share_count
 
 # Layers with an activation.
-Activated: TypeAlias = Weighted | Add | Multiply
+Activated: TypeAlias = Weighted | Elementwise
 
 # Codes for compiled kernels. Softmax needs all maps of a voxel. The kernel adds the bias only, and
 # ``softmax_over_maps`` follows when all maps are complete.

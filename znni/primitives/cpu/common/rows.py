@@ -36,7 +36,7 @@ EFFICIENCY = 0.1
 AHEAD = 3
 
 # Ways to make a value from those of the inputs.
-COPY, SCALE, ADD, MULTIPLY = range(4)
+COPY, SCALE, ADD, MULTIPLY, MAXIMUM = range(5)
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class RowPass:
     """A pass that makes each value of an output from the same values of its inputs.
 
     Attributes:
-        kind: ``COPY`` of the first input, its ``SCALE`` by factor and bias, or ``ADD`` or
-            ``MULTIPLY`` of both.
+        kind: ``COPY`` of the first input, its ``SCALE`` by factor and bias, or ``ADD``,
+            ``MULTIPLY`` or ``MAXIMUM`` of both.
         y: the output (n, f, z, y, x). It may be the memory of the first input.
         inputs: the inputs, of the output's shape. A copy or scale takes the same one twice.
         factor: the factors of the maps, for ``SCALE``.
@@ -139,9 +139,12 @@ def _made(kind, first, second, factor, bias, made):  # type: ignore[no-untyped-d
     elif kind == 2:
         for i in range(made.size):
             made[i] = first[i] + second[i]
-    else:
+    elif kind == 3:
         for i in range(made.size):
             made[i] = first[i] * second[i]
+    else:
+        for i in range(made.size):
+            made[i] = max(first[i], second[i])
 
 
 @numba_kernel

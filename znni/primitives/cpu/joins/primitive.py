@@ -1,7 +1,7 @@
-"""Sums, products and concatenations of values.
+"""Sums, products, maxima and concatenations of values.
 
-The output of a sum or a product may be the memory of its first input. An input of a concatenation
-that already lies in its place is not copied.
+The output of a sum, a product or a maximum may be the memory of its first input. An input of a
+concatenation that already lies in its place is not copied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output
 from znni.machine.machine import Device
-from znni.network.layers import Add, Concat, Multiply, Operation
+from znni.network.layers import Add, Concat, Maximum, Multiply, Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applied_to
@@ -27,7 +27,7 @@ from znni.primitives.cpu.common.activation import (
 )
 from znni.primitives.cpu.common.rows import RowPass
 from znni.primitives.cpu.common.streaming import bytes_to_write
-from znni.primitives.cpu.common.workers import workers
+from znni.primitives.cpu.common.workers import Workers, workers
 
 NOTHING = np.empty(0, np.float32)
 NO_FINISH = Finish(NOTHING, NOTHING, 0)
@@ -100,11 +100,11 @@ def _copies(inputs: tuple[Float32, ...], y: Float32) -> Iterator[tuple[int, RowP
 
 @dataclass(frozen=True)
 class Elementwise:
-    """Sums or products of two values, with an activation, on the CPU."""
+    """Sums, products or maxima of two values, with an activation, on the CPU."""
 
     device: Device
     name: str
-    kind: type[Add] | type[Multiply]
+    kind: type[Add] | type[Multiply] | type[Maximum]
     code: int
     accuracy: float = 1e-6
     version = 1
@@ -121,12 +121,15 @@ class Elementwise:
         """Return the cost: an operation for each value, and one pass over each array."""
         join, out = applied_to(self.kind, self, layer, shape)
         threads = self.device.threads
+        handed = rows.handed_out(out, threads)
+        if isinstance(join, Multiply) and join.spreads:
+            handed = rows.handed_out(out._replace(n=1), threads).times(out.n)
         cost = Cost(
             flops=float(out.elements),
             bytes_moved=shape.nbytes + bytes_to_write(out.nbytes),
             memory=Memory.beside(shape.nbytes + out.nbytes, workspace=rows.piece_bytes(threads)),
             efficiency=rows.EFFICIENCY,
-            handed=rows.handed_out(out, threads),
+            handed=handed,
         )
         return with_activation(cost, join.activation, out, threads)
 
@@ -142,8 +145,11 @@ class Elementwise:
 
         def run(first: Float32, second: Float32) -> Float32:
             y = new_output(out)
-            inputs = first, np.broadcast_to(second, out)
-            RowPass(self.code, y, inputs, finish.bias, finish).run(pool)
+            if isinstance(join, Multiply) and join.spreads:
+                _scale(first, second, y, finish, pool)
+            else:
+                inputs = first, np.broadcast_to(second, out)
+                RowPass(self.code, y, inputs, finish.bias, finish).run(pool)
             if join.activation == "softmax":
                 softmax_over_maps(y, pool)
             return y
@@ -151,10 +157,19 @@ class Elementwise:
         return run
 
 
+def _scale(x: Float32, factors: Float32, y: Float32, finish: Finish, pool: Workers) -> None:
+    """Multiply each map of each image by a factor (n, f or 1, 1, 1, 1)."""
+    each = np.broadcast_to(factors[:, :, 0, 0, 0], x.shape[:2])
+    for image, factor in enumerate(each):
+        made, taken = y[image : image + 1], x[image : image + 1]
+        RowPass(rows.SCALE, made, (taken, taken), factor.copy(), finish).run(pool)
+
+
 def primitives(device: Device) -> tuple[Concatenation | Elementwise, ...]:
-    """Return concatenation, addition and multiplication."""
+    """Return concatenation, addition, multiplication and maximum."""
     return (
         Concatenation(device),
         Elementwise(device, "addition", Add, rows.ADD),
         Elementwise(device, "multiplication", Multiply, rows.MULTIPLY),
+        Elementwise(device, "maximum", Maximum, rows.MAXIMUM),
     )
