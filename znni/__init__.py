@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         random_weights,
         search,
     )
+    from znni.inference.exporting import export
     from znni.inference.monai import SlidingWindowInferer
     from znni.inference.network_import import import_network
     from znni.inference.parts import finish
@@ -31,6 +32,7 @@ __all__ = [
     "SlidingWindowInferer",
     "Window",
     "ZnniError",
+    "export",
     "finish",
     "import_network",
     "infer",
@@ -47,6 +49,7 @@ __all__ = [
 
 # Modules of the public names that are not in the central module, ``znni.inference.api``.
 HOMES = {
+    "export": "znni.inference.exporting",
     "SlidingWindowInferer": "znni.inference.monai",
     "finish": "znni.inference.parts",
     "infer_on_cluster": "znni.cluster.run",

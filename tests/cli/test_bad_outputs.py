@@ -64,10 +64,11 @@ def test_the_mask_as_output() -> None:
 
 
 def test_names_and_places_that_cannot_be_written() -> None:
-    for name in ("out", "out.npy", "out.tif"):
+    for name in ("out", "out.mrc"):
         said = refused(*INFER[:-1], name)
         assert said == (
-            f"{name}: znni writes no format with this ending; use one of .h5, .hdf5, .zarr"
+            f"{name}: znni writes no format with this ending; use one of .h5, .hdf5, .nii, "
+            f".nii.gz, .npy, .tif, .tiff, .zarr"
         )
     plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--out")
     assert "none/plan.json: cannot be written" in refused(*plan, "none/plan.json")

@@ -31,7 +31,7 @@ VOLUMES: dict[str, tuple[Callable[[], object], list[str]]] = {
     "empty file": (lambda: Path("volume.h5").write_text(""), ["cannot be read as HDF5"]),
     "cut short": (lambda: cut("volume.h5", 0.5), ["cannot be read as HDF5", "truncated"]),
     "no dataset": (lambda: h5py.File("volume.h5", "w").close(), ["no dataset", "none at all"]),
-    "several": (several_datasets, ["/raw (7, 20, 23) uint8", "as volume.h5:/more/labels"]),
+    "several": (several_datasets, ["/raw (7, 20, 23) uint8", "as volume.h5:/raw"]),
     "two axes": (only_two_axes, ["no dataset with axes (z, y, x)", "/raw (5, 6) float64"]),
     "five axes": (lambda: write_volume(np.zeros((1,) * 5)), ["no dataset with axes"]),
     "no voxels": (lambda: write_volume(np.zeros((5, 0, 5))), ["(5, 0, 5)", "no voxels"]),

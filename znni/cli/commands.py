@@ -9,6 +9,7 @@ import typer
 
 from znni import __version__
 from znni.cli import options
+from znni.cli.export import export
 from znni.cli.finish import finish
 from znni.cli.import_network import import_network
 from znni.cli.infer import infer
@@ -47,6 +48,7 @@ def znni(
 
 app.command()(infer)
 app.command()(finish)
+app.command()(export)
 app.command()(plan)
 
 

@@ -30,11 +30,14 @@ def infer(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Output file: .h5, .hdf5, .zarr or the URL of a Zarr. Default: VOLUME-NETWORK.h5 "
-            "in this folder.",
+            help="Output file: .h5, .hdf5, .zarr, .tif, .nii, .nii.gz, .npy or the URL of a Zarr. "
+            "Default: VOLUME-NETWORK.h5 in this folder.",
         ),
     ] = None,
     dataset: options.Dataset = None,
+    channel: options.Channel = None,
+    time: options.Time = None,
+    invert: options.Invert = False,
     roi: options.Roi = None,
     mask: options.Mask = None,
     border: options.BorderChoice = "valid",
@@ -68,9 +71,8 @@ def infer(
     labels: options.LabelsChoice = False,
     threshold: options.Threshold = None,
     compression: options.CompressionChoice = None,
-    sharded: Annotated[
-        bool, typer.Option("--sharded", help="Store many chunks of a Zarr in one file.")
-    ] = False,
+    sharded: options.Sharded = False,
+    pyramid: options.Pyramid = None,
     part: Annotated[
         str | None,
         typer.Option(
@@ -116,6 +118,9 @@ def infer(
     out = out or f"{stem(volume)}-{network.name}.h5"
     wanted = RunOptions(
         dataset=dataset,
+        channel=channel,
+        time=time,
+        invert=invert,
         border=border,
         pad=pad,
         roi=parse_roi(roi) if roi else None,
@@ -126,6 +131,7 @@ def infer(
         threshold=threshold,
         compression=compression,
         sharded=sharded,
+        pyramid=pyramid,
         **planned,
     )
     for name, value in (("bits", bits), ("recheck", recheck)):

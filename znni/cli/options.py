@@ -66,6 +66,29 @@ Mask = Annotated[
     ),
 ]
 Dataset = Annotated[str | None, typer.Option(help="Dataset to read, if a file has several.")]
+Channel = Annotated[
+    int | None, typer.Option(metavar="N", help="The only map to read, counted from 0.")
+]
+Time = Annotated[
+    int | None, typer.Option(metavar="T", help="Point in time to read, counted from 0.")
+]
+Invert = Annotated[
+    bool,
+    typer.Option(
+        "--invert", help="Exchange light and dark: 255 less the value for uint8, 1 less for floats."
+    ),
+]
+Pyramid = Annotated[
+    bool | None,
+    typer.Option(
+        "--pyramid/--no-pyramid",
+        help="Also store coarser resolutions of an OME-Zarr, or do not. Default: if it is larger "
+        "than 256 voxels along each axis, by volume.",
+    ),
+]
+Sharded = Annotated[
+    bool, typer.Option("--sharded", help="Store many chunks of a Zarr in one file.")
+]
 BorderChoice = Annotated[
     Border,
     typer.Option(

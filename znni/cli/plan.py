@@ -23,6 +23,7 @@ def plan(
         str, typer.Option(help="Extents Z,Y,X, or the file of a volume.", metavar="Z,Y,X|FILE")
     ],
     dataset: options.Dataset = None,
+    time: options.Time = None,
     roi: options.Roi = None,
     border: options.BorderChoice = "valid",
     window: options.WindowChoice = None,
@@ -96,7 +97,7 @@ def plan(
     if are_extents(volume):
         size, itemsize = three_extents(volume), 4
     else:
-        source = open_volume(volume, dataset)
+        source = open_volume(volume, dataset, time=time)
         size, itemsize = source.size, source.itemsize
     region = parse_roi(roi) if roi else None
     if cluster:

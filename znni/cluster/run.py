@@ -24,7 +24,7 @@ from znni.core.options import Bits, Recheck, check_keywords, check_names
 from znni.core.shapes import Box
 from znni.core.text import counted, duration, in_units
 from znni.engine.tiles import TileGrid
-from znni.inference.output_attributes import placed, provenance
+from znni.inference.output_attributes import provenance
 from znni.inference.parts import Finished, check_sharing, finish
 from znni.inference.request import Request, RunOptions, request
 from znni.inference.resuming import identified, normalized_as_begun, way_on
@@ -35,6 +35,7 @@ from znni.network.weights import weights_for
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.volumes.formats import SharedOutput
+from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.locate import join_output
 from znni.volumes.shared_place import shared_place
 from znni.volumes.stored import is_url
@@ -152,7 +153,9 @@ def infer_on_cluster(
                     output.go_on_with(coordinator.make_plan(made))
                 agreed = output.begun.plan
                 chosen = Plan.from_json(agreed)
-                attributes = provenance(chosen, parameters, asked, command) | placed(wanted.grid)
+                attributes = provenance(chosen, parameters, asked, command) | grid_attributes(
+                    wanted.grid
+                )
                 if bits == "class":
                     attributes["bits"] = bits
                 output.describe(attributes, chosen.patch)

@@ -19,6 +19,8 @@ Accuracy: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
 DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
 Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
+# How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
+Coarsening: TypeAlias = Literal["", "mean", "mode"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]

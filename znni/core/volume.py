@@ -4,18 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias, get_args
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Compression, StoredType
+from znni.core.options import Coarsening, Compression, StoredType
 from znni.core.shapes import Box, Vec3
 
+LARGE = 256**3  # voxels of an image that gets coarser resolutions unasked
 SAME_COMMAND = "the same command goes on from there"
 
 Point: TypeAlias = tuple[float, float, float]
+
+
+class Affine(NamedTuple):
+    """Orientation and place of voxels in the space of a patient or an atlas, as NIfTI has them.
+
+    Attributes:
+        rows: twelve numbers, three rows of four. Each row times (x, y, z, 1) of a voxel is one
+            coordinate of its place.
+        code: NIfTI's number of that space, above 0.
+    """
+
+    rows: tuple[float, ...]
+    code: int
+
+    def starting_at(self, voxel: Vec3) -> Affine:
+        """Return that of the part of the volume that begins at a voxel."""
+        z, y, x = voxel
+        rows = (self.rows[start : start + 4] for start in (0, 4, 8))
+        moved = [(a, b, c, d + a * x + b * y + c * z) for a, b, c, d in rows]
+        return Affine(tuple(number for row in moved for number in row), self.code)
 
 
 @dataclass(frozen=True)
@@ -26,17 +47,20 @@ class Grid:
         scale: extents of a voxel, in ``units``.
         translation: position of the middle of the first voxel, in ``units``.
         units: UDUNITS-2 names, such as ``micrometer``; None where unknown.
+        affine: orientation in the space of a patient or an atlas; None if unknown.
     """
 
     scale: Point = (1.0, 1.0, 1.0)
     translation: Point = (0.0, 0.0, 0.0)
     units: tuple[str | None, str | None, str | None] = (None, None, None)
+    affine: Affine | None = None
 
     def starting_at(self, voxel: Vec3) -> Grid:
         """Return the grid of the part of the volume that begins at a voxel."""
         (z, y, x), (z_step, y_step, x_step) = self.translation, self.scale
         start = (z + voxel.z * z_step, y + voxel.y * y_step, x + voxel.x * x_step)
-        return replace(self, translation=start)
+        affine = self.affine and self.affine.starting_at(voxel)
+        return replace(self, translation=start, affine=affine)
 
     def __str__(self) -> str:
         units = [f" {unit}" if unit else "" for unit in self.units]
@@ -57,6 +81,8 @@ class NewOutput:
         overwrite: True to replace an existing file or folder of that name.
         compression: compression of the chunks; None for the format's usual one.
         sharded: True to store many chunks in one file.
+        pyramid: True for an OME-Zarr with coarser resolutions; None: if it is large.
+        labels: True if values are labels, so that no mean of them means anything.
         identity: everything that the values depend on, by names that users see. A run continues
             an unfinished output only if its identity is the same.
         resume: True to continue what earlier runs left, False to start afresh.
@@ -72,6 +98,8 @@ class NewOutput:
     overwrite: bool = False
     compression: Compression | None = None
     sharded: bool = False
+    pyramid: bool | None = None
+    labels: bool = False
     identity: Mapping[str, str] = field(default_factory=dict)
     resume: bool = False
 
@@ -89,6 +117,12 @@ class NewOutput:
     def nbytes(self) -> int:
         """Bytes of the values before any compression."""
         return self.features * self.size.volume * np.dtype(self.dtype).itemsize
+
+    @property
+    def coarsening(self) -> Coarsening:
+        """How coarser resolutions are made; empty if there are none."""
+        wanted = self.size.volume > LARGE if self.pyramid is None else self.pyramid
+        return ("mode" if self.labels else "mean") if wanted else ""
 
     def check_array(self, array: Any) -> None:
         """Check the array that an earlier run made for this output.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.core.errors import PLAN_AGAIN, InvalidInput
+from znni.core.errors import PLAN_AGAIN, InvalidInput, option
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.network.layers import SummedConv
@@ -111,7 +111,16 @@ def check_features(volume: Volume, network: Network) -> None:
         maps_last = volume.size.x <= MOST_CHANNELS or volume.size.x == network.in_features
         raise InvalidInput(
             f"the volume has {counted(volume.features, 'map')} and network {network.name} takes "
-            f"{network.in_features}; axes are (z, y, x), or (maps, z, y, x) for several maps"
-            + last
-            * (volume.features > 1 and maps_last)
+            f"{network.in_features}{_choice(volume, network)}; axes are (z, y, x), or (maps, z, y, "
+            f"x) for several maps" + last * (volume.features > 1 and maps_last)
         )
+
+
+def _choice(volume: Volume, network: Network) -> str:
+    """Return how to choose a map, if a network takes one of several."""
+    if network.in_features > 1 or volume.features == 1:
+        return ""
+    names = getattr(volume, "maps", ())
+    listed = ", ".join(f"{number} {name}" for number, name in enumerate(names))
+    named = f" ({listed})" * bool(names)
+    return f"; choose one with {option('channel', 0)} to {volume.features - 1}{named}"

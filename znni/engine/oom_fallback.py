@@ -71,6 +71,11 @@ class FallbackRunner:
             _tell(failed, found, short, remaining.voxels / remaining.total)
         return stopwatch.seconds
 
+    def release(self) -> None:
+        """Give back the memory of the last plan; nothing is run after this."""
+        self._processes = None
+        gc.collect()
+
     @property
     def workers_memory(self) -> int:
         """The peak resident bytes of the last plan's workers; 0 if it has none."""

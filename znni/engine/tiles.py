@@ -151,6 +151,15 @@ def make_job(
     return Job(volume, origin, wanted.size, wanted.start, pad, whole, first, network.alignment)
 
 
+def region_of(roi: Region | None, size: Vec3) -> Box:
+    """Return the voxels of a region of a volume, or all of them.
+
+    Raises:
+        InvalidInput: the region is empty, not within the volume, or no region.
+    """
+    return _wanted(roi, Box(ZERO, size), "same", size)
+
+
 def _wanted(roi: Region | None, possible: Box, border: Border, volume: Vec3) -> Box:
     """Return the voxels that need output: a region's, or all that have any."""
     wanted = _region(roi, possible) if roi else possible

@@ -15,7 +15,7 @@ from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.skipping import Blocks
 from znni.inference.inferer import Inferer
-from znni.inference.output_attributes import as_run, placed, provenance
+from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import smaller_plan
 from znni.inference.planning import accuracy_note, plan, prepare, search
@@ -35,6 +35,7 @@ from znni.network.weights import Weights, load_weights, random_weights, weights_
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.volumes.array import ArrayLike
+from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.locate import join_output, open_output
 
 __all__ = [
@@ -73,8 +74,8 @@ def infer(
             the URL of a Zarr, or anything with shape, dtype and slicing. It has axes (z, y, x) or
             (f, z, y, x), and holds integers or floats.
         network: a network, or its YAML file.
-        out: an HDF5 file or an OME-Zarr to make, by its ending, or an array (f', z, y, x) to
-            write into.
+        out: a file to make, by its ending: HDF5, OME-Zarr, OME-TIFF, NIfTI or NumPy. Or an array
+            (f', z, y, x) to write into.
         weights: parameters, or their file; by default the file that the network names.
         random_seed: use random weights instead.
         plan: use this plan, or the plan in this file, instead of searching.
@@ -86,6 +87,10 @@ def infer(
         options: those of ``znni.inference.request.RunOptions``. Each may be left out:
 
             - ``dataset``: which one of a file with several.
+            - ``channel``: number of the only map to read.
+            - ``time``: number of the point in time, if there are several.
+            - ``invert``: exchange light and dark: the type's largest value less the value; of
+              floats, 1 less the value.
             - ``border``: ``valid`` (the default) or ``same``.
             - ``pad``: what the network sees beyond the edges with ``same``: ``reflect`` (the
               default), ``edge`` or ``constant`` (zeros: the default of windows).
@@ -105,6 +110,8 @@ def infer(
             - ``compression``: how chunks of a Zarr are compressed: ``zstd`` (the default),
               ``gzip`` or ``none``.
             - ``sharded``: store many chunks of a Zarr in one file.
+            - ``pyramid``: also store coarser resolutions of an OME-Zarr: means of values, most
+              frequent labels. By default if it has more than 256 x 256 x 256 voxels.
             - ``ram``, ``threads``, ``device``, ``gpu_memory``, ``gpus``, ``accuracy``, ``costs``
               and ``micro_batches``: what the plan may use, as in ``znni.core.options.Choices``.
 
@@ -133,7 +140,7 @@ def infer(
         asked = normalized_as_begun(output.begun, asked)
         blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
         plan, earlier = agreed_plan(output, made, asked)
-        attributes = provenance(plan, weights, asked, command) | placed(wanted.grid)
+        attributes = provenance(plan, weights, asked, command) | grid_attributes(wanted.grid)
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress, share and share(plan.patch))
         left, times = remaining.voxels, StepTimes()
@@ -155,6 +162,7 @@ def infer(
         taken += peak.highest
         noted = output.begun.plan
         measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak, earlier, noted)
+        runner.release()  # a file may be written from start to end now
         output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon(way_on(error)))

@@ -7,7 +7,6 @@ from typing import Any
 
 from znni import __version__
 from znni.core.options import ACCURACIES
-from znni.core.volume import Grid
 from znni.engine.skipping import Skipped
 from znni.inference.planning import accuracy_of
 from znni.inference.provenance import origin_attributes
@@ -76,9 +75,3 @@ def measured(spent: JobSeconds, peak: int, skipped: Skipped, gpu_peak: int = 0) 
         "blocks_outside_mask": skipped.outside_mask,
         "blocks_constant": skipped.constant,
     }
-
-
-def placed(grid: Grid) -> dict[str, Any]:
-    """Return the attributes that place an output in space, if its place is known."""
-    known = {"voxel_size": grid.scale, "voxel_origin": grid.translation}
-    return known if grid.scale != (1.0, 1.0, 1.0) or any(grid.units) else {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Accuracy, Border, Pad
@@ -18,7 +18,7 @@ from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_from
 from znni.engine.skipping import check_mask
 from znni.engine.tiles import make_job, seen_by
-from znni.inference.request import Request
+from znni.inference.request import Chosen, Request
 from znni.network.network import Network
 from znni.network.network_file import network_from_text, network_text
 from znni.network.weights import Weights, weights_again, weights_for
@@ -28,6 +28,8 @@ from znni.volumes.ledger_entries import Ledger
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import StoredVolume
 
+NUMBER = r"^\d*$"
+
 
 class Attributes(BaseModel):
     """Attributes that an output stores about its provenance, by their names.
@@ -35,6 +37,9 @@ class Attributes(BaseModel):
     Attributes:
         source: file or URL of the input, or the type of the array that was given.
         dataset: dataset in an input file that has several; empty if none was named.
+        channel: number of the only map of the input that was read; empty: all were.
+        time: number of the point in time; empty: there was one only.
+        invert: whether light and dark were exchanged.
         mask: file, URL or array type of the mask, as in ``source``; empty if there was none.
         source_extents: extents of the input, in voxels (z, y, x).
         network_file: the network as the text of a network file.
@@ -65,8 +70,24 @@ class Attributes(BaseModel):
     voxel_offset: tuple[int, int, int]
     scale: float
     accuracy: Accuracy
+    channel: str = Field("", pattern=NUMBER)
+    time: str = Field("", pattern=NUMBER)
+    invert: bool = False
     labels: str = ""
     threshold: str = ""
+
+    def chosen(self, *, of_record: bool = True) -> Chosen:
+        """Return what of the input was read.
+
+        Args:
+            of_record: whether the file is the recorded one; another may name its dataset otherwise.
+        """
+        return Chosen(
+            (self.dataset or None) if of_record else None,
+            int(self.channel) if self.channel else None,
+            int(self.time) if self.time else None,
+            self.invert,
+        )
 
 
 @dataclass(frozen=True)
@@ -98,11 +119,14 @@ def origin_attributes(
         weights: parameters of the network.
         accuracy: the accuracy class of the plan.
     """
-    job, mask = asked.job, asked.mask_source
+    job, mask, chosen = asked.job, asked.mask_source, asked.chosen
     labels = asked.labels.attributes(network) if asked.labels else {}
     return Attributes(
         source=_named(asked.source),
-        dataset=asked.dataset or "",
+        dataset=chosen.dataset or "",
+        channel="" if chosen.channel is None else str(chosen.channel),
+        time="" if chosen.time is None else str(chosen.time),
+        invert=chosen.invert,
         mask=_named(mask) if mask is not None else "",
         source_extents=job.volume,
         network_file=network_text(network),
@@ -158,7 +182,7 @@ def input_of(
             f"file of it, as {option('source', 'FILE')}"
         )
     try:
-        volume = open_volume(source, (recorded.dataset or None) if given is None else None)
+        volume = recorded.chosen(of_record=given is None).of(source)
         check_features(volume, origin.network)
     except InvalidInput as error:
         raise InvalidInput(

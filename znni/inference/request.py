@@ -14,7 +14,7 @@ from znni.engine.labels import Labels, labels_for
 from znni.engine.skipping import check_mask
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.network.network import Network
-from znni.volumes.array import ArrayLike
+from znni.volumes.array import ArrayLike, ArrayVolume
 from znni.volumes.locate import open_volume
 
 
@@ -41,7 +41,7 @@ class Request(Requirements):
 
     Attributes:
         source: file, URL or array that the volume was opened from.
-        dataset: dataset in that file; None if none was named.
+        chosen: what of that file is the input, and how it is read.
         volume: the input.
         border: ``valid`` or ``same``.
         mask_source: file, URL or array that the mask was opened from.
@@ -51,7 +51,7 @@ class Request(Requirements):
     """
 
     source: str | Path | ArrayLike
-    dataset: str | None
+    chosen: Chosen
     volume: Volume
     border: Border
     mask_source: str | Path | ArrayLike | None
@@ -60,10 +60,50 @@ class Request(Requirements):
     labels: Labels | None
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """The part of a file that is a run's input, and how it is read.
+
+    Attributes:
+        dataset: dataset of a file that has several.
+        channel: number of the only map to read.
+        time: number of the point in time.
+        invert: whether light and dark are exchanged.
+    """
+
+    dataset: str | None = None
+    channel: int | None = None
+    time: int | None = None
+    invert: bool = False
+
+    def of(self, source: str | Path | ArrayLike) -> ArrayVolume:
+        """Open it.
+
+        Raises:
+            InvalidInput: there is no such volume.
+        """
+        return open_volume(
+            source, self.dataset, channel=self.channel, time=self.time, invert=self.invert
+        )
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """What an output's ledger notes of it; the dataset shows in the values."""
+        given = {
+            "the channel": self.channel,
+            "the point in time": self.time,
+            "the inversion": self.invert or None,
+        }
+        return {name: str(value) for name, value in given.items() if value is not None}
+
+
 class RunOptions(PlanOptions, total=False):
     """Keyword arguments of a run, as ``znni.infer`` takes them."""
 
     dataset: str | None
+    channel: int | None
+    time: int | None
+    invert: bool
     border: Border
     pad: Pad | None
     roi: Region | None
@@ -75,6 +115,7 @@ class RunOptions(PlanOptions, total=False):
     resume: bool
     compression: Compression | None
     sharded: bool
+    pyramid: bool | None
 
 
 def request(
@@ -82,6 +123,9 @@ def request(
     network: Network,
     *,
     dataset: str | None = None,
+    channel: int | None = None,
+    time: int | None = None,
+    invert: bool = False,
     border: Border = "valid",
     pad: Pad | None = None,
     roi: Region | None = None,
@@ -93,6 +137,7 @@ def request(
     resume: bool = True,
     compression: Compression | None = None,
     sharded: bool = False,
+    pyramid: bool | None = None,
     **options: Unpack[PlanOptions],
 ) -> Request:
     """Open everything that a run reads, and return the request for it.
@@ -102,7 +147,8 @@ def request(
     Raises:
         InvalidInput: input, mask or options cannot be used.
     """
-    volume = open_volume(source, dataset)
+    chosen = Chosen(dataset, channel, time, invert)
+    volume = chosen.of(source)
     check_features(volume, network)
     choices, stored = Choices(**options), Stored(dtype, volume.itemsize)
     job = make_job(network, volume.size, border, pad, roi)
@@ -122,9 +168,11 @@ def request(
         overwrite=overwrite,
         compression=compression,
         sharded=sharded,
+        pyramid=pyramid,
+        labels=labelled is not None,
         resume=resume,
     )
     return Request(
-        for_job(network, job), job, choices, stored, source, dataset, volume, border,
+        for_job(network, job), job, choices, stored, source, chosen, volume, border,
         mask, masked, wanted, labelled,
     )  # fmt: skip

@@ -49,6 +49,7 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
         "its compression": wanted.compression or "as usual",
         "its shards": "some" if wanted.sharded else "none",
     }
+    known |= asked.chosen.marks
     if network.window:
         known["its windows"] = str(network.window)
     if asked.labels:

@@ -51,6 +51,11 @@ def peak_memory() -> Iterator[Peak]:
     peak.highest = max(high_water_mark(), peak.before)
 
 
+def resident_memory() -> int:
+    """Return the resident bytes of this process now."""
+    return int(psutil.Process().memory_info().rss)
+
+
 def reset_high_water_mark() -> None:
     """Make ``high_water_mark`` count from now, if the system can."""
     try:

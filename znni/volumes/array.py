@@ -11,6 +11,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, Grid
 
+ALL = slice(None)
 LARGEST_EXTENT = 2**48  # far above any real extent, far below any overflow
 
 
@@ -39,6 +40,7 @@ class ArrayVolume:
         size: voxels per axis.
         itemsize: bytes of one value.
         grid: position of its voxels in space.
+        maps: names of its maps; empty if they have none.
 
     Raises:
         InvalidInput: the array has another number of axes, is empty or endless, or holds values
@@ -66,11 +68,20 @@ class ArrayVolume:
         self.features = shape[0] if self._has_features else 1
         self.size = Vec3(*shape[-3:])
         self.itemsize = self.dtype.itemsize
+        self.maps: tuple[str, ...] = getattr(array, "maps", ())
 
-    def read(self, box: Box) -> NDArray[Any]:
-        """Return the values (f, z, y, x) of a box within the volume."""
+    def attribute(self, name: str) -> Any:
+        """Return an attribute stored with the volume, or None."""
+        return self.attributes().get(name)
+
+    def attributes(self) -> dict[str, Any]:
+        """Return all attributes that are stored with the volume; arrays in memory have none."""
+        return {}
+
+    def read(self, box: Box, maps: slice = ALL) -> NDArray[Any]:
+        """Return the values (f, z, y, x) of a box within the volume, of all maps or of some."""
         if self._has_features:
-            return np.asarray(self._array[(slice(None), *box.slices)])
+            return np.asarray(self._array[(maps, *box.slices)])
         return np.asarray(self._array[box.slices])[np.newaxis]
 
 

@@ -6,19 +6,23 @@ To add a format, add a module to this folder that defines ``FORMAT``, or a packa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 import znni.volumes
 from znni.core.errors import InvalidInput, option
 from znni.core.members import members
 from znni.core.options import Recheck
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun, BlockStore, NewOutput, Output, Volume
+from znni.core.volume import Begun, BlockStore, NewOutput, Output
+from znni.volumes.array import ArrayVolume
 from znni.volumes.ledger_entries import Note
 
 CHUNK = 64  # voxels per axis, about
@@ -66,6 +70,36 @@ class SharedOutput(Output, Protocol):
 
 
 @dataclass(frozen=True)
+class Content:
+    """Values of a file that is written from its start to its end, and what it says about them.
+
+    Attributes:
+        wanted: shape, type, grid and compression.
+        planes: returns the planes (y, x), first those of the first map, each map by z.
+        attributes: how the values were made; empty if that is not known.
+        ledger: text of the ledger; empty if there is none.
+    """
+
+    wanted: NewOutput
+    planes: Callable[[], Generator[NDArray[np.generic], None, None]]
+    attributes: Mapping[str, Any]
+    ledger: bytes = b""
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Functions that write whole files of one format, from their start to their end.
+
+    Attributes:
+        check: refuses what such a file cannot hold: takes its place and its description.
+        save: writes a file that is open for writing; its name is given too.
+    """
+
+    check: Callable[[str, NewOutput], None]
+    save: Callable[[IO[bytes], str, Content], None]
+
+
+@dataclass(frozen=True)
 class Writer:
     """Functions that make outputs of one format.
 
@@ -80,6 +114,7 @@ class Writer:
             the attributes of what the processes measured.
         blocks: opens such an output, which another process has described, to write blocks only.
             It takes the path, the output's description, and what notes that a block is written.
+        sequential: writes whole files, if blocks cannot be written in any order.
     """
 
     begun: Callable[[str, NewOutput], Begun]
@@ -88,6 +123,7 @@ class Writer:
     join: Callable[[str, NewOutput, Share], SharedOutput] | None = None
     gather: Callable[[str, Recheck, Summing], Gathered] | None = None
     blocks: Callable[[str, NewOutput, Note], BlockStore] | None = None
+    sequential: Sequential | None = None
 
 
 @dataclass(frozen=True)
@@ -99,14 +135,15 @@ class Format:
     Attributes:
         name: name that users know.
         endings: endings of its file names, with their dot, in lower case.
-        open: opens the volume at a path or URL; takes the chosen dataset or None.
+        open: opens the volume at a path or URL; takes the chosen dataset or None, and the point in
+            time or None.
         describe: describes a path or URL in lines for people; takes a dataset too.
         writer: functions that make outputs; None if the format is only read.
     """
 
     name: str
     endings: tuple[str, ...]
-    open: Callable[[str, str | None], Volume]
+    open: Callable[[str, str | None, int | None], ArrayVolume]
     describe: Callable[[str, str | None], str]
     writer: Writer | None = None
 
@@ -141,13 +178,49 @@ def library(name: str, extra: str) -> ModuleType:
         ) from None
 
 
+class _Named(Protocol):
+    """A dataset of a file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+
+# Parts of names that images have, and those that results have.
+OF_IMAGES = ("raw", "image", "img", "data", "volume", "em", "main")
+OF_RESULTS = ("label", "seg", "mask", "pred", "prob", "id", "ledger", "weight")
+
+Dataset = TypeVar("Dataset", bound=_Named)
+
+
+def likely_image(datasets: Sequence[Dataset]) -> Dataset:
+    """Return the dataset that is most likely an image, by its name and its type.
+
+    Types of 32 or 64 bits are likely of labels; the first of equally likely ones is returned.
+    """
+
+    def likely(dataset: Dataset) -> int:
+        name, dtype = dataset.name.lower().strip("/"), np.dtype(dataset.dtype)
+        score = 2 * int(any(part in name for part in OF_IMAGES))
+        score -= 4 * int(any(part in name for part in OF_RESULTS))
+        return score + int(dtype.kind == "f" or dtype.itemsize <= 2) - 2 * int(dtype.kind == "b")
+
+    return max(datasets, key=likely)
+
+
 def check_plain(place: str, wanted: NewOutput, format_name: str) -> None:
-    """Refuse options that only formats with chunks in separate files have.
+    """Refuse options that only Zarr has.
 
     Raises:
-        InvalidInput: the output should be compressed or sharded.
+        InvalidInput: the output should be compressed, sharded or have coarser resolutions.
     """
-    given = {"compression": wanted.compression, "sharded": wanted.sharded}
+    given = {
+        "compression": wanted.compression,
+        "sharded": wanted.sharded,
+        "pyramid": wanted.pyramid,
+    }
     for name, value in given.items():
         if value and value != "none":
             raise InvalidInput(

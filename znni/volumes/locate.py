@@ -10,11 +10,13 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Recheck
-from znni.core.volume import Begun, BlockStore, NewOutput, Output, Volume
+from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
+from znni.volumes.chosen import ChosenVolume
 from znni.volumes.formats import (
     Format,
     Gathered,
+    Sequential,
     Share,
     SharedOutput,
     Summing,
@@ -23,29 +25,51 @@ from znni.volumes.formats import (
     formats,
 )
 from znni.volumes.ledger_entries import Ledger, Note, parse
+from znni.volumes.named_axes import at_time
 from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
 
 
-def open_volume(source: str | Path | ArrayLike, dataset: str | None = None) -> Volume:
+def open_volume(
+    source: str | Path | ArrayLike,
+    dataset: str | None = None,
+    *,
+    channel: int | None = None,
+    time: int | None = None,
+    invert: bool = False,
+) -> ArrayVolume:
     """Open a volume.
 
     Args:
         source: an array, or a path or URL whose ending tells the format, optionally with
             ``:/path/of/dataset``.
         dataset: dataset of a file with several volumes; the same as the path after the colon.
+        channel: number of the only map to read.
+        time: number of the point in time, if there are several.
+        invert: exchange light and dark.
 
     Raises:
-        InvalidInput: the source is no volume.
+        InvalidInput: the source is no volume, or has no such map or point in time.
     """
+    volume = _opened(source, dataset, time)
+    if channel is None and not invert:
+        return volume
+    return ChosenVolume(volume, channel, invert=invert)
+
+
+def _opened(source: str | Path | ArrayLike, dataset: str | None, time: int | None) -> ArrayVolume:
     if not isinstance(source, str | Path):
-        return ArrayVolume(source)
+        if dataset:
+            raise InvalidInput(
+                f"an array in memory has no {option('dataset', dataset)}; leave it out"
+            )
+        return ArrayVolume(at_time(source, "the array", time))
     place, inside = split_dataset(str(source))
     if inside and dataset and inside.strip("/") != dataset.strip("/"):
         raise InvalidInput(
             f"{source} names one dataset and {option('dataset', dataset)} another; give one"
         )
-    return _format_to_read(place).open(place, inside or dataset)
+    return _format_to_read(place).open(place, inside or dataset, time)
 
 
 def describe_volume(source: str) -> str:
@@ -102,6 +126,18 @@ def open_output(
         return ArrayOutput(out, wanted.features, wanted.size, wanted.dtype)
     writer, place = _writer_at(str(out), {"input": source, "mask": mask})
     return writer.create(place, wanted)
+
+
+def sequential_at(out: str, source: str | Path | ArrayLike, wanted: NewOutput) -> Sequential | None:
+    """Return what writes a whole file from start to end; None if blocks are written in any order.
+
+    Raises:
+        InvalidInput: as for ``open_output``.
+    """
+    writer, place = _writer_at(out, {"input": source})
+    if writer.sequential:
+        writer.sequential.check(place, wanted)
+    return writer.sequential
 
 
 def join_output(

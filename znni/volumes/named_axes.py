@@ -8,27 +8,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, option
+from znni.core.text import counted
 from znni.volumes.array import ArrayLike
 
 ORDER = "czyx"
+AXES = ("(z, y, x) or (f, z, y, x)", "(t, z, y, x) or (t, c, z, y, x)")  # without and with time
 
 
 class NamedAxes:
     """An array with named axes, seen as (c, z, y, x).
 
-    Axes that a volume does not have, such as time, must have the extent 1. A missing c or z axis
-    gets the extent 1; y and x are required.
+    Axes that a volume does not have must have the extent 1, except for time if a point of it is
+    chosen. A missing c or z axis gets the extent 1; y and x are required.
+
+    Args:
+        array: the array.
+        axes: names of its axes.
+        name: its name, for messages.
+        time: the chosen point in time.
+        maps: names of the maps; empty if they have none.
 
     Attributes:
         shape: extents (c, z, y, x).
         dtype: type of the values.
+        maps: names of the maps.
 
     Raises:
-        InvalidInput: the names do not match the array, or it holds more than one volume.
+        InvalidInput: the names do not match the array, or it holds more than one volume, or no such
+            point in time.
     """
 
-    def __init__(self, array: ArrayLike, axes: Sequence[str], name: str) -> None:
+    def __init__(
+        self,
+        array: ArrayLike,
+        axes: Sequence[str],
+        name: str,
+        time: int | None = None,
+        maps: Sequence[str] = (),
+    ) -> None:
         given = f"{name} has axes ({', '.join(axes)})"
         if len(axes) != len(array.shape):
             raise InvalidInput(
@@ -37,13 +55,24 @@ class NamedAxes:
         if len(set(axes)) < len(axes) or not {"y", "x"} <= set(axes):
             raise InvalidInput(f"{given}; a volume needs y and x, and each axis once; rename them")
         extents = dict(zip(axes, array.shape, strict=True))
+        if time is not None and not 0 <= time < extents.get("t", 1):
+            raise InvalidInput(
+                f"{option('time', time)}: {given}, and {counted(extents.get('t', 1), 'point')} in "
+                f"time; give a number from 0 to {extents.get('t', 1) - 1}"
+            )
         for axis, extent in extents.items():
-            if axis not in ORDER and extent != 1:
-                what = "points in time" if axis == "t" else "positions"
+            if axis == "t" and extent != 1 and time is None:
                 raise InvalidInput(
-                    f"{given}, and {extent} {what} along {axis}; a run takes one: save it as a "
+                    f"{given}, and {extent} points in time along t; a run takes one: choose it "
+                    f"with {option('time', 0)} to {extent - 1}"
+                )
+            if axis not in ORDER and axis != "t" and extent != 1:
+                raise InvalidInput(
+                    f"{given}, and {extent} positions along {axis}; a run takes one: save it as a "
                     f"volume of its own, or from Python give it as an array"
                 )
+        self.maps = tuple(maps) if len(maps) == extents.get("c", 1) else ()
+        self._time = time or 0
         self._array = array
         self._axes = tuple(axes)
         self._kept = [axis for axis in axes if axis in ORDER]
@@ -53,7 +82,29 @@ class NamedAxes:
     def __getitem__(self, key: tuple[slice, slice, slice, slice], /) -> NDArray[Any]:
         """Return the values (c, z, y, x) of four slices."""
         wanted = dict(zip(ORDER, key, strict=True))
-        block = np.asarray(self._array[tuple(wanted.get(axis, 0) for axis in self._axes)])
+        chosen = {"t": slice(self._time, self._time + 1)}
+        parts = (wanted.get(axis, chosen.get(axis, slice(0, 1))) for axis in self._axes)
+        dropped = (slice(None) if axis in ORDER else 0 for axis in self._axes)
+        block = np.asarray(self._array[tuple(parts)])[tuple(dropped)]
         block = block.transpose([self._kept.index(axis) for axis in ORDER if axis in self._kept])
         absent = [index for index, axis in enumerate(ORDER) if axis not in self._kept]
         return np.expand_dims(block, tuple(absent))
+
+
+def at_time(array: ArrayLike, name: str, time: int | None) -> ArrayLike:
+    """Return an array without names of its axes, at a point in time if one is chosen.
+
+    Then its axes are (t, z, y, x) or (t, c, z, y, x).
+
+    Raises:
+        InvalidInput: the array has another number of axes, or no such point in time.
+    """
+    if time is None:
+        return array
+    axes = {4: "tzyx", 5: "tczyx"}.get(len(array.shape))
+    if axes is None:
+        raise InvalidInput(
+            f"{option('time', time)}: {name} has shape {array.shape}; with time, its axes are "
+            f"{AXES[1]}"
+        )
+    return NamedAxes(array, axes, name, time)

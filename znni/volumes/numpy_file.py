@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.volumes.formats import Format
+from znni.core.volume import NewOutput
+from znni.volumes.formats import Content, Format, Sequential, check_plain
+from znni.volumes.named_axes import at_time
+from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 NAME = "NumPy"
@@ -35,7 +39,7 @@ class _MappedFile:
         return array
 
 
-def open_numpy(place: str, dataset: str | None) -> StoredVolume:
+def open_numpy(place: str, dataset: str | None, time: int | None = None) -> StoredVolume:
     """Open the array of a file.
 
     Raises:
@@ -50,7 +54,7 @@ def open_numpy(place: str, dataset: str | None) -> StoredVolume:
         raise InvalidInput(
             f"{place}: cannot be read as .npy: {reason(error)}; give a whole file of numpy.save"
         ) from error
-    return StoredVolume(mapped, place)
+    return StoredVolume(at_time(mapped, place, time), place)
 
 
 def describe_numpy(place: str, dataset: str | None) -> str:
@@ -59,4 +63,24 @@ def describe_numpy(place: str, dataset: str | None) -> str:
     return f"{place}\n  {volume.shape} {volume.dtype}"
 
 
-FORMAT = Format(NAME, (".npy",), open_numpy, describe_numpy)
+def check(place: str, wanted: NewOutput) -> None:
+    """Refuse options that a .npy does not have.
+
+    Raises:
+        InvalidInput: it should be compressed or sharded.
+    """
+    check_plain(place, wanted, NAME)
+
+
+def save(file: IO[bytes], _name: str, content: Content) -> None:
+    """Write an array (f, z, y, x). Such a file has no room for attributes or a grid."""
+    dtype = np.dtype(content.wanted.dtype).newbyteorder("<")
+    described = {"descr": dtype.str, "fortran_order": False, "shape": content.wanted.shape}
+    np.lib.format.write_array_header_1_0(file, described)
+    with closing(content.planes()) as planes:
+        for plane in planes:
+            file.write(np.ascontiguousarray(plane, dtype).data)
+
+
+WRITER = staged(Sequential(check, save), lambda _: b"")
+FORMAT = Format(NAME, (".npy",), open_numpy, describe_numpy, WRITER)

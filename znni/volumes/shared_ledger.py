@@ -56,7 +56,7 @@ class Session:
         """
         try:
             found = json.loads(text)
-            grid = {name: tuple(values) for name, values in found["grid"].items()}
+            grid: dict[str, Any] = {name: tuple(values) for name, values in found["grid"].items()}
             return cls(found["identity"], found["plan"], Grid(**grid))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None

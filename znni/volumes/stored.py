@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput, Unreachable, Unreadable
 from znni.core.shapes import Box
 from znni.core.volume import Grid
-from znni.volumes.array import ArrayLike, ArrayVolume
+from znni.volumes.array import ALL, ArrayLike, ArrayVolume
 
 # Errors by which the system says that data is out of reach, not damaged. Libraries raise other
 # kinds of OSError for damage in local files.
@@ -51,10 +51,23 @@ class StoredVolume(ArrayVolume):
                 f"file again"
             ) from None
 
-    def read(self, box: Box) -> NDArray[Any]:
-        """Return the values (f, z, y, x) of a box within the volume."""
+    def attributes(self) -> dict[str, Any]:
+        """Return all attributes that are stored with the volume.
+
+        Raises:
+            InvalidInput: they cannot be read.
+        """
         try:
-            return super().read(box)
+            return dict(self._attributes)
+        except Exception as error:  # as above
+            raise InvalidInput(
+                f"{self.name}: its attributes cannot be read: {reason(error)}; copy the file again"
+            ) from None
+
+    def read(self, box: Box, maps: slice = ALL) -> NDArray[Any]:
+        """Return the values (f, z, y, x) of a box within the volume, of all maps or of some."""
+        try:
+            return super().read(box, maps)
         except MemoryError:
             raise
         except Exception as error:  # as above

@@ -9,17 +9,19 @@ from pathlib import Path
 import h5py
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.volume import Begun, NewOutput
-from znni.volumes.formats import Format, Writer, check_plain
+from znni.core.volume import Begun, Grid, NewOutput
+from znni.volumes.formats import Format, Writer, check_plain, likely_image
+from znni.volumes.grid_attributes import grid_of
 from znni.volumes.hdf5.compressed import decoded_by_threads
 from znni.volumes.hdf5.output import LEDGER, Hdf5Output, begun_output
 from znni.volumes.ledger_file import ledger_name
+from znni.volumes.named_axes import AXES, at_time
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 NAME = "HDF5"
 
 
-def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
+def open_hdf5(place: str, dataset: str | None, time: int | None = None) -> StoredVolume:
     """Open the volume in a file: the named dataset, or the only one with three or four axes.
 
     Raises:
@@ -29,9 +31,10 @@ def open_hdf5(place: str, dataset: str | None) -> StoredVolume:
     path = _file(place)
     with _told_in_one_line(path):
         file = h5py.File(path, "r")
-        found = _named(file, path, dataset) if dataset else _only_volume(file, path)
-        stored = decoded_by_threads(found)
-        return StoredVolume(stored, f"{path}:{found.name}", attributes=found.attrs)
+        found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
+        name = f"{path}:{found.name}"
+        stored = at_time(decoded_by_threads(found), name, time)
+        return StoredVolume(stored, name, _grid(found), attributes=found.attrs)
 
 
 def describe_hdf5(place: str, dataset: str | None) -> str:
@@ -41,6 +44,8 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
     with _told_in_one_line(path), h5py.File(path, "r") as file:
         for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
             lines.append(f"  {found.name}  {found.shape} {found.dtype}, chunks {found.chunks}")
+            if (grid := _grid(found)) != Grid():
+                lines.append(f"    {grid}")
             lines.extend(
                 f"    {name}: {value}" for name, value in found.attrs.items() if name != "plan"
             )
@@ -97,18 +102,27 @@ def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
     return found
 
 
-def _only_volume(file: h5py.File, path: Path) -> h5py.Dataset:
+def _grid(dataset: h5py.Dataset) -> Grid:
+    """Return where the voxels of a dataset lie, as it or a group around it says."""
+    holder = dataset
+    while (grid := grid_of(holder.attrs)) == Grid() and holder.name != "/":
+        holder = holder.parent
+    return grid
+
+
+def _only_volume(file: h5py.File, path: Path, time: int | None) -> h5py.Dataset:
     datasets = _datasets(file)
-    volumes = [d for d in datasets if len(d.shape or ()) in (3, 4)]
+    axes = (3, 4) if time is None else (4, 5)
+    volumes = [d for d in datasets if len(d.shape or ()) in axes]
     if not volumes:
         raise InvalidInput(
-            f"{path}: has no dataset with axes (z, y, x) or (f, z, y, x); it has "
+            f"{path}: has no dataset with axes {AXES[time is not None]}; it has "
             f"{_listing(datasets) or 'none at all'}"
         )
     if len(volumes) > 1:
         raise InvalidInput(
             f"{path}: has several volumes: {_listing(volumes)}; name one, as "
-            f"{path}:{volumes[0].name}"
+            f"{path}:{likely_image(volumes).name}"
         )
     return volumes[0]
 

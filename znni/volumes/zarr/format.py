@@ -20,10 +20,12 @@ from znni.volumes.formats import (
     Summing,
     Writer,
     library,
+    likely_image,
 )
+from znni.volumes.grid_attributes import grid_of, with_affine
 from znni.volumes.ledger_entries import Note
 from znni.volumes.ledger_file import ledger_name
-from znni.volumes.named_axes import NamedAxes
+from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, is_url, reason
 from znni.volumes.zarr.absent_chunks import absent_chunks
 from znni.volumes.zarr.ome_metadata import Level, levels
@@ -49,11 +51,19 @@ class _Found:
     array: Any
     level: Level | None
 
+    @property
+    def name(self) -> str:
+        return self.path
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype
+
     def __str__(self) -> str:
         return f"/{self.path} {self.array.shape} {self.array.dtype}"
 
 
-def open_zarr(place: str, dataset: str | None) -> StoredVolume:
+def open_zarr(place: str, dataset: str | None, time: int | None = None) -> StoredVolume:
     """Open the volume at a path or URL, with a warning if chunks of it are absent.
 
     A Zarr may leave out chunks that hold only its fill value. Nothing tells these from lost chunks,
@@ -63,20 +73,22 @@ def open_zarr(place: str, dataset: str | None) -> StoredVolume:
         place: folder or URL of the Zarr, or of an array or group in it.
         dataset: path in it, to an array or to a group with one image. Default: the only one. An
             image is opened at its finest resolution.
+        time: number of the point in time; None: there is one only.
 
     Raises:
         InvalidInput: there is no volume, or several.
     """
     root, inside = _split(place, dataset)
-    found = _only_volume(_open(root, inside), root, inside)
+    found = _only_volume(_open(root, inside), root, inside, time)
     name = f"{root}:/{found.path}" if found.path else root
     attributes = found.array.attrs
     if OF_RUNS not in attributes and (absent := _absent(found, root)):
         log.warning("%s: %s", name, absent)
     if found.level is None:
-        return StoredVolume(found.array, name, attributes=attributes)
-    array = NamedAxes(found.array, found.level.axes, name)
-    return StoredVolume(array, name, found.level.grid, attributes)
+        array = at_time(found.array, name, time)
+        return StoredVolume(array, name, grid_of(attributes), attributes)
+    named = NamedAxes(found.array, found.level.axes, name, time, found.level.channels)
+    return StoredVolume(named, name, with_affine(found.level.grid, attributes), attributes)
 
 
 def describe_zarr(place: str, dataset: str | None) -> str:
@@ -236,18 +248,20 @@ def _absent(found: _Found, root: str) -> str:
     return "" if is_url(root) else absent_chunks(found.array, Path(root, found.path))
 
 
-def _only_volume(node: Any, root: str, inside: str) -> _Found:
+def _only_volume(node: Any, root: str, inside: str, time: int | None) -> _Found:
     found = list(_arrays(node, root, inside))
-    volumes = [one for one in found if one.level or one.array.ndim in (3, 4)]
+    axes = (3, 4) if time is None else (4, 5)
+    volumes = [one for one in found if one.level or one.array.ndim in axes]
     if not found or (not volumes and not inside):
         raise InvalidInput(
-            f"{root}: has no array with axes (z, y, x) or (f, z, y, x); it has "
+            f"{root}: has no array with axes {AXES[time is not None]}; it has "
             f"{', '.join(map(str, found)) or 'none that can be listed'}"
         )
     if len(volumes) > 1:
         listed = ", ".join(map(str, volumes))
         raise InvalidInput(
-            f"{root}: has several volumes: {listed}; name one, as {root}:/{volumes[0].path}"
+            f"{root}: has several volumes: {listed}; name one, as "
+            f"{root}:/{likely_image(volumes).path}"
         )
     return volumes[0] if volumes else found[0]
 

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from znni.core.errors import InvalidInput
+from znni.core.options import Coarsening
 from znni.core.volume import Grid, Point
 
 WRITTEN_VERSION = "0.5"
@@ -63,11 +64,13 @@ class Level:
         path: path of its array within the group that has the metadata.
         axes: names of its axes; those of a volume as letters.
         grid: position of its voxels in space.
+        channels: names of its channels; empty if they have none.
     """
 
     path: str
     axes: tuple[str, ...]
     grid: Grid
+    channels: tuple[str, ...] = ()
 
 
 def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
@@ -106,9 +109,19 @@ def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
             dataset.path.strip("/"),
             letters,
             _grid([*dataset.transformations, *image.transformations], letters, units, where),
+            _channels(ome),
         )
         for dataset in image.datasets
     ]
+
+
+def _channels(ome: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the channels; none if one of them has no name."""
+    try:
+        names = tuple(str(channel["label"]) for channel in ome["omero"]["channels"])
+    except (KeyError, TypeError):
+        return ()
+    return names if all(names) else ()
 
 
 def _grid(
@@ -146,24 +159,41 @@ def _of_space(numbers: Mapping[str, float], absent: float) -> Point:
     return numbers.get("z", absent), numbers.get("y", absent), numbers.get("x", absent)
 
 
-def image_metadata(name: str, path: str, grid: Grid) -> dict[str, Any]:
-    """Return the attributes of a group that holds an image (c, z, y, x) of one resolution.
+def dataset(path: str, grid: Grid, other_axes: int) -> dict[str, Any]:
+    """Return the entry of one resolution.
+
+    Args:
+        path: path of its array.
+        grid: position of its voxels in space.
+        other_axes: number of axes before z, such as time and channel.
+    """
+    transformations = [
+        {"type": "scale", "scale": [*(1.0,) * other_axes, *grid.scale]},
+        {"type": "translation", "translation": [*(0.0,) * other_axes, *grid.translation]},
+    ]
+    return {"path": path, "coordinateTransformations": transformations}
+
+
+def image_metadata(
+    name: str, paths: Sequence[str], grids: Sequence[Grid], coarsening: Coarsening = ""
+) -> dict[str, Any]:
+    """Return the attributes of a group that holds an image (c, z, y, x).
 
     Args:
         name: name of the image.
-        path: path of its array within the group.
-        grid: position of its voxels in space.
+        paths: paths of its arrays within the group, the finest resolution first.
+        grids: position of their voxels in space.
+        coarsening: how the coarser ones were made.
     """
+    grid = grids[0]
     axes: list[dict[str, str]] = [{"name": "c", "type": "channel"}]
     for letter, unit in zip("zyx", grid.units, strict=True):
         axes.append({"name": letter, "type": "space"} | ({"unit": unit} if unit else {}))
-    transformations = [
-        {"type": "scale", "scale": [1.0, *grid.scale]},
-        {"type": "translation", "translation": [0.0, *grid.translation]},
-    ]
     image = {
         "name": name,
         "axes": axes,
-        "datasets": [{"path": path, "coordinateTransformations": transformations}],
+        "datasets": [dataset(path, one, 1) for path, one in zip(paths, grids, strict=True)],
     }
+    if len(paths) > 1:
+        image["type"] = coarsening
     return {"ome": {"version": WRITTEN_VERSION, "multiscales": [image]}}

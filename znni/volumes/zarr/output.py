@@ -1,4 +1,4 @@
-"""A new OME-Zarr: NGFF 0.5, in Zarr version 3, of one resolution."""
+"""A new OME-Zarr: NGFF 0.5, in Zarr version 3, with coarser resolutions if wanted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.options import Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import SAME_COMMAND, Begun, NewOutput
+from znni.core.volume import SAME_COMMAND, Begun, Grid, NewOutput
 from znni.volumes.block_checks import check_written, write_block
 from znni.volumes.formats import chunk_extents, library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
@@ -23,6 +24,7 @@ from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.encoding import compressors
 from znni.volumes.zarr.ome_metadata import image_metadata
+from znni.volumes.zarr.pyramid import PYRAMID, write_levels
 from znni.volumes.zarr.repair import mend
 
 LEVEL = "0"
@@ -82,7 +84,6 @@ class ZarrOutput:
 
     def __init__(self, place: str, wanted: NewOutput) -> None:
         check_output(place, wanted)
-        self._zarr = library("zarr", "zarr")
         self._wanted = wanted
         self._folder: PartialFolder | RemoteFolder
         self._ledger: MemoryLedger
@@ -149,15 +150,19 @@ class ZarrOutput:
             check_written(self._resumed, self.read)
         try:
             self._array.update_attributes(measured)
-            name = PurePosixPath(self._folder.place).name
-            metadata = image_metadata(name.removesuffix(".zarr"), LEVEL, self._wanted.grid)
-            self._folder.put(LEDGER, self._ledger.content.summary())
-            group = self._zarr.open_group(self._folder.root, mode="a", zarr_format=3)
-            group.update_attributes(metadata)
-            self._folder.complete()
+            self._complete()
+        except (RunFailed, MemoryError):
+            raise
         except Exception as error:  # as above
             raise self._failed(error) from error
         self._ledger.discard()
+
+    def _complete(self) -> None:
+        """Make the Zarr an image, and give it its name."""
+        self._folder.put(LEDGER, self._ledger.content.summary())
+        name = PurePosixPath(self._folder.place).name
+        make_image(self._folder.root, name, self._array, self._wanted.grid, self._wanted.coarsening)
+        self._folder.complete()
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Release the unfinished array, and delete it if it holds no block. Return a message."""
@@ -178,6 +183,25 @@ class ZarrOutput:
         return RunFailed(
             f"{self._folder.root}: cannot be written: {reason(error)}; make room or write elsewhere"
         )
+
+
+def make_image(root: str, name: str, array: Any, grid: Grid, coarsening: Coarsening) -> None:
+    """Write the coarser resolutions of an array, if there are to be some, and its OME metadata.
+
+    Args:
+        root: folder or URL of the Zarr.
+        name: name of the Zarr.
+        array: the zarr.Array in it.
+        grid: position of its voxels in space.
+        coarsening: how coarser resolutions are made.
+    """
+    group = library("zarr", "zarr").open_group(root, mode="a", zarr_format=3)
+    paths, grids = [LEVEL], [grid]
+    if coarsening:
+        for path, coarser in write_levels(group, array, grid, coarsening):
+            paths.append(path)
+            grids.append(coarser)
+    group.update_attributes(image_metadata(name.removesuffix(".zarr"), paths, grids, coarsening))
 
 
 def open_unfinished(root: Path | str, wanted: NewOutput, mode: str) -> Any:
@@ -219,7 +243,7 @@ def new_array(
         shards=(1, *shard) if wanted.sharded else None,
         compressors=compressors(wanted.compression or "zstd"),
         dimension_names=("c", "z", "y", "x"),
-        attributes=attributes,
+        attributes=attributes | ({PYRAMID: wanted.coarsening} if wanted.coarsening else {}),
         zarr_format=3,
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed, Unreachable, ZnniError, option
-from znni.core.options import Recheck
+from znni.core.options import Coarsening, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
@@ -24,14 +24,15 @@ from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
 from znni.volumes.shared_place import shared_place
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
-from znni.volumes.zarr.ome_metadata import image_metadata
 from znni.volumes.zarr.output import (
     LEDGER,
     LEVEL,
     chunk_and_shard,
+    make_image,
     new_array,
     open_unfinished,
 )
+from znni.volumes.zarr.pyramid import PYRAMID
 
 log = logging.getLogger("znni")
 
@@ -242,9 +243,8 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
         checksums |= {box: checksum for box, checksum in found.items() if checksum}
         array.update_attributes(summing(session.plan, blocks.runs))
         files.put(LEDGER, summary(session, blocks, checksums))
-        group = zarr.open_group(files.root, mode="a", zarr_format=3)
-        name = PurePosixPath(place).name.removesuffix(".zarr")
-        group.update_attributes(image_metadata(name, LEVEL, session.grid))
+        coarsening: Coarsening = array.attrs.get(PYRAMID, "")
+        make_image(files.root, PurePosixPath(place).name, array, session.grid, coarsening)
         at.complete()
     ledger.discard()
     return Gathered(len(checksums), len(chosen), blocks.runs)

@@ -1,7 +1,8 @@
-"""Volumes in TIFF stacks: plain TIFF, ImageJ, OME-TIFF and all else that tifffile knows."""
+"""Reading volumes in TIFF stacks: plain TIFF, ImageJ, OME-TIFF and all else that tifffile knows."""
 
 from __future__ import annotations
 
+import json
 import logging
 import weakref
 from collections.abc import Iterator
@@ -11,20 +12,19 @@ from xml.etree import ElementTree
 
 from znni.core.errors import InvalidInput
 from znni.core.volume import Grid
-from znni.volumes.formats import Format, library
+from znni.volumes.formats import Format, Sequential, library
+from znni.volumes.grid_attributes import with_affine
 from znni.volumes.named_axes import NamedAxes
+from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
+from znni.volumes.tiff.format_names import ATTRIBUTES, NAME, UNITS
+from znni.volumes.tiff.output import check, save
 
-NAME = "TIFF"
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
 SAMPLES = "S"  # tifffile's letter for the colours of a pixel
-UNITS = {  # by the names in OME-TIFF and ImageJ
-    **{"nm": "nanometer", "mm": "millimeter", "cm": "centimeter", "m": "meter"},
-    **dict.fromkeys(("um", "µm", "\u03bcm", "\\u00B5m", "micron", "microns"), "micrometer"),
-}
 
 
-def open_tiff(place: str, dataset: str | None) -> StoredVolume:
+def open_tiff(place: str, dataset: str | None, time: int | None = None) -> StoredVolume:
     """Open a series of pages in a file: the one with the given number, or the only one.
 
     Pages stacked along an unnamed axis become z; colours become maps.
@@ -40,7 +40,10 @@ def open_tiff(place: str, dataset: str | None) -> StoredVolume:
         _check_codec(series, place)
         name = f"{place}:{dataset}" if dataset else place
         array = zarr.open_array(series.aszarr(level=0), mode="r")
-        volume = StoredVolume(NamedAxes(array, _axes(series.axes), name), name, _grid(file, series))
+        named = NamedAxes(array, _axes(series.axes), name, time, _channels(file, series))
+        attributes = _stored(file).get("attributes", {})
+        grid = with_affine(_grid(file, series), attributes)
+        volume = StoredVolume(named, name, grid, attributes)
     except BaseException:
         file.close()
         raise
@@ -139,7 +142,12 @@ def _grid(file: Any, series: Any) -> Grid:
     y, x = (tags[name].value if name in tags else (1, 1) for name in ("YResolution", "XResolution"))
     spacing = float(file.imagej_metadata.get("spacing", 1.0))
     unit = UNITS.get(file.imagej_metadata.get("unit", ""))
-    return Grid((spacing, y[1] / (y[0] or 1), x[1] / (x[0] or 1)), units=(unit, unit, unit))
+    scale = spacing, y[1] / (y[0] or 1), x[1] / (x[0] or 1)
+    z_at, y_at, x_at = (
+        -float(file.imagej_metadata.get(f"{axis}origin", 0)) * step
+        for axis, step in zip("zyx", scale, strict=True)
+    )
+    return Grid(scale, (z_at + 0.0, y_at + 0.0, x_at + 0.0), (unit, unit, unit))
 
 
 def _ome_grid(xml: str, index: int) -> Grid:
@@ -148,10 +156,40 @@ def _ome_grid(xml: str, index: int) -> Grid:
     extents = [given.get(f"PhysicalSize{axis}") for axis in "ZYX"]
     units = [given.get(f"PhysicalSize{axis}Unit", "µm") for axis in "ZYX"]
     z, y, x = (float(extent or 1.0) for extent in extents)
+    first = images[index].find("{*}Plane") if index < len(images) else None
+    places = {} if first is None else first.attrib
+    z_at, y_at, x_at = (float(places.get(f"Position{axis}", 0.0)) for axis in "ZYX")
     z_unit, y_unit, x_unit = (
         UNITS.get(unit) if extent else None for extent, unit in zip(extents, units, strict=True)
     )
-    return Grid((z, y, x), units=(z_unit, y_unit, x_unit))
+    return Grid((z, y, x), (z_at, y_at, x_at), (z_unit, y_unit, x_unit))
 
 
-FORMAT = Format(NAME, (".tif", ".tiff"), open_tiff, describe_tiff)
+def _channels(file: Any, series: Any) -> tuple[str, ...]:
+    """Return the names of the channels that OME-TIFF notes; none if one of them has no name."""
+    if not file.is_ome:
+        return ()
+    images = ElementTree.fromstring(file.ome_metadata).findall("{*}Image/{*}Pixels")
+    index = file.series.index(series)
+    found = images[index].findall("{*}Channel") if index < len(images) else []
+    names = tuple(channel.get("Name", "") for channel in found)
+    return names if all(names) else ()
+
+
+def _stored(file: Any) -> dict[str, Any]:
+    """Return how an output was made, as it says in a tag of its first page."""
+    tag = file.pages[0].tags.get(ATTRIBUTES)
+    try:
+        return dict(json.loads(tag.value)) if tag else {}
+    except (TypeError, ValueError):  # a tag of another program
+        return {}
+
+
+def ledger_text(place: str) -> bytes:
+    """Return the ledger in a whole output."""
+    with _open(place) as file:
+        return str(_stored(file).get("ledger", "")).encode()
+
+
+WRITER = staged(Sequential(check, save), ledger_text)
+FORMAT = Format(NAME, (".tif", ".tiff"), open_tiff, describe_tiff, WRITER)

@@ -1,21 +1,23 @@
-"""Volumes in NIfTI files, common in magnetic resonance and computed tomography."""
+"""Reading NIfTI files as volumes, and the entry for this format."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.volume import Grid
-from znni.volumes.formats import Format, library
+from znni.core.volume import Affine, Grid
+from znni.volumes.formats import Format, Sequential, library
 from znni.volumes.named_axes import NamedAxes
+from znni.volumes.nifti.format_names import COMMENT, MARK, NAME, UNITS
+from znni.volumes.nifti.output import check, save
+from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 
-NAME = "NIfTI"
 AXES = "xyztc"  # a file has the first three to five of them
-UNITS = {"meter": "meter", "mm": "millimeter", "micron": "micrometer"}
 
 
 class _Scaled:
@@ -31,11 +33,11 @@ class _Scaled:
         return np.asarray(self._stored[key], self.dtype)
 
 
-def open_nifti(place: str, dataset: str | None) -> StoredVolume:
+def open_nifti(place: str, dataset: str | None, time: int | None = None) -> StoredVolume:
     """Open the image of a file. Its stored axes are transposed to the order (c, z, y, x).
 
-    Voxels keep their stored order, whatever orientation the file gives. Only the extents of a voxel
-    are read from its position in space.
+    Voxels keep their stored order, whatever orientation the file gives. The orientation is kept for
+    outputs.
 
     Raises:
         InvalidInput: there is no such file, or it is not NIfTI, damaged, or holds several volumes;
@@ -50,15 +52,41 @@ def open_nifti(place: str, dataset: str | None) -> StoredVolume:
         zooms = [float(zoom) for zoom in image.header.get_zooms()]
         unit = UNITS.get(image.header.get_xyzt_units()[0])
         values = _Scaled(image)
+        affine, stored = _affine(image), _stored(image)
     except Exception as error:  # nibabel and gzip raise all kinds of errors
         raise InvalidInput(
             f"{place}: cannot be read as NIfTI: {reason(error)}; give a whole .nii or .nii.gz file"
         ) from error
     axes = AXES[: len(values.shape)]
     z, y, x = (zooms[axes.index(axis)] if axis in axes else 1.0 for axis in "zyx")
-    return StoredVolume(
-        NamedAxes(values, axes, place), place, Grid((z, y, x), units=(unit, unit, unit))
-    )
+    grid = Grid((z, y, x), units=(unit, unit, unit), affine=affine)
+    attributes = stored.get("attributes", {})
+    return StoredVolume(NamedAxes(values, axes, place, time), place, grid, attributes)
+
+
+def _affine(image: Any) -> Affine | None:
+    """Return the orientation of an image, if its header gives one."""
+    for found, code in (image.header.get_sform(coded=True), image.header.get_qform(coded=True)):
+        if code > 0:
+            return Affine(tuple(float(number) for number in found[:3].ravel()), int(code))
+    return None
+
+
+def _stored(image: Any) -> dict[str, Any]:
+    """Return how an output was made, as it says in its header."""
+    for extension in image.header.extensions:
+        content = extension.get_content() if extension.get_code() == COMMENT else b""
+        text = content if isinstance(content, str) else bytes(content).decode(errors="replace")
+        if text.startswith(MARK):
+            found: dict[str, Any] = json.loads(text.removeprefix(MARK).rstrip("\0"))
+            return found
+    return {}
+
+
+def ledger_text(place: str) -> bytes:
+    """Return the ledger in a whole output."""
+    path = local_file(place, NAME)
+    return str(_stored(library("nibabel", "nifti").load(path)).get("ledger", "")).encode()
 
 
 def describe_nifti(place: str, dataset: str | None) -> str:
@@ -67,4 +95,5 @@ def describe_nifti(place: str, dataset: str | None) -> str:
     return f"{place}\n  {volume.shape} {volume.dtype}, {volume.grid}"
 
 
-FORMAT = Format(NAME, (".nii", ".nii.gz"), open_nifti, describe_nifti)
+WRITER = staged(Sequential(check, save), ledger_text)
+FORMAT = Format(NAME, (".nii", ".nii.gz"), open_nifti, describe_nifti, WRITER)

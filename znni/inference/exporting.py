@@ -1,0 +1,283 @@
+"""Copies of volumes in other formats and types, whole or of a region."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, option
+from znni.core.options import Compression, StoredType, memory_size
+from znni.core.shapes import Box, Vec3
+from znni.core.text import counted, in_units
+from znni.core.volume import NewOutput
+from znni.engine.pipeline import Progress, no_progress
+from znni.engine.tiles import Region, region_of
+from znni.inference.exported_values import ExportedValues, values_for
+from znni.inference.request import Chosen
+from znni.machine.arrays import resident_memory
+from znni.network.network_file import network_from_text
+from znni.volumes.array import ArrayLike, ArrayVolume
+from znni.volumes.fingerprint import fingerprint
+from znni.volumes.formats import CHUNK, Content
+from znni.volumes.grid_attributes import grid_attributes
+from znni.volumes.locate import open_output, sequential_at
+from znni.volumes.planes import planes
+from znni.volumes.staged_output import save_whole
+
+ROOM = 2**30  # bytes of memory beside those of the process at the start, unless the user says more
+COPIES = 4  # of a block: as read, converted, and on its way through codecs
+LEAST = 2**26  # bytes: less makes blocks too small to be quick
+ZERO = Vec3(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A finished copy.
+
+    Attributes:
+        path: its place.
+        features: its maps.
+        size: its extents.
+        dtype: its type.
+    """
+
+    path: str
+    features: int
+    size: Vec3
+    dtype: str
+
+    def __str__(self) -> str:
+        """Return this in words."""
+        return f"{self.path}: {counted(self.features, 'map')} of {self.size}, {self.dtype}"
+
+
+def export(
+    source: str | Path | ArrayLike,
+    target: str | Path,
+    *,
+    dataset: str | None = None,
+    channel: int | None = None,
+    time: int | None = None,
+    roi: Region | None = None,
+    dtype: str | None = None,
+    labels: bool = False,
+    threshold: float | None = None,
+    compression: Compression | None = None,
+    sharded: bool = False,
+    pyramid: bool | None = None,
+    overwrite: bool = False,
+    resume: bool = True,
+    ram: int | str | None = None,
+    progress: Progress = no_progress,
+) -> Exported:
+    """Copy a volume to a file of another format, block by block.
+
+    Spacing, units, origin and orientation go along as far as the new format has them. An output of
+    ``znni.infer`` keeps its attributes, so ``znni.view`` works with the copy (not with ``.npy``).
+
+    Args:
+        source: a volume in any format that znni reads, or an array.
+        target: the file to make: ``.h5``, ``.zarr``, ``.tif``, ``.nii``, ``.nii.gz`` or ``.npy``.
+        dataset: dataset of a file with several.
+        channel: number of the only map to copy.
+        time: number of the point in time, if there are several.
+        roi: voxels to copy, as ``numpy.s_[10:20, :, 5:]``; by default all.
+        dtype: type of the copy; by default the source's. Floats become uint8 as 0..1 to 0..255.
+        labels: store the label of the largest map instead of the values.
+        threshold: store 1 where a value is above it, and else 0.
+        compression: ``zstd`` (Zarr only), ``gzip`` (Zarr, TIFF) or ``none``.
+        sharded: store many chunks of a Zarr in one file.
+        pyramid: also store coarser resolutions of an OME-Zarr; by default if it is large.
+        overwrite: replace an existing file.
+        resume: go on with an unfinished copy, if the format allows it (HDF5, Zarr).
+        ram: memory that the process may take; by default 1 GiB more than it takes already.
+        progress: called with the voxels written and those wanted.
+
+    Raises:
+        InvalidInput: something given cannot be used as it is.
+        RunFailed: reading or writing failed.
+    """
+    chosen = Chosen(dataset, channel, time)
+    volume = chosen.of(source)
+    box = region_of(roi, volume.size)
+    values = values_for(volume, dtype, labels, threshold)
+    wanted = NewOutput(
+        values.features(volume.features),
+        box.size,
+        cast(StoredType, values.dtype),
+        volume.grid.starting_at(box.start),
+        overwrite=overwrite,
+        compression=compression,
+        sharded=sharded,
+        pyramid=pyramid,
+        labels=values.labels is not None or _holds_labels(volume),
+        identity={
+            **fingerprint(source, volume, box, "the copied volume"),
+            **chosen.marks,
+            "the region": str(box),
+            "the type": values.dtype,
+            "its labels": str(values.labels or "none"),
+        },
+        resume=resume,
+    )
+    copy = _Copy(volume, box, values, wanted)
+    attributes = _attributes(volume, box, values, str(source)) | grid_attributes(wanted.grid)
+    room = _room(ram)
+    if sequential := sequential_at(str(target), source, wanted):
+        content = Content(wanted, lambda: copy.planes(room, progress), attributes)
+        save_whole(str(target), sequential, content)
+    else:
+        _write_blocks(target, source, copy, attributes, room, progress)
+    return Exported(str(target), wanted.features, wanted.size, values.dtype)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """The values of a copy, computed from those of its source when they are read."""
+
+    volume: ArrayVolume
+    box: Box
+    values: ExportedValues
+    wanted: NewOutput
+
+    def read(self, box: Box, maps: slice = slice(None)) -> NDArray[Any]:
+        """Return the values (f, z, y, x) of a box of the copy."""
+        found = self.volume.read(box.shifted(self.box.start), maps)
+        return self.values.of(found, self.volume.name)
+
+    def planes(self, room: int, progress: Progress) -> Generator[NDArray[np.generic], None, None]:
+        """Yield the planes (y, x) of the copy, first those of the first map."""
+        size, of_all = self.wanted.size, self.values.features(2) == 1
+        read_maps = self.volume.features if of_all else 1
+
+        def one_map(feature: int, box: Box) -> NDArray[Any]:
+            maps = slice(None) if of_all else slice(feature, feature + 1)
+            found: NDArray[Any] = self.read(box, maps)[0]
+            return found
+
+        each = size.y * size.x * _bytes_of_voxel(self) * read_maps
+        total = self.wanted.features * size.z
+        found = planes(one_map, self.wanted.features, size, each, room // COPIES)
+        for done, plane in enumerate(found, start=1):
+            yield plane
+            if done % CHUNK == 0 or done == total:
+                progress(size.volume * done // total, size.volume)
+
+
+def _bytes_of_voxel(copy: _Copy) -> int:
+    """Return the bytes of one value, as read or as stored, whichever is more."""
+    return max(copy.volume.itemsize, np.dtype(copy.wanted.dtype).itemsize, 4)
+
+
+def _write_blocks(
+    target: str | Path,
+    source: object,
+    copy: _Copy,
+    attributes: dict[str, Any],
+    room: int,
+    progress: Progress,
+) -> None:
+    """Write a copy in blocks; go on with those that an earlier run has finished."""
+    wanted = copy.wanted
+    output = open_output(target, cast(Any, source), wanted)
+    try:
+        each = _bytes_of_voxel(copy) * max(copy.volume.features, wanted.features)
+        patch = _block(wanted.size, room // COPIES // each)
+        output.describe(attributes, patch)
+        output.go_on_with("")
+        finished: set[Box] = set()
+        for box, whole in output.begun.history:
+            (finished.add if whole else finished.discard)(box)
+        done = 0
+        for box in Box(ZERO, wanted.size).cut(patch):
+            for part in _without(box, finished):
+                output.write(part, copy.read(part))
+            done += box.size.volume
+            progress(done, wanted.size.volume)
+        output.finish({})
+    except BaseException as error:
+        error.add_note(output.abandon())
+        raise
+
+
+def _without(box: Box, finished: set[Box]) -> list[Box]:
+    """Return the parts of a box that are not finished."""
+    if box in finished:
+        return []
+    left = [box]
+    for done in finished:
+        left = [part for one in left for part in one.without(done)]
+    return left
+
+
+def _block(size: Vec3, most: int) -> Vec3:
+    """Return the extents of blocks of at most so many voxels: as wide as possible, 64 deep.
+
+    Chunks of nearly all files lie within one block, and planes are read once.
+    """
+    depth = min(size.z, CHUNK)
+    for y in (size.y, *range(size.y // CHUNK * CHUNK, 0, -CHUNK)):
+        if depth * y * size.x <= most:
+            return Vec3(depth, y, size.x)
+    least = Vec3(depth, CHUNK, CHUNK).minimum(size)
+    return least._replace(x=max(least.x, min(size.x, most // (least.z * least.y) // CHUNK * CHUNK)))
+
+
+def _room(ram: int | str | None) -> int:
+    if ram is None:
+        return ROOM
+    try:
+        allowed = memory_size(ram)
+    except ValueError as error:
+        raise InvalidInput(f"ram: {error}") from None
+    taken = resident_memory()
+    if allowed - taken < LEAST:
+        least = f"{-(-(taken + LEAST) // 2**20)}MiB"
+        raise InvalidInput(
+            f"an export needs {in_units(LEAST)} beside the {in_units(taken)} of the process, and "
+            f"{in_units(allowed)} are allowed; give {option('ram', least)} or more"
+        )
+    return allowed - taken
+
+
+def _holds_labels(volume: ArrayVolume) -> bool:
+    """Return whether the values of an output are labels, as far as it says so."""
+    return bool(volume.attribute("labels") or volume.attribute("threshold"))
+
+
+def _attributes(
+    volume: ArrayVolume, box: Box, values: ExportedValues, source: str
+) -> dict[str, Any]:
+    """Return the attributes of a copy: those of the output that it is a copy of, as they hold."""
+    found: dict[str, Any] = {}
+    if volume.attribute("znni_version") is not None:
+        found = {name: _plain(value) for name, value in volume.attributes().items()}
+        offset = found.get("voxel_offset")
+        if isinstance(offset, list | tuple) and len(offset) == 3:
+            start = Vec3(*map(int, offset)) + box.start
+            found |= {"voxel_offset": start, "roi": str(Box(start, start + box.size))}
+        found.pop("pyramid", None)
+        if values.labels:
+            found |= _label_attributes(values, found)
+        found["scale"] = 1 / 255 if values.scales else 1.0 if _unscaled(values) else values.scale
+    return found | {"exported_from": source}
+
+
+def _unscaled(values: ExportedValues) -> bool:
+    return values.labels is not None or np.dtype(values.dtype).kind == "f"
+
+
+def _label_attributes(values: ExportedValues, found: Mapping[str, Any]) -> dict[str, Any]:
+    assert values.labels
+    network = network_from_text(str(found["network_file"]), "attribute network_file")
+    return values.labels.attributes(network)
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute as Python's own types, which all formats can store."""
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,64 @@
+"""One map of a volume, and volumes with light and dark exchanged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, option
+from znni.core.shapes import Box
+from znni.core.text import counted
+from znni.volumes.array import ALL, ArrayVolume
+
+
+def listed(volume: ArrayVolume) -> str:
+    """Return the numbers of a volume's maps, with their names if they have some."""
+    if not volume.maps:
+        return f"0 to {volume.features - 1}"
+    return ", ".join(f"{number} ({name})" for number, name in enumerate(volume.maps))
+
+
+class ChosenVolume(ArrayVolume):
+    """A volume that is read as one of its maps, inverted, or both.
+
+    Args:
+        volume: the volume.
+        channel: number of the map; None for all.
+        invert: exchange light and dark: the type's largest value less the value; of floats, 1 less
+            the value.
+
+    Attributes:
+        those of ``ArrayVolume``.
+
+    Raises:
+        InvalidInput: there is no such map.
+    """
+
+    def __init__(self, volume: ArrayVolume, channel: int | None, *, invert: bool) -> None:
+        if channel is not None and not 0 <= channel < volume.features:
+            raise InvalidInput(
+                f"{option('channel', channel)}: {volume.name} has "
+                f"{counted(volume.features, 'map')}; choose one of {listed(volume)}"
+            )
+        self._volume = volume
+        self._inverts = invert
+        self._maps = ALL if channel is None else slice(channel, channel + 1)
+        self.features = volume.features if channel is None else 1
+        self.maps = volume.maps[self._maps]
+        self.name, self.grid, self.size = volume.name, volume.grid, volume.size
+        self.dtype, self.itemsize = volume.dtype, volume.itemsize
+        self.shape = (self.features, *self.size)
+
+    def read(self, box: Box, maps: slice = ALL) -> NDArray[Any]:
+        """Return the values (f, z, y, x) of a box within the volume."""
+        chosen = range(self._volume.features)[self._maps][maps]
+        values = self._volume.read(box, slice(chosen.start, chosen.stop))
+        if not self._inverts:
+            return values
+        return 1 - values if values.dtype.kind == "f" else np.invert(values)
+
+    def attributes(self) -> dict[str, Any]:
+        """Return all attributes that are stored with the volume."""
+        return self._volume.attributes()

@@ -1,0 +1,1 @@
+"""Volumes in NIfTI files, common in magnetic resonance and computed tomography."""

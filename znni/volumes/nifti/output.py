@@ -1,0 +1,101 @@
+"""Writing NIfTI files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from contextlib import closing
+from typing import IO, Any
+
+import numpy as np
+
+from znni.core.errors import InvalidInput, option
+from znni.core.volume import Grid, NewOutput
+from znni.volumes.formats import Content, check_plain, library
+from znni.volumes.grid_attributes import in_micrometers
+from znni.volumes.nifti.format_names import COMMENT, MARK, NAME, UNITS
+
+MOST = np.iinfo(np.int16).max  # voxels along an axis in NIfTI-1
+LEVEL = 1  # of gzip
+ALIGNED = 2  # NIfTI's number of a space whose origin is not known
+
+
+def check(place: str, wanted: NewOutput) -> None:
+    """Refuse an output that NIfTI cannot hold.
+
+    Raises:
+        InvalidInput: its type or an option.
+    """
+    library("nibabel", "nifti")
+    check_plain(place, wanted, NAME)
+    if np.dtype(wanted.dtype) == np.float16:
+        raise InvalidInput(
+            f"{place}: NIfTI has no float16; give {option('dtype', 'float32')}, or write to a "
+            f"name that ends in .zarr or .h5"
+        )
+
+
+def save(file: IO[bytes], name: str, content: Content) -> None:
+    """Write a whole file: axes (x, y, z), or (x, y, z, 1, maps) if there are several."""
+    header = _header(content)
+    if not name.lower().endswith(".gz"):
+        _write(file, header, content)
+        return
+    # No name and no time: the same values always make the same bytes.
+    with gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as zipped:
+        _write(zipped, header, content)
+
+
+def _write(file: Any, header: Any, content: Content) -> None:
+    header.write_to(file)
+    written = int(header["sizeof_hdr"]) + 4 + header.extensions.get_sizeondisk()
+    file.write(bytes(header.get_data_offset() - written))
+    with closing(content.planes()) as planes:
+        for plane in planes:
+            file.write(np.ascontiguousarray(plane, plane.dtype.newbyteorder("<")).data)
+
+
+def _header(content: Content) -> Any:
+    wanted, nifti = content.wanted, library("nibabel", "nifti")
+    z, y, x = wanted.size
+    shape = (x, y, z) if wanted.features == 1 else (x, y, z, 1, wanted.features)
+    kind = nifti.Nifti2Header if max(shape) > MOST else nifti.Nifti1Header
+    header = kind(endianness="<")
+    header.set_data_shape(shape)
+    header.set_data_dtype(np.dtype(wanted.dtype).newbyteorder("<"))
+    grid, unit = _in_one_unit(wanted.grid)
+    header.set_zooms([*reversed(grid.scale), *(1.0,) * (len(shape) - 3)])
+    header.set_xyzt_units(unit)
+    affine, code = np.eye(4), ALIGNED
+    if grid.affine:
+        affine[:3], code = np.reshape(grid.affine.rows, (3, 4)), grid.affine.code
+    else:
+        affine[range(3), range(3)] = grid.scale[::-1]
+        affine[:3, 3] = grid.translation[::-1]
+    header.set_qform(affine, code, strip_shears=True)
+    header.set_sform(affine, code)
+    header.set_slope_inter(1, 0)
+    if content.attributes:
+        said = {"attributes": dict(content.attributes), "ledger": content.ledger.decode()}
+        text = MARK + json.dumps(said, default=_as_list)
+        header.extensions.append(nifti.nifti1.Nifti1Extension(COMMENT, text.encode()))
+    header["vox_offset"] = header.single_vox_offset + header.extensions.get_sizeondisk()
+    return header
+
+
+def _as_list(value: Any) -> Any:
+    """Return an array or a number of NumPy in a form that JSON has."""
+    return value.tolist()
+
+
+def _in_one_unit(grid: Grid) -> tuple[Grid, str]:
+    """Return a grid in a unit that NIfTI has, and NIfTI's name of the unit."""
+    known = {unit: name for name, unit in UNITS.items()}
+    if len(set(grid.units)) == 1 and grid.units[0] in known:
+        return grid, known[grid.units[0]]
+    micrometers = in_micrometers(grid)
+    if micrometers is None or grid.affine:
+        return grid, "unknown"
+    factors = (new / old for new, old in zip(micrometers, grid.scale, strict=True))
+    z, y, x = (at * factor for at, factor in zip(grid.translation, factors, strict=True))
+    return Grid(micrometers, (z, y, x)), "micron"

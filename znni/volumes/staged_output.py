@@ -1,0 +1,160 @@
+"""Outputs of formats that are written from start to end, gathered in a Zarr beside them first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, RunFailed
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Begun, NewOutput
+from znni.machine.arrays import resident_memory
+from znni.volumes.formats import Content, Sequential, Writer
+from znni.volumes.ledger_file import ledger_name
+from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, refused_at
+from znni.volumes.planes import planes
+from znni.volumes.stored import is_url, reason
+from znni.volumes.zarr.output import ZarrOutput, begun_output
+
+PROMISED = "predicted_memory_bytes"  # the attribute with the memory that the run may take
+MOST_ROOM = 2**30  # bytes of a slab; more makes nothing faster
+
+
+def staged(sequential: Sequential, ledger: Callable[[str], bytes]) -> Writer:
+    """Return a writer whose outputs are blocks of a Zarr until all are there.
+
+    Args:
+        sequential: writes the whole file then.
+        ledger: returns the ledger that a whole file holds.
+    """
+
+    def begun(place: str, wanted: NewOutput) -> Begun:
+        _check(place, wanted, sequential)
+        return begun_output(place, _gathered(wanted))
+
+    def ledger_text(place: str) -> bytes:
+        beside = ledger_name(Path(place))
+        return beside.read_bytes() if beside.is_file() else ledger(place)
+
+    made = partial(StagedOutput, sequential=sequential)
+    return Writer(begun, made, ledger_text, sequential=sequential)
+
+
+def _check(place: str, wanted: NewOutput, sequential: Sequential) -> None:
+    if is_url(place):
+        raise InvalidInput(
+            f"{place}: only a Zarr is written to a URL; write a local file and copy it, or name a "
+            f".zarr"
+        )
+    sequential.check(place, wanted)
+    if Path(place).is_dir():
+        raise InvalidInput(f"{place}: is a folder; name a file in it")
+
+
+def _gathered(wanted: NewOutput) -> NewOutput:
+    """Return the description of the Zarr that gathers an output."""
+    return replace(wanted, compression=None, sharded=False, pyramid=False)
+
+
+class StagedOutput(ZarrOutput):
+    """A file that is written when all blocks are in a Zarr, its ``NAME.partial``.
+
+    Until then it is an unfinished Zarr with a ledger, and can be continued. The file is written
+    into that folder, and takes its name when it is whole. If the run is stopped meanwhile, the same
+    command writes the file again.
+
+    Raises:
+        InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
+            unfinished output of another run.
+        RunFailed: a write failed.
+    """
+
+    def __init__(self, place: str, wanted: NewOutput, sequential: Sequential) -> None:
+        _check(place, wanted, sequential)
+        super().__init__(place, _gathered(wanted))
+        self._file = wanted
+        self._sequential = sequential
+        self._block = 0
+
+    def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Make the Zarr, and note how large its blocks are."""
+        super().describe(attributes, patch)
+        extents = patch.minimum(self._wanted.size)
+        itemsize = np.dtype(self._wanted.dtype).itemsize
+        self._block = extents.volume * self._wanted.features * itemsize
+
+    def _complete(self) -> None:
+        """Write the file, give it its name, and delete the Zarr."""
+        folder = Path(self._folder.root)
+        new, place = folder / "file", Path(self._folder.place)
+        attributes = dict(self._array.attrs)
+        wanted = self._wanted
+        plane = wanted.size.y * wanted.size.x * np.dtype(wanted.dtype).itemsize
+        free = int(attributes.get(PROMISED, 0)) - resident_memory()
+        room = max(self._block, min(free, MOST_ROOM))
+
+        def one_map(feature: int, box: Box) -> NDArray[Any]:
+            return np.asarray(self._array[(feature, *box.slices)])
+
+        def read() -> Generator[NDArray[np.generic], None, None]:
+            return planes(one_map, wanted.features, wanted.size, plane, room)
+
+        content = Content(self._file, read, attributes, self._ledger.content.summary())
+        write_whole(new, place, self._sequential, content)
+        new.replace(place)
+        shutil.rmtree(folder, ignore_errors=True)  # the output is whole; left-overs do no harm
+        self._folder.keep()
+
+
+def save_whole(place: str, sequential: Sequential, content: Content) -> None:
+    """Write a file under its partial name, and give it its own when it is whole.
+
+    If writing stops, nothing is left of it.
+
+    Raises:
+        InvalidInput: it cannot be made there.
+        RunFailed: a write failed.
+    """
+    _check(place, content.wanted, sequential)
+    path = Path(place)
+    with refused_at(place):
+        check_free(path, AS_FILE, overwrite=content.wanted.overwrite)
+        file = PartialFile(path)
+    try:
+        file.truncate(0)
+        write_whole(file.partial, path, sequential, content)
+        file.complete()
+    except BaseException as error:
+        file.partial.unlink(missing_ok=True)
+        file.close()
+        error.add_note(f"{path} was not made")
+        if isinstance(error, OSError):
+            raise _failed(file.partial, error) from error
+        raise
+
+
+def _failed(new: Path, error: OSError) -> RunFailed:
+    return RunFailed(f"{new}: cannot be written: {reason(error)}; make room or write elsewhere")
+
+
+def write_whole(new: Path, place: Path, sequential: Sequential, content: Content) -> None:
+    """Write a file under another name than its own, and have it reach the disk.
+
+    Raises:
+        RunFailed: the system refuses.
+    """
+    try:
+        with new.open("wb") as file:
+            sequential.save(file, place.name, content)
+            file.flush()
+            os.fsync(file)
+    except OSError as error:
+        raise _failed(new, error) from error

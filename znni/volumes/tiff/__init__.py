@@ -1,0 +1,1 @@
+"""Volumes in TIFF stacks."""

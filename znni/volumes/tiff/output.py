@@ -1,0 +1,125 @@
+"""Writing OME-TIFF files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import IO, Any
+from uuid import NAMESPACE_URL, uuid5
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput, option
+from znni.core.volume import Grid, NewOutput
+from znni.volumes.formats import Content, check_plain, library
+from znni.volumes.tiff.format_names import ATTRIBUTES, NAME, OME_UNITS
+
+TILE = 256  # pixels along y and x
+TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64")
+BIG = 2**32 - 2**25  # bytes of values above which offsets of 64 bits are needed
+LEVEL = 1  # of deflate
+
+
+def check(place: str, wanted: NewOutput) -> None:
+    """Refuse an output that TIFF cannot hold.
+
+    Raises:
+        InvalidInput: its type, or an option that has no meaning for it.
+    """
+    library("tifffile", "tiff")
+    if np.dtype(wanted.dtype).name not in TYPES:
+        raise InvalidInput(
+            f"{place}: OME-TIFF has no {wanted.dtype}; give {option('dtype', 'float32')} or "
+            f"another of {', '.join(TYPES)}, or write to a name that ends in .zarr or .h5"
+        )
+    if wanted.compression != "zstd":
+        check_plain(place, replace(wanted, compression=None), NAME)
+    else:
+        raise InvalidInput(
+            f"{place}: few programs read {NAME} compressed by zstd; give "
+            f"{option('compression', 'gzip')} or none"
+        )
+
+
+def save(file: IO[bytes], name: str, content: Content) -> None:
+    """Write an OME-TIFF of axes (c, z, y, x) in tiles, as a BigTIFF where it is large.
+
+    Integers are compressed by deflate unless the output says otherwise, floats are not.
+    """
+    wanted = content.wanted
+    tifffile = library("tifffile", "tiff")
+    compression = wanted.compression
+    if compression is None:
+        compression = "none" if np.dtype(wanted.dtype).kind == "f" else "gzip"
+    packed = {"compression": "zlib", "compressionargs": {"level": LEVEL}}
+    tags = []
+    if content.attributes:
+        said = {"attributes": dict(content.attributes), "ledger": content.ledger.decode()}
+        text = json.dumps(said, default=lambda value: value.tolist())
+        tags.append((ATTRIBUTES, 2, 0, text, True))  # 2: a text
+    with (
+        tifffile.TiffWriter(file, bigtiff=wanted.nbytes > BIG, ome=True, byteorder="<") as writer,
+        closing(_tiles(content)) as tiles,
+    ):
+        writer.write(
+            tiles,
+            shape=wanted.shape,
+            dtype=np.dtype(wanted.dtype),
+            tile=(TILE, TILE),
+            photometric="minisblack",
+            metadata=_metadata(PurePosixPath(name).name, wanted),
+            extratags=tags,
+            **(packed if compression == "gzip" else {}),
+        )
+
+
+def _tiles(content: Content) -> Generator[NDArray[np.generic], None, None]:
+    """Yield the tiles of all planes; those at the edges are filled up with zeros."""
+    with closing(content.planes()) as planes:
+        for plane in planes:
+            for y in range(0, plane.shape[0], TILE):
+                for x in range(0, plane.shape[1], TILE):
+                    part = plane[y : y + TILE, x : x + TILE]
+                    tile = np.zeros((TILE, TILE), plane.dtype)
+                    tile[: part.shape[0], : part.shape[1]] = part
+                    yield tile
+
+
+def _metadata(name: str, wanted: NewOutput) -> dict[str, Any]:
+    """Return what tifffile writes as OME-XML. The same output always has the same number."""
+    grid = wanted.grid
+    described = f"{name} {wanted.shape} {wanted.dtype} {grid}"
+    said: dict[str, Any] = {
+        "axes": "CZYX",
+        "Name": name,
+        "Creator": "znni",
+        "UUID": str(uuid5(NAMESPACE_URL, described)),
+    }
+    if grid.scale != (1.0, 1.0, 1.0) or any(grid.units):
+        for axis, extent, unit in zip("ZYX", grid.scale, grid.units, strict=True):
+            said[f"PhysicalSize{axis}"] = extent
+            if unit in OME_UNITS:
+                said[f"PhysicalSize{axis}Unit"] = OME_UNITS[unit]
+            elif unit is None:
+                said[f"PhysicalSize{axis}Unit"] = "pixel"
+    return said | {"Plane": _positions(grid, wanted)} if any(grid.translation) else said
+
+
+def _positions(grid: Grid, wanted: NewOutput) -> dict[str, list[Any]]:
+    """Return where each plane lies."""
+    count = wanted.features * wanted.size.z
+    z, y, x = grid.translation
+    at_z = [z + index % wanted.size.z * grid.scale[0] for index in range(count)]
+    positions: dict[str, list[Any]] = {
+        "PositionZ": at_z,
+        "PositionY": [y] * count,
+        "PositionX": [x] * count,
+    }
+    for axis, unit in zip("ZYX", grid.units, strict=True):
+        name = OME_UNITS.get(unit or "", "reference frame")
+        positions[f"Position{axis}Unit"] = [name] * count
+    return positions

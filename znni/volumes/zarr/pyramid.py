@@ -1,0 +1,168 @@
+"""Coarser resolutions of an array, each made of the one before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput
+from znni.core.options import Coarsening
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Grid, Point
+
+PYRAMID = "pyramid"  # the attribute of an output that says how coarser resolutions are made
+MADE = "coarser_than"  # the attribute of a coarser resolution that znni has made
+SMALLEST = 128  # voxels: resolutions end when no axis has more
+ROOM = 2**24  # bytes of a block that is read, about
+
+
+def steps(size: Vec3, scale: Point) -> Iterator[Vec3]:
+    """Yield the step from each resolution to the next, 1 or 2 along each axis.
+
+    Only axes that are not much coarser than the finest one are halved, so voxels become cubes.
+
+    Args:
+        size: voxels of the finest resolution.
+        scale: extents of its voxels.
+    """
+    spacing = Vec3(1, 1, 1)
+    while max(size) > SMALLEST:
+        extents = [part * factor for part, factor in zip(scale, spacing, strict=True)]
+        finest = min(part for part, voxels in zip(extents, size, strict=True) if voxels > 1)
+        halved = (
+            voxels > 1 and part < 2 * finest for part, voxels in zip(extents, size, strict=True)
+        )
+        step = Vec3(*(2 if half else 1 for half in halved))
+        yield step
+        size, spacing = size.ceil_div(step), spacing * step
+
+
+def coarser_grid(grid: Grid, factor: Vec3) -> Grid:
+    """Return the grid of voxels that are each made of ``factor`` voxels along the axes."""
+    scale, translation = [], []
+    for extent, at, times in zip(grid.scale, grid.translation, factor, strict=True):
+        scale.append(extent * times)
+        translation.append(at + (times - 1) / 2 * extent)  # between the middles of the first ones
+    (z, y, x), (at_z, at_y, at_x) = scale, translation
+    return replace(grid, scale=(z, y, x), translation=(at_z, at_y, at_x), affine=None)
+
+
+def coarser(values: NDArray[Any], step: Vec3, coarsening: Coarsening) -> NDArray[Any]:
+    """Return values (z, y, x) of which each stands for ``step`` of the given ones.
+
+    If an extent is odd, the last ones stand for those that there are. Of labels that are equally
+    frequent, the smallest is returned.
+
+    Args:
+        values: the finer values.
+        step: 1 or 2 along each axis.
+        coarsening: ``mean`` or ``mode``.
+    """
+    beyond = [(0, -extent % part) for extent, part in zip(values.shape, step, strict=True)]
+    # A voxel that is there twice changes neither mean nor mode.
+    whole = np.pad(values, beyond, mode="edge") if np.any(beyond) else values
+    parts = [whole[z :: step.z, y :: step.y, x :: step.x] for z, y, x in product(*map(range, step))]
+    if coarsening == "mode" or values.dtype.kind == "b":
+        return _most_frequent(parts)
+    small = values.dtype.itemsize <= 2 or values.dtype == np.float32
+    total: NDArray[Any] = parts[0].astype(np.float32 if small else np.float64)
+    for part in parts[1:]:
+        total += part
+    total /= len(parts)
+    return (np.rint(total) if values.dtype.kind in "ui" else total).astype(values.dtype)
+
+
+def _most_frequent(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return the most frequent of some values, for each place of equal arrays."""
+    found, most = parts[0].copy(), np.zeros(parts[0].shape, np.uint8)
+    for part in parts:
+        count = np.zeros(part.shape, np.uint8)
+        for other in parts:
+            count += part == other
+        better = (count > most) | ((count == most) & (part < found))
+        found[better], most[better] = part[better], count[better]
+    return found
+
+
+def write_levels(
+    group: Any, array: Any, grid: Grid, coarsening: Coarsening, room: int = ROOM
+) -> Iterator[tuple[str, Grid]]:
+    """Write the coarser resolutions of an array beside it, and yield path and grid of each.
+
+    Args:
+        group: the zarr.Group around it.
+        array: the zarr.Array; its last three axes are z, y and x.
+        grid: position of its voxels in space.
+        coarsening: how voxels become one.
+        room: bytes of a block that is read at a time, about.
+
+    Raises:
+        InvalidInput: something else has the path of a resolution.
+    """
+    factor, path = Vec3(1, 1, 1), str(array.path).removeprefix(str(group.path)).strip("/")
+    for step in steps(Vec3(*array.shape[-3:]), grid.scale):
+        path, factor = _next(path), factor * step
+        made = _new_level(group, path, array, step)
+        _fill(made, array, step, coarsening, room)
+        yield path, coarser_grid(grid, factor)
+        array = made
+
+
+def _next(path: str) -> str:
+    """Return the path of the next resolution: ``0``, ``1``, ``2`` or ``s0``, ``s1``, ``s2``."""
+    number = re.search(r"\d+$", path)
+    return f"{path[: number.start()]}{int(number[0]) + 1}" if number else f"{path}1"
+
+
+def _new_level(group: Any, path: str, finer: Any, step: Vec3) -> Any:
+    """Make the array of a resolution, stored like the finer one."""
+    if (there := group.get(path)) is not None and MADE not in there.attrs:
+        raise InvalidInput(
+            f"{group.store_path}: has a member {path!r}, where the next resolution would be; "
+            f"move it"
+        )
+    stored = finer.metadata
+    if stored.zarr_format == 3:
+        encoding: Any = stored.chunk_key_encoding
+        named = {"dimension_names": stored.dimension_names}
+    else:
+        encoding = {"name": "v2", "separator": stored.dimension_separator}
+        named = {}
+    return group.create_array(
+        path,
+        shape=(*finer.shape[:-3], *Vec3(*finer.shape[-3:]).ceil_div(step)),
+        dtype=finer.dtype,
+        chunks=finer.chunks,
+        shards=finer.shards,
+        filters=finer.filters,
+        compressors=finer.compressors,
+        fill_value=stored.fill_value,
+        chunk_key_encoding=encoding,
+        attributes={MADE: finer.basename},
+        overwrite=True,
+        **named,
+    )
+
+
+def _fill(made: Any, finer: Any, step: Vec3, coarsening: Coarsening, room: int) -> None:
+    """Compute a resolution in blocks of whole files."""
+    size, extents = Vec3(*made.shape[-3:]), Vec3(*(made.shards or made.chunks)[-3:])
+    block, whole = extents, Vec3(*finer.shape[-3:])
+    while max(block) < max(size):  # several files at a time, which zarr writes side by side
+        more = block.minimum(size)
+        axis = min((a for a in range(3) if block[a] < size[a]), key=lambda a: more[a])
+        wider = block * Vec3(*(2 if a == axis else 1 for a in range(3)))
+        if (wider * step).volume * made.dtype.itemsize > room:
+            break
+        block = wider
+    for others in product(*map(range, made.shape[:-3])):
+        for box in Box(Vec3(0, 0, 0), size).cut(block):
+            seen = Box(box.start * step, (box.stop * step).minimum(whole))
+            values = np.asarray(finer[(*others, *seen.slices)])
+            made[(*others, *box.slices)] = coarser(values, step, coarsening)
