@@ -8,10 +8,22 @@ from importlib.util import find_spec
 import pytest
 
 from znni.machine.machine import Device
+from znni.primitives.gpu.common.hardware import CHIPS, COMPILED
 
 # An H200 as in its data sheet; costs need no more.
 DEVICE = Device("gpu", "NVIDIA H200", 141 * 10**9, 1, flops=66.9e12, bandwidth=4.8e12)
 H200 = replace(DEVICE, capability=90)
+
+# The same GPU as if it were of another capability: kernels for Ampere run on any later GPU.
+AS_AMPERE = replace(DEVICE, capability=80)
+AS_ADA = replace(DEVICE, capability=89)
+
+chips = pytest.mark.parametrize(
+    "chip", [CHIPS[number] for number in COMPILED], ids=lambda chip: chip.architecture
+)
+devices = pytest.mark.parametrize(
+    "device", [H200, AS_AMPERE, AS_ADA], ids=lambda device: f"capability{device.capability}"
+)
 
 needs_compiler = pytest.mark.skipif(
     find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"

@@ -144,10 +144,14 @@ def parsed_usage(report: str) -> dict[str, ResourceUsage]:
     return usage
 
 
+def architecture_of(capability: int) -> str:
+    """Return NVRTC's name of the architecture of a compute capability, such as 90 for 9.0."""
+    return f"sm_{capability}" + ("a" if capability >= OWN_INSTRUCTIONS else "")
+
+
 def _architecture() -> str:
     """Return NVRTC's name of the current device's architecture."""
-    capability = int(cupy().cuda.Device().compute_capability)
-    return f"sm_{capability}" + ("a" if capability >= OWN_INSTRUCTIONS else "")
+    return architecture_of(int(cupy().cuda.Device().compute_capability))
 
 
 @cache

@@ -6,24 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_layers import H200, needs_compiler
+from gpu_layers import AS_AMPERE, H200, chips, devices, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
+from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.primitives import reference
-from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
 from znni.primitives.gpu.direct_tensor.geometry import (
+    BARRIER_BYTES,
     GROUP,
     IN_MAPS,
     ROWS,
-    SHARED_BYTES,
     VOXEL_BYTES,
     WARPGROUPS,
     Block,
@@ -50,10 +51,10 @@ def layer_of(maps: tuple[int, int], kernel: Vec3, activation: Activation = "relu
     return Conv("layer", *maps, kernel, activation)
 
 
-def pieces_of(conv: Conv, numbers: TensorFormat, shape: Shape5) -> Pieces:
+def pieces_of(conv: Conv, numbers: TensorFormat, shape: Shape5, chip: Chip = HOPPER) -> Pieces:
     size = valid_convolution(shape.size, conv.kernel)
     assert size is not None
-    strips = strips_for(conv, numbers, size)
+    strips = strips_for(conv, numbers, size, chip)
     assert strips
     return Pieces(shape, Shape5.of(shape.n, conv.out_features, size), conv, strips)
 
@@ -61,14 +62,15 @@ def pieces_of(conv: Conv, numbers: TensorFormat, shape: Shape5) -> Pieces:
 @formats
 @kernels
 @maps
+@chips
 def test_blocks_fit_shared_memory_and_the_registers(
-    numbers: TensorFormat, kernel: Vec3, maps: tuple[int, int]
+    numbers: TensorFormat, kernel: Vec3, maps: tuple[int, int], chip: Chip
 ) -> None:
     conv = layer_of(maps, kernel)
-    blocks = list(blocks_for(conv, numbers))
+    blocks = list(blocks_for(conv, numbers, chip))
     assert blocks
     for block in blocks:
-        assert block.shared_bytes <= SHARED_BYTES
+        assert block.shared_bytes <= chip.block_shared_bytes - BARRIER_BYTES
         assert block.subtile.volume * block.columns // 2 <= 160
         assert block.columns % GROUP == 0
         assert block.passes * block.columns >= conv.out_features
@@ -76,12 +78,13 @@ def test_blocks_fit_shared_memory_and_the_registers(
         assert block.kernel.volume % block.taps.volume == 0
         assert block.taps.volume * block.all_stages == block.chunks * kernel.volume
         assert block.seen.volume * VOXEL_BYTES <= MOST_DISTANCE
-        assert block.stages >= min(2, block.all_stages)
+        assert block.keeps_weights or block.stages >= 2
+        assert sum(block.sums) == block.chunks
 
 
 def test_there_is_room_for_the_barriers_of_many_stages() -> None:
     layer = layer_of((4096, 20), Vec3(1, 1, 1))
-    for strip in strips_for(layer, FLOAT16, Vec3(32, 32, 32)):
+    for strip in strips_for(layer, FLOAT16, Vec3(32, 32, 32), HOPPER):
         block = strip.block
         assert block.all_stages > 100
         assert block.shared_bytes + 8 * (4 + 2 * block.stages) <= HOPPER.block_shared_bytes
@@ -90,16 +93,29 @@ def test_there_is_room_for_the_barriers_of_many_stages() -> None:
 def test_kernels_without_room_are_left_to_others() -> None:
     primitive = GpuDirectTensor(H200, FLOAT16)
     assert primitive.out_shape(layer_of((8, 8), Vec3(9, 9, 9)), Shape5(1, 8, 20, 20, 20)) is None
-    many = layer_of((400, 8), Vec3(3, 3, 3))
-    assert GpuDirectTensor(H200, FLOAT16_PAIR).out_shape(many, Shape5(1, 400, 9, 9, 9)) is None
-    assert primitive.out_shape(many, Shape5(1, 400, 9, 9, 9)) == Shape5(1, 8, 7, 7, 7)
+    pairs, large = GpuDirectTensor(H200, FLOAT16_PAIR), layer_of((8, 8), Vec3(6, 6, 6))
+    assert pairs.out_shape(large, Shape5(1, 8, 20, 20, 20)) is None
     with pytest.raises(ValueError, match="gpu_direct_tensor does not apply"):
-        GpuDirectTensor(H200, FLOAT16_PAIR).cost(many, Shape5(1, 400, 9, 9, 9))
+        pairs.cost(large, Shape5(1, 8, 20, 20, 20))
 
 
-def test_older_gpus_have_no_such_instructions() -> None:
-    assert len(direct_tensor.primitives(H200)) == 2
-    assert direct_tensor.primitives(replace(H200, capability=80)) == ()
+def test_sums_that_would_be_inexact_are_divided() -> None:
+    layer, size = layer_of((400, 8), Vec3(3, 3, 3)), Vec3(20, 20, 20)
+    (one,) = {strip.block.sums for strip in strips_for(layer, FLOAT16, size, AMPERE)}
+    (several,) = {strip.block.sums for strip in strips_for(layer, FLOAT16_PAIR, size, AMPERE)}
+    assert one == (25,)
+    assert several == (5, 5, 5, 5, 5)
+    whole = GpuDirectTensor(AS_AMPERE, FLOAT16_PAIR).cost(layer, Shape5.of(1, 400, size + 2))
+    written_once = GpuDirectTensor(AS_AMPERE, FLOAT16).cost(layer, Shape5.of(1, 400, size + 2))
+    image = 2 * 22**3 * 25 * 32  # written and read, one more time for the low parts
+    out = 4 * 8 * size.volume
+    assert whole.bytes_moved == written_once.bytes_moved + image + 8 * out
+
+
+def test_gpus_before_ampere_have_no_such_instructions() -> None:
+    for capability in (0, 80, 86, 90, 120, 121):
+        assert len(direct_tensor.primitives(replace(H200, capability=capability))) == 2
+    assert direct_tensor.primitives(replace(H200, capability=75)) == ()
 
 
 @given(st.integers(1, 40), extents(1, 300), st.sampled_from([FLOAT16, FLOAT16_PAIR]))
@@ -121,7 +137,7 @@ def test_pieces_are_the_whole_output_and_fit_the_workspace(
 
 @given(extents(1, 300))
 def test_strips_are_the_whole_output(size: Vec3) -> None:
-    strips = strips_for(layer_of((80, 80), Vec3(3, 3, 3)), FLOAT16, size)
+    strips = strips_for(layer_of((80, 80), Vec3(3, 3, 3)), FLOAT16, size, HOPPER)
     assert [strip.first for strip in strips] == [0, *(strip.last for strip in strips[:-1])]
     assert strips[-1].last == size.x
     for strip in strips:
@@ -161,7 +177,7 @@ def test_weights_are_scaled_to_the_upper_range_of_float16(exponent: int) -> None
 def test_sums_of_a_block_are_the_convolution(numbers: TensorFormat) -> None:
     """Repeat the kernel's work on the layouts, with its addresses, in float64."""
     conv = layer_of((21, 13), Vec3(2, 3, 2))
-    for block in blocks_for(conv, numbers):
+    for block in blocks_for(conv, numbers, HOPPER):
         weights = random_weights(conv)
         x = random_input(Shape5.of(1, 21, block.seen))
         expected = reference.convolution(
@@ -209,20 +225,92 @@ def sums_of(block: Block, image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return out
 
 
+def matrices_at(memory: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return what ldmatrix gives each lane: (matrix, lane, 2).
+
+    Args:
+        memory: (row of 16 bytes, 8).
+        rows: the row whose address each lane gives.
+    """
+    lane = np.arange(32)
+    matrices = memory[rows].reshape(-1, 8, 8)
+    return matrices[:, lane // 4].reshape(len(matrices), 32, 4, 2)[:, lane, lane % 4]
+
+
+def product_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the sums of each lane (lane, 4) of mma.m16n8k16, from fragments (4 or 2, lane, 2)."""
+    left, right, lane = np.zeros((16, 16)), np.zeros((16, 8)), np.arange(32)
+    for register, (i, high) in enumerate([(0, 0), (1, 0), (0, 1), (1, 1)]):
+        for half in (0, 1):
+            left[lane // 4 + 8 * i, 2 * (lane % 4) + half + 8 * high] = a[register, :, half]
+            right[2 * (lane % 4) + half + 8 * high, lane // 4] = b[high, :, half]
+    sums = (left @ right).reshape(2, 8, 4, 2)
+    return sums[:, lane // 4, lane % 4].transpose(1, 0, 2).reshape(32, 4)
+
+
+@formats
+def test_warps_find_their_matrices(numbers: TensorFormat) -> None:
+    """Repeat ``multiply_stage`` and ``store`` of convolution_mma.cu for a chunk, lane by lane."""
+    conv = layer_of((16, 24), Vec3(2, 2, 3))
+    block = next(iter(blocks_for(conv, numbers, AMPERE)))
+    x, weights = random_input(Shape5.of(1, 16, block.seen)), random_weights(conv)
+    ordered = weights_by_stage(weights.weight, block)
+    image = image_of(x[0], block)
+    expected = sums_of(block, image, ordered)[:, :, :16, :16]
+    k, seen, tiles, lane = block.kernel, block.seen, block.subtile, np.arange(32)
+    parts, columns, matrix = numbers.parts, block.columns, np.arange(32) // 8
+    image_rows, weight_rows = image.reshape(-1, 8), ordered.astype(float).reshape(-1, 8)
+    found = np.full((columns, *block.out), np.nan)
+    for group, warp in np.ndindex(WARPGROUPS, 4):
+        first = (group * tiles.z * seen.y + 2 * warp + matrix % 2) * seen.x + lane % 8
+        left = matrix // 2 * seen.volume + first
+        right = matrix % 2 * columns + matrix // 2 * 8 + lane % 8
+        sums = np.zeros((tiles.volume, columns // 8, 32, 4))
+        terms = [(part, of) for part in range(parts) for of in range(parts - part)]
+        for tap, (part, of_image) in ((tap, term) for tap in range(k.volume) for term in terms):
+            z, y, x_ = tap // k.x // k.y, tap // k.x % k.y, tap % k.x
+            at = right + (tap * parts + part) * 2 * columns
+            eights = np.arange(0, columns // 8, 2)
+            both = [matrices_at(weight_rows, (at + 8 * i) % len(weight_rows)) for i in eights]
+            fragments = np.concatenate(both).reshape(-1, 2, 32, 2)[: columns // 8]
+            for tile in range(tiles.volume):
+                row = (z + tile // tiles.x // tiles.y) * seen.y + y
+                row += tile // tiles.x % tiles.y * ROWS
+                voxel = row * seen.x + x_ + tile % tiles.x * ROWS
+                voxels = matrices_at(image_rows, left + voxel + of_image * 2 * seen.volume)
+                for eight, fragment in enumerate(fragments):
+                    sums[tile, eight] += product_of(voxels, fragment)
+        for tile, eight, register in np.ndindex(tiles.volume, columns // 8, 4):
+            z = group * tiles.z + tile // tiles.x // tiles.y
+            y = 2 * warp + tile // tiles.x % tiles.y * ROWS + register // 2
+            column = eight * 8 + 2 * (lane % 4) + register % 2
+            found[column, z, y, tile % tiles.x * ROWS + lane // 4] = sums[tile, eight, :, register]
+    np.testing.assert_allclose(found[:, :, :16, :16], expected, rtol=1e-9, atol=1e-9)
+
+
 @needs_compiler
 @formats
-def test_sums_stay_in_registers(numbers: TensorFormat) -> None:
-    blocks = {b.subtile.x: b for b in blocks_for(layer_of((80, 80), Vec3(3, 3, 3)), numbers)}
+@chips
+def test_sums_stay_in_registers(numbers: TensorFormat, chip: Chip) -> None:
+    layer = layer_of((80, 80), Vec3(3, 3, 3))
+    blocks = {b.subtile.x: b for b in blocks_for(layer, numbers, chip)}
     for block in blocks.values():  # what differs is how they store
-        assert resource_usage(convolution_source(block, "relu"))["convolve"].spills == 0
-    assert resource_usage(image_source(numbers))["lay_out"].spills == 0
+        usage = resource_usage(convolution_source(block, "relu"), chip.architecture)["convolve"]
+        assert usage.spills == 0
+        assert usage.registers * block.threads <= REGISTERS
+        assert usage.shared + block.shared_bytes <= chip.block_shared_bytes
+    assert resource_usage(image_source(numbers), chip.architecture)["lay_out"].spills == 0
 
 
 @needs_compiler
 @formats
-def test_any_layer_compiles(numbers: TensorFormat) -> None:
-    pieces = pieces_of(layer_of((5, 170), Vec3(3, 2, 1), "tanh"), numbers, Shape5(1, 5, 9, 9, 9))
-    assert "convolve" in resource_usage(convolution_source(pieces.block, "tanh"))
+@pytest.mark.parametrize("chip", [AMPERE, HOPPER], ids=lambda chip: chip.architecture)
+def test_any_layer_compiles(numbers: TensorFormat, chip: Chip) -> None:
+    conv = layer_of((500, 170), Vec3(3, 2, 1), "tanh")
+    pieces = pieces_of(conv, numbers, Shape5(1, 500, 9, 9, 9), chip)
+    for number in range(len(pieces.block.sums)):
+        source = convolution_source(pieces.block, "tanh", number)
+        assert resource_usage(source, chip.architecture)["convolve"].spills == 0
 
 
 def layers_of_all_kinds() -> list[tuple[Conv, Shape5]]:
@@ -236,22 +324,28 @@ def layers_of_all_kinds() -> list[tuple[Conv, Shape5]]:
         (layer_of((96, 170), Vec3(2, 2, 1), "identity"), Shape5(1, 96, 10, 14, 13)),
         (layer_of((5, 9), Vec3(1, 1, 1), "leaky_relu"), Shape5(1, 5, 150, 150, 151)),
         (layer_of((3, 8), Vec3(2, 2, 2)), Shape5(500, 3, 9, 9, 9)),
+        (layer_of((200, 24), Vec3(3, 3, 3), "elu"), Shape5(2, 200, 7, 19, 21)),
+        (layer_of((17, 256), Vec3(1, 1, 1)), Shape5(2, 17, 8, 18, 19)),
     ]
 
 
 @pytest.mark.gpu
 @formats
+@devices
 @pytest.mark.parametrize(("layer", "shape"), layers_of_all_kinds())
 def test_layers_of_all_kinds_are_the_reference(
-    numbers: TensorFormat, layer: Conv, shape: Shape5
+    numbers: TensorFormat, device: Device, layer: Conv, shape: Shape5
 ) -> None:
-    assert_accurate(GpuDirectTensor(H200, numbers), random_case(layer, shape))
+    assert_accurate(GpuDirectTensor(device, numbers), random_case(layer, shape))
 
 
 @pytest.mark.gpu
 @formats
+@devices
 @pytest.mark.parametrize("factor", [1e-30, 1e-4, 3e4, 1e30])
-def test_images_of_any_range_are_the_reference(numbers: TensorFormat, factor: float) -> None:
+def test_images_of_any_range_are_the_reference(
+    numbers: TensorFormat, device: Device, factor: float
+) -> None:
     layer = layer_of((20, 16), Vec3(3, 3, 3), "identity")
     case = random_case(layer, Shape5(2, 20, 9, 19, 23))
-    assert_accurate(GpuDirectTensor(H200, numbers), scaled(case, factor))
+    assert_accurate(GpuDirectTensor(device, numbers), scaled(case, factor))

@@ -6,8 +6,9 @@ brought its instructions, or for one family if only that family has them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from znni.machine.cuda_kernels import architecture_of
 from znni.machine.machine import Device
 
 KIB = 1024
@@ -40,28 +41,76 @@ TF32_CORES = 80
 
 
 @dataclass(frozen=True)
-class Family:
-    """Chips of one compute capability.
+class Chip:
+    """The multiprocessors of GPUs of one compute capability.
 
     Attributes:
         capability: the compute capability.
         shared_bytes: shared memory of a multiprocessor.
         block_shared_bytes: shared memory that one block may take.
         cycle_flops: operations of a multiprocessor in a cycle, at the nominal float32 rate.
+        tensor_flops: operations of its tensor cores in a cycle, of float16 with sums in float32.
+        has_warpgroups: whether tensor cores multiply for whole warpgroups (wgmma).
+        has_clusters: whether blocks can share their shared memories, in clusters.
     """
 
     capability: int
     shared_bytes: int
     block_shared_bytes: int
     cycle_flops: int
+    tensor_flops: int
+    has_warpgroups: bool = False
+    has_clusters: bool = False
 
-    def includes(self, device: Device) -> bool:
-        """Return whether a GPU is one of these chips."""
-        return capability_of(device) == self.capability
+    @property
+    def architecture(self) -> str:
+        """NVRTC's name of the architecture."""
+        return architecture_of(self.capability)
 
 
-# The only family with products of whole warpgroups (wgmma). The rate is an H200's.
-HOPPER = Family(90, shared_bytes=228 * KIB, block_shared_bytes=227 * KIB, cycle_flops=298)
+# Rates of float32 are those of 64 or 128 lanes. H200 is faster than its 128 lanes at the nominal
+# clock, because the rate is by the clock that it sustains. Rates of tensor cores are NVIDIA's, for
+# the slower GPUs of a capability: those for games (GeForce) have half of the rate of those for
+# workstations. Hopper's rate is that of mma.sync, which reaches 60 % of what wgmma does; Blackwell
+# has such instructions beside others of its own, and its rate is taken to be Hopper's.
+_CHIPS = (
+    Chip(80, 164 * KIB, 163 * KIB, cycle_flops=128, tensor_flops=2048),
+    Chip(86, 100 * KIB, 99 * KIB, cycle_flops=256, tensor_flops=512),
+    Chip(87, 164 * KIB, 163 * KIB, cycle_flops=256, tensor_flops=1024),
+    Chip(89, 100 * KIB, 99 * KIB, cycle_flops=256, tensor_flops=512),
+    Chip(
+        90,
+        228 * KIB,
+        227 * KIB,
+        cycle_flops=298,
+        tensor_flops=2560,
+        has_warpgroups=True,
+        has_clusters=True,
+    ),
+    Chip(100, 228 * KIB, 227 * KIB, cycle_flops=256, tensor_flops=2560, has_clusters=True),
+    Chip(103, 228 * KIB, 227 * KIB, cycle_flops=256, tensor_flops=2560, has_clusters=True),
+    Chip(110, 228 * KIB, 227 * KIB, cycle_flops=256, tensor_flops=2560, has_clusters=True),
+    Chip(120, 100 * KIB, 99 * KIB, cycle_flops=256, tensor_flops=512, has_clusters=True),
+    Chip(121, 100 * KIB, 99 * KIB, cycle_flops=256, tensor_flops=512, has_clusters=True),
+)
+CHIPS = {chip.capability: chip for chip in _CHIPS}
+
+# The chips whose kernels are compiled in tests: each has its own limits or instructions.
+COMPILED = 80, 86, 89, 90, 100, 120
+
+AMPERE, HOPPER = CHIPS[80], CHIPS[90]
+
+
+def chip_of(device: Device) -> Chip | None:
+    """Return a GPU's chip, or None if its tensor cores do not take tf32 and bfloat16.
+
+    A capability that is not known has what all chips from Ampere on have.
+    """
+    capability = capability_of(device)
+    if capability < TF32_CORES:
+        return None
+    least = CHIPS[86]
+    return CHIPS.get(capability) or replace(least, capability=capability)
 
 
 def capability_of(device: Device) -> int:

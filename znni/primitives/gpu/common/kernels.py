@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from znni.machine.cuda_kernels import source_beside
+from znni.primitives.gpu.common.hardware import Chip
 from znni.primitives.gpu.common.number_formats import TensorFormat
 
 
@@ -26,20 +27,51 @@ def bfloat16_pair_source() -> str:
     return source_beside(__file__, "bfloat16_pair.cuh")
 
 
-def wgmma_source(columns: int, numbers: TensorFormat, *, left_in_registers: bool) -> str:
-    """Return CUDA functions for products of warpgroups on Hopper's tensor cores.
+def products_source(
+    chip: Chip, columns: int, numbers: TensorFormat, *, left_in_registers: bool
+) -> str:
+    """Return CUDA functions for products of four warps on a chip's tensor cores.
 
-    ``wgmma.cuh`` has all but ``multiply_add``, whose number of operands depends on the arguments.
+    They have the same names on all chips, and leave the sums in the same registers.
 
     Args:
+        chip: the chip, which has products of warpgroups or of single warps.
         columns: columns of a product. It has 64 rows, and sums over ``numbers.depth``.
         numbers: the format of both sides. Sums are in float32.
         left_in_registers: whether the left side is four registers of each thread, rather than in
-            shared memory. The right side always is in shared memory.
+            shared memory: only warpgroups can read it there. The right side always is in shared
+            memory.
+    """
+    if chip.has_warpgroups:
+        return _wgmma_source(columns, numbers, left_in_registers=left_in_registers)
+    if not left_in_registers:
+        raise ValueError(f"chips of capability {chip.capability} take the left side in registers")
+    return warp_mma_source(numbers) + source_beside(__file__, "warp_products.cuh")
+
+
+def warp_mma_source(numbers: TensorFormat) -> str:
+    """Return CUDA functions for products of single warps, on any chip since Ampere."""
+    types = f"f32.{numbers.part}.{numbers.part}.f32"
+    return source_beside(__file__, "mma.cuh") + (
+        "\n// Adds a product to a warp's sums, or puts it in their place.\n"
+        "__device__ __forceinline__ void multiply_add(float* sum, const unsigned (&a)[4], "
+        "unsigned b0, unsigned b1, bool add) {\n"
+        "  if (!add) sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;\n"
+        f'  asm("mma.sync.aligned.m16n8k{numbers.depth}.row.col.{types} '
+        '{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"\n'
+        '      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])\n'
+        '      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));\n}\n'
+    )
+
+
+def _wgmma_source(columns: int, numbers: TensorFormat, *, left_in_registers: bool) -> str:
+    """Return CUDA functions for products of warpgroups on Hopper's tensor cores.
+
+    ``wgmma.cuh`` has all but ``multiply_add``, whose number of operands depends on the arguments.
     """
     count = columns // 2
     left = [f"a{i}" for i in range(4)] if left_in_registers else ["a"]
-    declared, constraint = ("unsigned", "r") if left_in_registers else ("unsigned long long", "l")
+    declared, constraint = ("unsigned", "r") if left_in_registers else ("Side", "l")
     # The instruction says of each 16-bit side in shared memory whether it is transposed.
     transposed = "" if numbers.part == "tf32" else ", 0" if left_in_registers else ", 0, 0"
     *a, b, add = (f"%{count + i}" for i in range(len(left) + 2))
@@ -52,7 +84,7 @@ def wgmma_source(columns: int, numbers: TensorFormat, *, left_in_registers: bool
         "\n// Adds a product to the warpgroup's sums, or puts it in their place.\n"
         f"__device__ __forceinline__ void multiply_add(float (&sum)[{count}], "
         f"{', '.join(f'{declared} {name}' for name in left)}, "
-        "unsigned long long b, bool add) {\n"
+        "Side b, bool add) {\n"
         '  asm volatile("{.reg .pred p; setp.ne.b32 p, '
         f"{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k{numbers.depth}.{types} "
         f'{{{sums}}}, {taken}, {b}, p, 1, 1{transposed};}}"\n'

@@ -7,11 +7,11 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
 
 // A side of a product in shared memory. It consists of matrices of 8 rows of 16 bytes: `next_sum`
 // bytes lead to the next matrix that the product sums over, `next_row` bytes to the next 8 rows (or
-// columns, of a right side).
-__device__ __forceinline__ unsigned long long descriptor(unsigned address, int next_sum,
-                                                         int next_row) {
-  return address >> 4 | (unsigned long long)(next_sum >> 4) << 16 |
-         (unsigned long long)(next_row >> 4) << 32;
+// columns, of a right side). A side plus a number lies so many times 16 bytes further.
+typedef unsigned long long Side;
+
+__device__ __forceinline__ Side descriptor(unsigned address, int next_sum, int next_row) {
+  return address >> 4 | (Side)(next_sum >> 4) << 16 | (Side)(next_row >> 4) << 32;
 }
 
 // Makes what this thread wrote to shared memory visible to tensor cores.

@@ -6,13 +6,13 @@ This is arithmetic on sizes, which needs no device.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv
-from znni.primitives.gpu.common.division import divisors
-from znni.primitives.gpu.common.hardware import HOPPER, KIB, SECTOR_FLOATS, WARPGROUP_THREADS
+from znni.primitives.gpu.common.division import divisors, even_share
+from znni.primitives.gpu.common.hardware import KIB, SECTOR_FLOATS, WARPGROUP_THREADS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 
 # Sizes of a warpgroup's product: input maps, and voxels along y and x.
@@ -36,21 +36,23 @@ SUBTILES = (
 )
 MOST_COLUMNS = 80
 
-# Warpgroups that sum, one upon the other along z, and one that brings image and weights.
+# Warpgroups that sum, one upon the other along z. For products of warpgroups, one more brings image
+# and weights; for products of warps, those that sum bring them.
 WARPGROUPS = 2
-THREADS = WARPGROUP_THREADS * (WARPGROUPS + 1)
 
 # Products of 16 maps that may be summed. Tensor cores cut off what they add, which amounts to an
-# error of 2.3e-8 for each.
+# error of 2.3e-8 for each. Layers with more are computed in several passes over some input maps
+# each, whose sums are added in float32.
 MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
 
-# Shared memory of a block without its barriers. It holds the image of two chunks of maps, and as
-# many stages of weights as there is room for. A stage has enough bytes to be worth a barrier.
-SHARED_BYTES = HOPPER.block_shared_bytes - KIB
-IMAGE_PLACES = 2
+# Shared memory of a block that barriers may take. The rest holds the image of one or two chunks of
+# maps, and as many stages of weights as there is room for. A stage has enough bytes to be worth a
+# barrier.
+BARRIER_BYTES = KIB
+IMAGE_PLACES = 2, 1
 MOST_STAGE_BYTES = 24 * 1024
 LEAST_STAGES, MOST_STAGES = 2, 8
-MOST_KEPT = 60  # each has two barriers of 8 bytes in the KiB that is left
+MOST_KEPT = 60  # each has two barriers of 8 bytes
 
 # Cycles of an H200's multiprocessor, measured. A product takes cycles for each of its columns, or
 # for its two sides, which it reads from shared memory; it sustains a share of that rate. A sector
@@ -60,12 +62,19 @@ SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
 SUSTAINED = 0.8
 SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 
+# Operations of a product for a column; and cycles without products, in which a multiprocessor
+# brings a chunk of the image that has no second place, for each of its bytes and until the first
+# of them.
+COLUMN_FLOPS = 2 * IN_MAPS * PRODUCT_VOXELS
+BYTE_CYCLES, FIRST_CYCLES = 1 / 32, 1000
+
 
 @dataclass(frozen=True)
 class Block:
     """The work of a block at a time, all known when its kernel is compiled.
 
     Attributes:
+        chip: the chip that computes it.
         numbers: the format of image and weights.
         kernel: extents of the kernel.
         chunks: chunks of 16 input maps.
@@ -73,8 +82,10 @@ class Block:
         passes: passes until all output maps are computed.
         subtile: products that a warpgroup sums, along z, y and x.
         taps: extents of a stage: the taps whose weights are brought together.
+        image_places: places in shared memory for a chunk of the image.
     """
 
+    chip: Chip
     numbers: TensorFormat
     kernel: Vec3
     chunks: int
@@ -82,6 +93,23 @@ class Block:
     passes: int
     subtile: Vec3
     taps: Vec3
+    image_places: int
+
+    @property
+    def threads(self) -> int:
+        """Threads."""
+        return WARPGROUP_THREADS * (WARPGROUPS + int(self.chip.has_warpgroups))
+
+    @property
+    def most_chunks(self) -> int:
+        """Chunks that may be summed by tensor cores."""
+        return MOST_SUMS[self.numbers] // (self.kernel.volume * self.numbers.terms)
+
+    @property
+    def sums(self) -> tuple[int, ...]:
+        """Chunks of each pass over input maps, whose sums are added in float32."""
+        share = even_share(self.chunks, self.most_chunks)
+        return tuple(min(share, self.chunks - i) for i in range(0, self.chunks, share))
 
     @property
     def out(self) -> Vec3:
@@ -96,7 +124,12 @@ class Block:
     @property
     def image_bytes(self) -> int:
         """Bytes of the input voxels of 16 maps."""
-        return 2 * self.numbers.parts * self.seen.volume * VOXEL_BYTES
+        return self.seen.volume * self.chunk_voxel_bytes
+
+    @property
+    def chunk_voxel_bytes(self) -> int:
+        """Bytes of a voxel of 16 maps."""
+        return IN_MAPS // GROUP * self.numbers.parts * VOXEL_BYTES
 
     @property
     def stage_bytes(self) -> int:
@@ -105,31 +138,47 @@ class Block:
 
     @property
     def all_stages(self) -> int:
-        """Stages of a pass."""
-        return self.chunks * self.kernel.volume // self.taps.volume
+        """Stages of a pass over all input maps."""
+        return self.chunks * self.chunk_stages
+
+    @property
+    def chunk_stages(self) -> int:
+        """Stages of a chunk."""
+        return self.kernel.volume // self.taps.volume
 
     @property
     def stages(self) -> int:
         """Stages that shared memory has places for: all, if there is room."""
-        room = (SHARED_BYTES - IMAGE_PLACES * self.image_bytes) // self.stage_bytes
-        if self.all_stages <= min(room, MOST_KEPT):
+        room = self.shared_room // self.stage_bytes
+        if self.is_one_pass and self.all_stages <= min(room, MOST_KEPT):
             return self.all_stages
         return min(room, MOST_STAGES)
 
     @property
+    def is_one_pass(self) -> bool:
+        """True if a block sums all input maps for all output maps."""
+        return self.passes == 1 and len(self.sums) == 1
+
+    @property
     def keeps_weights(self) -> bool:
         """True if weights are brought once for all blocks that follow each other."""
-        return self.passes == 1 and self.stages == self.all_stages
+        return self.is_one_pass and self.stages == self.all_stages
+
+    @property
+    def shared_room(self) -> int:
+        """Bytes of shared memory that the image leaves to weights."""
+        room = self.chip.block_shared_bytes - BARRIER_BYTES
+        return room - self.image_places * self.image_bytes
 
     @property
     def fits(self) -> bool:
         """True if shared memory has room for the block."""
-        return self.stages >= min(LEAST_STAGES, self.all_stages)
+        return self.keeps_weights or self.stages >= LEAST_STAGES
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of image and weights in shared memory."""
-        return IMAGE_PLACES * self.image_bytes + self.stages * self.stage_bytes
+        return self.image_places * self.image_bytes + self.stages * self.stage_bytes
 
     @property
     def products(self) -> int:
@@ -139,14 +188,22 @@ class Block:
 
     @property
     def product_cycles(self) -> float:
-        """Cycles of a multiprocessor for one product."""
-        return COLUMN_CYCLES * self.columns / self.columns_share
+        """Cycles of a multiprocessor for one product: of tensor cores, or of its two sides.
+
+        Warps read the right side once for all of a warpgroup's products.
+        """
+        if self.chip.has_warpgroups:
+            sides = SIDE_CYCLES + SIDE_COLUMN_CYCLES * self.columns
+            return max(COLUMN_CYCLES * self.columns, sides)
+        sides = SIDE_CYCLES + self.columns / self.subtile.volume
+        return max(COLUMN_FLOPS / self.chip.tensor_flops * self.columns, sides)
 
     @property
-    def columns_share(self) -> float:
-        """Share of these cycles in which tensor cores do not wait for their sides."""
-        parts = SIDE_CYCLES + SIDE_COLUMN_CYCLES * self.columns
-        return min(1.0, COLUMN_CYCLES * self.columns / parts)
+    def waiting_cycles(self) -> float:
+        """Cycles without products, for the image, if a chunk of it has no second place."""
+        if self.image_places > 1:
+            return 0.0
+        return self.chunks * (FIRST_CYCLES + BYTE_CYCLES * self.image_bytes)
 
     def tiles(self, out: Vec3) -> Vec3:
         """Return the blocks along each axis that cover an output."""
@@ -163,7 +220,8 @@ class Block:
         whole = self.out_together // SECTOR_FLOATS
         partial = 0 if row % SECTOR_FLOATS == 0 else 2
         stores = lines * ((whole - partial // 2) * SECTOR_CYCLES + partial * PART_CYCLES)
-        block = max(self.products * self.product_cycles / SUSTAINED, stores)
+        products = self.products * self.product_cycles / SUSTAINED + self.waiting_cycles
+        block = max(products, len(self.sums) * stores)
         return self.passes * self.tiles(out).volume * block
 
     @property
@@ -172,19 +230,40 @@ class Block:
         return ROWS * self.subtile.x
 
 
-def blocks_for(conv: Conv, numbers: TensorFormat) -> Iterator[Block]:
+def blocks_for(conv: Conv, numbers: TensorFormat, chip: Chip) -> Iterator[Block]:
     """Yield a block of each subtile that shared memory has room for."""
     chunks = -(-conv.in_features // IN_MAPS)
-    if chunks * conv.kernel.volume * numbers.terms > MOST_SUMS[numbers]:
+    if conv.kernel.volume * numbers.terms > MOST_SUMS[numbers]:
         return
     passes = -(-conv.out_features // MOST_COLUMNS)
     columns = -(-conv.out_features // (GROUP * passes)) * GROUP
     for subtile in SUBTILES:
-        for taps in _stages(conv.kernel):
-            block = Block(numbers, conv.kernel, chunks, columns, passes, subtile, taps)
-            if block.stage_bytes <= MOST_STAGE_BYTES and block.fits:
-                yield block
-                break
+        whole = Block(
+            chip,
+            numbers,
+            conv.kernel,
+            chunks,
+            columns,
+            passes,
+            subtile,
+            conv.kernel,
+            IMAGE_PLACES[0],
+        )
+        block = next(_fitting(whole), None)
+        if block is not None:
+            yield block
+
+
+def _fitting(block: Block) -> Iterator[Block]:
+    """Yield blocks that fit, the one with most places for the image and largest stages first.
+
+    The threads of wgmma that bring the image need two places, because they are ahead.
+    """
+    for places in IMAGE_PLACES[: 1 if block.chip.has_warpgroups else None]:
+        for taps in _stages(block.kernel):
+            found = replace(block, taps=taps, image_places=places)
+            if found.stage_bytes <= MOST_STAGE_BYTES and found.fits:
+                yield found
 
 
 class Strip(NamedTuple):
@@ -203,14 +282,14 @@ class Strip(NamedTuple):
         return self.block.cycles(out._replace(x=self.last - self.first), out.x)
 
 
-def strips_for(conv: Conv, numbers: TensorFormat, out: Vec3) -> tuple[Strip, ...]:
+def strips_for(conv: Conv, numbers: TensorFormat, out: Vec3, chip: Chip) -> tuple[Strip, ...]:
     """Return the strips that take the fewest cycles: one, or one of wide blocks and a rest.
 
     Returns:
         No strip if shared memory has no room for the kernel, or if sums would not keep the
         format's accuracy.
     """
-    blocks = list(blocks_for(conv, numbers))
+    blocks = list(blocks_for(conv, numbers, chip))
     divisions: list[tuple[Strip, ...]] = []
 
     def cycles(strip: Strip) -> float:

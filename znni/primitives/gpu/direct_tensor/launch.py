@@ -14,9 +14,14 @@ from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
-from znni.primitives.gpu.common.kernels import definitions, strides_in_elements, wgmma_source
+from znni.primitives.gpu.common.kernels import (
+    definitions,
+    products_source,
+    strides_in_elements,
+    warp_mma_source,
+)
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
-from znni.primitives.gpu.direct_tensor.geometry import THREADS, Block
+from znni.primitives.gpu.direct_tensor.geometry import Block
 from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
 from znni.primitives.gpu.direct_tensor.work import Pieces
 
@@ -43,11 +48,14 @@ class Launcher:
         self._pieces = pieces
         self._lay_out = compiled(image_source(block.numbers)).get_function("lay_out")
         self._kernels = [
-            kernel_with_shared(
-                convolution_source(strip.block, pieces.conv.activation),
-                "convolve",
-                strip.block.shared_bytes,
-            )
+            [
+                kernel_with_shared(
+                    convolution_source(strip.block, pieces.conv.activation, number),
+                    "convolve",
+                    strip.block.shared_bytes,
+                )
+                for number in range(len(strip.block.sums))
+            ]
             for strip in pieces.strips
         ]
         scales = scales_of(weights.weight)
@@ -89,29 +97,33 @@ class Launcher:
         """Convolve a piece's image, strip by strip."""
         items, maps, *extents = y.shape
         out = Vec3(*extents)
-        for strip, kernel in zip(self._pieces.strips, self._kernels, strict=True):
+        voxels = (out + self._pieces.block.kernel - 1).volume
+        for strip, kernels in zip(self._pieces.strips, self._kernels, strict=True):
             block, tiles = strip.block, strip.tiles(out)
             count = items * tiles.volume * block.passes
-            kernel(
-                (min(count, self._processors),),
-                (THREADS,),
-                (
-                    image,
-                    *map(np.int32, out + block.kernel - 1),
-                    self._weights,
-                    *self._factors_and_bias,
-                    largest,
-                    y,
-                    *strides_in_elements(y)[:2],
-                    np.int32(maps),
-                    *map(np.int32, out),
-                    np.int32(block.passes),
-                    *map(np.int32, tiles),
-                    np.int32(strip.first),
-                    np.int64(count),
-                ),
-                shared_mem=block.shared_bytes,
-            )
+            first = 0
+            for chunks, kernel in zip(block.sums, kernels, strict=True):
+                kernel(
+                    (min(count, self._processors),),
+                    (block.threads,),
+                    (
+                        image[first * voxels * block.chunk_voxel_bytes :],
+                        *map(np.int32, out + block.kernel - 1),
+                        self._weights[:, first:],
+                        *self._factors_and_bias,
+                        largest,
+                        y,
+                        *strides_in_elements(y)[:2],
+                        np.int32(maps),
+                        *map(np.int32, out),
+                        np.int32(block.passes),
+                        *map(np.int32, tiles),
+                        np.int32(strip.first),
+                        np.int64(count),
+                    ),
+                    shared_mem=block.shared_bytes,
+                )
+                first += chunks
 
 
 def image_source(numbers: TensorFormat) -> str:
@@ -124,13 +136,23 @@ def image_source(numbers: TensorFormat) -> str:
     return "\n".join(parts)
 
 
-def convolution_source(block: Block, activation: Activation) -> str:
-    """Return the CUDA source of ``convolve``."""
+def convolution_source(block: Block, activation: Activation, number: int = 0) -> str:
+    """Return the CUDA source of ``convolve``.
+
+    Args:
+        block: the work of a block.
+        activation: of the layer.
+        number: the pass over input maps, whose sums are added to those of the passes before it.
+    """
+    sums = block.sums
     values = {
         "KERNEL_Z": block.kernel.z,
         "KERNEL_Y": block.kernel.y,
         "KERNEL_X": block.kernel.x,
-        "CHUNKS": block.chunks,
+        "CHUNKS": sums[number],
+        "ALL_CHUNKS": block.chunks,
+        "ADDS": int(number > 0),
+        "LAST": int(number + 1 == len(sums)),
         "COLUMNS": block.columns,
         "PARTS": block.numbers.parts,
         "TILES_Z": block.subtile.z,
@@ -140,14 +162,23 @@ def convolution_source(block: Block, activation: Activation) -> str:
         "TAPS_Y": block.taps.y,
         "TAPS_X": block.taps.x,
         "STAGES": block.stages,
+        "IMAGE_PLACES": block.image_places,
         "KEEP_WEIGHTS": int(block.keeps_weights),
     }
+    if block.chip.has_warpgroups:
+        products = products_source(
+            block.chip, block.columns, block.numbers, left_in_registers=False
+        )
+        kernel = "convolution_wgmma.cu"
+    else:
+        products, kernel = warp_mma_source(block.numbers), "convolution_mma.cu"
     parts = (
         definitions(values),
         _ranges(block.numbers),
         activation_source(activation),
-        wgmma_source(block.columns, block.numbers, left_in_registers=False),
-        source_beside(__file__, "convolution.cu"),
+        products,
+        source_beside(__file__, "convolution.cuh"),
+        source_beside(__file__, kernel),
     )
     return "\n".join(parts)
 

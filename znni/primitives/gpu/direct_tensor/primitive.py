@@ -1,4 +1,4 @@
-"""Direct convolution on tensor cores: fastest for small kernels between many maps, on Hopper.
+"""Direct convolution on tensor cores: fastest for small kernels between many maps.
 
 The image is laid out as float16, 8 maps of a voxel together. In shared memory any 64 voxels that a
 tap sees are then a side of a product as they lie there (``geometry``), and nothing is unfolded.
@@ -18,7 +18,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.hardware import chip_of
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import Launcher
@@ -33,11 +33,12 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
     family: ClassVar[str] = "gpu_direct_tensor"
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
-        """Decline layers that shared memory does not hold, or whose sums would be inexact."""
+        """Decline kernels that shared memory does not hold, or whose sums would be inexact."""
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv):
             return None
-        strips = strips_for(layer, self.numbers, out.size)
+        chip = chip_of(self.device)
+        strips = strips_for(layer, self.numbers, out.size, chip) if chip else ()
         return Pieces(shape, out, layer, strips) if strips else None
 
     def prepare(self, work: Pieces, weights: ConvWeights | None) -> Run:
@@ -46,7 +47,7 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
 
 
 def primitives(device: Device) -> tuple[GpuDirectTensor, ...]:
-    """Return both formats, if the GPU has the instructions of Hopper's tensor cores."""
-    if not HOPPER.includes(device):
+    """Return both formats, if the GPU's tensor cores are those of Ampere or later."""
+    if chip_of(device) is None:
         return ()
     return GpuDirectTensor(device, FLOAT16_PAIR), GpuDirectTensor(device, FLOAT16)

@@ -12,13 +12,11 @@ from typing import NamedTuple
 from znni.core.shapes import Vec3
 from znni.primitives.gpu.common.base import ConvolutionWork
 from znni.primitives.gpu.common.division import even_share
-from znni.primitives.gpu.common.hardware import HOPPER
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.direct_tensor.geometry import (
     GROUP,
     IN_MAPS,
     PRODUCT_VOXELS,
-    VOXEL_BYTES,
     Block,
     Strip,
 )
@@ -92,7 +90,7 @@ class Pieces(ConvolutionWork):
     @property
     def voxel_bytes(self) -> int:
         """Bytes of all maps of a voxel of the float16 image."""
-        return self.block.chunks * (IN_MAPS // GROUP) * self.block.numbers.parts * VOXEL_BYTES
+        return self.block.chunks * self.block.chunk_voxel_bytes
 
     @property
     def image_bytes(self) -> int:
@@ -134,12 +132,14 @@ class Pieces(ConvolutionWork):
         groups = self.block.chunks * (IN_MAPS // GROUP)
         of_group = READ_CYCLES + WRITE_CYCLES * self.block.numbers.parts
         laid_out = self._seen_voxels * groups * of_group
-        return self.flops / (HOPPER.cycle_flops * (cycles + laid_out))
+        return self.flops / (self.block.chip.cycle_flops * (cycles + laid_out))
 
     @property
     def bytes_moved(self) -> float:
         """Bytes of input and output, and of the image, which is written and read."""
-        return self.shape.nbytes + 2 * self._seen_voxels * self.voxel_bytes + self.out.nbytes
+        outputs = 2 * len(self.block.sums) - 1  # later passes read what earlier ones wrote
+        image = 2 * self._seen_voxels * self.voxel_bytes
+        return self.shape.nbytes + image + outputs * self.out.nbytes
 
     @property
     def _seen_voxels(self) -> int:

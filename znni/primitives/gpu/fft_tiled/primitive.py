@@ -18,7 +18,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.hardware import HOPPER, chip_of
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.geometry import tile_extents
 from znni.primitives.gpu.fft_tiled.launch import Launcher
@@ -81,7 +81,7 @@ FASTEST = Vec3(16, 20, 32)
 
 def primitives(device: Device) -> tuple[GpuFftTiled, ...]:
     """Return a primitive for each tile and number format, if the GPU has Hopper's tensor cores."""
-    if not HOPPER.includes(device):
+    if chip_of(device) is not HOPPER:
         return ()
     exact = (GpuFftTiled(device, BFLOAT16_PAIR, tile) for tile in TILES)
     rounded = (GpuFftTiled(device, FLOAT16, tile) for tile in (*TILES, FASTEST))

@@ -11,7 +11,7 @@ constexpr int CHUNK_COLUMNS_BYTES = COLUMNS * CHUNK;
 
 // A right side: 8 columns of 16 bytes are contiguous, and the next chunk of the same columns lies
 // `next_chunk` bytes further.
-__device__ __forceinline__ unsigned long long right_descriptor(unsigned address, int next_chunk) {
+__device__ __forceinline__ Side right_descriptor(unsigned address, int next_chunk) {
   return descriptor(address, next_chunk, 8 * CHUNK);
 }
 

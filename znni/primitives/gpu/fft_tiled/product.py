@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from znni.machine.cuda_kernels import source_beside
 from znni.primitives.gpu.common.hardware import HOPPER, WARPGROUP_THREADS
-from znni.primitives.gpu.common.kernels import bfloat16_pair_source, definitions, wgmma_source
+from znni.primitives.gpu.common.kernels import bfloat16_pair_source, definitions, products_source
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR
 from znni.primitives.gpu.fft_tiled.spectrum_formats import SpectrumFormat
 
@@ -57,7 +57,9 @@ class ProductShape:
         parts = (
             definitions(values),
             source_beside(__file__, "spectrum_layout.cuh"),
-            wgmma_source(columns, spectra.numbers, left_in_registers=spectra.left_in_registers),
+            products_source(
+                HOPPER, columns, spectra.numbers, left_in_registers=spectra.left_in_registers
+            ),
             source_beside(__file__, "product.cuh"),
             spectrum_source(spectra),
             source_beside(__file__, f"product_{spectra.numbers.name}.cu"),

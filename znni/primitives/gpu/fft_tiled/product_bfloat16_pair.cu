@@ -14,7 +14,7 @@ constexpr int LEFT_GROUP_BYTES = ROWS * 2 * CHUNK;
 constexpr int LEFT_BYTES = GROUPS * LEFT_GROUP_BYTES;
 
 // The left side of a group: 8 rows of 32 bytes, then the next 8. Halves are swapped (mode 3).
-__device__ __forceinline__ unsigned long long left_descriptor(unsigned address) {
+__device__ __forceinline__ Side left_descriptor(unsigned address) {
   return descriptor(address, 0, 8 * 2 * CHUNK) | 3ull << 62;
 }
 

@@ -12,11 +12,12 @@ from znni.machine.device_arena import new_device_output
 from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activation_source
+from znni.primitives.gpu.common.hardware import HOPPER
 from znni.primitives.gpu.common.kernels import (
     bfloat16_pair_source,
     definitions,
+    products_source,
     strides_in_elements,
-    wgmma_source,
 )
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR
 from znni.primitives.gpu.lowered_tensor.geometry import Block, planes_for
@@ -31,7 +32,7 @@ def source(block: Block, activation: Activation) -> str:
         definitions(block.macros),
         definitions({"SOFTMAX": int(activation == "softmax")}),
         activation_source(activation),
-        wgmma_source(block.columns, numbers, left_in_registers=True),
+        products_source(HOPPER, block.columns, numbers, left_in_registers=True),
         f"constexpr int RIGHT = {2 * block.cycle};",
         bfloat16_pair_source() if numbers is BFLOAT16_PAIR else "",
         source_beside(__file__, f"left_{numbers.name}.cuh"),

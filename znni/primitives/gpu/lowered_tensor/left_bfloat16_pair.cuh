@@ -16,7 +16,7 @@ struct Left {
 
   // Adds all products but those of low halves with low ones, which are below the rounding.
   template <int COUNT>
-  __device__ __forceinline__ void multiply_add_to(float (&sum)[COUNT], unsigned long long right) {
+  __device__ __forceinline__ void multiply_add_to(float (&sum)[COUNT], Side right) {
     multiply_add(sum, high[0], high[1], high[2], high[3], right, true);
     multiply_add(sum, low[0], low[1], low[2], low[3], right, true);
     multiply_add(sum, high[0], high[1], high[2], high[3], right + RIGHT, true);

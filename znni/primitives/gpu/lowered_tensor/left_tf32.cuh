@@ -11,7 +11,7 @@ struct Left {
   }
 
   template <int COUNT>
-  __device__ __forceinline__ void multiply_add_to(float (&sum)[COUNT], unsigned long long right) {
+  __device__ __forceinline__ void multiply_add_to(float (&sum)[COUNT], Side right) {
     multiply_add(sum, rounded[0], rounded[1], rounded[2], rounded[3], right, true);
     multiply_add(sum, rounded[4], rounded[5], rounded[6], rounded[7], right + RIGHT,
                  true);

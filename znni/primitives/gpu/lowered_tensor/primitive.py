@@ -17,7 +17,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.hardware import HOPPER, chip_of
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, TF32, TensorFormat
 from znni.primitives.gpu.lowered_tensor.geometry import blocks_for
 from znni.primitives.gpu.lowered_tensor.launch import Launcher
@@ -50,6 +50,6 @@ class GpuLoweredTensor(ShapedPrimitive[LoweredWork]):
 
 def primitives(device: Device) -> tuple[GpuLoweredTensor, ...]:
     """Return both formats, if the GPU has the instructions of Hopper's tensor cores."""
-    if not HOPPER.includes(device):
+    if chip_of(device) is not HOPPER:
         return ()
     return GpuLoweredTensor(device, BFLOAT16_PAIR), GpuLoweredTensor(device, TF32)
