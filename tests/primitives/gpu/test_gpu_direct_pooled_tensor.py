@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from gpu_layers import DEVICE, needs_compiler
+from gpu_layers import DEVICE, chips, needs_compiler
 from layers import assert_accurate, random_case, random_weights
 
 from znni.core.shapes import Shape5, Vec3
@@ -15,11 +15,13 @@ from znni.machine.cuda_kernels import resource_usage
 from znni.network.layers import Activation, Conv, Pool, PooledConv
 from znni.plans.accuracy import class_of
 from znni.primitives.gpu.common.hardware import (
+    AMPERE,
     COMMON_BLOCK_SHARED,
     HOPPER,
     LANES,
     REGISTERS,
     RESERVED_SHARED,
+    Chip,
 )
 from znni.primitives.gpu.common.number_formats import (
     TF32,
@@ -48,8 +50,10 @@ def pooled(
     return PooledConv(Conv("conv", *maps, kernel, activation), Pool("pool", window))
 
 
-def tile_of(maps: int, kernel: Vec3, window: Vec3, numbers: TensorFormat) -> Tile:
-    tile = tile_for(Conv("conv", maps, 80, kernel, "relu"), window, numbers)
+def tile_of(
+    maps: int, kernel: Vec3, window: Vec3, numbers: TensorFormat, chip: Chip = AMPERE
+) -> Tile:
+    tile = tile_for(Conv("conv", maps, 80, kernel, "relu"), window, numbers, chip)
     assert tile is not None
     return tile
 
@@ -61,7 +65,7 @@ def test_blocks_fit_a_multiprocessor(
 ) -> None:
     tile = tile_of(maps, kernel, window, numbers)
     assert tile.shared_bytes <= COMMON_BLOCK_SHARED
-    assert 1 <= tile.blocks <= HOPPER.shared_bytes // (tile.shared_bytes + RESERVED_SHARED)
+    assert 1 <= tile.blocks <= AMPERE.shared_bytes // (tile.shared_bytes + RESERVED_SHARED)
     assert tile.threads == LANES * tile.out.z * tile.out.y
     assert tile.seen == tile.out * window + kernel - 1
     assert tile.image_bytes % 8 == 0
@@ -157,10 +161,22 @@ def test_older_gpus_multiply_no_tf32_and_rounded_numbers_are_in_its_class() -> N
 def test_sums_stay_in_registers(
     maps: int, kernel: Vec3, window: Vec3, numbers: TensorFormat
 ) -> None:
-    tile = tile_of(maps, kernel, window, numbers)
-    usage = resource_usage(source(tile, "relu"))["convolve_and_pool"]
+    assert_fits(tile_of(maps, kernel, window, numbers, HOPPER))
+
+
+@needs_compiler
+@formats
+@chips
+def test_kernels_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:
+    assert_fits(tile_of(1, TWO, TWO, numbers, chip))
+
+
+def assert_fits(tile: Tile) -> None:
+    source_, architecture = source(tile, "relu"), tile.chip.architecture
+    usage = resource_usage(source_, architecture)["convolve_and_pool"]
     assert usage.spills == 0
     assert usage.registers * tile.threads * tile.blocks <= REGISTERS
+    assert usage.shared + tile.shared_bytes <= tile.chip.block_shared_bytes
 
 
 def layers_of_all_kinds() -> list[tuple[PooledConv, Shape5]]:

@@ -292,14 +292,29 @@ def test_warps_find_their_matrices(numbers: TensorFormat) -> None:
 @formats
 @chips
 def test_sums_stay_in_registers(numbers: TensorFormat, chip: Chip) -> None:
-    layer = layer_of((80, 80), Vec3(3, 3, 3))
-    blocks = {b.subtile.x: b for b in blocks_for(layer, numbers, chip)}
-    for block in blocks.values():  # what differs is how they store
-        usage = resource_usage(convolution_source(block, "relu"), chip.architecture)["convolve"]
-        assert usage.spills == 0
-        assert usage.registers * block.threads <= REGISTERS
-        assert usage.shared + block.shared_bytes <= chip.block_shared_bytes
+    (strip,) = strips_for(layer_of((80, 80), Vec3(3, 3, 3)), numbers, Vec3(64, 64, 64), chip)
+    assert_fits(strip.block)
     assert resource_usage(image_source(numbers), chip.architecture)["lay_out"].spills == 0
+
+
+@needs_compiler
+@formats
+@pytest.mark.parametrize("chip", [AMPERE, HOPPER], ids=lambda chip: chip.architecture)
+@pytest.mark.parametrize("kernel", [Vec3(2, 2, 2), Vec3(3, 3, 3)], ids=str)
+def test_sums_of_all_divisions_stay_in_registers(
+    numbers: TensorFormat, chip: Chip, kernel: Vec3
+) -> None:
+    blocks = {b.subtile.x: b for b in blocks_for(layer_of((80, 80), kernel), numbers, chip)}
+    for block in blocks.values():  # what differs is how they store
+        assert_fits(block)
+
+
+def assert_fits(block: Block) -> None:
+    source = convolution_source(block, "relu")
+    usage = resource_usage(source, block.chip.architecture)["convolve"]
+    assert usage.spills == 0
+    assert usage.registers * block.threads <= REGISTERS
+    assert usage.shared + block.shared_bytes <= block.chip.block_shared_bytes
 
 
 @needs_compiler

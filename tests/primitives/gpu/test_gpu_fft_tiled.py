@@ -8,31 +8,31 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_layers import H200
+from gpu_layers import AS_ADA, H200, chips, devices
 from layers import assert_accurate, random_case
 
 from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.plans.accuracy import class_of
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.hardware import AMPERE, Chip
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.geometry import LENGTHS, frequencies, tile_extents
 from znni.primitives.gpu.fft_tiled.primitive import FASTEST, TILES, GpuFftTiled, primitives
 from znni.primitives.gpu.fft_tiled.product import product_shape
 from znni.primitives.gpu.fft_tiled.spectrum_formats import SPECTRA
-from znni.primitives.gpu.fft_tiled.transform import device_function
-from znni.primitives.gpu.fft_tiled.work import TileBatches
+from znni.primitives.gpu.fft_tiled.transform import device_function, transform_shape
 
 formats = pytest.mark.parametrize(
     "numbers", [BFLOAT16_PAIR, FLOAT16], ids=lambda numbers: numbers.name
 )
 
 
-def with_numbers(tile: int, numbers: TensorFormat) -> GpuFftTiled:
+def with_numbers(tile: int, numbers: TensorFormat, device: Device = H200) -> GpuFftTiled:
     """Return the primitive of the catalogue."""
-    return next(p for p in primitives(H200) if (p.tile, p.numbers) == (tile, numbers))
+    return next(p for p in primitives(device) if (p.tile, p.numbers) == (tile, numbers))
 
 
 def executed(codelet: Codelet, values: list[float]) -> list[float]:
@@ -79,12 +79,18 @@ def test_tiles_hold_the_kernel_and_waste_little() -> None:
 
 @formats
 @pytest.mark.parametrize(("maps_in", "maps_out"), [(1, 80), (80, 80), (80, 200), (200, 3), (7, 5)])
+@chips
 def test_products_fit_shared_memory_and_cover_the_maps(
-    maps_in: int, maps_out: int, numbers: TensorFormat
+    maps_in: int, maps_out: int, numbers: TensorFormat, chip: Chip
 ) -> None:
-    product = product_shape(maps_in, maps_out, SPECTRA[numbers])
-    assert product is not None
-    assert product.shared_bytes <= HOPPER.block_shared_bytes
+    product = product_shape(maps_in, maps_out, SPECTRA[numbers], chip, 1)
+    if product is None:  # left to others
+        assert chip.block_shared_bytes < AMPERE.block_shared_bytes
+        assert numbers is BFLOAT16_PAIR
+        assert maps_in > 128
+        return
+    assert product.shared_bytes <= chip.block_shared_bytes
+    assert product.warps >= 4
     assert product.in_maps >= maps_in
     assert -(-maps_out // product.out_maps) * product.out_maps < maps_out + product.out_maps
     assert product.out_maps * 2 <= 256
@@ -108,10 +114,9 @@ def test_workspace_holds_the_spectra_of_a_batch(
     out = primitive.out_shape(layer, shape)
     assert out == Shape5(5, maps[1], 56, 52, 84)
     memory = primitive.cost(layer, shape).memory
-    product = product_shape(*maps, SPECTRA[numbers])
-    assert product is not None
     tile = Vec3(16, 16, 16)
-    batches = TileBatches(shape, out, layer, tile, product)
+    batches = primitive.work(layer, shape)
+    assert batches is not None
     assert batches.count == 5 * 4 * 4 * 7
     assert batches.batch % 64 == 0
     assert batches.batch * batches.batches >= batches.count
@@ -125,12 +130,33 @@ def test_workspace_holds_the_spectra_of_a_batch(
     assert memory.working == shape.nbytes + out.nbytes + memory.workspace
 
 
-def test_other_gpus_are_offered_nothing() -> None:
+def test_gpus_before_ampere_are_offered_nothing() -> None:
     for numbers, others in ((BFLOAT16_PAIR, []), (FLOAT16, [FASTEST])):
         tiles = [primitive.tile for primitive in primitives(H200) if primitive.numbers is numbers]
         assert tiles == [*TILES, *others]
-    for capability in (80, 100):
-        assert not primitives(replace(H200, capability=capability))
+    for capability in (80, 89, 100):
+        assert len(primitives(replace(H200, capability=capability))) == 2 * len(TILES) + 1
+    assert not primitives(replace(H200, capability=75))
+
+
+def test_a_chip_without_room_for_a_map_of_a_tile_declines_it() -> None:
+    layer, shape = Conv("layer", 8, 8, Vec3(9, 9, 9), "relu"), Shape5(1, 8, 80, 80, 80)
+    for numbers in (BFLOAT16_PAIR, FLOAT16):
+        for device, tiles in ((H200, TILES), (AS_ADA, TILES[:-1])):
+            fitting = [p.tile for p in primitives(device) if p.out_shape(layer, shape) is not None]
+            assert max(t for t in fitting if isinstance(t, int)) == tiles[-1], numbers
+
+
+@chips
+@formats
+def test_groups_of_maps_are_divided_among_blocks(numbers: TensorFormat, chip: Chip) -> None:
+    """Blocks that share no memory have an exponent each, and write whole numbers of maps."""
+    for inverse in (False, True):
+        shape = transform_shape(Vec3.of(24), Vec3.of(3), SPECTRA[numbers], chip, inverse=inverse)
+        assert shape is not None
+        assert shape.maps * shape.ranks == SPECTRA[numbers].group
+        assert shape.exponent_maps == (SPECTRA[numbers].group if chip.has_clusters else shape.maps)
+        assert shape.shared_bytes <= chip.block_shared_bytes
 
 
 def test_only_tf32_and_less_has_spectra_in_float16() -> None:
@@ -161,11 +187,15 @@ def layers_of_all_kinds() -> list[tuple[int, Conv, Shape5]]:
 
 @pytest.mark.gpu
 @formats
+@devices
 @pytest.mark.parametrize(("tile", "layer", "shape"), layers_of_all_kinds())
 def test_layers_of_all_kinds_are_the_reference(
-    tile: int, layer: Conv, shape: Shape5, numbers: TensorFormat
+    tile: int, layer: Conv, shape: Shape5, numbers: TensorFormat, device: Device
 ) -> None:
-    assert_accurate(with_numbers(tile, numbers), random_case(layer, shape))
+    primitive = with_numbers(tile, numbers, device)
+    if primitive.out_shape(layer, shape) is None:
+        pytest.skip("shared memory has no room for these tiles or maps")
+    assert_accurate(primitive, random_case(layer, shape))
 
 
 def test_tiles_of_given_extents_are_cut_whatever_the_size() -> None:
@@ -182,8 +212,9 @@ def test_tiles_of_given_extents_are_cut_whatever_the_size() -> None:
 
 
 @pytest.mark.gpu
+@devices
 @pytest.mark.parametrize("maps", [(80, 80), (3, 17)])
-def test_tiles_of_given_extents_are_the_reference(maps: tuple[int, int]) -> None:
-    primitive = GpuFftTiled(H200, FLOAT16, FASTEST)
+def test_tiles_of_given_extents_are_the_reference(maps: tuple[int, int], device: Device) -> None:
+    primitive = GpuFftTiled(device, FLOAT16, FASTEST)
     case = random_case(Conv("layer", *maps, Vec3(3, 4, 2), "relu"), Shape5(2, maps[0], 31, 40, 67))
     assert_accurate(primitive, case)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_layers import H200
+from gpu_layers import H200, devices
 from layers import Case, assert_accurate, identity, random_case, scaled
 
 from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import Device
 from znni.network.layers import Conv
 from znni.network.weights import ConvWeights, Float32
 from znni.primitives import reference
@@ -123,24 +124,29 @@ def test_the_hard_cases_are_ones_for_tiles_of_24() -> None:
 
 
 @pytest.mark.gpu
+@devices
 @pytest.mark.parametrize("name", hard_cases())
-def test_ranges_suit_whatever_comes(name: str) -> None:
+@pytest.mark.parametrize("tile", [Vec3(16, 16, 16), TILE], ids=str)
+def test_ranges_suit_whatever_comes(name: str, tile: Vec3, device: Device) -> None:
+    primitive = GpuFftTiled(device, FLOAT16, tile)
     case = hard_cases()[name]
-    y = case.run(PRIMITIVE)
+    y = case.run(primitive)
     if name == "zero":
         np.testing.assert_array_equal(y, 0)
     else:
-        assert_accurate(PRIMITIVE, case, y)
+        assert_accurate(primitive, case, y)
 
 
 @pytest.mark.gpu
-def test_each_tile_and_each_output_map_is_as_exact_as_any() -> None:
+@devices
+def test_each_tile_and_each_output_map_is_as_exact_as_any(device: Device) -> None:
+    primitive = GpuFftTiled(device, FLOAT16, 24)
     cases = hard_cases()
     dark = without_bias(cases["a dark half"])  # beside which float32 would round the products
-    error, products = error_and_products(dark, dark.run(PRIMITIVE))
+    error, products = error_and_products(dark, dark.run(primitive))
     assert np.abs(error[..., :22]).max() <= 1e-3 * np.abs(products[..., :22]).max()
     faint = without_bias(cases["faint kernels"])
-    error, products = error_and_products(faint, faint.run(PRIMITIVE))
+    error, products = error_and_products(faint, faint.run(primitive))
     by_map = (0, 2, 3, 4)
     assert (np.abs(error).max(by_map) <= 1e-3 * np.abs(products).max(by_map)).all()
 

@@ -6,18 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_layers import H200, needs_compiler
+from gpu_layers import H200, chips, devices, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
+from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights
 from znni.plans.accuracy import class_of
 from znni.primitives import reference
-from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import (
     BFLOAT16_PAIR,
     TF32,
@@ -59,7 +60,7 @@ def layer_of(maps: tuple[int, int], kernel: Vec3, activation: Activation = "relu
 def test_blocks_fit_shared_memory_and_products(
     numbers: TensorFormat, kernel: Vec3, maps: tuple[int, int]
 ) -> None:
-    blocks = blocks_for(layer_of(maps, kernel), numbers)
+    blocks = blocks_for(layer_of(maps, kernel), numbers, HOPPER)
     assert blocks
     for block in blocks:
         assert block.shared_bytes <= HOPPER.block_shared_bytes
@@ -74,7 +75,7 @@ def test_blocks_fit_shared_memory_and_products(
 
 @given(extents(1, 300), st.integers(1, 70), st.sampled_from([CUBE, Vec3(1, 4, 2)]))
 def test_tiles_and_planes_are_the_whole_output(out: Vec3, n: int, kernel: Vec3) -> None:
-    tiling = tiling_for(layer_of((80, 3), kernel), BFLOAT16_PAIR, out)
+    tiling = tiling_for(layer_of((80, 3), kernel), BFLOAT16_PAIR, out, HOPPER)
     assert tiling.y * tiling.x <= tiling.block.voxels
     y, x = tiling.tiles(out)
     assert y * (tiling.y - kernel.y + 1) >= out.y > (y - 1) * (tiling.y - kernel.y + 1)
@@ -84,7 +85,7 @@ def test_tiles_and_planes_are_the_whole_output(out: Vec3, n: int, kernel: Vec3) 
 
 def test_few_images_are_divided_along_z() -> None:
     few, many = Shape5(1, 3, 98, 30, 30), Shape5(512, 3, 98, 30, 30)
-    tiling = tiling_for(layer_of((80, 3), CUBE), BFLOAT16_PAIR, few.size)
+    tiling = tiling_for(layer_of((80, 3), CUBE), BFLOAT16_PAIR, few.size, HOPPER)
     assert planes_for(tiling, few, PROCESSORS) < 10
     assert planes_for(tiling, many, PROCESSORS) > 40
 
@@ -101,7 +102,7 @@ def test_sums_of_a_block_are_the_convolution(
     """Repeat the kernel's work on its layouts, with the lanes of the instruction, in float64."""
     conv = layer_of(maps, kernel, "identity")
     weight = random_weights(conv).weight
-    block = blocks_for(conv, numbers)[0]
+    block = blocks_for(conv, numbers, HOPPER)[0]
     tiling = Tiling(block, 6, 11)
     x = random_input(Shape5(1, maps[0], kernel.z + 4, tiling.y, tiling.x))
     expected = reference.convolution(x, conv, ConvWeights(weight, np.zeros(maps[1], np.float32)))[0]
@@ -199,7 +200,7 @@ def test_memory_is_input_output_and_weights(numbers: TensorFormat, maps: tuple[i
     memory = primitive.cost(conv, shape).memory
     assert memory.workspace == 0
     assert memory.working == shape.nbytes + out.nbytes
-    block = blocks_for(conv, numbers)[0]
+    block = blocks_for(conv, numbers, HOPPER)[0]
     assert (
         memory.resident == weights_by_unit(random_weights(conv).weight, block).nbytes + 4 * maps[1]
     )
@@ -214,19 +215,35 @@ def test_what_there_is_no_room_for_is_left_to_others() -> None:
         primitive.cost(layer_of((80, 80), CUBE), Shape5(1, 80, 9, 9, 9))
 
 
-def test_other_gpus_have_no_such_instructions() -> None:
+def test_gpus_before_ampere_have_no_such_instructions() -> None:
     exact, rounded_ = primitives(H200)
     assert (class_of(exact), class_of(rounded_)) == ("float32", "tf32")
-    for capability in (80, 100):
-        assert primitives(replace(H200, capability=capability)) == ()
+    for capability in (80, 89, 100):
+        assert len(primitives(replace(H200, capability=capability))) == 2
+    assert primitives(replace(H200, capability=75)) == ()
 
 
 @needs_compiler
 @formats
 @pytest.mark.parametrize("kernel", [Vec3(2, 2, 2), CUBE, Vec3(4, 4, 4)], ids=str)
-def test_sums_stay_in_registers(numbers: TensorFormat, kernel: Vec3) -> None:
-    tiling = tiling_for(layer_of((80, 3), kernel), numbers, Vec3(48, 48, 48))
-    assert resource_usage(source(tiling.block, "relu"))["convolve"].spills == 0
+@pytest.mark.parametrize("chip", [AMPERE, HOPPER], ids=lambda chip: chip.architecture)
+def test_sums_stay_in_registers(numbers: TensorFormat, kernel: Vec3, chip: Chip) -> None:
+    assert_fits(kernel, numbers, chip)
+
+
+@needs_compiler
+@formats
+@chips
+def test_kernels_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:
+    assert_fits(CUBE, numbers, chip)
+
+
+def assert_fits(kernel: Vec3, numbers: TensorFormat, chip: Chip) -> None:
+    block = tiling_for(layer_of((80, 3), kernel), numbers, Vec3(48, 48, 48), chip).block
+    usage = resource_usage(source(block, "relu"), chip.architecture)["convolve"]
+    assert usage.spills == 0
+    assert usage.registers * block.threads <= REGISTERS
+    assert usage.shared + block.shared_bytes <= chip.block_shared_bytes
 
 
 def layers_of_all_kinds() -> list[tuple[Conv, Shape5]]:
@@ -245,11 +262,15 @@ def layers_of_all_kinds() -> list[tuple[Conv, Shape5]]:
 
 @pytest.mark.gpu
 @formats
+@devices
 @pytest.mark.parametrize(("layer", "shape"), layers_of_all_kinds())
 def test_layers_of_all_kinds_are_the_reference(
-    numbers: TensorFormat, layer: Conv, shape: Shape5
+    numbers: TensorFormat, device: Device, layer: Conv, shape: Shape5
 ) -> None:
-    assert_accurate(GpuLoweredTensor(H200, numbers), random_case(layer, shape))
+    primitive = GpuLoweredTensor(device, numbers)
+    if primitive.out_shape(layer, shape) is None:
+        pytest.skip("shared memory has no room for these weights")
+    assert_accurate(primitive, random_case(layer, shape))
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from gpu_layers import needs_compiler
+from gpu_layers import chips, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import extents
@@ -14,7 +14,7 @@ from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.engine import device_recombine
 from znni.machine.cuda_kernels import compile_offline, resource_usage
-from znni.primitives.gpu.common.hardware import REGISTERS
+from znni.primitives.gpu.common.hardware import HOPPER, REGISTERS, RESERVED_SHARED, Chip
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.geometry import LENGTHS
 from znni.primitives.gpu.fft_tiled.primitive import FASTEST
@@ -69,13 +69,28 @@ def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
 def test_transforms_of_tiles_keep_their_lines_in_registers(
     tile: Vec3, numbers: TensorFormat
 ) -> None:
+    assert_transforms_fit(tile, numbers, HOPPER)
+
+
+@formats
+@chips
+def test_transforms_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:
+    assert_transforms_fit(Vec3(16, 16, 16), numbers, chip)
+    if not chip.has_clusters:
+        assert_transforms_fit(Vec3(24, 24, 24), numbers, chip)
+
+
+def assert_transforms_fit(tile: Vec3, numbers: TensorFormat, chip: Chip) -> None:
     kernel = Vec3(3, 3, 3)
     for inverse in (False, True):
-        shape = transform_shape(tile, kernel, SPECTRA[numbers], inverse=inverse)
-        (usage,) = resource_usage(shape.source("relu")).values()
+        shape = transform_shape(tile, kernel, SPECTRA[numbers], chip, inverse=inverse)
+        assert shape is not None
+        (usage,) = resource_usage(shape.source("relu"), chip.architecture).values()
         assert usage.spills <= FEW_BYTES
         assert usage.registers * shape.threads * shape.blocks <= REGISTERS
-    assert resource_usage(shape.kernel_spectra_source())["transform_kernels"].spills == 0
+        assert shape.blocks * (shape.shared_bytes + RESERVED_SHARED) <= chip.shared_bytes
+    kernels = resource_usage(shape.kernel_spectra_source(), chip.architecture)
+    assert kernels["transform_kernels"].spills == 0
 
 
 @formats
@@ -83,8 +98,20 @@ def test_transforms_of_tiles_keep_their_lines_in_registers(
 def test_products_of_spectra_keep_their_sums_in_registers(
     maps: tuple[int, int], numbers: TensorFormat
 ) -> None:
-    shape = product_shape(*maps, SPECTRA[numbers])
+    assert_products_fit(maps, numbers, HOPPER)
+
+
+@formats
+@chips
+def test_products_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:
+    assert_products_fit((80, 80), numbers, chip)
+
+
+def assert_products_fit(maps: tuple[int, int], numbers: TensorFormat, chip: Chip) -> None:
+    exponent_maps = 8 if chip.has_clusters else 1
+    shape = product_shape(*maps, SPECTRA[numbers], chip, exponent_maps)
     assert shape is not None
-    usage = resource_usage(shape.source())["multiply_spectra"]
+    usage = resource_usage(shape.source(), chip.architecture)["multiply_spectra"]
     assert usage.spills == 0
     assert usage.registers * shape.threads <= REGISTERS
+    assert usage.shared + shape.shared_bytes <= chip.block_shared_bytes

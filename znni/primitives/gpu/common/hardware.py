@@ -63,6 +63,11 @@ class Chip:
     has_clusters: bool = False
 
     @property
+    def product_warps(self) -> int:
+        """Warps that make a product together."""
+        return WARPGROUP_THREADS // LANES if self.has_warpgroups else 1
+
+    @property
     def architecture(self) -> str:
         """NVRTC's name of the architecture."""
         return architecture_of(self.capability)

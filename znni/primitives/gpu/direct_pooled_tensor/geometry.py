@@ -14,9 +14,9 @@ from znni.network.layers import Conv
 from znni.primitives.gpu.common.hardware import (
     BANKS,
     COMMON_BLOCK_SHARED,
-    HOPPER,
     LANES,
     RESERVED_SHARED,
+    Chip,
 )
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 
@@ -45,6 +45,7 @@ class Tile:
     """The work of a block, all known when its kernel is compiled.
 
     Attributes:
+        chip: the chip that computes it.
         in_maps: input maps.
         kernel: extents of the kernel.
         window: extents of the pooling's window.
@@ -52,6 +53,7 @@ class Tile:
         out: pooled voxels.
     """
 
+    chip: Chip
     in_maps: int
     kernel: Vec3
     window: Vec3
@@ -106,7 +108,7 @@ class Tile:
     @property
     def blocks(self) -> int:
         """Blocks that share a multiprocessor."""
-        room = HOPPER.shared_bytes // (self.shared_bytes + RESERVED_SHARED)
+        room = self.chip.shared_bytes // (self.shared_bytes + RESERVED_SHARED)
         return min(MOST_WARPS // self.warps, room)
 
     @property
@@ -130,7 +132,7 @@ class Tile:
         }
 
 
-def tile_for(conv: Conv, window: Vec3, numbers: TensorFormat) -> Tile | None:
+def tile_for(conv: Conv, window: Vec3, numbers: TensorFormat, chip: Chip) -> Tile | None:
     """Return the first tile that lets enough warps share a multiprocessor, or the most.
 
     Returns:
@@ -138,7 +140,7 @@ def tile_for(conv: Conv, window: Vec3, numbers: TensorFormat) -> Tile | None:
     """
     if conv.in_features * conv.kernel.volume > MOST_TAPS or window.volume > MOST_POSITIONS:
         return None
-    tiles = (Tile(conv.in_features, conv.kernel, window, numbers, out) for out in TILES)
+    tiles = (Tile(chip, conv.in_features, conv.kernel, window, numbers, out) for out in TILES)
     fitting = [tile for tile in tiles if tile.shared_bytes <= COMMON_BLOCK_SHARED]
 
     def warps(tile: Tile) -> int:

@@ -17,7 +17,7 @@ from znni.network.layers import Operation, PooledConv
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved_and_pooled
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import TF32_CORES, capability_of
+from znni.primitives.gpu.common.hardware import chip_of
 from znni.primitives.gpu.common.number_formats import TF32, TF32_PAIR, TensorFormat
 from znni.primitives.gpu.direct_pooled_tensor.geometry import tile_for
 from znni.primitives.gpu.direct_pooled_tensor.launch import launcher
@@ -41,7 +41,10 @@ class GpuDirectPooledTensor(ShapedPrimitive[PooledWork]):
             return None
         if layer.conv.activation == "softmax":
             return None
-        tile = tile_for(layer.conv, layer.pool.window, self.numbers)
+        chip = chip_of(self.device)
+        if chip is None:
+            return None
+        tile = tile_for(layer.conv, layer.pool.window, self.numbers, chip)
         return None if tile is None else PooledWork(shape, out, layer.conv, tile)
 
     def prepare(self, work: PooledWork, weights: ConvWeights | None) -> Run:
@@ -51,6 +54,6 @@ class GpuDirectPooledTensor(ShapedPrimitive[PooledWork]):
 
 def primitives(device: Device) -> tuple[GpuDirectPooledTensor, ...]:
     """Return both formats, if the GPU's tensor cores take tf32."""
-    if capability_of(device) < TF32_CORES:
+    if chip_of(device) is None:
         return ()
     return GpuDirectPooledTensor(device, TF32_PAIR), GpuDirectPooledTensor(device, TF32)

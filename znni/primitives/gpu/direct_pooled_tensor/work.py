@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.primitives.gpu.common.base import ConvolutionWork
-from znni.primitives.gpu.common.hardware import HOPPER, LANES, SECTOR_FLOATS
+from znni.primitives.gpu.common.hardware import LANES, SECTOR_FLOATS
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.direct_pooled_tensor.geometry import LANE_TAPS, MAPS, TAPS, VOXELS, Tile
+
+# Operations of a product: tensor cores make half as many in tf32 as in float16.
+PRODUCT_FLOPS = 2.0 * MAPS * TAPS * VOXELS
 
 # Cycles of an H200's multiprocessor for a product, and to store a sector of memory.
 PRODUCT_CYCLES = 2.4
@@ -39,13 +42,15 @@ class PooledWork(ConvolutionWork):
     @property
     def flops(self) -> float:
         """Operations of all products."""
-        return 2.0 * MAPS * TAPS * VOXELS * self.products
+        return PRODUCT_FLOPS * self.products
 
     @property
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that tensor cores and stores sustain."""
         stores = self.out.elements / SECTOR_FLOATS * SECTOR_CYCLES
-        return self.flops / (HOPPER.cycle_flops * (self.products * PRODUCT_CYCLES + stores))
+        chip = self.tile.chip
+        product = max(PRODUCT_CYCLES, 2 * PRODUCT_FLOPS / chip.tensor_flops)
+        return self.flops / (chip.cycle_flops * (self.products * product + stores))
 
     @property
     def resident_bytes(self) -> int:

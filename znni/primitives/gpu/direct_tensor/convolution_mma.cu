@@ -45,47 +45,66 @@ __device__ __forceinline__ void bring_weights(unsigned target, const char* sourc
     copy_16_bytes(target + i * VOXEL, source + i * VOXEL);
 }
 
+// Loads the weights of 16 columns, or of the last 8: two registers for each 8.
+__device__ __forceinline__ void load_weights(unsigned (&weights)[EIGHTS][2], int eight,
+                                             unsigned right) {
+  const unsigned row = right + eight * 8 * VOXEL;
+  if (eight + 1 < EIGHTS) {
+    unsigned two[4];
+    load_matrices(two, row);
+    weights[eight][0] = two[0];
+    weights[eight][1] = two[1];
+    weights[eight + 1][0] = two[2];
+    weights[eight + 1][1] = two[3];
+  } else {
+    load_matrices(weights[eight], row);
+  }
+}
+
 // Makes the products of a stage: each tap with all voxels of the warp. `left` and `right` are the
-// rows of matrices whose addresses the lane gives.
+// rows of matrices whose addresses the lane gives. Voxels are loaded a product ahead, and weights
+// as soon as their registers are free.
 __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2], unsigned left,
                                                unsigned right) {
-#pragma unroll 1  // more would take too many registers
-  for (int tap = 0; tap < TAPS_Z * TAPS_Y * TAPS_X; ++tap) {
-    const int z = tap / TAPS_X / TAPS_Y, y = tap / TAPS_X % TAPS_Y, x = tap % TAPS_X;
-    // High parts of weights with high and low ones of the image, low ones with high ones. Products
-    // of low parts with low ones are below the rounding.
+  constexpr int TAPS = TAPS_Z * TAPS_Y * TAPS_X;
+  // High parts of weights with high and low ones of the image, low ones with high ones. Products of
+  // low parts with low ones are below the rounding.
+  constexpr int TERMS = 2 * PARTS - 1;
+  unsigned weights[EIGHTS][2], voxels[4], tap_left = left;
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-      unsigned weights[EIGHTS][2];
-#pragma unroll
-      for (int eight = 0; eight < EIGHTS; eight += 2) {
-        const unsigned row = right + tap * TAP_BYTES + part * RIGHT_BYTES + eight * 8 * VOXEL;
-        if (eight + 1 < EIGHTS) {
-          unsigned two[4];
-          load_matrices(two, row);
-          weights[eight][0] = two[0];
-          weights[eight][1] = two[1];
-          weights[eight + 1][0] = two[2];
-          weights[eight + 1][1] = two[3];
-        } else {
-          load_matrices(weights[eight], row);
-        }
-      }
+  for (int eight = 0; eight < EIGHTS; eight += 2) load_weights(weights, eight, right);
+  load_matrices(voxels, left);
 #pragma unroll 1
-      for (int of_image = 0; of_image < PARTS - part; ++of_image) {
+  for (int tap = 0; tap < TAPS; ++tap) {
+    const int next = tap + 1 < TAPS ? tap + 1 : 0;  // the last one loads what is not used
+    const int z = next / TAPS_X / TAPS_Y, y = next / TAPS_X % TAPS_Y, x = next % TAPS_X;
+    const unsigned next_left = left + ((z * SEEN_Y + y) * SEEN_X + x) * VOXEL;
 #pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) {
-          const int row = (z + tile / TILES_X / TILES_Y) * SEEN_Y + y +
-                          tile / TILES_X % TILES_Y * ROWS;
-          const int voxel = row * SEEN_X + x + tile % TILES_X * ROWS;
-          unsigned voxels[4];
-          load_matrices(voxels, left + voxel * VOXEL + of_image * PART_BYTES);
+    for (int term = 0; term < TERMS; ++term) {
+      const bool last_of_weights = term == TERMS - 1 || term == 1;
 #pragma unroll
-          for (int eight = 0; eight < EIGHTS; ++eight)
-            multiply_add(&sum[tile][4 * eight], voxels, weights[eight][0], weights[eight][1], true);
+      for (int tile = 0; tile < TILES; ++tile) {
+        const int after = tile + 1 < TILES ? tile + 1 : 0;
+        const int term_after = tile + 1 < TILES ? term : term + 1 < TERMS ? term + 1 : 0;
+        const int voxel = (after / TILES_X / TILES_Y * SEEN_Y + after / TILES_X % TILES_Y * ROWS) *
+                              SEEN_X + after % TILES_X * ROWS;
+        const bool in_tap = tile + 1 < TILES || term + 1 < TERMS;
+        unsigned next_voxels[4];
+        load_matrices(next_voxels, (in_tap ? tap_left : next_left) + voxel * VOXEL +
+                                       (term_after == 1 ? PART_BYTES : 0));
+#pragma unroll
+        for (int eight = 0; eight < EIGHTS; ++eight) {
+          multiply_add(&sum[tile][4 * eight], voxels, weights[eight][0], weights[eight][1], true);
+          if (tile + 1 == TILES && last_of_weights && (eight % 2 || eight + 1 == EIGHTS))
+            load_weights(weights, eight / 2 * 2,
+                         right + (term + 1 < TERMS ? tap * TAP_BYTES + RIGHT_BYTES
+                                                   : next * TAP_BYTES));
         }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) voxels[i] = next_voxels[i];
       }
     }
+    tap_left = next_left;
   }
 }
 
@@ -113,36 +132,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       weights_shared + (matrix % 2 * COLUMNS + matrix / 2 * 8 + lane % 8) * VOXEL;
 
   long long index = blockIdx.x;
-  Place place = place_of(index, passes, tiles, first_x);
-  Seen seen = seen_by(image, size, place);
-  const auto stage_of = [&](long long block, int stage) {
-    return weights + (block % passes * ALL_CHUNKS * CHUNK_STAGES + stage) * STAGE_BYTES;
-  };
-
-  // The stage that is brought next: of which block, and where its place is. With every turn a group
-  // of copies is committed, even if it is empty.
-  long long ahead_index = index;
-  int ahead_stage = 0, ahead_place = 0;
-  const auto bring_next_weights = [&]() {
-    if (ahead_index >= count) return;
-    bring_weights(weights_shared + ahead_place * STAGE_BYTES, stage_of(ahead_index, ahead_stage));
-    ahead_place = ahead_place + 1 == STAGES ? 0 : ahead_place + 1;
-    if (++ahead_stage == ALL) {
-      ahead_stage = 0;
-      ahead_index += gridDim.x;
+  Seen seen = seen_by(image, size, place_of(index, passes, tiles, first_x));
+  // Brings the weights of a stage of a block, or of the next block's first ones. With every turn a
+  // group of copies is committed, even if it is empty.
+  const auto bring_stage = [&](long long block, int stage, int place) {
+    if (stage >= ALL) {
+      stage -= ALL;
+      block += gridDim.x;
     }
+    if (block < count)
+      bring_weights(weights_shared + place * STAGE_BYTES,
+                    weights + (block % passes * ALL_CHUNKS * CHUNK_STAGES + stage) * STAGE_BYTES);
   };
-
   bring_image(image_shared, seen, 0, size);
-  if (KEEP_WEIGHTS) {
-    for (int stage = 0; stage < ALL; ++stage) bring_next_weights();
-    commit_copies();
-  } else {
 #pragma unroll 1
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
-      bring_next_weights();
-      commit_copies();
-    }
+  for (int stage = 0; stage < STAGES - !KEEP_WEIGHTS; ++stage) {
+    bring_stage(index, stage, stage);
+    commit_copies();
   }
 
   int image_place = 0, weights_place = 0;
@@ -153,14 +159,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
       for (int i = 0; i < COLUMNS / 2; ++i) sum[tile][i] = 0.0f;
     const long long next_index = index + gridDim.x;
-    const Place own = place;
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       const bool goes_on = chunk + 1 < CHUNKS || next_index < count;
       const int next_chunk = chunk + 1 < CHUNKS ? chunk + 1 : 0;
-      if (chunk + 1 == CHUNKS && goes_on) {
-        place = place_of(next_index, passes, tiles, first_x);
-        seen = seen_by(image, size, place);
-      }
+      if (chunk + 1 == CHUNKS && goes_on)
+        seen = seen_by(image, size, place_of(next_index, passes, tiles, first_x));
       for (int stage = 0; stage < CHUNK_STAGES; ++stage) {
         if (stage == 0) {
           // The image was brought in the first turn of the chunk before, or after its last one.
@@ -174,7 +177,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           wait_for_copies<STAGES - 2>();
           __syncthreads();
         }
-        if (!KEEP_WEIGHTS) bring_next_weights();
+        if (!KEEP_WEIGHTS)
+          bring_stage(index, chunk * CHUNK_STAGES + stage + STAGES - 1,
+                      weights_place == 0 ? STAGES - 1 : weights_place - 1);
         if (!KEEP_WEIGHTS || stage == 0) commit_copies();
         const int z = stage / STAGES_X / STAGES_Y * TAPS_Z;
         const int row = z * SEEN_Y + stage / STAGES_X % STAGES_Y * TAPS_Y;
@@ -191,8 +196,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         commit_copies();
       }
     }
-    store(sum, y, item_stride, map_stride, maps, {out_z, out_y, out_x}, own, warpgroup, factors,
-          bias, scale);
+    store(sum, y, item_stride, map_stride, maps, {out_z, out_y, out_x},
+          place_of(index, passes, tiles, first_x), warpgroup, factors, bias, scale);
     index = next_index;
   }
 }

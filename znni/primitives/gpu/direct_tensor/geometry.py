@@ -152,7 +152,7 @@ class Block:
         room = self.shared_room // self.stage_bytes
         if self.is_one_pass and self.all_stages <= min(room, MOST_KEPT):
             return self.all_stages
-        return min(room, MOST_STAGES)
+        return min(room, MOST_STAGES, min(self.sums) * self.chunk_stages + 1)
 
     @property
     def is_one_pass(self) -> bool:
@@ -257,12 +257,14 @@ def blocks_for(conv: Conv, numbers: TensorFormat, chip: Chip) -> Iterator[Block]
 def _fitting(block: Block) -> Iterator[Block]:
     """Yield blocks that fit, the one with most places for the image and largest stages first.
 
-    The threads of wgmma that bring the image need two places, because they are ahead.
+    The threads of wgmma that bring the image need two places, because they are ahead. For products
+    of warps, pairs leave no registers for stages of several rows.
     """
+    most_rows = 1 if block.numbers.parts > 1 and not block.chip.has_warpgroups else block.kernel.y
     for places in IMAGE_PLACES[: 1 if block.chip.has_warpgroups else None]:
         for taps in _stages(block.kernel):
             found = replace(block, taps=taps, image_places=places)
-            if found.stage_bytes <= MOST_STAGE_BYTES and found.fits:
+            if taps.y <= most_rows and found.stage_bytes <= MOST_STAGE_BYTES and found.fits:
                 yield found
 
 

@@ -1,10 +1,16 @@
-// CLUSTER blocks transform a group of maps of a tile. Each has MAPS of them in its shared memory,
-// which the other blocks can access.
+// RANKS blocks transform a group of maps of a tile. Each has MAPS of them in its shared memory. If
+// the chip has clusters, the blocks are one, and can access each other's. Else they are lone
+// (IS_LONE), and each of them reads and writes its own part of the group's sectors.
 
-constexpr int CLUSTER = GROUP / MAPS;
+constexpr int RANKS = GROUP / MAPS;
+constexpr int CLUSTER = HAS_CLUSTERS ? RANKS : 1;
 
+#if HAS_CLUSTERS
 #define KERNEL_OF_CLUSTERS \
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define KERNEL_OF_CLUSTERS extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+#endif
 
 // Returns the address in another block of the cluster that corresponds to one in this block.
 template <typename T>
@@ -44,16 +50,16 @@ __device__ __forceinline__ void cluster_meet() {
   cluster_wait();
 }
 
-// The work of a cluster. Clusters that follow each other take the same maps of STRIP neighbouring
-// tiles, which share voxels and sectors of memory.
+// The work of a block. Blocks that follow each other take the maps of a group, and then the same
+// group of STRIP neighbouring tiles, which share voxels and sectors of memory.
 struct Share {
   int tile, group, rank;
 };
 
 __device__ __forceinline__ Share share_of(int groups) {
-  const int number = blockIdx.x / CLUSTER;
+  const int number = blockIdx.x / RANKS;
   return {number / (STRIP * groups) * STRIP + number % STRIP, number / STRIP % groups,
-          int(blockIdx.x % CLUSTER)};
+          int(blockIdx.x % RANKS)};
 }
 
 // The columns of a spectrum move between the shared memory of a cluster and global memory. Each
@@ -83,3 +89,32 @@ __device__ __forceinline__ long long offset_of(Piece piece, long long line_bytes
 __device__ __forceinline__ int place_of(Column column) {
   return column.fz * PLANE_STRIDE + column.fy * ROW_STRIDE;
 }
+
+// Moves the parts of a sector that a lone block has: for each frequency of a spectrum, and each of
+// PARTS parts of the numbers, `move(part, offset, place)` with the offset of the frequency's sector
+// and the place of its number in a map's shared memory.
+template <int PARTS, typename Move>
+__device__ __forceinline__ void for_each_part(long long line_bytes, Move move) {
+#pragma unroll 4
+  for (int i = threadIdx.x; i < COLUMNS * TILE_X * PARTS; i += THREADS) {
+    const int x = i / PARTS % TILE_X, column = i / PARTS / TILE_X;
+    move(i % PARTS, (column * (TILE_X / LINE) + x / LINE) * line_bytes + x % LINE * SECTOR,
+         place_of(column_at(column)), x);
+  }
+}
+
+// Numbers of so many bytes that are read or written together.
+template <int BYTES>
+struct Together;
+template <>
+struct Together<4> {
+  typedef unsigned Type;
+};
+template <>
+struct Together<8> {
+  typedef uint2 Type;
+};
+template <>
+struct Together<16> {
+  typedef uint4 Type;
+};

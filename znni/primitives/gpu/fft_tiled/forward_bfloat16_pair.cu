@@ -32,6 +32,22 @@ __device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectr
   }
 }
 
+#if IS_LONE
+// Copies a lone block's part of the spectra.
+__device__ __forceinline__ void put_part(const float2* exchange, char* spectra,
+                                         long long line_bytes, int rank) {
+  typedef Together<MAPS * NUMBER_BYTES / 2>::Type Type;
+  for_each_part<2>(line_bytes, [=](int half, long long offset, int place, int x) {
+    Type numbers;
+#pragma unroll
+    for (int map = 0; map < MAPS; ++map)
+      ((unsigned*)&numbers)[map] =
+          ((const unsigned*)(exchange + map * MAP_STRIDE + place))[2 * x + half];
+    ((Type*)(spectra + offset + half * (SECTOR / 2)))[rank] = numbers;
+  });
+}
+#endif
+
 KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long image_stride,
                                      long long map_stride, long long z_stride, long long y_stride,
                                      int maps, int size_z, int size_y, int size_x, int tiles_z,
@@ -56,6 +72,10 @@ KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long 
   const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
   transform_along_x(exchange, PutHalves());
   cluster_barrier();
+#if IS_LONE
+  put_part(exchange, spectra, line_bytes, share.rank);
+#else
   gather_to_spectra(exchange, spectra, line_bytes, share.rank);
+#endif
   cluster_meet();  // keeps this block's shared memory until all have read it
 }

@@ -48,6 +48,22 @@ __device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectr
   }
 }
 
+#if IS_LONE
+// Copies a lone block's part of the spectra.
+__device__ __forceinline__ void put_part(const float2* exchange, char* spectra,
+                                         long long line_bytes, int rank) {
+  typedef Together<MAPS * NUMBER_BYTES>::Type Type;
+  for_each_part<1>(line_bytes, [=](int, long long offset, int place, int x) {
+    Type numbers;
+#pragma unroll
+    for (int map = 0; map < MAPS; ++map)
+      ((unsigned*)&numbers)[map] =
+          ((const unsigned*)(exchange + map * MAP_STRIDE + place))[x];
+    ((Type*)(spectra + offset))[rank] = numbers;
+  });
+}
+#endif
+
 KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long image_stride,
                                      long long map_stride, long long z_stride, long long y_stride,
                                      int maps, int size_z, int size_y, int size_x, int tiles_z,
@@ -75,17 +91,24 @@ KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long 
   __syncthreads();
   cluster_wait();
   const int exponent = exponent_above(largest_of(of_warps));
-  if (share.rank == 0 && threadIdx.x == 0) {
-    const int used = (maps + GROUP - 1) / GROUP;
+  if ((IS_LONE || share.rank == 0) && threadIdx.x == 0) {
+    // A group has an exponent, or each of its blocks has one.
+    constexpr int OF_GROUP = IS_LONE ? RANKS : 1;
+    const int used = (maps + GROUP - 1) / GROUP * OF_GROUP;
+    const int own = share.group * OF_GROUP + (IS_LONE ? share.rank : 0);
     signed char* of_tile = exponents + (long long)share.tile * exponents_stride;
-    of_tile[share.group] = exponent;
-    for (int group = used + share.group; group < exponents_stride; group += used)
-      of_tile[group] = LEAST_EXPONENT;  // beyond the last group
+    of_tile[own] = exponent;
+    for (int other = used + own; other < exponents_stride; other += used)
+      of_tile[other] = LEAST_EXPONENT;  // beyond the last group
   }
   spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
   const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
   transform_along_x(exchange, PutFloat16{power_of_two(LEFT_SHIFT - exponent)});
   cluster_barrier();
+#if IS_LONE
+  put_part(exchange, spectra, line_bytes, share.rank);
+#else
   gather_to_spectra(exchange, spectra, line_bytes, share.rank);
+#endif
   cluster_meet();  // keeps this block's shared memory until all have read it
 }

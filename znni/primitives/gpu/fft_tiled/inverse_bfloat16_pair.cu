@@ -36,6 +36,21 @@ struct PutFloats {
   }
 };
 
+#if IS_LONE
+// Copies a lone block's part of the spectra: PARTS pieces of a frequency, of one or two maps each.
+__device__ __forceinline__ void take_part(float2* exchange, const char* spectra,
+                                          long long line_bytes, int rank) {
+  constexpr int PARTS = MAPS > 2 ? MAPS / 2 : 1, OF_PART = MAPS / PARTS;
+  typedef Together<OF_PART * NUMBER_BYTES>::Type Type;
+  for_each_part<PARTS>(line_bytes, [=](int part, long long offset, int place, int x) {
+    const Type numbers = __ldg((const Type*)(spectra + offset) + rank * PARTS + part);
+#pragma unroll
+    for (int map = 0; map < OF_PART; ++map)
+      exchange[(part * OF_PART + map) * MAP_STRIDE + place + x] = ((const float2*)&numbers)[map];
+  });
+}
+#endif
+
 KERNEL_OF_CLUSTERS inverse_transform(const char* __restrict__ spectra, int groups,
                                      float* __restrict__ image, int maps, int size_z, int size_y,
                                      int size_x, int tiles_z, int tiles_y, int tiles_x,
@@ -46,7 +61,11 @@ KERNEL_OF_CLUSTERS inverse_transform(const char* __restrict__ spectra, int group
   if (share.tile >= tiles) return;
   spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
   const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
+#if IS_LONE
+  take_part(exchange, spectra, line_bytes, share.rank);
+#else
   scatter_from_spectra(spectra, line_bytes, share.rank, PutFloats(exchange));
+#endif
   cluster_barrier();
   transform_along_x(exchange, TakeFloats());
   __syncthreads();

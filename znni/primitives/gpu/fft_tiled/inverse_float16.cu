@@ -48,13 +48,26 @@ struct PutFloat16 {
   }
 };
 
-// Returns the scale of a tile's products, from the exponents of all its groups of input maps.
-__device__ __forceinline__ float scale_of(const signed char* exponents, int groups) {
+// Returns the scale of a tile's products, from all its exponents.
+__device__ __forceinline__ float scale_of(const signed char* exponents, int count) {
   int largest = LEAST_EXPONENT;
-  for (int group = threadIdx.x % 32; group < groups; group += 32)
-    largest = max(largest, exponents[group]);
+  for (int i = threadIdx.x % 32; i < count; i += 32) largest = max(largest, exponents[i]);
   return power_of_two(__reduce_max_sync(~0u, largest) - LEFT_SHIFT);
 }
+
+#if IS_LONE
+// Copies a lone block's part of the spectra.
+__device__ __forceinline__ void take_part(float2* exchange, const char* spectra,
+                                          long long line_bytes, int rank) {
+  typedef Together<MAPS * NUMBER_BYTES>::Type Type;
+  for_each_part<1>(line_bytes, [=](int, long long offset, int place, int x) {
+    const Type numbers = __ldg((const Type*)(spectra + offset) + rank);
+#pragma unroll
+    for (int map = 0; map < MAPS; ++map)
+      ((unsigned*)(exchange + map * MAP_STRIDE + place))[x] = ((const unsigned*)&numbers)[map];
+  });
+}
+#endif
 
 KERNEL_OF_CLUSTERS inverse_transform(const char* __restrict__ spectra, int groups,
                                      float* __restrict__ image, int maps, int size_z, int size_y,
@@ -62,19 +75,24 @@ KERNEL_OF_CLUSTERS inverse_transform(const char* __restrict__ spectra, int group
                                      long long first_tile, int tiles,
                                      const float* __restrict__ biases,
                                      const float* __restrict__ scales,
-                                     const signed char* __restrict__ exponents, int in_groups,
+                                     const signed char* __restrict__ exponents, int exponents_count,
                                      int exponents_stride) {
   extern __shared__ float2 exchange[];
   const Share share = share_of((maps + GROUP - 1) / GROUP);
   if (share.tile >= tiles) return;
   spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
   const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
+#if IS_LONE
+  take_part(exchange, spectra, line_bytes, share.rank);
+#else
   scatter_from_spectra(spectra, line_bytes, share.rank, PutFloat16(exchange));
+#endif
   cluster_barrier();
   transform_along_x(exchange, TakeFloat16());
   __syncthreads();
   transform_along_y(exchange);
-  const float scale = scale_of(exponents + (long long)share.tile * exponents_stride, in_groups);
+  const float scale = scale_of(exponents + (long long)share.tile * exponents_stride,
+                               exponents_count);
   __syncthreads();
   const Place place = place_of(first_tile + share.tile, tiles_z, tiles_y, tiles_x);
   const int first_map = share.group * GROUP + share.rank * MAPS;

@@ -14,7 +14,6 @@ from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.kernels import strides_in_elements
 from znni.primitives.gpu.fft_tiled.geometry import frequencies, roots
 from znni.primitives.gpu.fft_tiled.ranges import scales_of_kernels
-from znni.primitives.gpu.fft_tiled.transform import transform_shape
 from znni.primitives.gpu.fft_tiled.work import TileBatches
 
 TRANSFORM_KERNELS_THREADS = 256
@@ -30,10 +29,7 @@ class Launcher:
 
     def __init__(self, batches: TileBatches, weights: ConvWeights) -> None:
         conv, product = batches.conv, batches.product
-        forward, inverse = (
-            transform_shape(batches.tile, conv.kernel, batches.spectra, inverse=inverse)
-            for inverse in (False, True)
-        )
+        forward, inverse = batches.transforms
         self._batches, self._product = batches, product
         self._there, self._back = forward, inverse
         compile_together(
@@ -133,7 +129,7 @@ class Launcher:
 
     def transform_back(self, products: Any, exponents: Any, y: Any, first: int, tiles: int) -> None:
         """Transform the products of some tiles to the output."""
-        batches, transform = self._batches, self._back
+        batches, transform, product = self._batches, self._back, self._product
         maps = batches.conv.out_features
         self._inverse(
             (transform.grid(tiles, batches.out_groups),),
@@ -151,7 +147,7 @@ class Launcher:
                 *self._if_scaled(
                     self._scales,
                     exponents,
-                    np.int32(batches.in_groups),
+                    np.int32(batches.in_groups * (batches.spectra.group // product.exponent_maps)),
                     np.int32(batches.exponents_shape[1]),
                 ),
             ),

@@ -18,12 +18,13 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import HOPPER, chip_of
+from znni.primitives.gpu.common.hardware import chip_of
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.geometry import tile_extents
 from znni.primitives.gpu.fft_tiled.launch import Launcher
 from znni.primitives.gpu.fft_tiled.product import product_shape
 from znni.primitives.gpu.fft_tiled.spectrum_formats import SPECTRA
+from znni.primitives.gpu.fft_tiled.transform import transform_shape
 from znni.primitives.gpu.fft_tiled.work import TileBatches
 
 # The largest extents of tiles that are offered. Extents between them are used too.
@@ -57,12 +58,20 @@ class GpuFftTiled(ShapedPrimitive[TileBatches]):
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
             return None
-        tile = self._extents(out.size, layer.kernel)
-        product = product_shape(layer.in_features, layer.out_features, SPECTRA[self.numbers])
-        if tile is None or product is None:
+        tile, chip = self._extents(out.size, layer.kernel), chip_of(self.device)
+        if tile is None or chip is None:
             return None
-        batches = TileBatches(shape, out, layer, tile, product)
-        return batches if batches.taps_bytes <= HOPPER.block_shared_bytes else None
+        spectra = SPECTRA[self.numbers]
+        forward = transform_shape(tile, layer.kernel, spectra, chip, inverse=False)
+        inverse = transform_shape(tile, layer.kernel, spectra, chip, inverse=True)
+        if forward is None or inverse is None:
+            return None
+        maps = layer.in_features, layer.out_features
+        product = product_shape(*maps, spectra, chip, forward.exponent_maps)
+        if product is None:
+            return None
+        batches = TileBatches(shape, out, layer, tile, product, (forward, inverse))
+        return batches if batches.taps_bytes <= chip.block_shared_bytes else None
 
     def prepare(self, work: TileBatches, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels for the tile; transform the layer's kernels."""
@@ -80,8 +89,8 @@ FASTEST = Vec3(16, 20, 32)
 
 
 def primitives(device: Device) -> tuple[GpuFftTiled, ...]:
-    """Return a primitive for each tile and number format, if the GPU has Hopper's tensor cores."""
-    if chip_of(device) is not HOPPER:
+    """Return a primitive for each tile and number format, if the GPU is an Ampere or later."""
+    if chip_of(device) is None:
         return ()
     exact = (GpuFftTiled(device, BFLOAT16_PAIR, tile) for tile in TILES)
     rounded = (GpuFftTiled(device, FLOAT16, tile) for tile in (*TILES, FASTEST))

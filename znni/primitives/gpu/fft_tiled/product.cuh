@@ -2,25 +2,22 @@
 //
 // If real and imaginary parts lie side by side, a complex product is a real one. Its right side has
 // the square [[re b, im b], [-im b, re b]] for each complex number b. A block keeps the right side
-// of one frequency after another in shared memory. Each of its WARPGROUPS warpgroups loads,
-// multiplies and stores 64 tiles at a time, so that some compute while others move data.
+// of one frequency after another in shared memory. Each of its TEAMS teams of warps loads,
+// multiplies and stores 16 tiles for each warp at a time, so that some compute while others move
+// data. A team is a warpgroup, or a warp on chips without products of warpgroups.
 
 constexpr int CHUNK = 16;  // bytes: 4 complex numbers of two 16-bit parts, or of high or low halves
+constexpr int TEAM_ROWS = 16 * TEAM_WARPS;
+constexpr int TEAM_THREADS = 32 * TEAM_WARPS;
 constexpr int COLUMNS = 2 * OUT_MAPS;
 constexpr int CHUNK_COLUMNS_BYTES = COLUMNS * CHUNK;
-
-// A right side: 8 columns of 16 bytes are contiguous, and the next chunk of the same columns lies
-// `next_chunk` bytes further.
-__device__ __forceinline__ Side right_descriptor(unsigned address, int next_chunk) {
-  return descriptor(address, next_chunk, 8 * CHUNK);
-}
 
 // Expands the right side of one frequency, chunk by chunk: column 2m gets (re, -im), column 2m + 1
 // gets (im, re).
 __device__ __forceinline__ void load_right(char* shared, const uint4* right, int chunks,
                                            int out_maps, int first_map) {
 #pragma unroll 3
-  for (int i = threadIdx.x; i < chunks * OUT_MAPS; i += 128 * WARPGROUPS) {
+  for (int i = threadIdx.x; i < chunks * OUT_MAPS; i += TEAMS * TEAM_THREADS) {
     const int map = i % OUT_MAPS;
     const int chunk = i / OUT_MAPS;
     uint4 pairs = {};
@@ -42,6 +39,9 @@ __device__ __forceinline__ void copy_chunk(unsigned target, const char* source, 
                : "memory");
 }
 
-__device__ __forceinline__ void warpgroup_barrier(int warpgroup) {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
+__device__ __forceinline__ void team_barrier(int team) {
+  if (TEAM_WARPS == 1)
+    __syncwarp();
+  else
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "n"(TEAM_THREADS) : "memory");
 }

@@ -5,16 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.machine.cuda_kernels import source_beside
-from znni.primitives.gpu.common.hardware import HOPPER, WARPGROUP_THREADS
-from znni.primitives.gpu.common.kernels import bfloat16_pair_source, definitions, products_source
+from znni.primitives.gpu.common.hardware import LANES, Chip
+from znni.primitives.gpu.common.kernels import (
+    bfloat16_pair_source,
+    definitions,
+    products_source,
+    warp_mma_source,
+)
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR
 from znni.primitives.gpu.fft_tiled.spectrum_formats import SpectrumFormat
 
-# Warpgroups of a block whose registers a multiprocessor holds.
-MOST_WARPGROUPS = 3
+# Warps of a block whose registers a multiprocessor holds, and the fewest that keep tensor cores
+# busy while others move data.
+MOST_WARPS = 12
+LEAST_WARPS = {4: 8, 1: 4}
 
-# Output maps of a warpgroup's product at most.
+# Output maps of a block's product at most.
 MOST_OUT_MAPS = 80
+
+# Tiles of a warp.
+WARP_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -22,46 +32,68 @@ class ProductShape:
     """The division of the products at one frequency into blocks.
 
     Attributes:
+        chip: the chip that computes them.
         spectra: the format of the spectra.
         in_maps: input maps, padded to a multiple of those that go together.
         out_maps: output maps of a block, a multiple of those that go together.
-        warpgroups: warpgroups, which take turns.
+        teams: teams of warps, which take turns. A team multiplies 16 tiles for each warp.
+        exponent_maps: input maps that have an exponent in common, if the format has any.
     """
 
+    chip: Chip
     spectra: SpectrumFormat
     in_maps: int
     out_maps: int
-    warpgroups: int
+    teams: int
+    exponent_maps: int
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of the kernels' spectra at one frequency, and of 64 tiles for each warpgroup."""
+        """Bytes of the kernels' spectra at one frequency, and of the tiles of all teams."""
+        row = self.spectra.row_bytes(self.in_maps, self.exponent_maps)
         right = self.spectra.right_bytes(self.in_maps, self.out_maps)
-        return right + self.warpgroups * self.spectra.left_bytes(self.in_maps)
+        return right + self.warps * WARP_ROWS * row
+
+    @property
+    def exponent_bytes(self) -> int:
+        """Bytes of a tile's exponents."""
+        return self.spectra.exponent_bytes(self.in_maps, self.exponent_maps)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.teams * self.chip.product_warps
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.warpgroups * WARPGROUP_THREADS
+        return self.warps * LANES
 
     def source(self) -> str:
         """Return the CUDA source of ``multiply_spectra``."""
-        spectra = self.spectra
+        spectra, chip = self.spectra, self.chip
         values = {
             "IN_MAPS": self.in_maps,
             "OUT_MAPS": self.out_maps,
-            "WARPGROUPS": self.warpgroups,
-            **spectra.product_definitions(self.in_maps),
+            "TEAMS": self.teams,
+            "TEAM_WARPS": chip.product_warps,
+            **spectra.product_definitions(self.in_maps, self.exponent_maps),
         }
-        columns = 2 * self.out_maps
+        is_pair = spectra.numbers is BFLOAT16_PAIR
+        if is_pair and not chip.has_warpgroups:
+            products = warp_mma_source(spectra.numbers)
+        else:
+            products = products_source(
+                chip, 2 * self.out_maps, spectra.numbers, left_in_registers=not is_pair
+            )
+        of_chip = f"product_{spectra.numbers.name}_{'wgmma' if chip.has_warpgroups else 'mma'}.cuh"
         parts = (
             definitions(values),
             source_beside(__file__, "spectrum_layout.cuh"),
-            products_source(
-                HOPPER, columns, spectra.numbers, left_in_registers=spectra.left_in_registers
-            ),
+            products,
             source_beside(__file__, "product.cuh"),
             spectrum_source(spectra),
+            source_beside(__file__, of_chip) if is_pair else "",
             source_beside(__file__, f"product_{spectra.numbers.name}.cu"),
         )
         return "\n".join(parts)
@@ -73,15 +105,19 @@ def spectrum_source(spectra: SpectrumFormat) -> str:
     return pairs + source_beside(__file__, f"spectrum_{spectra.numbers.name}.cuh")
 
 
-def product_shape(in_maps: int, out_maps: int, spectra: SpectrumFormat) -> ProductShape | None:
+def product_shape(
+    in_maps: int, out_maps: int, spectra: SpectrumFormat, chip: Chip, exponent_maps: int
+) -> ProductShape | None:
     """Return the shape with the most output maps in a block, or None without room for any."""
     inner, outer = spectra.product_maps(in_maps), spectra.product_maps(out_maps)
+    together = chip.product_warps
     passes = -(-outer // MOST_OUT_MAPS)
     while passes * spectra.maps_together <= outer:
         share = spectra.product_maps(-(-outer // passes))
-        room = HOPPER.block_shared_bytes - spectra.right_bytes(inner, share)
-        warpgroups = min(MOST_WARPGROUPS, room // spectra.left_bytes(inner))
-        if warpgroups > 1:
-            return ProductShape(spectra, inner, share, warpgroups)
+        room = chip.block_shared_bytes - spectra.right_bytes(inner, share)
+        team_bytes = together * WARP_ROWS * spectra.row_bytes(inner, exponent_maps)
+        teams = min(MOST_WARPS // together, room // team_bytes)
+        if teams * together >= LEAST_WARPS[together]:
+            return ProductShape(chip, spectra, inner, share, teams, exponent_maps)
         passes += 1
     return None

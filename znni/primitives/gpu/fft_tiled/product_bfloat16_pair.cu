@@ -6,28 +6,23 @@
 // summed in float32.
 //
 // Shared memory holds the left side in the order of wgmma: rows of 32 bytes, with the halves
-// swapped in every second four rows.
+// swapped in every second four rows. `multiply_group` comes from the file of the instruction.
 
 constexpr int GROUPS = IN_MAPS / GROUP;
 constexpr int RIGHT_BYTES = GROUPS * CHUNK_COLUMNS_BYTES;  // high or low halves
-constexpr int LEFT_GROUP_BYTES = ROWS * 2 * CHUNK;
+constexpr int LEFT_GROUP_BYTES = TEAM_ROWS * 2 * CHUNK;
 constexpr int LEFT_BYTES = GROUPS * LEFT_GROUP_BYTES;
 
-// The left side of a group: 8 rows of 32 bytes, then the next 8. Halves are swapped (mode 3).
-__device__ __forceinline__ Side left_descriptor(unsigned address) {
-  return descriptor(address, 0, 8 * 2 * CHUNK) | 3ull << 62;
-}
-
-// Starts loading 64 rows; zeros follow beyond the matrix.
+// Starts loading rows; zeros follow beyond the matrix.
 __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int groups,
                                           int used_groups, int valid, int thread) {
 #pragma unroll 4
-  for (int i = thread; i < (GROUPS + 1) / 2 * 256; i += 128) {
+  for (int i = thread; i < (GROUPS + 1) / 2 * TEAM_ROWS * 4; i += TEAM_THREADS) {
     // Order of lanes: the halves of 4 rows, which are contiguous in shared memory; 2 groups; the
     // next 4 rows.
     const int half = i % 2;
-    const int group = i / 8 % 2 + i / 256 * 2;
-    const int row = i / 2 % 4 + i / 16 % 16 * 4;
+    const int group = i / 8 % 2 + i / (TEAM_ROWS * 4) * 2;
+    const int row = i / 2 % 4 + i / 16 % (TEAM_ROWS / 4) * 4;
     if (GROUPS % 2 && group == GROUPS) continue;
     const bool inside = row < valid && group < used_groups;
     const int offset = inside ? (row * groups + group) * GROUP_BYTES + half * CHUNK : 0;
@@ -36,7 +31,7 @@ __device__ __forceinline__ void load_rows(unsigned left, const char* rows, int g
   }
 }
 
-// Stores a warpgroup's sums. Each of 4 lanes has a number of a row and a group. Two lanes exchange
+// Stores a team's sums. Each of 4 lanes has a number of a row and a group. Two lanes exchange
 // numbers of neighbouring groups, so that each stores two numbers of one group.
 __device__ __forceinline__ void store_rows(char* rows, int groups, const float* sum, int valid,
                                            int used_groups, int thread) {
@@ -61,57 +56,55 @@ __device__ __forceinline__ void store_rows(char* rows, int groups, const float* 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
+extern "C" __global__ void __launch_bounds__(TEAMS * TEAM_THREADS, 1)
     multiply_spectra(const char* left, int left_groups, int used_groups,
                      const uint4* __restrict__ right, int out_maps, char* product,
                      int product_groups, int out_groups, int tiles, int frequencies) {
   extern __shared__ __align__(1024) char shared[];
-  const int warpgroup = threadIdx.x / 128;
-  const int thread = threadIdx.x % 128;
+  const int team = threadIdx.x / TEAM_THREADS;
+  const int thread = threadIdx.x % TEAM_THREADS;
   const int first_map = blockIdx.y * OUT_MAPS;
-  const int blocks = (tiles + ROWS - 1) / ROWS;
+  const int blocks = (tiles + TEAM_ROWS - 1) / TEAM_ROWS;
   const long long right_size = 2 * GROUPS * out_maps;
   const unsigned right_shared = shared_address(shared);
-  const unsigned left_shared = right_shared + 2 * RIGHT_BYTES + warpgroup * LEFT_BYTES;
+  const unsigned left_shared = right_shared + 2 * RIGHT_BYTES + team * LEFT_BYTES;
 
   for (int frequency = blockIdx.x; frequency < frequencies; frequency += gridDim.x) {
     const auto first_row = [=](int block, int groups) {
-      return offset_of(block * ROWS, frequency / LINE, frequencies / LINE, groups) +
+      return offset_of(block * TEAM_ROWS, frequency / LINE, frequencies / LINE, groups) +
              frequency % LINE * SECTOR;
     };
-    if (warpgroup < blocks)
-      load_rows(left_shared, left + first_row(warpgroup, left_groups), left_groups, used_groups,
-                tiles - warpgroup * ROWS, thread);
+    if (team < blocks)
+      load_rows(left_shared, left + first_row(team, left_groups), left_groups, used_groups,
+                tiles - team * TEAM_ROWS, thread);
     __syncthreads();
     load_right(shared, right + frequency * right_size, 2 * GROUPS, out_maps, first_map);
     publish_to_tensor_cores();
     __syncthreads();
 
-    for (int block = warpgroup; block < blocks; block += WARPGROUPS) {
+    for (int block = team; block < blocks; block += TEAMS) {
       asm volatile("cp.async.wait_all;" ::: "memory");
       publish_to_tensor_cores();
-      warpgroup_barrier(warpgroup);
+      team_barrier(team);
 
       float sum[COLUMNS / 2];
       begin_products();
 #pragma unroll
       for (int group = 0; group < GROUPS; ++group) {
-        // Both halves of the left side are multiplied by the same of the right side.
-        const auto a = left_descriptor(left_shared + group * LEFT_GROUP_BYTES);
-        const unsigned b_high = right_shared + group * CHUNK_COLUMNS_BYTES;
-        multiply_add(sum, a, right_descriptor(b_high, 0), group > 0);
-        multiply_add(sum, a, right_descriptor(b_high + RIGHT_BYTES, 0), true);
+        const unsigned high = right_shared + group * CHUNK_COLUMNS_BYTES;
+        multiply_group(sum, left_shared + group * LEFT_GROUP_BYTES, high, high + RIGHT_BYTES,
+                       group > 0);
       }
       commit_products();
       wait_for_products();
-      warpgroup_barrier(warpgroup);
+      team_barrier(team);
 
-      const int next = block + WARPGROUPS;
+      const int next = block + TEAMS;
       if (next < blocks)
         load_rows(left_shared, left + first_row(next, left_groups), left_groups, used_groups,
-                  tiles - next * ROWS, thread);
+                  tiles - next * TEAM_ROWS, thread);
       store_rows(product + first_row(block, product_groups) + first_map / GROUP * GROUP_BYTES,
-                 product_groups, sum, tiles - block * ROWS, out_groups - first_map / GROUP, thread);
+                 product_groups, sum, tiles - block * TEAM_ROWS, out_groups - first_map / GROUP, thread);
     }
   }
 }

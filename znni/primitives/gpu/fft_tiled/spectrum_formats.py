@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from znni.core.shapes import Vec3
-from znni.primitives.gpu.common.hardware import SECTOR_BYTES
+from znni.primitives.gpu.common.hardware import SECTOR_BYTES, Chip
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.ranges import LEAST_EXPONENT, MOST_EXPONENT, left_shift
 
@@ -20,6 +20,9 @@ CHUNK = 4
 
 # Tiles of a product.
 ROWS = 64
+
+# Operations of a Hopper's tensor cores in a cycle, by products of warpgroups.
+WARPGROUP_FLOPS = 4096
 
 # Bytes that are copied to shared memory at a time.
 COPIED = 16
@@ -32,27 +35,33 @@ class SpectrumFormat(ABC):
         numbers: the format of the numbers that are multiplied.
         number_bytes: bytes of a number in memory.
         maps_together: products take a multiple of so many input maps, and of output maps.
-        left_in_registers: whether tensor cores take the tiles' spectra from registers.
         scaled: whether tiles and kernels have ranges of their own.
-        efficiencies: shares of the nominal float32 rate that transforms and products sustain,
-            measured on an H200. Products run on tensor cores.
+        cycle_flops: operations that transforms and products sustain on a multiprocessor in a
+            cycle, measured on an H200. Products run on tensor cores.
         row_speeds: factors on the transforms' share, by the tile's extent along x.
         tile_speeds: factors for some tiles, which replace those by extent.
+        lone_speeds: factors by the maps of blocks that share no memory: the fewer they have, the
+            smaller are the parts of a sector that they write.
     """
 
     numbers: ClassVar[TensorFormat]
     number_bytes: ClassVar[int]
     maps_together: ClassVar[int]
-    left_in_registers: ClassVar[bool]
     scaled: ClassVar[bool]
-    efficiencies: ClassVar[tuple[float, float]]
+    cycle_flops: ClassVar[tuple[float, float]]
     row_speeds: ClassVar[Mapping[int, float]] = {}
     tile_speeds: ClassVar[Mapping[Vec3, float]] = {}
+    lone_speeds: ClassVar[Mapping[int, float]]
 
-    def transform_efficiency(self, tile: Vec3) -> float:
-        """Return the share that transforms of such tiles sustain."""
+    def transform_flops(self, tile: Vec3) -> float:
+        """Return the operations of a cycle that transforms of such tiles sustain."""
         speed = self.tile_speeds.get(tile, self.row_speeds.get(tile.x, 1.0))
-        return self.efficiencies[0] * speed
+        return self.cycle_flops[0] * speed
+
+    def product_flops(self, chip: Chip) -> float:
+        """Return the operations of a cycle that a chip's products sustain."""
+        rate = WARPGROUP_FLOPS if chip.has_warpgroups else chip.tensor_flops
+        return self.cycle_flops[1] * min(1.0, rate / WARPGROUP_FLOPS)
 
     @property
     def group(self) -> int:
@@ -68,18 +77,23 @@ class SpectrumFormat(ABC):
         return self.numbers.parts * (2 * in_maps) * (2 * out_maps) * 2
 
     @abstractmethod
-    def left_bytes(self, in_maps: int) -> int:
-        """Return the bytes of 64 tiles at a frequency in shared memory."""
+    def row_bytes(self, in_maps: int, exponent_maps: int) -> int:
+        """Return the bytes of a tile at a frequency in shared memory."""
 
     @abstractmethod
-    def exponent_bytes(self, in_maps: int) -> int:
-        """Return the bytes that are kept of a tile beside its spectrum."""
+    def exponent_bytes(self, in_maps: int, exponent_maps: int) -> int:
+        """Return the bytes that are kept of a tile beside its spectrum.
+
+        Args:
+            in_maps: input maps of a product.
+            exponent_maps: maps that have an exponent in common.
+        """
 
     def definitions(self, tile: Vec3) -> Mapping[str, int]:  # noqa: ARG002 - what others need
         """Return macros of the transforms."""
         return {"NUMBER_BYTES": self.number_bytes}
 
-    def product_definitions(self, in_maps: int) -> Mapping[str, int]:  # noqa: ARG002
+    def product_definitions(self, in_maps: int, exponent_maps: int) -> Mapping[str, int]:  # noqa: ARG002
         """Return macros of the products."""
         return {"NUMBER_BYTES": self.number_bytes}
 
@@ -90,15 +104,15 @@ class PairSpectra(SpectrumFormat):
     numbers = BFLOAT16_PAIR
     number_bytes = 8
     maps_together = 4
-    left_in_registers = False
     scaled = False
-    efficiencies = (0.086, 4.1)
+    cycle_flops = (25.6, 1222)
+    lone_speeds: ClassVar[Mapping[int, float]] = {2: 0.62, 1: 0.52}
 
-    def left_bytes(self, in_maps: int) -> int:
-        """Return the bytes of high and low halves of 64 rows of 2 in_maps."""
-        return 2 * ROWS * (2 * in_maps) * 2
+    def row_bytes(self, in_maps: int, exponent_maps: int) -> int:  # noqa: ARG002
+        """Return the bytes of the high and low halves of 2 in_maps numbers."""
+        return 2 * (2 * in_maps) * 2
 
-    def exponent_bytes(self, in_maps: int) -> int:  # noqa: ARG002
+    def exponent_bytes(self, in_maps: int, exponent_maps: int) -> int:  # noqa: ARG002
         """Return 0: tiles have no exponents."""
         return 0
 
@@ -109,19 +123,19 @@ class Float16Spectra(SpectrumFormat):
     numbers = FLOAT16
     number_bytes = 4
     maps_together = 16
-    left_in_registers = True
     scaled = True
-    efficiencies = (0.103, 10.0)
+    cycle_flops = (30.7, 2980)
+    lone_speeds: ClassVar[Mapping[int, float]] = {4: 1.0, 2: 0.72, 1: 0.62}
     row_speeds: ClassVar[Mapping[int, float]] = {8: 0.64, 12: 0.8, 16: 0.82, 20: 0.96, 28: 1.18}
     tile_speeds: ClassVar[Mapping[Vec3, float]] = {Vec3(16, 20, 32): 1.17}
 
-    def left_bytes(self, in_maps: int) -> int:
-        """Return the bytes of 64 rows, an odd number of half lines apart, and their exponents."""
-        return ROWS * ((in_maps // 16 | 1) * 64 + self.exponent_bytes(in_maps))
+    def row_bytes(self, in_maps: int, exponent_maps: int) -> int:
+        """Return the bytes of a row, an odd number of half lines, and of its exponents."""
+        return (in_maps // 16 | 1) * 64 + self.exponent_bytes(in_maps, exponent_maps)
 
-    def exponent_bytes(self, in_maps: int) -> int:
-        """Return one byte for each group of input maps, in whole copies."""
-        return -(-in_maps // (self.group * COPIED)) * COPIED
+    def exponent_bytes(self, in_maps: int, exponent_maps: int) -> int:
+        """Return one byte for each exponent, in whole copies."""
+        return -(-in_maps // (exponent_maps * COPIED)) * COPIED
 
     def definitions(self, tile: Vec3) -> Mapping[str, int]:
         """Return macros of the transforms, with the range of the exponents."""
@@ -132,13 +146,14 @@ class Float16Spectra(SpectrumFormat):
             "LEFT_SHIFT": left_shift(tile),
         }
 
-    def product_definitions(self, in_maps: int) -> Mapping[str, int]:
+    def product_definitions(self, in_maps: int, exponent_maps: int) -> Mapping[str, int]:
         """Return macros of the products, with the bytes of a tile's exponents."""
         return {
             "NUMBER_BYTES": self.number_bytes,
             "LEAST_EXPONENT": LEAST_EXPONENT,
             "MOST_EXPONENT": MOST_EXPONENT,
-            "EXPONENTS": self.exponent_bytes(in_maps),
+            "EXPONENTS": self.exponent_bytes(in_maps, exponent_maps),
+            "EXPONENT_MAPS": exponent_maps,
         }
 
 

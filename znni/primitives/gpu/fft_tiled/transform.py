@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from znni.core.shapes import Vec3
 from znni.machine.cuda_kernels import source_beside
@@ -12,10 +13,10 @@ from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, r
 from znni.primitives.gpu.common.activation import activation_source
 from znni.primitives.gpu.common.hardware import (
     BANKS,
-    HOPPER,
     LANES,
     MOST_BLOCK_THREADS,
     RESERVED_SHARED,
+    Chip,
     thread_registers,
 )
 from znni.primitives.gpu.common.kernels import definitions
@@ -47,6 +48,7 @@ class TransformShape:
     """The division of a transform of tiles into blocks of threads.
 
     Attributes:
+        chip: the chip that computes it.
         spectra: the format of the spectra.
         tile: extents of a tile.
         kernel: extents of the layer's kernels.
@@ -56,6 +58,7 @@ class TransformShape:
         blocks: blocks that a multiprocessor is to hold.
     """
 
+    chip: Chip
     spectra: SpectrumFormat
     tile: Vec3
     kernel: Vec3
@@ -75,9 +78,20 @@ class TransformShape:
         return self.valid if self.inverse else self.tile
 
     @property
-    def cluster(self) -> int:
-        """Blocks that take a group of maps together."""
+    def ranks(self) -> int:
+        """Blocks that take a group of maps together: a cluster, if the chip has clusters."""
         return self.spectra.group // self.maps
+
+    @property
+    def exponent_maps(self) -> int:
+        """Maps that have an exponent in common: those whose largest number a block can know."""
+        return self.spectra.group if self.chip.has_clusters else self.maps
+
+    @property
+    def speed(self) -> float:
+        """Speed beside blocks that write whole sectors."""
+        alone = self.ranks > 1 and not self.chip.has_clusters
+        return self.spectra.lone_speeds[self.maps] if alone else 1.0
 
     @property
     def strip(self) -> int:
@@ -86,7 +100,7 @@ class TransformShape:
 
     def grid(self, tiles: int, groups: int) -> int:
         """Return the blocks for some tiles of so many groups of maps, in whole strips."""
-        return -(-tiles // self.strip) * self.strip * groups * self.cluster
+        return -(-tiles // self.strip) * self.strip * groups * self.ranks
 
     @property
     def shared_bytes(self) -> int:
@@ -131,6 +145,8 @@ class TransformShape:
                 "VALID_Y": self.valid.y,
                 "VALID_X": self.valid.x,
                 "MAPS": self.maps,
+                "HAS_CLUSTERS": int(self.chip.has_clusters),
+                "IS_LONE": int(self.ranks > 1 and not self.chip.has_clusters),
                 "THREADS": self.threads,
                 "BLOCKS": self.blocks,
                 "STRIP": self.strip,
@@ -188,31 +204,35 @@ def _congruent(least: int, remainder: int) -> int:
     return least + (remainder - least) % NUMBER_BANKS
 
 
+@cache
 def transform_shape(
-    tile: Vec3, kernel: Vec3, spectra: SpectrumFormat, *, inverse: bool
-) -> TransformShape:
+    tile: Vec3, kernel: Vec3, spectra: SpectrumFormat, chip: Chip, *, inverse: bool
+) -> TransformShape | None:
     """Return the shape that has most lines at work on a multiprocessor, on average over its turns.
 
     Of several, it has most maps in a block, and then fewest threads.
+
+    Returns:
+        None if a multiprocessor has no room for a map of a tile.
     """
-    shapes = _shapes(tile, kernel, spectra, inverse)
+    shapes = _shapes(tile, kernel, spectra, chip, inverse)
     several = [shape for shape in shapes if shape.blocks >= ENOUGH_BLOCKS]
-    return max(several or shapes, key=lambda shape: shape.lines_at_work)
+    return max(several or shapes, key=lambda shape: shape.lines_at_work, default=None)
 
 
 def _shapes(
-    tile: Vec3, kernel: Vec3, spectra: SpectrumFormat, inverse: bool
+    tile: Vec3, kernel: Vec3, spectra: SpectrumFormat, chip: Chip, inverse: bool
 ) -> list[TransformShape]:
     """Return all shapes that shared memory and registers have room for."""
     found = []
     maps = spectra.group
     least = -(-2 * tile.x // LANES) * LANES
     while maps:
-        shared = TransformShape(spectra, tile, kernel, inverse, maps, LANES, 1).shared_bytes
-        room = HOPPER.shared_bytes // (shared + RESERVED_SHARED)
+        shared = TransformShape(chip, spectra, tile, kernel, inverse, maps, LANES, 1).shared_bytes
+        room = chip.shared_bytes // (shared + RESERVED_SHARED)
         for blocks in range(1, min(MOST_BLOCKS, room) + 1):
             found += [
-                TransformShape(spectra, tile, kernel, inverse, maps, threads, blocks)
+                TransformShape(chip, spectra, tile, kernel, inverse, maps, threads, blocks)
                 for threads in range(least, MOST_BLOCK_THREADS + 1, LANES)
                 if thread_registers(threads * blocks) >= 2 * max(tile) + OTHER_REGISTERS
             ]

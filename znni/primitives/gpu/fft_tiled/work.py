@@ -14,6 +14,7 @@ from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.fft_tiled.geometry import columns, frequencies, half
 from znni.primitives.gpu.fft_tiled.product import ProductShape
 from znni.primitives.gpu.fft_tiled.spectrum_formats import CHUNK, ROWS, SpectrumFormat
+from znni.primitives.gpu.fft_tiled.transform import TransformShape
 
 # Bytes of the spectra of a batch of tiles: a share of the images' bytes, within bounds. Each batch
 # reads the kernels' spectra, so they should be small beside it. But a batch should not fill the
@@ -36,10 +37,12 @@ class TileBatches(ConvolutionWork):
     Attributes:
         tile: extents of a tile, none smaller than the kernel's.
         product: how the products are cut, and the format of the spectra.
+        transforms: how the transforms are cut: forward and inverse.
     """
 
     tile: Vec3
     product: ProductShape
+    transforms: tuple[TransformShape, TransformShape]
 
     @property
     def spectra(self) -> SpectrumFormat:
@@ -119,7 +122,7 @@ class TileBatches(ConvolutionWork):
     @property
     def exponents_shape(self) -> tuple[int, int]:
         """Shape (tile, byte) of the exponents of a batch's tiles."""
-        return self.batch, self.spectra.exponent_bytes(self.product.in_maps)
+        return self.batch, self.product.exponent_bytes
 
     @property
     def kernel_shape(self) -> tuple[int, int, int, int, int]:
@@ -178,9 +181,11 @@ class TileBatches(ConvolutionWork):
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that transforms and products sustain together."""
         transforms, products = self._flops
-        at_nominal_rate = transforms / self.spectra.transform_efficiency(self.tile)
-        at_nominal_rate += products / self.spectra.efficiencies[1]
-        return self.flops / at_nominal_rate
+        chip = self.product.chip
+        forward, _ = self.transforms
+        cycles = transforms / (self.spectra.transform_flops(self.tile) * forward.speed)
+        cycles += products / self.spectra.product_flops(chip)
+        return self.flops / (chip.cycle_flops * cycles)
 
     @property
     def bytes_moved(self) -> int:

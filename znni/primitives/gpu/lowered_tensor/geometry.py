@@ -13,9 +13,9 @@ from typing import NamedTuple
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.hardware import (
-    HOPPER,
     SECTOR_FLOATS,
     WARPGROUP_THREADS,
+    Chip,
     thread_registers,
 )
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
@@ -29,9 +29,12 @@ COLUMNS_TOGETHER = 8
 MOST_COLUMNS = 256
 
 # Warpgroups of a block, which has a multiprocessor to itself; registers that a thread takes beside
-# its sums; and products whose sums it keeps.
+# its sums, for the right side if warps multiply alone, and for what the compiler loads ahead on
+# Blackwell; and products whose sums it keeps.
 WARPGROUPS = 4, 3, 2
 OTHER_REGISTERS = 60
+RIGHT_REGISTERS = 16
+BLACKWELL, AHEAD_REGISTERS = 100, 48
 PRODUCTS = 1, 2
 
 # Bytes of 16 maps of a product's voxels, and of a row of the right side's matrices; and words that
@@ -55,6 +58,11 @@ SECTOR_CYCLES = 25
 NOT_HIDDEN = 0.3
 COLUMN_CYCLES = 0.5
 SUM_CYCLES = 7
+
+# Operations of an instruction for a column, in float16 or at the same speed, and the share of them
+# that is not hidden if warps multiply alone: they wait for their own products.
+COLUMN_FLOPS = 2 * 16 * PRODUCT_VOXELS
+WARPS_NOT_HIDDEN = 0.6
 SLOWER = {4: 1.0, 3: 1.0, 2: 1.17}
 
 
@@ -63,6 +71,7 @@ class Block:
     """The work of a block, all known when its kernel is compiled.
 
     Attributes:
+        chip: the chip that computes it.
         numbers: the format of image and weights.
         kernel: extents of the kernel.
         in_maps: input maps.
@@ -72,6 +81,7 @@ class Block:
         ring: units of 16 maps in shared memory: the one that is read, and those brought ahead.
     """
 
+    chip: Chip
     numbers: TensorFormat
     kernel: Vec3
     in_maps: int
@@ -142,9 +152,20 @@ class Block:
         return self.numbers.terms * UNIT_MAPS // self.numbers.depth
 
     @property
+    def column_cycles(self) -> float:
+        """Cycles of an instruction for a column that other work does not hide."""
+        if self.chip.has_warpgroups:
+            return NOT_HIDDEN * COLUMN_CYCLES
+        return WARPS_NOT_HIDDEN * COLUMN_FLOPS / self.chip.tensor_flops
+
+    @property
     def registers(self) -> int:
         """Registers of a thread."""
-        return self.products * self.columns // 2 + OTHER_REGISTERS
+        sums = self.products * self.columns // 2
+        if self.chip.has_warpgroups:
+            return sums + OTHER_REGISTERS
+        ahead = AHEAD_REGISTERS if self.chip.capability >= BLACKWELL else 0
+        return sums + OTHER_REGISTERS + RIGHT_REGISTERS + ahead
 
     @property
     def fits(self) -> bool:
@@ -153,7 +174,7 @@ class Block:
             self.columns <= MOST_COLUMNS
             and self.kernel.y * self.kernel.x <= self.voxels
             and self.registers <= thread_registers(self.threads)
-            and self.shared_bytes <= HOPPER.block_shared_bytes
+            and self.shared_bytes <= self.chip.block_shared_bytes
         )
 
     @property
@@ -194,17 +215,17 @@ class Tiling(NamedTuple):
         """Cycles of a multiprocessor for a product, with its share of all other work."""
         block = self.block
         sectors = PRODUCT_VOXELS * (1 / SECTOR_FLOATS + (1 - 1 / SECTOR_FLOATS) / self.x)
-        products = NOT_HIDDEN * COLUMN_CYCLES * block.instructions * block.columns
+        products = block.column_cycles * block.instructions * block.columns
         sums = SUM_CYCLES * block.sums / block.units
         return SLOWER[block.warpgroups] * (SECTOR_CYCLES * sectors + products + sums)
 
 
 @cache
-def blocks_for(conv: Conv, numbers: TensorFormat) -> tuple[Block, ...]:
+def blocks_for(conv: Conv, numbers: TensorFormat, chip: Chip) -> tuple[Block, ...]:
     """Return a block for each division among warpgroups, if there is room for it."""
     maps = conv.in_features, conv.out_features
     blocks = (
-        _with_ring(Block(numbers, conv.kernel, *maps, warpgroups, products, 1))
+        _with_ring(Block(chip, numbers, conv.kernel, *maps, warpgroups, products, 1))
         for warpgroups in WARPGROUPS
         for products in PRODUCTS
     )
@@ -219,20 +240,23 @@ def _with_ring(block: Block) -> Block | None:
 
 
 @lru_cache(4096)
-def tiling_for(conv: Conv, numbers: TensorFormat, out: Vec3) -> Tiling:
+def tiling_for(conv: Conv, numbers: TensorFormat, out: Vec3, chip: Chip) -> Tiling:
     """Return the tiling that takes the fewest cycles, the widest of several.
 
     Args:
         conv: a layer that has blocks.
         numbers: the format of image and weights.
         out: extents of its output.
+        chip: the chip that computes it.
     """
 
     def order(tiling: Tiling) -> tuple[float, int]:
         y, x = tiling.tiles(out)
         return y * x * tiling.block.plane_products * tiling.product_cycles, -tiling.x
 
-    return min((t for block in blocks_for(conv, numbers) for t in _tilings(block, out)), key=order)
+    return min(
+        (t for block in blocks_for(conv, numbers, chip) for t in _tilings(block, out)), key=order
+    )
 
 
 def _tilings(block: Block, out: Vec3) -> Iterator[Tiling]:

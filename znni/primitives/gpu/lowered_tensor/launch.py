@@ -12,7 +12,6 @@ from znni.machine.device_arena import new_device_output
 from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activation_source
-from znni.primitives.gpu.common.hardware import HOPPER
 from znni.primitives.gpu.common.kernels import (
     bfloat16_pair_source,
     definitions,
@@ -32,7 +31,7 @@ def source(block: Block, activation: Activation) -> str:
         definitions(block.macros),
         definitions({"SOFTMAX": int(activation == "softmax")}),
         activation_source(activation),
-        products_source(HOPPER, block.columns, numbers, left_in_registers=True),
+        products_source(block.chip, block.columns, numbers, left_in_registers=True),
         f"constexpr int RIGHT = {2 * block.cycle};",
         bfloat16_pair_source() if numbers is BFLOAT16_PAIR else "",
         source_beside(__file__, f"left_{numbers.name}.cuh"),

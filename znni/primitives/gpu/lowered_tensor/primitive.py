@@ -17,7 +17,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import HOPPER, chip_of
+from znni.primitives.gpu.common.hardware import chip_of
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, TF32, TensorFormat
 from znni.primitives.gpu.lowered_tensor.geometry import blocks_for
 from znni.primitives.gpu.lowered_tensor.launch import Launcher
@@ -39,9 +39,10 @@ class GpuLoweredTensor(ShapedPrimitive[LoweredWork]):
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv) or out.y * out.x > MOST_PLANE:
             return None
-        if not blocks_for(layer, self.numbers):
+        chip = chip_of(self.device)
+        if chip is None or not blocks_for(layer, self.numbers, chip):
             return None
-        return LoweredWork(shape, out, layer, self.numbers)
+        return LoweredWork(shape, out, layer, self.numbers, chip)
 
     def prepare(self, work: LoweredWork, weights: ConvWeights | None) -> Run:
         """Compile or load the kernel; lay out the weights."""
@@ -49,7 +50,7 @@ class GpuLoweredTensor(ShapedPrimitive[LoweredWork]):
 
 
 def primitives(device: Device) -> tuple[GpuLoweredTensor, ...]:
-    """Return both formats, if the GPU has the instructions of Hopper's tensor cores."""
-    if chip_of(device) is not HOPPER:
+    """Return both formats, if the GPU is an Ampere or later."""
+    if chip_of(device) is None:
         return ()
     return GpuLoweredTensor(device, BFLOAT16_PAIR), GpuLoweredTensor(device, TF32)

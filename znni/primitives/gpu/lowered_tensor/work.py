@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.base import Work
-from znni.primitives.gpu.common.hardware import HOPPER
+from znni.primitives.gpu.common.hardware import Chip
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.lowered_tensor.geometry import (
     PRODUCT_VOXELS,
@@ -27,15 +27,17 @@ class LoweredWork(Work):
     Attributes:
         conv: the convolution.
         numbers: the format of image and weights.
+        chip: the chip that computes it.
     """
 
     conv: Conv
     numbers: TensorFormat
+    chip: Chip
 
     @property
     def tiling(self) -> Tiling:
         """The division of its planes."""
-        return tiling_for(self.conv, self.numbers, self.out.size)
+        return tiling_for(self.conv, self.numbers, self.out.size, self.chip)
 
     @property
     def products(self) -> float:
@@ -55,10 +57,10 @@ class LoweredWork(Work):
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that these sustain, on tensor cores."""
         cycles = self.tiling.product_cycles - TRAFFIC_CYCLES
-        return self.flops / (HOPPER.cycle_flops * self.products * cycles)
+        return self.flops / (self.chip.cycle_flops * self.products * cycles)
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of weights and biases."""
-        weights = blocks_for(self.conv, self.numbers)[0].weights_bytes
+        weights = blocks_for(self.conv, self.numbers, self.chip)[0].weights_bytes
         return weights + FLOAT_BYTES * self.conv.out_features
