@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gpu_layers import needs_compiler
 
 from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed
-from znni.machine import cuda
+from znni.machine import cuda, gpus
 from znni.machine.cuda import LibraryFailed, device_errors
 
 
@@ -43,6 +45,54 @@ def test_a_broken_cupy_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "import_module", broken)
     with pytest.raises(InvalidInput, match=r"cannot be imported \(libcudart"):
         cuda.cupy.__wrapped__()
+
+
+def test_several_cupy_packages_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [SimpleNamespace(name=name) for name in ("cupy-cuda13x", "numpy", "cupy-cuda12x")]
+    monkeypatch.setattr(cuda, "distributions", lambda: both)
+    with pytest.raises(InvalidInput, match=r"\(cupy-cuda12x, cupy-cuda13x\).*pip uninstall"):
+        cuda.cupy.__wrapped__()
+
+
+class CudaFailed(Exception):
+    """What CUDA's runtime raises."""
+
+
+def runtime_with(driver: int, count: int | None) -> SimpleNamespace:
+    """Return a runtime of CUDA 13 on a driver; without a count it fails."""
+
+    def count_or_fail() -> int:
+        if count is None:
+            raise CudaFailed("cudaErrorInsufficientDriver")
+        return count
+
+    return SimpleNamespace(
+        CUDARuntimeError=CudaFailed,
+        getDeviceCount=count_or_fail,
+        driverGetVersion=lambda: driver,
+        runtimeGetVersion=lambda: 13010,
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "count", "said"),
+    [
+        (12040, None, r"driver supports CUDA 12\.4, and CuPy is for CUDA 13\.1; update the driver"),
+        (13000, None, r"CUDA finds no GPU \(cudaErrorInsufficientDriver\)"),
+        (13020, 0, r"^CUDA finds no GPU$"),
+        (13020, 2, r"^$"),
+    ],
+)
+def test_an_old_driver_is_named_with_its_remedy(
+    driver: int, count: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = runtime_with(driver, count)
+    monkeypatch.setattr(gpus.ctypes, "CDLL", lambda _name: None)
+    monkeypatch.setattr(gpus, "find_spec", lambda _name: True)
+    monkeypatch.setattr(
+        gpus, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    )
+    assert re.search(said, gpus.why_no_gpu.__wrapped__())
 
 
 def test_what_declares_costs_is_imported_without_cupy() -> None:

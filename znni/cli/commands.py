@@ -88,10 +88,20 @@ def calibrate(
 
 @app.command()
 def info(
-    file: Annotated[str, typer.Argument(help="Network file (YAML), or volume in any format.")],
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="Network file (YAML), or volume in any format. Default: describe this machine."
+        ),
+    ] = None,
 ) -> None:
-    """Describe a network or a volume."""
-    if Path(file).suffix in (".yaml", ".yml"):
+    """Describe a network or a volume; or this machine, and the primitives that its GPUs have."""
+    if file is None:
+        from znni.inference.machine_text import describe_machine
+        from znni.machine.detect import detect_machine
+
+        typer.echo(describe_machine(detect_machine()))
+    elif Path(file).suffix in (".yaml", ".yml"):
         from znni.network.description import describe
         from znni.network.network_file import load_network
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from importlib.metadata import distributions
 from typing import Any
 
 from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed, option
@@ -34,13 +35,30 @@ def cupy() -> Any:
     """Return the module ``cupy``. The module can be installed without a GPU.
 
     Raises:
-        InvalidInput: CuPy is not installed, or cannot be imported.
+        InvalidInput: CuPy is not installed, or cannot be imported, or several of its packages are
+            installed, of which each overwrites files of the others.
     """
+    if len(packages := cupy_packages()) > 1:
+        raise InvalidInput(
+            f"several CuPy packages are installed ({', '.join(packages)}), which overwrite each "
+            f"other; remove all of them with pip uninstall, then {INSTALL}"
+        )
     try:
         return import_module("cupy")
     except ImportError as error:
         reason = "is not installed" if error.name == "cupy" else f"cannot be imported ({error})"
         raise InvalidInput(f"a GPU needs CuPy, which {reason}; {INSTALL}") from None
+
+
+def cupy_packages() -> list[str]:
+    """Return the names of the installed packages that bring the module ``cupy``."""
+    return sorted(
+        {
+            name
+            for found in distributions()
+            if (name := found.name or "") == "cupy" or name.startswith("cupy-cuda")
+        }
+    )
 
 
 @contextmanager

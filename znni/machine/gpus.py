@@ -6,7 +6,7 @@ import ctypes
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from znni.core.errors import InvalidInput
 from znni.machine.cuda import INSTALL, cupy, device_errors
@@ -67,8 +67,23 @@ def why_no_gpu() -> str:
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
-        return f"CUDA finds no GPU ({error})"
+        return _why_cuda_fails(runtime, error)
     return "" if count else "CUDA finds no GPU"
+
+
+def _why_cuda_fails(runtime: Any, error: Exception) -> str:
+    """Return why CUDA finds no GPU: often the driver is older than CuPy's CUDA."""
+    driver, needed = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if driver >= needed // 1000 * 1000:  # a CUDA runs with the drivers of its major version
+        return f"CUDA finds no GPU ({error})"
+    return (
+        f"the NVIDIA driver supports CUDA {_version(driver)}, and CuPy is for CUDA "
+        f"{_version(needed)}; update the driver, or {INSTALL}"
+    )
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _look_at(number: int) -> Gpu:

@@ -3,13 +3,15 @@
 Every file of a primitive is found by itself. A module in ``cpu``, ``gpu`` or ``host_and_gpu``, or
 the module ``primitive`` of a package there, adds the primitives that its function
 ``primitives(device)`` returns. In ``host_and_gpu`` this function takes both devices and the GPU's
-own primitives: ``primitives(host, gpu, on_gpu)``.
+own primitives: ``primitives(host, gpu, on_gpu)``. A module of GPU primitives that not every GPU has
+says in ``NEEDS`` what a GPU needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from importlib import import_module
+from typing import NamedTuple
 
 from znni.core.members import members
 from znni.machine.machine import Device, Machine, Processors
@@ -43,6 +45,31 @@ def catalogue(machine: Machine, processors: Processors = "cpu+gpu") -> dict[str,
         found |= on_gpu
         if processors == "cpu+gpu":
             found |= _by_name(_primitives_of("host_and_gpu", machine.host, gpu, on_gpu))
+    return found
+
+
+class GpuOffer(NamedTuple):
+    """What a GPU has of the primitives of one module.
+
+    Attributes:
+        family: such as ``gpu_fft_tiled``.
+        names: the primitives that it has.
+        needs: what a GPU needs to have them; nothing if every GPU does.
+    """
+
+    family: str
+    names: tuple[str, ...]
+    needs: str
+
+
+def gpu_offers(gpu: Device) -> list[GpuOffer]:
+    """Return what a GPU has of each module of GPU primitives."""
+    found = []
+    for module in members(import_module("znni.primitives.gpu"), "primitive"):
+        if hasattr(module, "primitives"):
+            family = f"gpu_{module.__name__.split('.')[-2]}"
+            names = tuple(primitive.name for primitive in module.primitives(gpu))
+            found.append(GpuOffer(family, names, getattr(module, "NEEDS", "")))
     return found
 
 

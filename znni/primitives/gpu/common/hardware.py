@@ -38,6 +38,7 @@ RESERVED_SHARED = KIB
 OLDEST = 50
 FLOAT16_CORES = 70
 TF32_CORES = 80
+AMPERE_NEEDED = "compute capability 8.0 (Ampere) or later"
 
 
 @dataclass(frozen=True)

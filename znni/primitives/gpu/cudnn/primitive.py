@@ -121,6 +121,10 @@ class GpuCudnn(ShapedPrimitive[CudnnWork]):
         return (self.device.name, graph_key(conv, piece, self.numbers, self._limit(piece))) in known
 
 
+# The GPUs that have these primitives.
+NEEDS = "cuDNN and its frontend: pip install nvidia-cudnn-frontend nvidia-cudnn-cu13 (or -cu12)"
+
+
 def primitives(device: Device) -> tuple[GpuCudnn, ...]:
     """Return each format that the GPU multiplies, with and without workspace, if cuDNN is there."""
     if not device.cudnn:

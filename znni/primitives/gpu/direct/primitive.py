@@ -15,7 +15,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import TF32_CORES, capability_of
+from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, TF32_CORES, capability_of
 from znni.primitives.gpu.common.number_formats import FLOAT32, NumberFormat
 from znni.primitives.gpu.direct.geometry import tile_for
 from znni.primitives.gpu.direct.launch import launcher
@@ -53,6 +53,10 @@ class GpuDirect(DirectConvolution):
 def runs_on(device: Device) -> bool:
     """Return whether a GPU has copies to shared memory that run beside the threads."""
     return capability_of(device) >= TF32_CORES
+
+
+# The GPUs that have these primitives.
+NEEDS = AMPERE_NEEDED
 
 
 def primitives(device: Device) -> tuple[GpuDirect, ...]:

@@ -12,6 +12,7 @@ from znni.core.shapes import Shape5
 from znni.machine.machine import Device
 from znni.network.layers import Operation, PooledConv
 from znni.plans.primitive import convolved_and_pooled
+from znni.primitives.gpu.common.hardware import AMPERE_NEEDED
 from znni.primitives.gpu.direct.geometry import tile_for
 from znni.primitives.gpu.direct.primitive import DirectConvolution, runs_on
 from znni.primitives.gpu.direct.work import DirectWork
@@ -40,6 +41,10 @@ class GpuDirectPooled(DirectConvolution):
             return None
         tile = tile_for(layer.conv, layer.pool.window, out)
         return None if tile is None else DirectWork(shape, out, layer.conv, tile)
+
+
+# The GPUs that have these primitives.
+NEEDS = AMPERE_NEEDED
 
 
 def primitives(device: Device) -> tuple[GpuDirectPooled, ...]:

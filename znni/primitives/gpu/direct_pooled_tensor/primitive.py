@@ -17,7 +17,7 @@ from znni.network.layers import Operation, PooledConv
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved_and_pooled
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import chip_of
+from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.common.number_formats import TF32, TF32_PAIR, TensorFormat
 from znni.primitives.gpu.direct_pooled_tensor.geometry import tile_for
 from znni.primitives.gpu.direct_pooled_tensor.launch import launcher
@@ -50,6 +50,10 @@ class GpuDirectPooledTensor(ShapedPrimitive[PooledWork]):
     def prepare(self, work: PooledWork, weights: ConvWeights | None) -> Run:
         """Compile the kernel, and lay out the weights."""
         return launcher(work, conv_weights(work.conv, weights))
+
+
+# The GPUs that have these primitives.
+NEEDS = AMPERE_NEEDED
 
 
 def primitives(device: Device) -> tuple[GpuDirectPooledTensor, ...]:

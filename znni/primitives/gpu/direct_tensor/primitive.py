@@ -18,7 +18,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import chip_of
+from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import Launcher
@@ -44,6 +44,10 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
     def prepare(self, work: Pieces, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels; lay out the weights."""
         return Launcher(work, conv_weights(work.conv, weights))
+
+
+# The GPUs that have these primitives.
+NEEDS = AMPERE_NEEDED
 
 
 def primitives(device: Device) -> tuple[GpuDirectTensor, ...]:

@@ -18,7 +18,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import chip_of
+from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.geometry import tile_extents
 from znni.primitives.gpu.fft_tiled.launch import Launcher
@@ -86,6 +86,10 @@ class GpuFftTiled(ShapedPrimitive[TileBatches]):
 
 # The fastest tile for 3^3 kernels: long rows are stored well, and a block has room for two maps.
 FASTEST = Vec3(16, 20, 32)
+
+
+# The GPUs that have these primitives.
+NEEDS = AMPERE_NEEDED
 
 
 def primitives(device: Device) -> tuple[GpuFftTiled, ...]:

@@ -17,7 +17,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import chip_of
+from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, TF32, TensorFormat
 from znni.primitives.gpu.lowered_tensor.geometry import blocks_for
 from znni.primitives.gpu.lowered_tensor.launch import Launcher
@@ -47,6 +47,10 @@ class GpuLoweredTensor(ShapedPrimitive[LoweredWork]):
     def prepare(self, work: LoweredWork, weights: ConvWeights | None) -> Run:
         """Compile or load the kernel; lay out the weights."""
         return Launcher(work, conv_weights(work.conv, weights))
+
+
+# The GPUs that have these primitives.
+NEEDS = AMPERE_NEEDED
 
 
 def primitives(device: Device) -> tuple[GpuLoweredTensor, ...]:

@@ -1,0 +1,39 @@
+"""Description of a machine: its processors, its GPUs, and the primitives that each GPU has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from znni.core.text import in_units
+from znni.machine.gpus import why_no_gpu
+from znni.machine.machine import Device, Machine
+from znni.primitives.catalogue import gpu_offers
+
+
+def describe_machine(machine: Machine) -> str:
+    """Return the figures of a machine, and why primitives of its GPUs are missing."""
+    lines = [
+        f"processor     {machine.host.name}, {machine.host.threads} threads, {_rates(machine.host)}"
+    ]
+    for gpu in machine.gpus:
+        lines += _of_gpu(gpu)
+    if not machine.gpus:
+        lines.append(f"GPU           none: {why_no_gpu() or 'the machine has none'}")
+    return "\n".join(lines)
+
+
+def _of_gpu(gpu: Device) -> Iterator[str]:
+    capability = f"{gpu.capability / 10:.1f}" if gpu.capability else "unknown"
+    yield f"GPU           {gpu.name}, compute capability {capability}, {_rates(gpu)}"
+    for offer in gpu_offers(gpu):
+        if offer.names:
+            yield f"  {offer.family:<26}{', '.join(offer.names)}"
+        else:
+            yield f"  {offer.family:<26}missing: needs {offer.needs}"
+
+
+def _rates(device: Device) -> str:
+    return (
+        f"{in_units(device.memory)} free, {device.flops / 1e12:.1f} Tflop/s, "
+        f"{device.bandwidth / 1e9:,.0f} GB/s"
+    )
