@@ -67,6 +67,9 @@ class BlockLayers:
     ) -> None:
         if part.storage is None:
             raise ValueError(f"network {plan.network.name} is dense; use HostLayers")
+        from znni.primitives.cpu.common.workers import workers
+
+        self._workers = workers(plan.machine.host.threads)
         self._network = plan.network
         self._patch = plan.patch
         self._is_window = plan.network.window is not None
@@ -139,6 +142,8 @@ class BlockLayers:
 
     def _run(self, ready: _Ready, block: Float32, start: Vec3) -> None:
         """Run a step on a block that begins at a voxel of the whole output."""
+        from znni.primitives.cpu.common.clearing import clear_outside
+
         step, strides, storage = ready.step, self._network.strides, self._storage
         given = []
         for name, box in zip(step.takes, ready.reads, strict=True):
@@ -154,12 +159,5 @@ class BlockLayers:
             else:
                 ready.run(*given)
         inside = storage.inside(step.gives, start // strides[step.gives])
-        clear_outside(ready.held, inside)
+        clear_outside(ready.held, inside, self._workers)
         self._measured(step, time.perf_counter() - begun)
-
-
-def clear_outside(values: Float32, inside: Box) -> None:
-    """Set the values (n, f, z, y, x) outside a box to zero."""
-    size = Vec3(*values.shape[2:])
-    for box in Box(Vec3(0, 0, 0), size).without(inside):
-        values[:, :, *box.slices] = 0

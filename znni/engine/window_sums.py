@@ -7,7 +7,8 @@ import numpy as np
 from znni.core.shapes import Box, Vec3
 from znni.network.weights import Float32
 from znni.network.window import Window
-from znni.primitives.cpu.common.weighted_sums import add_weighted, clear, divide_maps
+from znni.primitives.cpu.common.clearing import clear
+from znni.primitives.cpu.common.weighted_sums import add_weighted, divide_maps
 from znni.primitives.cpu.common.workers import workers
 
 
@@ -34,7 +35,7 @@ class WindowSums:
         self._copies = np.float32(len(window.flips))
         self._pool = workers(threads)
         self._weights = np.zeros(box.size, np.float32)
-        clear(values, self._pool)
+        clear(values[None], self._pool)
 
     def add(self, made: Float32, start: Vec3, axes: tuple[int, ...]) -> None:
         """Add what a window has of the box.

@@ -22,8 +22,20 @@ def numba_kernel(function: Callable[..., None]) -> Callable[..., None]:
     Multiplications and additions may be fused, and a zero may lose its sign. Infinities and NaNs
     follow IEEE 754, in divisions by zero too: a test for zero would keep loops from vectors.
     """
+    return _compiled(function, {"contract", "nsz"})
+
+
+def summing_kernel(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile a function as ``numba_kernel`` does, with sums in an order that suits vectors.
+
+    On one machine, the order depends only on how many values are added.
+    """
+    return _compiled(function, {"contract", "nsz", "reassoc"})
+
+
+def _compiled(function: Callable[..., None], fast: set[str]) -> Callable[..., None]:
     decorate: Callable[[Callable[..., None]], Callable[..., None]] = njit(  # type: ignore[call-overload]
-        nogil=True, cache=True, fastmath={"contract", "nsz"}, error_model="numpy", _nrt=False
+        nogil=True, cache=True, fastmath=fast, error_model="numpy", _nrt=False
     )
     return decorate(function)
 

@@ -46,16 +46,6 @@ def divide_maps(sums: Float32, by: Float32, pool: Workers) -> None:
     _over_planes(sums, task, pool)
 
 
-def clear(values: Float32, pool: Workers) -> None:
-    """Set values (f, z, y, x) to zero. All workers touch the pages, if they are new."""
-    view = output_view(values)
-
-    def task(_worker: int, part: slice) -> None:
-        _clear_planes(*view, values.shape, part.start, part.stop)
-
-    _over_planes(values, task, pool)
-
-
 def _over_planes(values: Float32, task: Callable[[int, slice], None], pool: Workers) -> None:
     f, z, _, _ = values.shape
     pool.for_each(task, pool.shares(f * z, values.nbytes // TASK_BYTES))
@@ -99,14 +89,3 @@ def _divide_planes(  # type: ignore[no-untyped-def]
             sums, divisors = memory[at : at + length], by[other : other + length]
             for x in range(length):
                 sums[x] /= divisors[x]
-
-
-@numba_kernel
-def _clear_planes(memory, start, strides, extents, first, stop):  # type: ignore[no-untyped-def]
-    length = extents[3]
-    for plane in range(first, stop):
-        f, z = divmod(plane, extents[1])
-        for y in range(extents[2]):
-            at = start + f * strides[0] + z * strides[1] + y * strides[2]
-            for x in range(at, at + length):
-                memory[x] = 0.0
