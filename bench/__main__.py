@@ -30,6 +30,7 @@ from bench.report import plot_command, report_command, table_command
 from bench.scaling import scaling_command
 from bench.seams import seams_command
 from bench.search import search_command
+from bench.sliding_windows import sliding_windows_command
 from bench.top_plans import top_plans_command
 from bench.unets import unets_command
 from bench.volumes import volumes_command
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "seams": seams_command,
     "predictors": predictors_command,
     "nnunet": nnunet_command,
+    "sliding-windows": sliding_windows_command,
     "profile": profile_command,
     "top-plans": top_plans_command,
     "search": search_command,

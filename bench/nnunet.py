@@ -103,7 +103,7 @@ def _compared(
     for _ in range(repeats):
         for name, command in commands.items():
             progress(f"{name} over {extents}")
-            taken[name].append(_timed(command, environment))
+            taken[name].append(timed_command(command, environment))
     progress("znni's values, to see how close the maps are where labels differ")
     infer(source, net, folder / "values.zarr", weights=weights, threads=cores)
     found, values = _read_all(labels)[0], _read_all(folder / "values.zarr")
@@ -148,7 +148,7 @@ def _read_all(path: Path) -> NDArray[Any]:
     return volume.read(Box(Vec3(0, 0, 0), volume.size))
 
 
-def _timed(command: list[str], environment: Mapping[str, str]) -> tuple[float, int]:
+def timed_command(command: list[str], environment: Mapping[str, str]) -> tuple[float, int]:
     """Return the seconds of a command, and the peak bytes of it and all that it starts."""
     begun = time.perf_counter()
     peak = 0

@@ -48,6 +48,7 @@ Kind: TypeAlias = Literal[
     "seams",
     "search",
     "shares",
+    "sliding-windows",
     "strategies",
     "top-plans",
     "unets",

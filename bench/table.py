@@ -193,6 +193,13 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "labels apart": "{labels_apart:,}",
         "by at most": "{largest_gap:.1e}",
     },
+    "sliding-windows": {
+        **as_is("name", "volume", "window", "overlap"),
+        "s": "{seconds:.1f}",
+        "voxels/s": "{voxels_per_s:,.0f}",
+        "peak GiB": "{peak_gib:.2f}",
+        "differs from znni by": "{difference:.1e}",
+    },
     "predictors": {
         **as_is("name", "overlap", "mirror", "classes", "cases"),
         "largest error": "{error:.1e}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from planner.pareto import Front
 from znni.plans.segments import Step
@@ -79,22 +80,24 @@ def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: flo
 
     partial = [Choice(0.0, 0, 0, ())]
     for index, slot in enumerate(slots):
+        steps = [
+            (slot.runs * step.seconds, step.cost.memory.resident, slot.peak(step), step)
+            for step in slot.options
+        ]
         grown = []
         for choice in partial:
-            for step in slot.options:
-                seconds = choice.seconds + slot.runs * step.seconds
-                resident = choice.resident + step.cost.memory.resident
-                peak = max(choice.peak, slot.peak(step))
-                if resident + peak <= allowed and seconds + fastest_rest[index + 1] < seconds_limit:
-                    grown.append(Choice(seconds, resident, peak, (*choice.steps, step)))
-        partial = _undominated(grown)
+            for seconds, resident, peak, step in steps:
+                together = choice.seconds + seconds
+                kept, most = choice.resident + resident, max(choice.peak, peak)
+                if kept + most <= allowed and together + fastest_rest[index + 1] < seconds_limit:
+                    grown.append((together, kept, most, choice, step))
+        front = Front()
+        partial = [
+            Choice(seconds, resident, peak, (*choice.steps, step))
+            for seconds, resident, peak, choice, step in sorted(grown, key=itemgetter(0, 1, 2))
+            if front.admits(resident, peak)
+        ]
     return partial
-
-
-def _undominated(choices: list[Choice]) -> list[Choice]:
-    front = Front()
-    by_time = sorted(choices, key=lambda c: (c.seconds, c.resident, c.peak))
-    return [choice for choice in by_time if front.admits(choice.resident, choice.peak)]
 
 
 def least_memory(slots: Sequence[Slot]) -> Choice:

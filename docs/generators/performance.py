@@ -29,7 +29,16 @@ UNETS = {
 PAGES = {
     "networks": (
         "Whole networks",
-        ("network", "unets", "seams", "predictors", "nnunet", "scaling", "gpu-networks"),
+        (
+            "network",
+            "unets",
+            "seams",
+            "predictors",
+            "nnunet",
+            "sliding-windows",
+            "scaling",
+            "gpu-networks",
+        ),
     ),
     "layers": ("Single layers on CPUs", ("layer",)),
     "gpu-layers": ("Single layers on GPUs", ("gpu-layers",)),
