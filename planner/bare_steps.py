@@ -14,6 +14,7 @@ from znni.network.layers import (
     Concat,
     GlobalPool,
     Join,
+    Model,
     Multiply,
     Operation,
     Pool,
@@ -67,6 +68,9 @@ def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
             return bare_step(operation, convolution.shape_in, convolution.shape_out)
         case _ if isinstance(operation, Join):
             return _join(operation, features, batch, size)
+        case Model(window=Vec3() as window):
+            shape = Shape5.of(1, features, window)
+            out = Shape5.of(1, operation.features, window)
         case GlobalPool():
             shape = Shape5.of(batch, features, size)
             out = Shape5.of(batch, features, operation.local_size(size))

@@ -253,9 +253,9 @@ def test_a_pooling_is_checked_when_it_is_made(window: Any) -> None:
 
 @pytest.mark.usefixtures("own_folder")
 def test_files_of_other_libraries_are_to_be_imported() -> None:
-    Path("net.onnx").write_bytes(b"\x08\x0a\xff")
-    with pytest.raises(InvalidInput, match=r"net\.onnx: is to be imported first; run znni import"):
-        load_network("net.onnx")
+    Path("net.pth").write_bytes(b"\x08\x0a\xff")
+    with pytest.raises(InvalidInput, match=r"net\.pth: is to be imported first; run znni import"):
+        load_network("net.pth")
 
 
 def test_a_module_is_no_network_file() -> None:

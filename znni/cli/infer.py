@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 import typer
 
@@ -13,7 +13,7 @@ from znni.cli import options
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows, parse_roi
 from znni.core.errors import InvalidInput
-from znni.core.options import Bits, Pad, Recheck
+from znni.core.options import Bits, Choices, Pad, Recheck
 
 
 @options.planned(before="plan")
@@ -142,6 +142,15 @@ def infer(
             "--dry-run is about this machine; for a cluster, give znni plan --cluster, or leave "
             "out one of them"
         )
+    if network.models and earlier is None:
+        from znni.inference.model_choice import chosen
+        from znni.volumes.locate import open_volume
+
+        given: Any = {name: value for name, value in planned.items() if name != "dtype"}
+        choice = chosen(network, open_volume(volume, dataset).size, Choices(**given))
+        network = choice.network
+        if choice.why:
+            typer.echo(choice.why)
     if dry_run:
         found = rehearse(
             volume,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
 from znni.cli import options
 from znni.cli.values import are_extents, in_windows, parse_roi, three_extents
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Accuracy
+from znni.core.options import Accuracy, Choices
 
 if TYPE_CHECKING:
     from znni.plans.plan import Plan
@@ -100,6 +100,14 @@ def plan(
         source = open_volume(volume, dataset, time=time)
         size, itemsize = source.size, source.itemsize
     region = parse_roi(roi) if roi else None
+    if network.models:
+        from znni.inference.model_choice import chosen
+
+        given: Any = {name: value for name, value in planned.items() if name != "dtype"}
+        choice = chosen(network, size, Choices(**given))
+        network = choice.network
+        if choice.why:
+            typer.echo(choice.why, err=as_json)
     if cluster:
         from znni.cluster.forecast import forecast
 

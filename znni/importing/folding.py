@@ -38,7 +38,7 @@ from znni.network.convolutions import ZERO
 from znni.network.geometry import context
 from znni.network.input_scaling import InputScaling
 from znni.network.layer_entries import kind_of
-from znni.network.layers import Concat, GlobalPool, Layer, Padding, Pool, Upsample
+from znni.network.layers import Concat, GlobalPool, Layer, Model, Padding, Pool, Upsample
 from znni.network.network import INPUT, Network, Node
 from znni.network.network_file import OUTPUTS
 from znni.network.weights import ConvWeights, Float32, Weights, checked_weights
@@ -446,7 +446,7 @@ def _pointwise(step: Affine) -> Convolution:
 
 
 def _activated(layer: Layer, activation: Nonlinearity | None) -> Layer:
-    if activation is None or isinstance(layer, Pool | GlobalPool | Upsample | Concat):
+    if activation is None or isinstance(layer, Pool | GlobalPool | Upsample | Concat | Model):
         return layer
     return replace(layer, activation=activation.kind, slope=activation.slope)
 

@@ -44,6 +44,7 @@ from znni.network.layers import (
     GlobalPool,
     Layer,
     Maximum,
+    Model,
     Multiply,
     Pool,
     Upsample,
@@ -54,7 +55,7 @@ from znni.network.network import Network, Node
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 
 EPSILON = 1e-5  # PyTorch's default; a state dict does not store it
-WITHOUT_ACTIVATION = Pool | GlobalPool | Upsample | Concat
+WITHOUT_ACTIVATION = Pool | GlobalPool | Upsample | Concat | Model
 NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 NOT_COMPARED = (
     "a state dict does not say how its layers are connected; import the module or an exported "

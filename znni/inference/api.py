@@ -15,6 +15,7 @@ from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.skipping import Blocks
 from znni.inference.inferer import Inferer
+from znni.inference.model_choice import by_the_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import smaller_plan
@@ -125,8 +126,8 @@ def infer(
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     network = network if isinstance(network, Network) else load_network(network)
-    weights = weights_for(network, weights, random_seed)
-    asked = request(source, network, **options)
+    asked = by_the_faster(request(source, network, **options), made)
+    weights = weights_for(asked.network, weights, random_seed)
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
     share = None if part is None else share_of(part, asked)
@@ -134,7 +135,7 @@ def infer(
         output = open_output(out, source, wanted, asked.mask_source)
     else:
         output = join_output(out, source, wanted, share, asked.mask_source)
-    if dtype == "uint8" and network.last_activation not in ("sigmoid", "softmax"):
+    if dtype == "uint8" and asked.network.last_activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
         asked = normalized_as_begun(output.begun, asked)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import reads_of, whole_sizes
-from znni.network.layers import Conv, Normalize, Pool, Weighted
+from znni.network.layers import Conv, Model, Normalize, Pool, Weighted
 from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives.reference import activation, exact, local
@@ -89,7 +89,7 @@ def exact_at(
     reads: dict[str, tuple[Box, ...]] = {}
     for node in reversed(network.nodes):
         boxes[node.name] = node.layer.rounded(boxes[node.name])
-        if isinstance(node.layer, Normalize):
+        if isinstance(node.layer, Normalize | Model):
             boxes[node.name] = Box(Vec3(0, 0, 0), sizes[node.name])
         reads[node.name] = reads_of(node, boxes[node.name], sizes)
         for name, read in zip(node.inputs, reads[node.name], strict=True):

@@ -10,6 +10,7 @@ from znni.core.errors import ZnniError
 from znni.core.text import counted, duration
 from znni.core.volume import Begun
 from znni.engine.tiles import Remaining
+from znni.inference.model_choice import by_the_faster
 from znni.inference.request import RunOptions, request
 from znni.inference.resuming import identified, plan_of_rest
 from znni.network.network import Network
@@ -64,10 +65,10 @@ def rehearse(
         InvalidInput: input, mask, plan or options cannot be used.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    asked = request(source, network, **options)
+    asked = by_the_faster(request(source, network, **options), plan)
     obstacles, begun = [], Begun()
     try:
-        wanted = identified(asked, weights_for(network, weights, random_seed))
+        wanted = identified(asked, weights_for(asked.network, weights, random_seed))
     except ZnniError as error:
         obstacles.append(error)
         wanted = replace(asked.wanted, resume=False)  # an output cannot be matched to this run

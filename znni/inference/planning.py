@@ -49,7 +49,8 @@ from znni.network.weights import Weights
 from znni.plans.accuracy import class_of_plan, note_on, of_class
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
-from znni.primitives.catalogue import catalogue, families
+from znni.plans.primitive import Primitive
+from znni.primitives.catalogue import catalogue, families, other_libraries
 
 log = logging.getLogger("znni")
 
@@ -163,7 +164,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
             ``required.choices`` has.
     """
     network, choices = required.network, required.choices
-    able = of_class(catalogue(machine), choices.accuracy)
+    able = of_class(_catalogue(network, machine), choices.accuracy)
     device, costs = choices.device, choices.costs
     if device == "auto" and machine.used_gpus > 1:
         device = "gpu"  # layers on the host would keep several GPUs waiting
@@ -175,6 +176,12 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     overhead = run_overhead(touched, required.stored, handling_times(machine, costs))
     division, output = choices.micro_batches, required.job.output
     return Search(network, output, machine, primitives, overhead, model, division, device)
+
+
+def _catalogue(network: Network, machine: Machine) -> dict[str, Primitive]:
+    """Return the primitives that a network may need on a machine."""
+    others = other_libraries(machine) if network.models else {}
+    return catalogue(machine) | others
 
 
 def fastest(search: Search, count: int = 1) -> list[Plan]:
@@ -216,7 +223,7 @@ def checked_plan(
     here = choose_gpus(here, replace(choices, device=given.device))
     host = given.machine.host
     able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
-    primitives = catalogue(able)
+    primitives = _catalogue(network, able)
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
@@ -236,12 +243,12 @@ def checked_plan(
 
 def accuracy_of(plan: Plan) -> Accuracy:
     """Return the class of a plan's least accurate primitive on this machine."""
-    return class_of_plan(plan, catalogue(plan.machine))
+    return class_of_plan(plan, _catalogue(plan.network, plan.machine))
 
 
 def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     """Return a remark on a plan's accuracy; empty if float32 is allowed and used."""
-    return note_on(plan, catalogue(plan.machine), allowed)
+    return note_on(plan, _catalogue(plan.network, plan.machine), allowed)
 
 
 def prepare(
@@ -279,7 +286,7 @@ def prepare_alone(
     dtype: OutputType = "float32",
 ) -> PatchRunner:
     """Prepare a plan to run in this process, with the arguments and errors of ``prepare``."""
-    return PatchRunner(plan, catalogue(plan.machine), weights, measured, dtype)
+    return PatchRunner(plan, _catalogue(plan.network, plan.machine), weights, measured, dtype)
 
 
 def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from znni.volumes.stored import StoredVolume
 VOXELS = 32
 TRIES = 100  # boxes of the mask that are searched for a voxel to compute
 SEARCHED = 64
+IN_FLOAT64 = "in float64"
 BOUNDED = ("sigmoid", "tanh", "softmax")  # activations with values of 1 at most
 
 
@@ -51,6 +52,7 @@ class Verification:
             primitives' accuracy class and of the stored type.
         at: the voxel with the largest error, in output voxels; None if no voxel could be read.
         blocks: comparison of the output's blocks with their checksums.
+        how: how the voxels were computed again.
     """
 
     out: str
@@ -63,6 +65,7 @@ class Verification:
     allowed: float
     at: Vec3 | None
     blocks: BlockChecks
+    how: str = IN_FLOAT64
 
     @property
     def agrees(self) -> bool:
@@ -77,7 +80,7 @@ class Verification:
             agree = "agree" if self.blocks.checked else "the voxels looked at agree"
             found = agree if self.agrees else "is damaged"
         computed = self.voxels - self.unneeded - self.unreadable
-        again = f"{counted(computed, 'voxel')} computed again in float64"
+        again = f"{counted(computed, 'voxel')} computed again {self.how}"
         masked = f", {self.unneeded:,} outside the mask hold 0" * bool(self.unneeded)
         unread = f", {self.unreadable:,} cannot be read" * bool(self.unreadable)
         largest = ""
@@ -190,7 +193,16 @@ def verify(
         allowed=float(allowed[worst]) if worst else 0.0,
         at=places[worst[0]] if worst else None,
         blocks=checked,
+        how=" and ".join(_how(origin.network)),
     )
+
+
+def _how(network: Network) -> Iterator[str]:
+    """Yield how voxels of a network are computed again."""
+    for model in network.models:
+        yield f"by {model.runtime} itself, in float32"
+    if len(network.models) < len(network.nodes):
+        yield IN_FLOAT64
 
 
 def _readable(output: StoredVolume, places: list[Vec3]) -> tuple[list[Vec3], NDArray[Any]]:
@@ -217,7 +229,11 @@ def tolerance(network: Network, accuracy: Accuracy, largest_sum: float) -> float
             activation.
     """
     bounded = network.last_activation in BOUNDED
-    return ACCURACIES[accuracy] * len(network.weighted) * (1.0 if bounded else largest_sum)
+    return (
+        ACCURACIES[accuracy]
+        * (len(network.weighted) + len(network.models))
+        * (1.0 if bounded else largest_sum)
+    )
 
 
 def compared(

@@ -15,6 +15,7 @@ from znni.network.layers import (
     ConvTranspose,
     GlobalPool,
     Layer,
+    Model,
     Multiply,
     Normalize,
     Padding,
@@ -66,6 +67,9 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield f"{layer.reduce}-pool {layer.window}"
             yield from _unless("stride", layer.stride, layer.window)
             yield from _padded(layer.padding)
+        case Model():
+            yield f"{layer.file}, computed by {layer.runtime}"
+            yield f"{layer.in_features} -> {made}"
         case GlobalPool():
             yield f"global {layer.reduce}-pool of {made}"
         case Upsample():
@@ -87,7 +91,7 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
         case _:
             yield f"{layer.kind} to {made}" if isinstance(layer, Concat) else f"{layer.kind} {made}"
     match layer:
-        case Pool() | GlobalPool() | Upsample() | Concat():
+        case Pool() | GlobalPool() | Upsample() | Concat() | Model():
             return
         case _ if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
             yield f"leaky_relu {layer.slope:g}"

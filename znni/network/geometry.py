@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.layers import GlobalPool, Join, Normalize, Pool
+from znni.network.layers import GlobalPool, Join, Model, Normalize, Pool
 from znni.network.network import INPUT, Network, Node
 from znni.network.order import order_of_lowest_peak
 from znni.network.window import Window
@@ -181,7 +181,20 @@ def with_window(network: Network, window: Window) -> Network:
     Example:
         >>> znni.with_window(network, znni.Window(Vec3(64, 128, 128), overlap=0.5))
     """
-    made = replace(network, window=window)
+    nodes = (
+        replace(node, layer=replace(node.layer, window=window.size))
+        if isinstance(node.layer, Model)
+        else node
+        for node in network.nodes
+    )
+    made = replace(network, nodes=tuple(nodes), window=window)
+    for model in made.models:
+        if model.fixed not in (None, window.size):
+            raise InvalidInput(
+                f"{model.file} takes windows of {model.fixed} only, and {window.size} are asked "
+                f"for; give --window {','.join(map(str, model.fixed or ()))}, or export it with "
+                f"free extents"
+            )
     size, suited = window.size, whole_input(made, window.size)
     if suited != size:
         raise InvalidInput(
@@ -274,7 +287,7 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
     reads: dict[str, tuple[Box, ...]] = {}
     for node in reversed(network.nodes):
         stored = needed[node.name]
-        if isinstance(node.layer, Normalize):
+        if isinstance(node.layer, Normalize | Model):
             stored = stored.hull(Box(ZERO, sizes[node.name]))
         computed = node.layer.rounded(_clipped(stored, sizes[node.name], uncut))
         frames[node.name] = Frame(stored.hull(computed), computed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, PlainValidator, model_validator
@@ -22,6 +23,7 @@ from znni.network.layers import (
     GlobalPool,
     Layer,
     Maximum,
+    Model,
     Multiply,
     Normalize,
     Padding,
@@ -29,6 +31,7 @@ from znni.network.layers import (
     Upsample,
     Weighted,
 )
+from znni.network.model_files import model_layer
 from znni.network.normalization import EPS
 
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
@@ -317,6 +320,18 @@ class GroupNormEntry(LayerKind):
         return Normalize(name, maps[0], self.groups, self.eps, *self.activation)
 
 
+class ModelEntry(LayerKind):
+    """A whole network in a file of another library."""
+
+    file: str
+    features: Count | None = None
+    sha256: str | None = None
+
+    def layer_in(self, folder: Path, name: str) -> Model:
+        """Return the layer; the file's path starts in a folder."""
+        return model_layer(name, folder / self.file, self.features, self.sha256)
+
+
 KINDS: dict[type[Layer], str] = {
     Conv: "conv",
     ConvTranspose: "conv_transpose",
@@ -328,6 +343,7 @@ KINDS: dict[type[Layer], str] = {
     Add: "add",
     Multiply: "multiply",
     Maximum: "maximum",
+    Model: "model",
 }
 
 INSTANCE_NORM, GROUP_NORM = "instance_norm", "group_norm"
@@ -383,6 +399,8 @@ def entry_of(layer: Layer) -> dict[str, Any]:
             return _changed({"factor": layer.factor, "mode": layer.mode, "shift": layer.shift})
         case GlobalPool():
             return {"kind": layer.reduce}
+        case Model():
+            return {"file": layer.file, "features": layer.features, "sha256": layer.sha256}
         case Concat():
             return {}
         case Normalize():

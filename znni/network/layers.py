@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from znni.network.activations import LEAKY_SLOPE, Activation
 from znni.network.convolutions import NO_PADDING, Conv, ConvTranspose, Padding
+from znni.network.models import Model
 from znni.network.normalization import Normalize
 from znni.network.pointwise import Add, Affine, Concat, Maximum, Multiply
 from znni.network.pooling import GlobalPool, Pool
@@ -30,6 +31,7 @@ __all__ = [
     "Join",
     "Layer",
     "Maximum",
+    "Model",
     "Multiply",
     "Normalize",
     "Operation",
@@ -49,7 +51,7 @@ Elementwise: TypeAlias = Add | Multiply | Maximum
 Join: TypeAlias = Concat | Elementwise
 
 # Layers that depend on all voxels of a window.
-WholeWindow: TypeAlias = Normalize | GlobalPool
+WholeWindow: TypeAlias = Normalize | GlobalPool | Model
 
 # Layers with weights.
 Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize
@@ -57,7 +59,9 @@ Weighted: TypeAlias = Conv | ConvTranspose | Affine | Normalize
 # Layers of which some can be slid over every voxel: the kinds of dense networks.
 DenseLayer: TypeAlias = Conv | Pool
 
-Layer: TypeAlias = Conv | ConvTranspose | Pool | GlobalPool | Upsample | Affine | Normalize | Join
+Layer: TypeAlias = (
+    Conv | ConvTranspose | Pool | GlobalPool | Upsample | Affine | Normalize | Join | Model
+)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from znni.network.layers import (
     GlobalPool,
     Join,
     Layer,
+    Model,
     Multiply,
     Pool,
     Upsample,
@@ -118,7 +119,7 @@ class Network:
         return cls(name, in_features, tuple(nodes), output, scaling, weights)
 
     def __post_init__(self) -> None:
-        if not self.convolutions:
+        if not self.convolutions and not self.models:
             raise InvalidInput(f"network {self.name} has no convolution; give it at least one")
         names = [INPUT, *(node.name for node in self.nodes)]
         for index, name in enumerate(names):
@@ -255,6 +256,11 @@ class Network:
     def convolutions(self) -> tuple[Conv, ...]:
         """The convolutions, in the order of the nodes."""
         return tuple(layer for layer in self.layers if isinstance(layer, Conv))
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """The layers that other libraries compute, in the order of the nodes."""
+        return tuple(layer for layer in self.layers if isinstance(layer, Model))
 
     @property
     def out_features(self) -> int:

@@ -35,13 +35,15 @@ from znni.network.layer_entries import (
     InstanceNormEntry,
     LayerKind,
     MaximumEntry,
+    ModelEntry,
     MultiplyEntry,
     PoolEntry,
     UpsampleEntry,
     entry_of,
     kind_of,
 )
-from znni.network.layers import Concat, Multiply
+from znni.network.layers import Concat, Layer, Multiply
+from znni.network.model_files import is_model_file, model_layer
 from znni.network.network import INPUT, Network, Node, maps_of, stride_of
 from znni.network.window import Window
 
@@ -49,7 +51,7 @@ from znni.network.window import Window
 OUTPUTS = "outputs"
 
 # Files that ``znni import`` turns into network files.
-IMPORTED = (".onnx", ".pt2", ".pt", ".pth", ".safetensors")
+IMPORTED = (".pt", ".pth", ".safetensors")
 
 # The name by which layers take the network's input, unless a layer has this name.
 INPUT_NAME = "input"
@@ -117,6 +119,7 @@ class _LayerEntry(Entry):
     maximum: MaximumEntry | None = None
     instance_norm: InstanceNormEntry | None = None
     group_norm: GroupNormEntry | None = None
+    model: ModelEntry | None = None
 
     @property
     def kinds(self) -> dict[str, LayerKind]:
@@ -136,7 +139,8 @@ class _WindowEntry(Entry):
 class _NetworkFile(Entry):
     name: Name
     in_features: Count = 1
-    layers: Annotated[list[_LayerEntry], Field(min_length=1)]
+    layers: Annotated[list[_LayerEntry], Field(min_length=1)] | None = None
+    model: FileName | None = None
     outputs: Sources | None = None
     labels: Annotated[dict[str, int], BeforeValidator(_labels)] = Field(default_factory=dict)
     weights: FileName | None = None
@@ -150,6 +154,8 @@ def load_network(path: str | Path) -> Network:
     Args:
         path: the path of a YAML file. It has ``name``, ``in_features``, ``layers`` and, optionally,
             ``weights`` (a file beside it), ``input`` (scale and offset), ``labels`` and ``window``.
+            Or it has ``model`` instead of layers, a file of ONNX or PyTorch (``.pt2``), which that
+            library computes in windows. The path may also be that of such a file itself.
 
     Raises:
         InvalidInput: there is no such file, or it is not a network. The message names the line.
@@ -166,6 +172,9 @@ def load_network(path: str | Path) -> Network:
             f"{path}: is to be imported first; run znni import {path}, and give the network file "
             f"that it writes"
         )
+    if is_model_file(Path(path)):
+        text = json.dumps({"name": Path(path).stem, "model": Path(path).name})
+        return network_from_text(text, path)
     return _network_of(YamlFile(Path(path), "network"))
 
 
@@ -216,6 +225,10 @@ def window_entry(window: Window) -> dict[str, Any]:
 
 def _network_of(file: YamlFile) -> Network:
     entries = file.checked(_NetworkFile)
+    if (entries.layers is None) == (entries.model is None):
+        raise file.refusal((), "a network has layers: or model:; give one of them")
+    if entries.model:
+        _use_model(file, entries, entries.model)
     nodes, strides = _nodes(file, entries)
     output = nodes[-1].name
     if entries.outputs:
@@ -267,13 +280,26 @@ def _network_of(file: YamlFile) -> Network:
     return network
 
 
+def _use_model(file: YamlFile, entries: _NetworkFile, model: str) -> None:
+    """Set the layers to one that is a model, with its input maps, and its windows if it has one."""
+    try:
+        layer = model_layer("model", file.path.parent / model)
+    except InvalidInput as error:
+        raise file.refusal(("model",), str(error)) from None
+    entries.in_features = layer.in_features
+    entries.layers = [_LayerEntry(name=layer.name, model=ModelEntry(file=model))]
+    if layer.fixed and not entries.window:
+        entries.window = _WindowEntry(size=layer.fixed)
+
+
 def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str, Vec3]]:
     """Return the nodes of the layers, and the strides of their values."""
     nodes: list[Node] = []
+    layers = entries.layers or []
     maps, strides = {INPUT: entries.in_features}, {INPUT: Vec3(1, 1, 1)}
     pooled: set[str] = set()
-    names = _names(file, entries.layers)
-    for index, (entry, name) in enumerate(zip(entries.layers, names, strict=True)):
+    names = _names(file, layers)
+    for index, (entry, name) in enumerate(zip(layers, names, strict=True)):
         where = ("layers", index)
         (given,) = entry.kinds.values()
         if name in maps:
@@ -285,7 +311,7 @@ def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str,
                 raise file.refusal((*where, "from"), _unknown(name, source, names, index))
             takes.append(source if source in maps else INPUT)
         try:
-            layer = given.layer(name, [maps[source] for source in takes])
+            layer = _layer(file, given, name, [maps[source] for source in takes])
             if isinstance(layer, Multiply) and [each in pooled for each in takes] == [False, True]:
                 layer = replace(layer, spreads=True)
             node = Node(layer, tuple(takes))
@@ -297,6 +323,12 @@ def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str,
         if node.is_pooled(pooled):
             pooled.add(name)
     return nodes, strides
+
+
+def _layer(file: YamlFile, given: LayerKind, name: str, maps: Sequence[int]) -> Layer:
+    if isinstance(given, ModelEntry):
+        return given.layer_in(file.path.parent, name)
+    return given.layer(name, maps)
 
 
 def _names(file: YamlFile, entries: Sequence[_LayerEntry]) -> list[str]:

@@ -22,6 +22,7 @@ from znni.network.network import Network
 
 Float32: TypeAlias = NDArray[np.float32]
 
+OF_MODEL = "in the model's file"  # the source of weights that another library keeps
 RANDOM = "random, seed {seed}"  # the source of weights that do not come from a file
 
 KINDS = ("weight", "bias")  # a layer's arrays, which files call NAME.weight and NAME.bias
@@ -194,6 +195,8 @@ def weights_for(
     if isinstance(given, Weights):
         return checked_weights(given, network)
     path = given or network.weights
+    if not network.weighted:
+        return Weights({}, OF_MODEL)
     if path is None:
         raise InvalidInput(
             f"network {network.name} names no weights; give {option('weights', 'FILE')} or, to "
@@ -208,6 +211,8 @@ def weights_again(source: str, network: Network) -> Weights:
     Raises:
         InvalidInput: as for ``load_weights``.
     """
+    if source == OF_MODEL:
+        return Weights({}, OF_MODEL)
     if drawn := re.fullmatch(RANDOM.format(seed="([0-9]+)"), source):
         return random_weights(network, int(drawn[1]))
     return load_weights(source, network)

@@ -23,6 +23,7 @@ from znni.network.layers import (
     GlobalPool,
     Layer,
     Maximum,
+    Model,
     Multiply,
     Normalize,
     Padding,
@@ -256,7 +257,7 @@ def needs_zeros(layer: Layer) -> bool:
     match layer:
         case Conv() | Pool():
             return layer.padding != Padding()
-        case Affine() | Normalize() | GlobalPool():
+        case Affine() | Normalize() | GlobalPool() | Model():
             return False
         case Concat() | Add() | Multiply() | Maximum():
             return False

@@ -181,6 +181,8 @@ class Plan:
                     computed += n * step.shape_in.n * positions.volume * step.conv.parameters
                     scale = self.network.strides[step.conv.name] if self.network.is_exact else ONE
                     dense += step.conv.parameters / scale.volume
+        if not computed:  # other libraries compute all layers
+            return 0.0
         return 1 - dense * self.output.volume / (self.windows * computed * self.patches)
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from znni.core.members import members
 from znni.machine.machine import Device, Machine, Processors
 from znni.plans.primitive import Catalogue, Primitive
+from znni.primitives.other_library import primitive as other_library
 
 # Beginnings of the primitives' names in each family, without the prefix gpu_ of GPU primitives.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -71,6 +72,11 @@ def gpu_offers(gpu: Device) -> list[GpuOffer]:
             names = tuple(primitive.name for primitive in module.primitives(gpu))
             found.append(GpuOffer(family, names, getattr(module, "NEEDS", "")))
     return found
+
+
+def other_libraries(machine: Machine) -> dict[str, Primitive]:
+    """Return the primitives of networks that have a model in a file, by name."""
+    return _by_name(other_library.primitives(machine.host))
 
 
 def families(primitives: Catalogue) -> dict[str, set[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os import cpu_count
 from typing import Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from znni.network.layers import (
     Join,
     Layer,
     Maximum,
+    Model,
     Multiply,
     Normalize,
     Padding,
@@ -38,6 +40,7 @@ from znni.network.layers import (
     Upsample,
     Weighted,
 )
+from znni.network.model_files import opened
 from znni.network.network import INPUT, Network, Node
 from znni.network.weights import ConvWeights, Weights
 
@@ -196,6 +199,9 @@ def _whole(
             return _finished(given[0] * given[1], layer, weights)
         case Maximum():
             return _finished(np.maximum(*given), layer, weights)
+        case Model():  # no other definition exists than what its library computes, in float32
+            made = opened(layer, cpu_count() or 1)(x[None].astype(np.float32))
+            return np.asarray(made[0], np.float64)
 
 
 def local(

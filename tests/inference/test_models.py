@@ -1,0 +1,243 @@
+"""Models in files of other libraries: computed by these in windows, unless znni is faster."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from import_cases import torch_or_skip
+
+import znni
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.inference import model_choice
+from znni.inference.model_choice import chosen
+from znni.inference.planning import search
+from znni.inference.verification import verify
+from znni.network import model_files
+from znni.network.geometry import with_window
+from znni.network.model_files import Measured, measured
+from znni.network.network_file import load_network, network_from_text, network_text
+from znni.network.window import Window
+from znni.plans.plan import Plan
+from znni.volumes.locate import open_volume
+
+torch = torch_or_skip()
+nn = torch.nn
+
+WINDOW = Vec3(8, 8, 12)
+SIZE = Vec3(13, 15, 21)
+OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
+
+
+class Normed(nn.Module):
+    """A network with layer norm over maps, which znni has not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv3d(2, 4, 3, padding=1), nn.Conv3d(4, 3, 1)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x).permute(0, 2, 3, 4, 1)
+        return self.last(nn.functional.layer_norm(x, (4,)).permute(0, 4, 1, 2, 3))
+
+
+class Two(nn.Module):
+    def forward(self, x: Any, y: Any) -> Any:
+        return x + y
+
+
+def exported(folder: Path, module: Any, inputs: int = 1) -> Path:
+    """Return the file of a module, exported for windows of ``WINDOW``."""
+    path, given = folder / "net.pt2", (torch.zeros(1, 2, *WINDOW),) * inputs
+    torch.export.save(torch.export.export(module.eval(), given), path)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A user's cache of these tests' own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (model_files, model_choice):
+            patch.setattr(module, "user_cache", lambda: folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def normed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A module that znni cannot express, and its file."""
+    torch.manual_seed(1)
+    module = Normed()
+    return module, exported(tmp_path_factory.mktemp("normed"), module)
+
+
+def volume() -> Any:
+    return np.random.default_rng(0).standard_normal((2, *SIZE), np.float32)
+
+
+def blended(module: Any, x: Any, window: Window) -> Any:
+    """Return the mean of all windows at each voxel, by PyTorch in float64."""
+    over, counts = window.over(SIZE), window.importance().astype(np.float64)
+    with torch.no_grad():
+        double = module.double()
+        sums, total = np.zeros((3, *SIZE)), np.zeros(SIZE)
+        for start in over.touching(Box(Vec3(0, 0, 0), SIZE)):
+            box = Box(start, start + window.size).slices
+            seen = torch.from_numpy(x[:, *box].astype(np.float64))[None]
+            sums[:, *box] += double(seen)[0].numpy() * counts
+            total[box] += counts
+        module.float()
+    return sums / total
+
+
+def test_a_model_in_windows_gives_its_library_s_numbers(
+    normed: tuple[Any, Path], tmp_path: Path
+) -> None:
+    module, file = normed
+    network, x = load_network(file), volume()
+    assert network.window == Window(WINDOW)  # the only one that the file allows
+    np.save(tmp_path / "in.npy", x)
+    out = tmp_path / "out.h5"
+    roi = np.s_[2:11, :, 3:]
+    report = znni.infer(tmp_path / "in.npy", network, out, roi=roi, **OPTIONS)
+    wanted = blended(module, x, Window(WINDOW))[:, *roi]
+    found = open_volume(out).read(Box(Vec3(0, 0, 0), Vec3(*wanted.shape[1:])))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+    assert [step.primitive for step in report.plan.steps] == ["pytorch"]
+    assert Plan.from_json(report.plan.to_json()) == report.plan
+    checked = verify(out, seed=1)
+    assert checked.agrees
+    assert "by pytorch itself, in float32" in str(checked)
+    np.save(tmp_path / "in.npy", x * np.float32(1.01))
+    with pytest.raises(InvalidInput, match="was computed from another input"):
+        verify(out, seed=1)
+
+
+def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], cache: Path) -> None:
+    network = load_network(normed[1])
+    (model,) = network.models
+    plan = search(network, SIZE, **OPTIONS).fastest()[0]
+    window = measured(model, WINDOW, 1)
+    assert plan.memory.resident == window.memory > 100 << 20  # PyTorch alone takes that
+    assert plan.steps[0].seconds >= window.seconds
+    kept = (
+        cache
+        / "models"
+        / next(
+            path.name for path in (cache / "models").iterdir() if "measure-1-2-8-8-12" in path.name
+        )
+    )
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "seconds": 7.0}))
+    measured.cache_clear()
+    assert measured(model, WINDOW, 1).seconds == 7.0  # measured once
+    kept.unlink()
+    measured.cache_clear()
+
+
+def test_a_network_file_that_names_a_model(normed: tuple[Any, Path]) -> None:
+    text = (
+        "name: cells\nmodel: net.pt2\ninput: {scale: 0.5}\n"
+        "window: {size: [8, 8, 12], overlap: 0.25, blend: constant}\n"
+        "labels: {background: 0, cell: 1, wall: 4}\n"
+    )
+    network = network_from_text(text, normed[1].parent / "cells.yaml")
+    x, out = volume(), np.zeros((1, *SIZE), np.uint8)
+    znni.infer(x, network, out, labels=True, **OPTIONS)
+    wanted = blended(normed[0], x / 2, Window(WINDOW, 0.25, "constant")).argmax(axis=0)
+    np.testing.assert_array_equal(out[0], np.array([0, 1, 4])[wanted])
+    assert network_from_text(network_text(network), "again.yaml") == network
+    changed = network_text(network).replace(network.models[0].sha256, "0" * 64)
+    with pytest.raises(InvalidInput, match="has changed since"):
+        network_from_text(changed, "again.yaml")
+
+
+def test_onnx_runtime_computes_windows_of_any_size(
+    normed: tuple[Any, Path], tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnx", reason="onnx is not installed (znni[onnx])")
+    file, axes = tmp_path / "net.onnx", {2: "z", 3: "y", 4: "x"}
+    with warnings.catch_warnings(action="ignore"):  # of the exporter
+        torch.onnx.export(
+            normed[0].eval(), (torch.zeros(1, 2, *WINDOW),), file, dynamo=False,
+            input_names=["in"], output_names=["out"], dynamic_axes={"in": axes, "out": axes},
+        )  # fmt: skip
+    network = load_network(file)
+    with pytest.raises(InvalidInput, match="give the extents that it was trained on"):
+        search(network, SIZE, **OPTIONS)
+    window = Window(Vec3(6, 10, 7))
+    out = np.zeros((3, *SIZE), np.float32)
+    znni.infer(volume(), with_window(network, window), out, **OPTIONS)
+    wanted = blended(normed[0], volume(), window)
+    np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e3])
+def test_the_faster_one_computes_and_goes_on(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_choice, "user_cache", lambda: tmp_path)
+    module = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.InstanceNorm3d(4))
+    network = load_network(exported(tmp_path, nn.Sequential(module, nn.Conv3d(4, 3, 1))))
+    name = "other_library.primitive.measured"
+    for time in (seconds, 1 / seconds):  # the second time is too late: the choice is kept
+        made = Measured(time, 1 << 20)
+        monkeypatch.setattr(f"znni.primitives.{name}", lambda *_, made=made: made)
+        choices = znni.core.options.Choices(**OPTIONS)
+        found = chosen(network, SIZE, choices)
+        assert bool(found.network.models) == (seconds < 1)
+        assert "by znni and" in found.why
+    assert found.network.window == network.window
+    out = np.zeros((3, *SIZE), np.float32)
+    report = znni.infer(volume(), network, out, **OPTIONS)
+    assert (report.plan.steps[0].primitive == "pytorch") == (seconds < 1)
+    assert np.ptp(out) > 0
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "said"),
+    [
+        (nn.Conv3d(2, 3, 3, padding=1, stride=2), 1, "and (1, 3, 8, 8, 12) is needed to blend"),
+        (Two(), 2, "has inputs ['x', 'y']; export a network with one"),
+    ],
+)
+def test_a_model_that_does_not_fit_windows(
+    module: Any, inputs: int, said: str, tmp_path: Path
+) -> None:
+    file = exported(tmp_path, module, inputs=inputs)
+    with pytest.raises(InvalidInput) as refused:
+        search(load_network(file), SIZE, **OPTIONS).fastest()
+    assert said in str(refused.value)
+
+
+def test_mistakes_in_naming_a_model(
+    normed: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = load_network(normed[1])
+    with pytest.raises(InvalidInput, match="takes windows of 8x8x12 only"):
+        with_window(network, replace(network.window, size=Vec3(8, 8, 8)))
+    for text, said in (
+        ("name: a\nmodel: none.onnx\n", "none.onnx: no such model file; check the path"),
+        ("name: a\nmodel: net.h5\n", "is no model; give .onnx or .pt2"),
+        ("name: a\n", "a network has layers: or model:; give one of them"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            network_from_text(text, tmp_path / "net.yaml")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+
+    def missing(package: str) -> str:
+        raise model_files.PackageNotFoundError(package)
+
+    monkeypatch.setattr(model_files, "version", missing)
+    with pytest.raises(
+        InvalidInput, match="needs onnxruntime, which is not installed: pip install"
+    ):
+        load_network(broken)

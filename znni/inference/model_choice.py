@@ -1,0 +1,150 @@
+"""Choice between a file's own library and znni, for networks that both can compute.
+
+A network file may name a model of ONNX or PyTorch. If all of its layers are known, it is imported
+once, into the user's cache. Then the faster of both plans decides. The decision is kept there too,
+so that a run that goes on computes as it began.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from os import getpid
+from pathlib import Path
+
+from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
+from znni.core.options import Choices
+from znni.core.shapes import Vec3
+from znni.core.text import duration
+from znni.core.user_cache import user_cache
+from znni.engine.tiles import for_job
+from znni.inference import planning
+from znni.inference.network_import import import_network
+from znni.inference.request import Request
+from znni.machine.detect import detect_for
+from znni.network.geometry import with_window
+from znni.network.models import Model
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.plans.plan import Plan
+
+log = logging.getLogger("znni")
+
+IMPORTS = 1  # the version of what is imported; raise it when import knows more layers
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Who computes a network.
+
+    Attributes:
+        network: the network, as the one who computes it has it.
+        why: the reason in a sentence; empty if there was no choice to make.
+    """
+
+    network: Network
+    why: str = ""
+
+
+def chosen(network: Network, volume: Vec3, choices: Choices) -> Chosen:
+    """Return who computes a network over a volume.
+
+    Args:
+        network: the network.
+        volume: the extents of the volume.
+        choices: limits and choices for the plan.
+
+    Raises:
+        InvalidInput: a library is missing, or cannot compute such windows.
+        DoesNotFit: neither plan stays within the memory allowed.
+    """
+    if len(network.nodes) != 1 or not network.models or network.window is None:
+        return Chosen(network)
+    (model,) = network.models
+    own = _expressed(model, network)
+    if isinstance(own, str):
+        return Chosen(network, f"{model.runtime} computes {Path(model.file).name}: {own}")
+    kept = _kept(model, f"{_threads(choices)}-{network.window.size}-{choices.accuracy}.choice")
+    if kept.is_file():
+        text = kept.read_text()
+        return Chosen(own if text.startswith("znni") else network, text)
+    theirs, ours = (_seconds(each, volume, choices) for each in (network, own))
+    if isinstance(theirs, DoesNotFit) and isinstance(ours, DoesNotFit):
+        raise ours
+    if isinstance(theirs, DoesNotFit) or isinstance(ours, DoesNotFit):
+        taken, able = (own, "znni") if isinstance(theirs, DoesNotFit) else (network, model.runtime)
+        why = f"{able} computes {Path(model.file).name}: the other does not fit into memory"
+        return Chosen(taken, why)
+    taken, able = (own, "znni") if ours < theirs else (network, model.runtime)
+    why = (
+        f"{able} computes {Path(model.file).name}: predicted {duration(ours)} by znni and "
+        f"{duration(theirs)} by {model.runtime}"
+    )
+    _keep(kept, why)
+    return Chosen(taken, why)
+
+
+def by_the_faster(asked: Request, plan: Plan | None) -> Request:
+    """Return a request with its network as the one who computes it has it.
+
+    Args:
+        asked: the request.
+        plan: the plan that the caller gives, which says who computes; None: the faster.
+    """
+    if not asked.network.models:
+        return asked
+    if plan is not None:
+        return replace(asked, network=for_job(plan.network, asked.job))
+    taken = chosen(asked.network, asked.volume.size, asked.choices)
+    if taken.why:
+        log.info("%s", taken.why)
+    return replace(asked, network=for_job(taken.network, asked.job))
+
+
+def _threads(choices: Choices) -> int:
+    return detect_for("cpu", choices.ram, choices.threads, choices.gpu_memory).host.threads
+
+
+def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNotFit:
+    """Return the predicted seconds of a network over a volume, or why there is no plan."""
+    try:
+        search = planning.search(
+            network, volume, ram=choices.ram, threads=choices.threads, device="cpu",
+            accuracy=choices.accuracy, costs=choices.costs,
+        )  # fmt: skip
+        return search.fastest(1)[0].seconds
+    except DoesNotFit as error:
+        return error
+
+
+def _expressed(model: Model, network: Network) -> Network | str:
+    """Return a model as layers, with windows and scaling as a network has them; or why not."""
+    imported, refused = _kept(model, "network.yaml"), _kept(model, "refused.txt")
+    if refused.is_file():
+        return refused.read_text()
+    try:
+        if not imported.is_file():
+            imported.parent.mkdir(parents=True, exist_ok=True)
+            log.info("importing %s, once", model.file)
+            import_network(Path(model.file), imported, overwrite=True)
+        found = load_network(imported)
+        known = replace(found, name=network.name, scaling=network.scaling, labels=network.labels)
+        assert network.window is not None
+        return with_window(known, network.window)
+    except (InvalidInput, RunFailed) as error:
+        reason = str(error).removeprefix(f"{model.file}: ").partition(";")[0]
+        why = f"znni does not, because {reason}"
+        if not imported.is_file():
+            _keep(refused, why)
+        return why
+
+
+def _kept(model: Model, name: str) -> Path:
+    return user_cache() / "models" / f"{model.sha256[:16]}-{model.runtime}-{IMPORTS}" / name
+
+
+def _keep(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{getpid()}.partial")
+    partial.write_text(text)
+    partial.replace(path)

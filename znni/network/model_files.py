@@ -1,0 +1,195 @@
+"""Networks in files of other libraries: what they take and give, and what a window costs.
+
+A file is opened in a process of its own for both. So a broken file ends no run, and the memory of
+its library is measured from a fresh start. The answers are kept in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from os import getpid
+from pathlib import Path
+from typing import Any
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.core.user_cache import user_cache
+from znni.network.models import Model, Runtime
+from znni.network.weights import Float32
+
+# The libraries that compute files, by the files' endings, and the packages that install them.
+RUNTIMES: dict[str, Runtime] = {".onnx": "onnxruntime", ".pt2": "pytorch"}
+PACKAGES: dict[Runtime, tuple[str, str]] = {
+    "onnxruntime": ("onnxruntime", "pip install onnxruntime"),
+    "pytorch": ("torch", "pip install torch"),
+}
+CHILD = "znni.network.model_process"
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a file takes and gives.
+
+    Attributes:
+        maps: the input maps; None if the file leaves them open.
+        features: the output maps; None if the file leaves them open.
+        fixed: the only extents of its input; None if it leaves them open.
+    """
+
+    maps: int | None
+    features: int | None
+    fixed: Vec3 | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a window costs.
+
+    Attributes:
+        seconds: the seconds of a window.
+        memory: the peak bytes of the library, the file's weights and all arrays.
+    """
+
+    seconds: float
+    memory: int
+
+
+def is_model_file(path: Path) -> bool:
+    """Return whether a file is one that another library can compute, by its ending."""
+    return path.suffix in RUNTIMES
+
+
+def fingerprint(path: Path) -> str:
+    """Return the hash of a file's contents, and of the file of weights beside it, if there is one.
+
+    Raises:
+        InvalidInput: there is no such file.
+    """
+    digest = hashlib.sha256()
+    if not path.is_file():
+        raise InvalidInput(f"{path}: no such model file; check the path")
+    for part in (path, path.with_name(f"{path.name}.data")):
+        if part.is_file():
+            with part.open("rb") as opened:
+                while block := opened.read(2**20):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+def model_layer(
+    name: str, path: Path, features: int | None = None, sha256: str | None = None
+) -> Model:
+    """Return the layer that a file stands for.
+
+    Args:
+        name: name of the layer.
+        path: the file: ``.onnx``, or ``.pt2`` of ``torch.export``.
+        features: its output maps, if the file does not say so.
+        sha256: the hash that its contents must have; None: any.
+
+    Raises:
+        InvalidInput: the library is not installed, the file cannot be opened, or takes no single
+            input (1, f, z, y, x).
+    """
+    path = path.absolute()
+    if path.suffix not in RUNTIMES:
+        raise InvalidInput(f"{path}: is no model; give {' or '.join(RUNTIMES)}")
+    runtime, found = RUNTIMES[path.suffix], fingerprint(path)
+    if sha256 not in (None, found):
+        raise InvalidInput(f"{path}: has changed since; give the file that was used, or run again")
+    said = _described(runtime, path, found)
+    maps = said.features if features is None else features
+    if maps is None or said.maps is None:
+        what, key = ("input", "in_features") if said.maps is None else ("output", "features")
+        raise InvalidInput(
+            f"{path}: leaves the number of its {what} maps ({key}) open; export it with these fixed"
+        )
+    if said.features not in (None, maps):
+        raise InvalidInput(f"{path}: gives {said.features} maps, not {maps}; correct features:")
+    return Model(name, said.maps, maps, found, runtime, str(path), said.fixed)
+
+
+@lru_cache(maxsize=64)
+def _described(runtime: Runtime, path: Path, sha256: str) -> Described:
+    kept = _answer(runtime, path, sha256, ("describe",))
+    fixed = kept["fixed"]
+    return Described(kept["maps"], kept["features"], fixed and Vec3(*fixed))
+
+
+@lru_cache(maxsize=64)
+def measured(model: Model, size: Vec3, threads: int) -> Measured:
+    """Return what a window costs on this machine. It is measured once, which may take minutes.
+
+    Args:
+        model: the model.
+        size: the extents of the window.
+        threads: the threads that compute.
+
+    Raises:
+        InvalidInput: the model cannot be computed for such windows, or gives another size.
+    """
+    asked = ("measure", *map(str, (threads, model.in_features, *size)))
+    kept = _answer(model.runtime, Path(model.file), model.sha256, asked)
+    made = tuple(kept["shape"])
+    wanted = (1, model.features, *size)
+    if made != wanted:
+        raise InvalidInput(
+            f"{model.file}: gives an output of shape {made} for a window of {size}, and {wanted} "
+            f"is needed to blend windows; export it with one output of the input's resolution"
+        )
+    return Measured(kept["seconds"], kept["memory"])
+
+
+@lru_cache(maxsize=1)
+def opened(model: Model, threads: int) -> Callable[[Float32], Float32]:
+    """Return the function by which a model's library computes (1, f, z, y, x) in this process."""
+    from znni.network.model_process import open_model
+
+    return open_model(model.runtime, model.file, threads)
+
+
+def _answer(runtime: Runtime, path: Path, sha256: str, asked: Sequence[str]) -> dict[str, Any]:
+    """Return what the process answers, from the cache if it has answered before."""
+    package, install = PACKAGES[runtime]
+    try:
+        release = version(package)
+    except PackageNotFoundError:
+        raise InvalidInput(
+            f"{path}: needs {package}, which is not installed: {install}; or import it with znni "
+            f"import, if all of its layers are known"
+        ) from None
+    kept = user_cache() / "models" / f"{sha256[:16]}-{package}-{release}-{'-'.join(asked)}.json"
+    try:
+        known: dict[str, Any] = json.loads(kept.read_text())
+        return known
+    except (OSError, ValueError):
+        pass
+    command = [sys.executable, "-m", CHILD, runtime, str(path), *asked]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise InvalidInput(f"{path}: {_problem(ended, package)}")
+    answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_name(f"{kept.name}.{getpid()}.partial")
+    partial.write_text(json.dumps(answer))
+    partial.replace(kept)
+    return answer
+
+
+def _problem(ended: subprocess.CompletedProcess[str], package: str) -> str:
+    said = [line for line in ended.stderr.strip().splitlines() if line.strip()]
+    if ended.returncode == 3 and said:
+        return said[-1]
+    if ended.returncode < 0:
+        return (
+            f"{package} was ended by signal {-ended.returncode}: it takes too much memory, or "
+            f"the file is broken; give a smaller window"
+        )
+    return f"{package} failed: {said[-1] if said else 'it says nothing'}"

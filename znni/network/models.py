@@ -1,0 +1,57 @@
+"""A network in a file of another library, as a single layer over a whole window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from znni.core.shapes import Vec3
+from znni.network.convolutions import check_maps
+from znni.network.layer_checks import check_count
+from znni.network.pointwise import SameVoxel
+
+Runtime: TypeAlias = Literal["onnxruntime", "pytorch"]
+
+
+@dataclass(frozen=True, repr=False)
+class Model(SameVoxel):
+    """A whole network in a file, which its own library computes window by window.
+
+    Attributes:
+        name: the name, unique within the network.
+        in_features: the number of input maps.
+        features: the number of output maps.
+        sha256: the hash of the file's contents.
+        runtime: the library that computes it.
+        file: the file.
+        fixed: the only extents of a window that the file allows; None: any.
+        window: the extents of the network's windows. They are None until these are known.
+    """
+
+    name: str
+    in_features: int
+    features: int
+    sha256: str
+    runtime: Runtime
+    file: str = field(compare=False)
+    fixed: Vec3 | None = None
+    window: Vec3 | None = None
+    kind: Literal["model"] = field(default="model", repr=False)
+
+    def __post_init__(self) -> None:
+        check_count(f"layer {self.name}: in_features", self.in_features)
+        check_count(f"layer {self.name}: features", self.features)
+
+    @property
+    def local(self) -> Model:
+        """The layer for a window: the same."""
+        return self
+
+    def maps_from(self, *maps: int) -> int:
+        """Return the output maps for an input of that many maps.
+
+        Raises:
+            InvalidInput: the model takes another number of maps.
+        """
+        check_maps(self.name, self.in_features, maps[0])
+        return self.features

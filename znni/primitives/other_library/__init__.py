@@ -1,0 +1,1 @@
+"""Networks in files of other libraries, which these compute window by window."""
