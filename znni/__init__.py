@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from znni.inference.monai import SlidingWindowInferer
     from znni.inference.network_import import import_network
     from znni.inference.parts import finish
+    from znni.inference.pyramids import build_pyramid
     from znni.inference.verification import verify
     from znni.inference.viewing import view
     from znni.network.geometry import with_window
@@ -32,6 +33,7 @@ __all__ = [
     "SlidingWindowInferer",
     "Window",
     "ZnniError",
+    "build_pyramid",
     "export",
     "finish",
     "import_network",
@@ -49,6 +51,7 @@ __all__ = [
 
 # Modules of the public names that are not in the central module, ``znni.inference.api``.
 HOMES = {
+    "build_pyramid": "znni.inference.pyramids",
     "export": "znni.inference.exporting",
     "SlidingWindowInferer": "znni.inference.monai",
     "finish": "znni.inference.parts",

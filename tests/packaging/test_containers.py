@@ -12,7 +12,7 @@ from paths import ROOT
 
 DOCKERFILE = ROOT / "containers" / "Dockerfile"
 APPTAINER = ROOT / "containers" / "znni.def"
-FILES = {"pyproject.toml", "README.md", "LICENSE", "znni", "planner"}
+FILES = {"pyproject.toml", "README.md", "LICENSE", "znni", "planner", "networks"}
 
 
 def sections() -> dict[str, str]:

@@ -76,6 +76,13 @@ def files_of_tree() -> set[str]:
     }
 
 
+def shipped(folder: str) -> set[str]:
+    """Return the files of the networks that are found by name, in a folder."""
+    kinds = (".yaml", ".safetensors")
+    found = (path for path in (ROOT / "networks").iterdir() if path.suffix in kinds)
+    return {f"{folder}/{path.name}" for path in found}
+
+
 def main_of(path: Path) -> NDArray[np.float32]:
     with h5py.File(path) as file:
         return np.asarray(file["main"], np.float32)
@@ -84,7 +91,7 @@ def main_of(path: Path) -> NDArray[np.float32]:
 def test_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert in_packages(names) == files_of_tree()
+    assert in_packages(names) == files_of_tree() | shipped("znni/shipped")
     assert {"znni/py.typed", "planner/py.typed"} <= set(names)
     assert {Path(name).suffix for name in names} >= {".cu", ".cuh", ".html"}
     others = {name.split("/")[0] for name in names} - set(PACKAGES)
@@ -95,7 +102,7 @@ def test_sdist_holds_what_the_wheel_is_built_from(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
     assert in_packages(names) == files_of_tree()
-    assert names - in_packages(names) == {
+    assert names - in_packages(names) - shipped("networks") == {
         ".gitignore",
         "CHANGELOG.md",
         "CITATION.cff",
@@ -124,6 +131,8 @@ def test_runs_the_demo_in_an_empty_environment(wheel: Path, tmp_path: Path) -> N
         folder=folder,
     )
 
+    assert "cells-unet: 1 map in" in run(commands / "znni", "networks", folder=folder)
+    assert "expects grey" in run(commands / "znni", "info", "boundaries", folder=folder)
     got, expected = main_of(folder / "membranes.h5"), main_of(DEMO_OUTPUT)
     assert expected.std() > 0.1  # not blank
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)

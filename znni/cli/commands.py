@@ -13,7 +13,9 @@ from znni.cli.export import export
 from znni.cli.finish import finish
 from znni.cli.import_network import import_network
 from znni.cli.infer import infer
+from znni.cli.networks import networks
 from znni.cli.plan import plan
+from znni.cli.pyramid import pyramid
 from znni.cli.verify import verify
 from znni.cli.view import view
 from znni.core.options import Calibrated
@@ -49,6 +51,7 @@ def znni(
 app.command()(infer)
 app.command()(finish)
 app.command()(export)
+app.command()(pyramid)
 app.command()(plan)
 
 
@@ -91,17 +94,22 @@ def info(
     file: Annotated[
         str | None,
         typer.Argument(
-            help="Network file (YAML), or volume in any format. Default: describe this machine."
+            help="Network file (YAML) or name, or volume in any format. Default: describe this "
+            "machine."
         ),
     ] = None,
 ) -> None:
     """Describe a network or a volume; or this machine, and the primitives that its GPUs have."""
+    from znni.network.shipped import shipped_network
+
     if file is None:
         from znni.inference.machine_text import describe_machine
         from znni.machine.detect import detect_machine
 
         typer.echo(describe_machine(detect_machine()))
-    elif Path(file).suffix in (".yaml", ".yml"):
+        return
+    is_name = not Path(file).exists() and shipped_network(file)
+    if is_name or Path(file).suffix in (".yaml", ".yml"):
         from znni.network.description import describe
         from znni.network.network_file import load_network
 
@@ -112,6 +120,7 @@ def info(
         typer.echo(describe_volume(file))
 
 
+app.command()(networks)
 app.command("import")(import_network)
 app.command()(verify)
 app.command()(view)

@@ -24,7 +24,13 @@ from znni.core.options import (
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
-Net = Annotated[Path, typer.Option("--net", help="Network file (YAML), or a model: .onnx or .pt2.")]
+Net = Annotated[
+    Path,
+    typer.Option(
+        "--net",
+        help="Network file (YAML), a name that znni networks lists, or a model: .onnx or .pt2.",
+    ),
+]
 Ram = Annotated[
     str | None,
     typer.Option(

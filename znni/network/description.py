@@ -31,6 +31,7 @@ ONE = Vec3(1, 1, 1)
 def describe(network: Network) -> str:
     """Return the layers of a network, its input's scaling and its weights file, line by line."""
     lines = [str(network)]
+    lines += [f"  {line}" for line in (network.about, _expected(network)) if line]
     width = max(8, *(len(node.name) for node in network.nodes))
     before = INPUT
     for node in network.nodes:
@@ -41,6 +42,10 @@ def describe(network: Network) -> str:
     lines.append(f"  {'input':<{width}} {network.scaling}")
     lines.append(f"  {'weights':<{width}} {network.weights or 'none named'}")
     return "\n".join(lines)
+
+
+def _expected(network: Network) -> str:
+    return f"expects {network.expects}" if network.expects else ""
 
 
 def _origin(node: Node) -> str:

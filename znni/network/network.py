@@ -84,6 +84,8 @@ class Network:
         whole: the extents of an exact network's input over the whole volume. They are None until
             the volume is known.
         labels: the name and the label of each output map, if the network file has them.
+        about: the purpose of the network, for people.
+        expects: what the input should look like, for people.
         window: the windows that the network is computed in, if it is not computed over the whole
             volume. ``whole`` is then the extents of one window.
 
@@ -101,6 +103,8 @@ class Network:
     whole: Vec3 | None = None
     labels: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     window: Window | None = None
+    about: str = field(default="", compare=False)
+    expects: str = field(default="", compare=False)
 
     @classmethod
     def chain(

@@ -45,6 +45,7 @@ from znni.network.layer_entries import (
 from znni.network.layers import Concat, Layer, Multiply
 from znni.network.model_files import is_model_file, model_layer
 from znni.network.network import INPUT, Network, Node, maps_of, stride_of
+from znni.network.shipped import shipped_names, shipped_network
 from znni.network.window import Window
 
 # The name of the join of several outputs.
@@ -146,6 +147,8 @@ class _NetworkFile(Entry):
     weights: FileName | None = None
     input: InputEntry = InputEntry()
     window: _WindowEntry | None = None
+    about: str = ""
+    expects: str = ""
 
 
 def load_network(path: str | Path) -> Network:
@@ -153,9 +156,10 @@ def load_network(path: str | Path) -> Network:
 
     Args:
         path: the path of a YAML file. It has ``name``, ``in_features``, ``layers`` and, optionally,
-            ``weights`` (a file beside it), ``input`` (scale and offset), ``labels`` and ``window``.
-            Or it has ``model`` instead of layers, a file of ONNX or PyTorch (``.pt2``), which that
-            library computes in windows. The path may also be that of such a file itself.
+            ``weights`` (a file beside it), ``input`` (scale and offset), ``labels``, ``window``,
+            ``about`` and ``expects``. Or it has ``model`` instead of layers, a file of ONNX or
+            PyTorch (``.pt2``), which that library computes in windows. The path may also be that
+            of such a file itself, or the name of a network that comes with znni.
 
     Raises:
         InvalidInput: there is no such file, or it is not a network. The message names the line.
@@ -175,7 +179,23 @@ def load_network(path: str | Path) -> Network:
     if is_model_file(Path(path)):
         text = json.dumps({"name": Path(path).stem, "model": Path(path).name})
         return network_from_text(text, path)
-    return _network_of(YamlFile(Path(path), "network"))
+    return _network_of(YamlFile(_found(Path(path)), "network"))
+
+
+def _found(path: Path) -> Path:
+    """Return the path of a network file that is there, or that comes with znni under this name.
+
+    Raises:
+        InvalidInput: it is only a name, and neither is there.
+    """
+    if path.suffix or len(path.parts) > 1 or path.exists():
+        return path
+    if known := shipped_network(str(path)):
+        return known
+    raise InvalidInput(
+        f"{path}: no such file, and no network of this name comes with znni; it has "
+        f"{', '.join(shipped_names())}"
+    )
 
 
 def network_from_text(text: str, name: str | Path) -> Network:
@@ -258,6 +278,8 @@ def _network_of(file: YamlFile) -> Network:
             scaling=scaling,
             weights=file.path.parent / entries.weights if entries.weights else None,
             labels=tuple(entries.labels.items()),
+            about=entries.about,
+            expects=entries.expects,
         )
         if network.is_exact:
             context(network)  # raises an error if its layers do not fit together

@@ -197,6 +197,11 @@ def weights_for(
     path = given or network.weights
     if not network.weighted:
         return Weights({}, OF_MODEL)
+    if given is None and network.weights and not network.weights.is_file():
+        raise InvalidInput(
+            f"network {network.name} names the weights {network.weights.name}, and there is no "
+            f"{network.weights.absolute()}; put them there, or give {option('weights', 'FILE')}"
+        )
     if path is None:
         raise InvalidInput(
             f"network {network.name} names no weights; give {option('weights', 'FILE')} or, to "
@@ -220,7 +225,9 @@ def weights_again(source: str, network: Network) -> Weights:
 
 def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     if not path.is_file():
-        raise InvalidInput(f"{path}: no such weights file; check the path")
+        raise InvalidInput(
+            f"{path}: no such weights file, looked for at {path.absolute()}; check the path"
+        )
     try:
         match path.suffix:
             case ".safetensors":

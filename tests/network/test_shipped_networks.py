@@ -1,0 +1,74 @@
+"""The networks that come with znni are found by name."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from command_line import refused, succeeds, write_case
+from paths import ROOT
+
+from znni.core.errors import InvalidInput
+from znni.network.network_file import load_network
+from znni.network.shipped import shipped_names, shipped_network
+
+NAMES = ["boundaries", "cells-unet", "n337", "n537", "n726", "n926"]
+
+pytestmark = pytest.mark.usefixtures("own_folder")
+
+
+def test_all_are_found_by_name() -> None:
+    assert shipped_names() == NAMES
+    for name in NAMES:
+        network = load_network(name)
+        assert network == load_network(ROOT / "networks" / f"{name}.yaml")
+        assert network.about
+        assert network.weights is None or network.weights.is_file()
+
+
+def test_the_wheel_has_all_their_files() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    wheel = build["targets"]["wheel"]["force-include"]
+    kinds = (".yaml", ".safetensors")
+    there = {path.name for path in (ROOT / "networks").iterdir() if path.suffix in kinds}
+    assert wheel == {f"networks/{name}": f"znni/shipped/{name}" for name in there}
+    assert wheel.keys() <= set(build["targets"]["sdist"]["only-include"])
+
+
+def test_they_are_listed() -> None:
+    said = succeeds("networks")
+    assert [line.split(":")[0] for line in said.splitlines() if line[0] != " "] == NAMES
+    assert "cells-unet: 1 map in, 1 out, trained\n" in said
+    assert "n537: 1 map in, 3 out, without weights: give --random-weights 0\n" in said
+    assert "expects grey levels 0 to 255 with dark membranes; give --invert" in said
+    assert "/cells-unet.png" in said
+
+
+def test_info_says_what_a_network_expects() -> None:
+    said = succeeds("info", "boundaries")
+    assert "  expects grey levels 0 to 255 with dark membranes" in said
+    assert "expects" not in succeeds("info", "n337")
+
+
+def test_a_file_of_that_name_comes_first() -> None:
+    write_case(Path())
+    Path("tiny.yaml").rename("n337")
+    assert load_network("n337").name == "tiny"
+    assert shipped_network("tiny") is None
+
+
+def test_names_that_there_are_not() -> None:
+    with pytest.raises(InvalidInput, match=r"n338: no such file, and no network of this name .*n9"):
+        load_network("n338")
+    assert "no such file" in refused("infer", "v.h5", "--net", "none.yaml")
+
+
+def test_missing_weights_are_looked_for_somewhere() -> None:
+    write_case(Path())
+    place = Path("tiny.npz").absolute()
+    Path("tiny.npz").unlink()
+    said = refused("infer", "volume.h5", "--net", "tiny.yaml")
+    assert said.startswith(f"network tiny names the weights tiny.npz, and there is no {place}; put")
+    said = refused("infer", "volume.h5", "--net", "tiny.yaml", "--weights", "w.npz")
+    assert f"w.npz: no such weights file, looked for at {place.parent}/w.npz" in said

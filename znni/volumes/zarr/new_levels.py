@@ -1,0 +1,121 @@
+"""Coarser resolutions for an OME-Zarr that exists already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from znni.core.errors import InvalidInput, RunFailed, ZnniError, option
+from znni.core.options import Coarsening
+from znni.volumes.formats import library
+from znni.volumes.stored import reason
+from znni.volumes.zarr.ome_metadata import Level, dataset, levels
+from znni.volumes.zarr.pyramid import PYRAMID, write_levels
+
+LAST = ("z", "y", "x")
+OF_LABELS = 4  # bytes: integers of this size or more are most likely labels
+
+
+def add_levels(
+    place: str, coarsening: Coarsening, *, overwrite: bool
+) -> tuple[Coarsening, list[tuple[int, ...]]]:
+    """Write coarser resolutions of an image, each made of the one before.
+
+    The metadata names them when all are written. So if writing stops, the image is as it was, and
+    the same call starts again.
+
+    Args:
+        place: path or URL of the image, a group of a Zarr.
+        coarsening: how voxels become one; empty: as the values suggest.
+        overwrite: replace coarser resolutions that there are.
+
+    Returns:
+        How voxels became one, and the shapes of all resolutions.
+
+    Raises:
+        InvalidInput: there is no such image, or it has coarser resolutions already.
+        RunFailed: writing failed.
+    """
+    zarr = library("zarr", "zarr")
+    with _told_in_one_line(place):
+        try:
+            group = zarr.open(place, mode="r+")
+        except (FileNotFoundError, zarr.errors.NodeNotFoundError):
+            raise InvalidInput(
+                f"{place}: there is no Zarr; give the folder or the URL of an OME-Zarr"
+            ) from None
+        if not hasattr(group, "members"):
+            raise InvalidInput(f"{place}: is an array, and no group with an image; give the group")
+        image = levels(group.attrs, place)
+        array = _finest(group, image, place)
+        if len(image) > 1:
+            if not overwrite:
+                raise InvalidInput(
+                    f"{place}: has {len(image)} resolutions already; give "
+                    f"{option('overwrite', True)} to make the coarser ones again"
+                )
+            _take_away(group, image)
+        chosen = coarsening or _suggested(array)
+        made = list(write_levels(group, array, image[0].grid, chosen))
+        entries = [dataset(path, grid, array.ndim - len(LAST)) for path, grid in made]
+        _change(group, lambda found: found[:1] + entries, chosen)
+        return chosen, [array.shape, *(group[path].shape for path, _ in made)]
+
+
+def _finest(group: Any, image: list[Level], place: str) -> Any:
+    if not image:
+        raise InvalidInput(
+            f"{place}: has no OME metadata of an image; make one with znni export IN OUT.zarr"
+        )
+    axes = image[0].axes
+    if axes[-len(LAST) :] != LAST:
+        raise InvalidInput(
+            f"{place}: has axes ({', '.join(axes)}), and coarser resolutions need z, y and x last; "
+            f"copy it with znni export IN OUT.zarr"
+        )
+    return group[image[0].path]
+
+
+def _suggested(array: Any) -> Coarsening:
+    """Return how voxels become one: labels by the most frequent one, values by their mean."""
+    noted = array.attrs.get(PYRAMID)
+    if noted in ("mean", "mode"):
+        chosen: Coarsening = noted
+    elif array.attrs.get("labels") or array.attrs.get("threshold"):
+        chosen = "mode"
+    else:
+        kind, size = array.dtype.kind, array.dtype.itemsize
+        chosen = "mode" if kind == "b" or (kind in "ui" and size >= OF_LABELS) else "mean"
+    return chosen
+
+
+def _take_away(group: Any, image: list[Level]) -> None:
+    """Delete the coarser resolutions, after the metadata no longer name them."""
+    _change(group, lambda found: found[:1], "")
+    for level in image[1:]:
+        del group[level.path]
+
+
+def _change(group: Any, change: Any, coarsening: Coarsening) -> None:
+    """Replace the list of resolutions in a group's metadata."""
+    attributes = group.attrs.asdict()
+    ome = attributes.get("ome", attributes)
+    ome["multiscales"][0]["datasets"] = change(ome["multiscales"][0]["datasets"])
+    ome["multiscales"][0].pop("type", None)
+    if coarsening:
+        ome["multiscales"][0]["type"] = coarsening
+    group.update_attributes(attributes)
+
+
+@contextmanager
+def _told_in_one_line(place: str) -> Iterator[None]:
+    try:
+        yield
+    except (ZnniError, MemoryError):
+        raise
+    except Exception as error:  # file systems and their libraries raise all kinds
+        raise RunFailed(
+            f"{place}: cannot be given coarser resolutions: {reason(error)}; check that it is "
+            f"whole, and that you may write there"
+        ) from error
