@@ -136,8 +136,8 @@ def _our_command(run: SlidingRun, out: Path) -> list[str]:
     net = out.with_name("net.yaml")
     net.write_text(network_text(network))
     return [
-        sys.executable, "-m", "znni", "infer", run.source, "--net", str(net), "--random-weights", "0",
-        "--device", "cpu", "--threads", str(run.threads), "--overwrite", "--out", str(out),
+        sys.executable, "-m", "znni", "infer", run.source, "--net", str(net),
+        "--random-weights", "0", "--device", "cpu", "--threads", str(run.threads), "--overwrite", "--out", str(out),
     ]  # fmt: skip
 
 
