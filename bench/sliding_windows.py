@@ -137,7 +137,8 @@ def _our_command(run: SlidingRun, out: Path) -> list[str]:
     net.write_text(network_text(network))
     return [
         sys.executable, "-m", "znni", "infer", run.source, "--net", str(net),
-        "--random-weights", "0", "--device", "cpu", "--threads", str(run.threads), "--overwrite", "--out", str(out),
+        "--random-weights", "0", "--device", "cpu", "--threads", str(run.threads), "--overwrite",
+        "--out", str(out),
     ]  # fmt: skip
 
 
