@@ -14,6 +14,7 @@ from bench.exercise import exercise_command
 from bench.handing_out import handing_out_command
 from bench.layers import layers_command
 from bench.ledger import ledger_command
+from bench.models import models_command
 from bench.network import network_command
 from bench.nnunet import nnunet_command
 from bench.paper.micro_batches import micro_batches_command
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "network": network_command,
     "unets": unets_command,
     "seams": seams_command,
+    "models": models_command,
     "predictors": predictors_command,
     "nnunet": nnunet_command,
     "sliding-windows": sliding_windows_command,

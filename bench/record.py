@@ -40,6 +40,7 @@ Kind: TypeAlias = Literal[
     "ledger",
     "machine-plans",
     "micro-batches",
+    "models",
     "network",
     "nnunet",
     "predictors",
@@ -57,7 +58,7 @@ Kind: TypeAlias = Literal[
 
 LIBRARIES = (
     "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai", "nnunetv2",
-    "openvino", "onnxruntime",
+    "pytorch3dunet", "dynamic-network-architectures", "openvino", "onnxruntime",
     "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
     "distributed",
 )  # fmt: skip

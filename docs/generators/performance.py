@@ -36,6 +36,7 @@ PAGES = {
             "predictors",
             "nnunet",
             "sliding-windows",
+            "models",
             "scaling",
             "gpu-networks",
         ),

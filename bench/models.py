@@ -1,0 +1,210 @@
+"""Networks of other libraries over a volume: znni beside MONAI's sliding windows.
+
+Each network has random weights. It is given as a file or as a module, as users give it. znni or
+the file's own library computes it, whichever is predicted to be faster.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from bench.record import Row
+from bench.session import Out, Threads, ceilings_with, check_known, machine_with, progress
+from bench.session import report_all as report
+from znni.core.options import Choices
+from znni.core.shapes import Vec3
+from znni.inference.inferer import Inferer
+from znni.inference.model_choice import chosen
+from znni.inference.network_import import import_network
+from znni.network.geometry import with_window
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import Float32, weights_for
+from znni.network.window import Window
+
+MOST_SECONDS_IN_FLOAT64 = 4.0  # in float32, of what is also computed in float64
+
+Name = Annotated[list[str] | None, typer.Option("--net", help="A network; repeatable.")]
+Extents = Annotated[int, typer.Option("--size", min=1, help="Voxels of the volume per axis.")]
+Side = Annotated[int, typer.Option("--window", min=1, help="Voxels of a window per axis.")]
+Overlap = Annotated[float, typer.Option(min=0, max=0.9, help="Overlap of windows.")]
+
+
+def _monai(name: str, *args: Any, **options: Any) -> Any:
+    from monai.networks import nets
+
+    return getattr(nets, name)(*args, **options)
+
+
+def _unet3d(name: str, order: str = "gcr") -> Any:
+    from pytorch3dunet.unet3d import model
+
+    return getattr(model, name)(1, 2, f_maps=32, layer_order=order, num_levels=4)
+
+
+def _nnunet(name: str, *blocks: Any) -> Any:
+    from dynamic_network_architectures.architectures import unet
+    from torch import nn
+
+    stages = (32, 64, 128, 256, 320, 320)
+    strides = (1, 2, 2, 2, 2, 2)
+    first, classes, back = blocks
+    return getattr(unet, name)(
+        1, len(stages), stages, nn.Conv3d, 3, strides, first, classes, back, conv_bias=True,
+        norm_op=nn.InstanceNorm3d, norm_op_kwargs={"eps": 1e-5, "affine": True},
+        nonlin=nn.LeakyReLU, nonlin_kwargs={"inplace": True},
+    )  # fmt: skip
+
+
+def _dynunet() -> Any:
+    return _monai("DynUNet", 3, 1, 3, (3,) * 5, (1, 2, 2, 2, 2), (2, 2, 2, 2), norm_name="instance")
+
+
+@dataclass(frozen=True)
+class _Made:
+    """How a network is made, and given to znni: as a module, or as the ending of a file."""
+
+    make: Callable[[], Any]
+    source: str
+
+
+NETS: dict[str, _Made] = {
+    "nnU-Net PlainConvUNet": _Made(lambda: _nnunet("PlainConvUNet", 2, 3, 2), "module"),
+    "nnU-Net ResidualEncoderUNet M": _Made(
+        lambda: _nnunet("ResidualEncoderUNet", (1, 3, 4, 6, 6, 6), 3, (1,) * 5), ".pt2"
+    ),
+    "MONAI BasicUNet": _Made(lambda: _monai("BasicUNet", 3, 1, 2), ".onnx"),
+    "MONAI DynUNet": _Made(_dynunet, ".pt2"),
+    "MONAI SegResNet, instance norm": _Made(
+        lambda: _monai("SegResNet", 3, 16, 1, 2, norm=("instance", {"affine": True})), ".onnx"
+    ),
+    "MONAI SegResNet, group norm": _Made(lambda: _monai("SegResNet", 3, 16, 1, 2), ".onnx"),
+    "MONAI AttentionUnet": _Made(
+        lambda: _monai("AttentionUnet", 3, 1, 2, (16, 32, 64, 128), (2, 2, 2)), ".onnx"
+    ),
+    "pytorch-3dunet UNet3D gcr": _Made(lambda: _unet3d("UNet3D"), ".onnx"),
+    "pytorch-3dunet ResidualUNetSE3D": _Made(lambda: _unet3d("ResidualUNetSE3D"), ".pt2"),
+    "MONAI SwinUNETR": _Made(
+        lambda: _monai("SwinUNETR", in_channels=1, out_channels=3, feature_size=24), ".onnx"
+    ),
+}
+
+
+def models_command(
+    net: Name = None,
+    size: Extents = 80,
+    window: Side = 64,
+    overlap: Overlap = 0.5,
+    threads: Threads = None,
+    out: Out = None,
+) -> None:
+    """Compare networks of other libraries over a volume with MONAI's sliding windows."""
+    check_known("net", net or [], NETS)
+    cores = machine_with("cpu", threads).host.threads
+    windows = Window(Vec3.of(window), overlap)
+    with TemporaryDirectory() as place:
+        rows = [_row(name, Path(place), size, windows, cores) for name in net or NETS]
+    report("models", [rows], [ceilings_with("cpu", cores)], out)
+
+
+def _row(name: str, folder: Path, size: int, window: Window, cores: int) -> Row:
+    module = _random(NETS[name].make())
+    volume = np.random.default_rng(1).standard_normal((1, *(size,) * 3), np.float32)
+    progress(f"{name}: as {NETS[name].source}")
+    network, able, parameters = _given(name, module, folder, volume, window, cores)
+    inferer = Inferer(network, weights_for(network, None, None), threads=cores, device="cpu")
+    inferer(volume)  # builds, and compiles
+    ours, seconds = _timed(lambda: inferer(volume))
+    progress(f"{name}: MONAI in float32")
+    theirs, monai_seconds = _timed(lambda: _sliding(module, volume, window, cores))
+    row: Row = {
+        "name": name,
+        "parameters": parameters,
+        "source": NETS[name].source,
+        "computed_by": able,
+        "volume": str(Vec3.of(size)),
+        "window": str(window.size),
+        "overlap": window.overlap,
+        "error": _apart(ours, theirs),
+        "seconds": seconds,
+        "monai_seconds": monai_seconds,
+        "speedup": monai_seconds / seconds,
+    }
+    if monai_seconds < MOST_SECONDS_IN_FLOAT64:
+        progress(f"{name}: MONAI in float64")
+        exact = _sliding(module.double(), volume.astype(np.float64), window, cores)
+        row |= {"error64": _apart(ours, exact), "monai_error64": _apart(theirs, exact)}
+    return row
+
+
+def _random(module: Any) -> Any:
+    """Return a module in evaluation mode, whose norms have factors and shifts as after training."""
+    import torch
+
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim == 1:
+                parameter.uniform_(0.5, 1.5)
+        for name, statistics in module.named_buffers():
+            if name.endswith("running_mean"):
+                statistics.normal_().mul_(0.1)
+            if name.endswith("running_var"):
+                statistics.uniform_(0.5, 2)
+    return module.eval()
+
+
+def _given(
+    name: str, module: Any, folder: Path, volume: Float32, window: Window, cores: int
+) -> tuple[Network, str, int]:
+    """Return a network as znni gets it, who computes it, and the number of its parameters."""
+    import torch
+
+    parameters = sum(each.numel() for each in module.parameters())
+    source, file = NETS[name].source, folder / f"net{NETS[name].source}"
+    example = (torch.zeros(1, 1, *window.size),)
+    if source == "module":
+        made = import_network(module, folder / "net.yaml", overwrite=True)
+        return with_window(load_network(made.path), window), "znni", parameters
+    with warnings.catch_warnings(action="ignore"):
+        if source == ".pt2":
+            torch.export.save(torch.export.export(module, example), file)
+        else:
+            torch.onnx.export(module, example, file, dynamo=False, opset_version=17)
+    loaded = with_window(load_network(file), window)
+    choices = Choices(threads=cores, device="cpu")
+    taken = chosen(loaded, Vec3(*volume.shape[1:]), choices)
+    progress(taken.why)
+    models = taken.network.models
+    return taken.network, models[0].runtime if models else "znni", parameters
+
+
+def _sliding(module: Any, volume: Any, window: Window, cores: int) -> Any:
+    import torch
+    from monai.inferers import sliding_window_inference
+
+    torch.set_num_threads(cores)
+    with torch.inference_mode():
+        found = sliding_window_inference(
+            torch.from_numpy(volume)[None], tuple(window.size), 1, module, window.overlap,
+            mode="gaussian",
+        )  # fmt: skip
+    return found[0].numpy()
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    begun = time.perf_counter()
+    return work(), time.perf_counter() - begun
+
+
+def _apart(ours: Any, theirs: Any) -> float:
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
