@@ -120,6 +120,28 @@ def test_a_model_in_windows_gives_its_library_s_numbers(
         verify(out, seed=1)
 
 
+def test_a_stopped_run_goes_on_within_a_mask(normed: tuple[Any, Path], tmp_path: Path) -> None:
+    network, x, out = load_network(normed[1]), volume(), tmp_path / "out.zarr"
+    np.save(tmp_path / "in.npy", x)
+    mask = np.zeros(SIZE, np.uint8)
+    mask[:, :, 12:] = 1
+    plan = search(network, SIZE, **OPTIONS).fastest_for(Vec3(4, 4, 6))
+    options: Any = {**OPTIONS, "plan": plan, "mask": mask}
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        znni.infer(tmp_path / "in.npy", network, out, progress=stop, **options)
+    report = znni.infer(tmp_path / "in.npy", network, out, **options)
+    assert report.finished_before > 0
+    assert report.skipped.outside_mask > 0
+    wanted = blended(normed[0], x, Window(WINDOW)) * mask
+    found = open_volume(out).read(Box(Vec3(0, 0, 0), SIZE))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], cache: Path) -> None:
     network = load_network(normed[1])
     (model,) = network.models

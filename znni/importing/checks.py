@@ -41,6 +41,7 @@ MOST_TAPS = 2**15  # of a kernel with the zeros between its taps
 # Ends of such messages, by the kind of operation.
 NORMS = "replace it by batch normalization (BatchNorm3d) and train again"
 ATTENTION = "replace it by convolutions and train again"
+AS_IT_IS = "or give the file itself as the network, which its own library then computes in windows"
 
 
 def refuse(origin: str, why: str) -> NoReturn:

@@ -100,7 +100,7 @@ def _check_local(operation: Operation[Node]) -> None:
     node = operation.details
     remedy = WINDOWED.get(node.operator) if node.library == ATEN else None
     if remedy:
-        checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}")
+        checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}, {checks.AS_IT_IS}")
 
 
 def _first_maps(operations: Sequence[Operation[Node]]) -> int:

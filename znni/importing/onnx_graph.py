@@ -163,7 +163,7 @@ class _Reading:
         for operation in operations:
             remedy = WINDOWED.get(operation.details.op_type)
             if remedy and any(name not in self._values for name in operation.reads):
-                checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}")
+                checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}, {checks.AS_IT_IS}")
 
     def _read(self, operation: Operation[Any]) -> None:
         """Read one node."""

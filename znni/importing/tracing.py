@@ -15,7 +15,7 @@ import numpy as np
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing.checks import ATTENTION, LAYERS, convolution, per_map, refuse, values
+from znni.importing.checks import AS_IT_IS, ATTENTION, LAYERS, convolution, per_map, refuse, values
 from znni.importing.steps import (
     Affine,
     Convolution,
@@ -236,8 +236,7 @@ class Tracer:
         if not self.values[read].is_pooled or factors.ndim != 2:
             refuse(
                 origin,
-                f"multiplies by a matrix what is not globally pooled; {ATTENTION}, or run the "
-                f"network as it is with --window (znni infer --net FILE --window Z,Y,X)",
+                f"multiplies by a matrix what is not globally pooled; {ATTENTION}, {AS_IT_IS}",
             )
         self.add(convolution(origin, factors[:, :, None, None, None], bias), (read,), value)
 

@@ -192,8 +192,7 @@ def with_window(network: Network, window: Window) -> Network:
         if model.fixed not in (None, window.size):
             raise InvalidInput(
                 f"{model.file} takes windows of {model.fixed} only, and {window.size} are asked "
-                f"for; give --window {','.join(map(str, model.fixed or ()))}, or export it with "
-                f"free extents"
+                f"for; give windows of {model.fixed}, or export it with free extents"
             )
     size, suited = window.size, whole_input(made, window.size)
     if suited != size:

@@ -127,7 +127,7 @@ def _measured(runtime: str, file: str, threads: int, maps: int, size: list[int])
             window = "x".join(map(str, size))
             raise Refused(
                 f"{runtime} cannot compute a window of {window}: {_line(error)}; give the extents "
-                f"that it was trained on as --window"
+                f"that it was trained on as the window"
             ) from None
         seconds.append(time.perf_counter() - begun)
         if sum(seconds) > 60:
