@@ -139,6 +139,7 @@ class Checkout:
             "XDG_CACHE_HOME": str(self.cache),
             "NUMBA_CACHE_DIR": str(self.cache / "numba"),  # else in the checkout, perhaps stale
             "ZNNI_COSTS": str(self.work / "no-costs.sqlite"),
+            "ZNNI_PLANS": "none",
         }
         return subprocess.Popen(
             [sys.executable, *arguments],

@@ -27,7 +27,7 @@ from znni.plans.segments import Step
 UNDECIDED = "undecided"
 
 EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 2048)
-BATCHES = (1, 8, 64, 512)
+BATCHES = (1, 6, 8, 64, 512)
 
 
 def bare_step(
@@ -38,7 +38,7 @@ def bare_step(
     return Step(operation, UNDECIDED, shape, shape_out, least, seconds=0.0, error=0.0, takes=takes)
 
 
-def sample_steps(operation: Operation, features: int) -> Iterator[Step]:
+def sample_steps(operation: Operation, features: int, *, plain: bool = False) -> Iterator[Step]:
     """Yield bare steps of an operation for outputs and batches of many sizes.
 
     Pooled and summed convolutions are sampled only for single items, because plans use them only
@@ -47,10 +47,15 @@ def sample_steps(operation: Operation, features: int) -> Iterator[Step]:
     Args:
         operation: the operation to compute.
         features: the number of input maps.
+        plain: whether a pooling gives one fragment, not all of them.
     """
     batches = (1,) if isinstance(operation, PooledConv | SummedConv) else BATCHES
-    for batch, extent in product(batches, EXTENTS):
-        yield _step(operation, features, batch, Vec3.of(extent))
+    for batch, size in product(batches, map(Vec3.of, EXTENTS)):
+        if plain and isinstance(operation, Pool):
+            shape = Shape5.of(batch, features, size * operation.window)
+            yield bare_step(operation, shape, Shape5.of(batch, features, size))
+        else:
+            yield _step(operation, features, batch, size)
 
 
 def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.bare_steps import sample_steps
 from planner.step_options import StepOptions
-from znni.core.shapes import Shape5
 from znni.network.layers import Concat, Operation, PooledConv, SummedConv
 from znni.network.network import Network, Node
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 
-# The bound on a layer's speed comes from a sample of shapes. A shape outside the sample may be a
-# little faster per voxel. So the bound is multiplied by this factor before it rules a patch out.
-# Tiles of any size fill the sample's largest extent almost without waste.
-BOUND_SLACK = 0.9
+# A number for each of several patches.
+Numbers: TypeAlias = "NDArray[np.float64]"
+
+FLOAT_BYTES = 4
 
 
 class LeastSeconds(Protocol):
     """Lower bounds on the time of layers."""
 
-    def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
-        """Return a lower bound on each layer's seconds for one patch.
+    def of_layers(self, voxels: Mapping[str, Numbers]) -> dict[str, Numbers]:
+        """Return a lower bound on each layer's seconds, for each of several patches.
 
         Args:
-            shapes: the network's ``shapes`` for the patch.
+            voxels: the voxels of each value's map, of all its fragments together.
         """
 
     def of_step(self, step: Step) -> float:
@@ -60,16 +62,16 @@ class BoundsUsingGpu:
         self._on_gpu = on_gpu
         self._link = link
 
-    def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
-        """Return a lower bound on each layer's seconds for one patch.
+    def of_layers(self, voxels: Mapping[str, Numbers]) -> dict[str, Numbers]:
+        """Return a lower bound on each layer's seconds, for each of several patches.
 
         Args:
-            shapes: the network's ``shapes`` for the patch.
+            voxels: the voxels of each value's map, of all its fragments together.
         """
-        alone, on_gpu = self._alone().of_layers(shapes), self._on_gpu().of_layers(shapes)
+        alone, on_gpu = self._alone().of_layers(voxels), self._on_gpu().of_layers(voxels)
         return {
             node.name: self._shared(
-                alone[node.name], on_gpu[node.name], _taken(node, shapes), shapes[node.name].nbytes
+                alone[node.name], on_gpu[node.name], self._bytes_of(voxels, node)
             )
             for node in self._network.nodes
         }
@@ -77,14 +79,23 @@ class BoundsUsingGpu:
     def of_step(self, step: Step) -> float:
         """Return a lower bound on the seconds of one call that computes a bare step."""
         alone, on_gpu = self._alone().of_step(step), self._on_gpu().of_step(step)
-        return self._shared(alone, on_gpu, step.shape_in.nbytes, step.shape_out.nbytes)
+        moved = max(step.shape_in.nbytes, step.shape_out.nbytes)
+        return float(self._shared(np.array(alone), np.array(on_gpu), np.array(float(moved))))
 
-    def _shared(self, alone: float, on_gpu: float, given: int, made: int) -> float:
-        if not alone:  # a pooling or a sum that costs its convolution no extra time
-            return 0.0
-        on_the_way = max(given, made) / self._link
-        speed = 1 / alone + 1 / max(on_the_way, on_gpu)
-        return 1 / speed if speed else inf
+    def _shared(self, alone: Numbers, on_gpu: Numbers, moved: Numbers) -> Numbers:
+        """Return the least seconds of layers that both compute.
+
+        They are 0 for a pooling or a sum that costs its convolution no extra time.
+        """
+        with np.errstate(divide="ignore"):
+            speed = 1 / alone + 1 / np.maximum(moved / self._link, on_gpu)
+            return 1 / speed
+
+    def _bytes_of(self, voxels: Mapping[str, Numbers], node: Node) -> Numbers:
+        """Return the bytes of all inputs of a node, or of its output if that is larger."""
+        maps = self._network.maps
+        taken = sum(maps[name] * voxels[name] for name in node.inputs)
+        return np.asarray(FLOAT_BYTES * np.maximum(taken, maps[node.name] * voxels[node.name]))
 
 
 class Bounds:
@@ -110,31 +121,30 @@ class Bounds:
         self._rates = {
             operation: 0.0  # its inputs may be made in their place
             if isinstance(operation, Concat)
-            else _least_seconds_per_voxel(operation, features, options)
+            else options.least_seconds_per_voxel(operation, features)
             for operation, features in operations
         }
 
-    def of_layers(self, shapes: Mapping[str, Shape5]) -> dict[str, float]:
-        """Return a lower bound on each layer's seconds for one patch.
+    def of_layers(self, voxels: Mapping[str, Numbers]) -> dict[str, Numbers]:
+        """Return a lower bound on each layer's seconds, for each of several patches.
 
         The steps of any part of the network take at least the sum of its layers' bounds. A
         convolution and its pooling or sum may be faster as one step. Then the saving is taken off
         the second layer's seconds, and off the convolution's only once those are zero.
 
         Args:
-            shapes: the network's ``shapes`` for the patch.
+            voxels: the voxels of each value's map, of all its fragments together.
         """
-        bounds: dict[str, float] = {}
+        bounds: dict[str, Numbers] = {}
         for node in self._network.nodes:
-            (layer, _), out = self._network.operations[node.name], shapes[node.name]
-            voxels = out.n * out.size.volume
-            bounds[node.name] = voxels * self._rates[layer]
+            (layer, _), made = self._network.operations[node.name], voxels[node.name]
+            bounds[node.name] = made * self._rates[layer]
             if layer in self._fused:
                 pair = self._fused[layer]
-                both = voxels * self._rates[pair]
-                conv = min(bounds[pair.conv.name], both)
+                both = made * self._rates[pair]
+                conv = np.minimum(bounds[pair.conv.name], both)
                 bounds[pair.conv.name] = conv
-                bounds[node.name] = min(bounds[node.name], both - conv)
+                bounds[node.name] = np.minimum(bounds[node.name], both - conv)
         return bounds
 
     def of_step(self, step: Step) -> float:
@@ -161,18 +171,3 @@ def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[
         and any(using.out_shape(step.operation, step.shape_in) for step in samples)
     }
     return list(found)
-
-
-def _least_seconds_per_voxel(operation: Operation, features: int, options: StepOptions) -> float:
-    """Return the least seconds per output voxel and item; infinite if no primitive applies."""
-    rates = []
-    for bare in sample_steps(operation, features):
-        if found := options.whole(bare):
-            out = bare.shape_out
-            rates.append(found[0].seconds / (out.n * out.size.volume))
-    return BOUND_SLACK * min(rates, default=inf)
-
-
-def _taken(node: Node, shapes: Mapping[str, Shape5]) -> int:
-    """Return the bytes of all inputs of a node."""
-    return sum(shapes[name].nbytes for name in node.inputs)

@@ -31,6 +31,9 @@ from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive
 from znni.plans.summed import SummedNodes
 
+# Sums in another order differ in their last digits. Limits are larger by this factor.
+ROUNDED = 1 + 1e-9
+
 # A function that chooses steps for slots within bytes and seconds, such as ``undominated_within``.
 Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
 
@@ -61,7 +64,8 @@ class DeviceSearch:
         self._model = model
         self._division: Division = division
         self._gpu_budget = gpu_budget
-        self._options = StepOptions(primitives, model, division, gpu_budget)
+        most_items = 1 if network.is_exact else network.total_pooling.volume
+        self._options = StepOptions(primitives, model, division, gpu_budget, most_items)
         self._choose: Chooser = undominated_within
 
     def among(self, primitives: Collection[Primitive]) -> DeviceSearch:
@@ -136,6 +140,8 @@ class DeviceSearch:
         best: Candidate | None = None
         segmented = list(self._segmentations(partition, budget))
         for options, (segments, allowed) in product(self._option_sets, segmented):
+            if options.divides and not _has_batches(segments):
+                continue  # no pieces, so it was looked at before
             layers_limit = job_time.layers_within(limit)
             slots = self._slots(segments, partition, options, allowed, layers_limit)
             for choice in self._choose(slots, allowed, layers_limit) if slots else []:
@@ -209,20 +215,32 @@ class DeviceSearch:
     ) -> list[Slot]:
         """Return a slot for each step with the options that fit; nothing if no choice of them fits.
 
-        There are three checks, from cheap to costly. The bounds cost nothing. The relaxed options
-        are few. The lists of pieces are made last, and only for some steps. Those are the steps for
-        which the best choices for the other steps leave time and memory.
+        There are three checks, from cheap to costly. The bounds cost nothing. The fastest relaxed
+        options need few prices. The lists of pieces are made last, and only for some steps. Those
+        are the steps for which the best choices for the other steps leave time and memory.
         """
         bare = self._bare_slots(segments, partition)
         least = [slot.runs * self.bounds.of_step(slot.options[0]) for slot in bare]
-        slots: list[Slot] = []
-        for index, slot in enumerate(bare):
-            if sum(least) >= limit:
+        # The longest steps tell most about the sum, so they are priced first.
+        for index in sorted(range(len(bare)), key=lambda index: -least[index]):
+            (step,), slot, left = bare[index].options, bare[index], limit - sum(least)
+            if not left > 0:
                 return []
-            found = slot.fitting(options.relaxed(slot.options[0], in_place=slot.in_place), allowed)
+            enough = least[index] + ROUNDED * left
+            seconds = options.fastest(
+                step, allowed - slot.held, enough / slot.runs, in_place=slot.in_place
+            )
+            least[index] = max(least[index], slot.runs * seconds)
+        slots: list[Slot] = []
+        for slot, fastest in zip(bare, least, strict=True):
+            left = limit - sum(least)
+            if not left > 0:
+                return []
+            (step,), within = slot.options, ROUNDED * (fastest + left) / slot.runs
+            steps = options.relaxed(step, in_place=slot.in_place, within=within)
+            found = slot.fitting(steps, allowed)
             if not found.options:
                 return []
-            least[index] = found.runs * found.options[0].seconds
             slots.append(found)
         if not options.divides:
             return slots
@@ -276,6 +294,11 @@ class DeviceSearch:
             Slot((step,), n, held, part.writes_in_place(step))
             for (step, held), n in zip(part.held_beside(), runs, strict=True)
         ]
+
+
+def _has_batches(segments: Segments) -> bool:
+    """Return whether a step of the segments computes a batch that can be divided."""
+    return any(step.shape_in.n > 1 for segment in segments for step in segment.steps)
 
 
 def _has_place(candidate: Candidate, partition: Partition, allowed: float) -> bool:

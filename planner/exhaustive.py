@@ -10,6 +10,7 @@ from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.pareto import BestPlans
 from planner.partition import Cut, CutPoint
 from planner.patch_candidate import PatchCandidate
+from planner.patch_order import by_least_time
 from planner.patch_sizes import patch_sizes_near
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
@@ -19,15 +20,15 @@ from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 
-# The number of different calls that a search prices at most, which takes some seconds. Only outputs
-# of thousands of voxels per axis need more. By then the most promising patches have been tried.
-MOST_CALLS = 6000
+# The number of prices that a search works out at most, which takes about a second. Only outputs of
+# thousands of voxels per axis need more. By then the most promising patches have been tried.
+MOST_PRICES = 15_000
 
 
 class Search(Space):
     """The search for the fastest plans for an output."""
 
-    def fastest(self, count: int = 1) -> list[Plan]:
+    def fastest(self, count: int = 1, known: Plan | None = None) -> list[Plan]:
         """Return the plans with the least predicted time that fit, one for each patch size.
 
         The search is exhaustive over four choices: the patch sizes fitted to the output; the cut
@@ -37,10 +38,11 @@ class Search(Space):
         It tries patches in the order of a lower bound on their time. It ends when the bound passes
         the slowest of the best plans found. If the output is very large, many patch sizes differ by
         little. Then the search tries a spread of them, and after that all sizes near the best. It
-        ends after ``MOST_CALLS`` calls.
+        ends after ``MOST_PRICES`` prices.
 
         Args:
             count: the number of plans wanted. Fewer may exist.
+            known: a plan for this output that fits. Its time is the first limit of the search.
 
         Returns:
             the plans, fastest first.
@@ -52,6 +54,8 @@ class Search(Space):
         if count < 1:
             raise InvalidInput(f"{count} plans were asked for; ask for 1 or more")
         best = BestPlans(count)
+        if known:
+            best.add(known)
         if self.division == "all":  # pieces of powers of two bring most of the gain in little time
             self.dividing("power-of-two")._add_fastest(best)
         self._add_fastest(best)
@@ -81,8 +85,10 @@ class Search(Space):
             patch: the output voxels of the patch.
             seconds_limit: the seconds of the whole job to beat.
         """
+        return self._fastest_for(self.patch_candidate(patch), seconds_limit)
+
+    def _fastest_for(self, patch_candidate: PatchCandidate, seconds_limit: float) -> Plan | None:
         best, limit = None, seconds_limit
-        patch_candidate = self.patch_candidate(patch)
         for bound, cut_point in patch_candidate.by_least_time(self.cut_points):
             if bound >= limit:
                 break
@@ -92,9 +98,10 @@ class Search(Space):
 
     def lower_bound(self, patch: Vec3) -> float:
         """Return seconds of the whole job that no plan with this patch can beat."""
-        return next(
-            (bound for bound, _ in self.patch_candidate(patch).by_least_time(self.cut_points)), inf
-        )
+        return self._lower_bound(self.patch_candidate(patch))
+
+    def _lower_bound(self, patch_candidate: PatchCandidate) -> float:
+        return next((bound for bound, _ in patch_candidate.by_least_time(self.cut_points)), inf)
 
     def smallest(self) -> Plan:
         """Return the plan that takes the least memory, whatever the time and the limits.
@@ -125,15 +132,15 @@ class Search(Space):
     def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: BestPlans) -> None:
         """Add the fastest plans with these patches to the best, without the patches tried before.
 
-        As soon as one plan is found, the search ends after ``MOST_CALLS`` calls. It also ends when
-        the lower bound of the next patch passes the best plans.
+        As soon as one plan is found, the search ends after ``MOST_PRICES`` prices. It also ends
+        when the lower bound of the next patch passes the best plans.
         """
-        most = self.calls + MOST_CALLS
-        for bound, patch in sorted((self.lower_bound(p), p) for p in set(patches) - tried):
+        most = self.calls + MOST_PRICES
+        for bound, candidate in by_least_time(self, set(patches) - tried, self._lower_bound):
             if bound >= best.limit or (best.plans and self.calls > most):
                 break
-            tried.add(patch)
-            if plan := self.fastest_for(patch, best.limit):
+            tried.add(candidate.patch)
+            if plan := self._fastest_for(candidate, best.limit):
                 best.add(plan)
 
     def _fastest_with(

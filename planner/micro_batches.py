@@ -108,6 +108,11 @@ class Limit:
         return index < len(self._seconds) and memory <= self._memory[index]
 
     @property
+    def most_seconds(self) -> float:
+        """The seconds below which everything within the limit is; 0 if nothing is within it."""
+        return self._seconds[-1] if self._seconds else 0.0
+
+    @property
     def pairs(self) -> list[tuple[float, float]]:
         """The pairs that no other pair covers."""
         return list(zip(self._seconds, self._memory, strict=True))

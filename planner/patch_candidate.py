@@ -7,6 +7,8 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import ceil, isfinite
 
+import numpy as np
+
 from planner.bounds import LeastSeconds
 from planner.candidate import JobTime, MemoryBudget
 from planner.gpu_budget import bytes_for_gpu_layers
@@ -54,16 +56,21 @@ class PatchCandidate:
         self._patches = output.ceil_div(patch).volume
         self._shapes = shapes(network, patch)
         self._storage = storage_for(network, patch)
-        on_gpu = bounds["gpu"].of_layers(self._shapes)
-        backwards = accumulate(reversed(on_gpu.values()), initial=0.0)
-        self._least_on_host = {
-            uses_gpu: list(
-                accumulate(bounds[processor].of_layers(self._shapes).values(), initial=0.0)
-            )
-            for uses_gpu, processor in HOST_PROCESSORS.items()
-            if processor in bounds
+        voxels = {
+            name: np.array([float(shape.n * shape.size.volume)])
+            for name, shape in self._shapes.items()
         }
-        self._least_on_gpu = list(backwards)[::-1]
+        least = {processor: found.of_layers(voxels) for processor, found in bounds.items()}
+        each = {
+            processor: [float(seconds[0]) for seconds in found.values()]
+            for processor, found in least.items()
+        }
+        self._least_on_host = {
+            uses_gpu: list(accumulate(each[processor], initial=0.0))
+            for uses_gpu, processor in HOST_PROCESSORS.items()
+            if processor in each
+        }
+        self._least_on_gpu = list(accumulate(reversed(each["gpu"]), initial=0.0))[::-1]
 
     def cut(self, cut_point: CutPoint) -> Cut:
         """Return the network cut into the layers on each device."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
-from planner.bare_steps import bare_step, sample_steps
+from planner.bare_steps import bare_step
 from planner.step_options import StepOptions
 from znni.core.shapes import Shape5, fragments, valid_convolution
 from znni.machine.machine import DeviceKind
@@ -36,7 +36,7 @@ def fusible_convolutions(network: Network, options: StepOptions) -> tuple[Pooled
     return tuple(
         pair
         for pair in pooled_convolutions(network)
-        if any(options.whole(bare) for bare in sample_steps(pair, pair.conv.in_features))
+        if options.computes(pair, pair.conv.in_features)
     )
 
 
@@ -45,10 +45,7 @@ def fusible_sums(network: Network, options: StepOptions) -> tuple[SummedNodes, .
     return tuple(
         nodes
         for nodes in summed_convolutions(network).values()
-        if any(
-            options.whole(bare)
-            for bare in sample_steps(nodes.operation, nodes.operation.conv.in_features)
-        )
+        if options.computes(nodes.operation, nodes.operation.conv.in_features)
     )
 
 

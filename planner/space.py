@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from planner.bounds import BoundsUsingGpu, computing_pieces
+from planner.bounds import BoundsUsingGpu, LeastSeconds, computing_pieces
 from planner.cost_model import BUILT_IN, CostModel
 from planner.device_search import Chooser, DeviceSearch
 from planner.gpu_budget import GpuBudget, gpu_budget_per_layer
@@ -159,8 +159,13 @@ class Space:
         return other
 
     @property
+    def bounds(self) -> dict[Processor, LeastSeconds]:
+        """The lower bounds on the time of layers, for each processor."""
+        return {processor: search.bounds for processor, search in self._searches.items()}
+
+    @property
     def calls(self) -> int:
-        """The number of different calls priced so far."""
+        """The number of prices worked out so far: one for each primitive and different call."""
         return sum(map(len, self._searches.values()))
 
     def patches(self) -> Iterator[Vec3]:
@@ -174,5 +179,6 @@ class Space:
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:
         """Return the job in patches of that many output voxels."""
-        bounds = {processor: search.bounds for processor, search in self._searches.items()}
-        return PatchCandidate(self.network, self.machine, self.output, patch, self.overhead, bounds)
+        return PatchCandidate(
+            self.network, self.machine, self.output, patch, self.overhead, self.bounds
+        )

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
+from math import inf
 from typing import TypeAlias
 
 from planner.cost_model import CostModel
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
-from planner.micro_batches import (
-    NO_LIMIT,
-    Limit,
-    Offer,
-    listings,
-    piece_sizes,
-    undominated_offers,
-)
+from planner.micro_batches import NO_LIMIT, Limit, Offer, listings, piece_sizes, undominated_offers
 from planner.pareto import Front
+from planner.prices import CallKey, PricedCall, Prices
 from planner.side_by_side import shared_offer
 from znni.core.options import Division
 from znni.core.shapes import Shape5
@@ -33,9 +28,6 @@ HOLDS_NOTHING = Limit([])
 # place.
 StepKey: TypeAlias = tuple[Operation, tuple[str, ...], Shape5, Shape5, bool]
 
-# An operation and its shapes.
-CallKey: TypeAlias = tuple[Operation, Shape5, Shape5]
-
 
 class StepOptions:
     """The options for a bare step, none of which another equals or beats in all respects.
@@ -45,6 +37,7 @@ class StepOptions:
         model: the model that predicts their times.
         division: the sizes of the pieces that a batch may be computed in.
         gpu_budget: the GPU memory that primitives of the host may take.
+        most_items: the most items that a batch may have.
     """
 
     def __init__(
@@ -53,22 +46,18 @@ class StepOptions:
         model: CostModel,
         division: Division = "power-of-two",
         gpu_budget: GpuBudget = NO_GPU_BUDGET,
+        most_items: int = 512,
     ) -> None:
-        self._without_gpu, self._using_gpu = list[Primitive](), list[Primitive]()
+        without_gpu, self._using_gpu = list[Primitive](), list[Primitive]()
         for primitive in primitives:
-            (self._using_gpu if isinstance(primitive, UsesGpu) else self._without_gpu).append(
-                primitive
-            )
-        self._model = model
-        self._gpu_budget = gpu_budget
+            (self._using_gpu if isinstance(primitive, UsesGpu) else without_gpu).append(primitive)
+        self._prices = Prices(without_gpu, model, gpu_budget, most_items)
         self._division: Division = division
         self.divides = division != "none"
         self._known: dict[StepKey, tuple[Limit, tuple[Step, ...]]] = {}
-        self._known_whole: dict[StepKey, tuple[Step, ...]] = {}
-        self._pieces: dict[CallKey, list[Offer]] = {}
-        self._relaxed: dict[StepKey, tuple[Step, ...]] = {}
+        self._known_whole: dict[StepKey, tuple[float, tuple[Step, ...]]] = {}
+        self._relaxed: dict[StepKey, tuple[float, tuple[Step, ...]]] = {}
         self._offers: dict[CallKey, list[Offer]] = {}
-        self._offers_without_gpu: dict[CallKey, list[Offer]] = {}
 
     def __call__(
         self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
@@ -86,7 +75,8 @@ class StepOptions:
         within, known = self._known.get(key, (HOLDS_NOTHING, ()))
         if not within.covers(limit):
             both = limit.or_within(within)
-            steps = [*self.whole(step, in_place=in_place), *self._divided(step, both)]
+            whole = self.whole(step, in_place=in_place, within=both.most_seconds)
+            steps = [*whole, *self._divided(step, both)]
             known = _pareto(steps, in_place)
             self._known[key] = both, known
         return known
@@ -95,10 +85,65 @@ class StepOptions:
         """Return options with pieces of other sizes, with the calls that were priced."""
         other = copy(self)
         other._division, other.divides = division, division != "none"
-        other._known, other._pieces, other._relaxed = {}, {}, {}
+        other._known, other._relaxed = {}, {}
         return other
 
-    def relaxed(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
+    def least_seconds_per_voxel(self, operation: Operation, features: int) -> float:
+        """Return the least seconds per output voxel and item; infinite if no primitive applies.
+
+        Args:
+            operation: the operation.
+            features: the number of input maps.
+        """
+        return self._prices.least_seconds_per_voxel(operation, features)
+
+    def computes(self, operation: Operation, features: int) -> bool:
+        """Return whether some primitive computes an operation.
+
+        Args:
+            operation: the operation.
+            features: the number of input maps.
+        """
+        return self.least_seconds_per_voxel(operation, features) < inf
+
+    def fastest(self, step: Step, room: float, enough: float, *, in_place: bool = False) -> float:
+        """Return the seconds of the fastest relaxed option within some bytes, from few prices.
+
+        If they are known to be ``enough`` or more, the result may be any bound on them from there
+        on.
+
+        Args:
+            step: the bare step.
+            room: the bytes for the step, with its input, its output and what it keeps.
+            enough: the seconds above which it does not matter how many they are.
+            in_place: whether its output already has its place.
+        """
+        if self._using_gpu:
+            return min((it.seconds for it in self.relaxed(step, in_place=in_place)), default=inf)
+        batch, arrays = step.shape_in.n, step.shape_in.nbytes + step.shape_out.nbytes
+        calls = [
+            (batch / items, self._call(step, items), in_place or items < batch)
+            for items in (batch, *piece_sizes(batch, self._division))
+        ]
+        best = inf
+        for times, call, beside in calls:
+            best = min(best, times * call.fastest(room, arrays, beside=beside))
+        while True:
+            least, times, call, beside = min(
+                (
+                    (times * call.least_waiting, times, call, beside)
+                    for times, call, beside in calls
+                ),
+                key=lambda it: it[0],
+            )
+            if min(least, best) >= enough or best <= least:
+                return min(least, best)
+            call.price_next()
+            best = min(best, times * call.fastest(room, arrays, beside=beside))
+
+    def relaxed(
+        self, step: Step, *, in_place: bool = False, within: float = inf
+    ) -> tuple[Step, ...]:
         """Return relaxed steps: for each real option, one of them is as good or better.
 
         Each list of pieces has a piece with the least time per item. A relaxed step computes the
@@ -109,11 +154,13 @@ class StepOptions:
         Args:
             step: the bare step.
             in_place: whether its output already has its place.
+            within: the seconds of the slowest option wanted. The result may contain slower ones.
         """
         if not self.divides:
-            return self.whole(step, in_place=in_place)
+            return self.whole(step, in_place=in_place, within=within)
         key = _step_key(step, in_place)
-        if key not in self._relaxed:
+        known, found = self._relaxed.get(key, (0.0, ()))
+        if known < within:
             batch, arrays = step.shape_in.n, step.shape_in.nbytes + step.shape_out.nbytes
             pieces = [
                 replace(
@@ -121,31 +168,37 @@ class StepOptions:
                     cost=Cost(0, 0, Memory.beside(arrays, memory.workspace, memory.resident), 1),
                     seconds=batch * (offer.seconds / offer.items),
                 )
-                for offer in self._piece_offers(step)
+                for items in piece_sizes(batch, self._division)
+                for offer in self._piece_offers(step, items, within * items / batch)
                 for memory in (offer.cost.memory,)
             ]
-            self._relaxed[key] = _pareto([*self.whole(step, in_place=in_place), *pieces], in_place)
-        return self._relaxed[key]
+            whole = self.whole(step, in_place=in_place, within=within)
+            found = _pareto([*whole, *pieces], in_place)
+            self._relaxed[key] = within, found
+        return found
 
-    def whole(self, step: Step, *, in_place: bool = False) -> tuple[Step, ...]:
+    def whole(self, step: Step, *, in_place: bool = False, within: float = inf) -> tuple[Step, ...]:
         """Return the Pareto front of the options that compute the batch whole.
 
         Args:
             step: the bare step.
             in_place: whether its output already has its place.
+            within: the seconds of the slowest option wanted. The result may contain slower ones.
         """
         key = _step_key(step, in_place)
-        if key not in self._known_whole:
-            self._known_whole[key] = _pareto(list(self._undivided(step)), in_place)
-        return self._known_whole[key]
+        known, found = self._known_whole.get(key, (0.0, ()))
+        if known < within:
+            found = _pareto(list(self._undivided(step, within)), in_place)
+            self._known_whole[key] = within, found
+        return found
 
     def __len__(self) -> int:
-        """Return the number of different calls priced so far. Pricing dominates a search's time."""
-        return len(self._offers_without_gpu)
+        """Return the number of prices worked out so far. Pricing dominates a search's time."""
+        return self._prices.count
 
-    def _undivided(self, step: Step) -> Iterator[Step]:
+    def _undivided(self, step: Step, within: float) -> Iterator[Step]:
         """Yield steps by one primitive for all items at once."""
-        for offer in self._offered(step.operation, step.shape_in, step.shape_out):
+        for offer in self._offered(step.operation, step.shape_in, step.shape_out, within):
             chosen, seconds = chosen_by(offer.primitive), offer.seconds
             yield replace(
                 step, primitive=chosen, cost=offer.cost, seconds=seconds, error=offer.error
@@ -153,9 +206,14 @@ class StepOptions:
 
     def _divided(self, step: Step, limit: Limit) -> Iterator[Step]:
         """Yield steps in pieces within a limit."""
-        shape, out = step.shape_in, step.shape_out
-        whole = self._offered(step.operation, shape, out)
-        for found in listings(shape.n, whole, self._piece_offers(step), limit):
+        shape, out, within = step.shape_in, step.shape_out, limit.most_seconds
+        whole = self._offered(step.operation, shape, out, within)
+        pieces = [
+            offer
+            for items in piece_sizes(shape.n, self._division)
+            for offer in self._piece_offers(step, items, within)
+        ]
+        for found in listings(shape.n, whole, pieces, limit):
             costs = ((times, offer.cost) for times, offer in found.taken)
             yield replace(
                 step,
@@ -165,58 +223,40 @@ class StepOptions:
                 error=found.error,
             )
 
-    def _piece_offers(self, step: Step) -> list[Offer]:
+    def _piece_offers(self, step: Step, items: int, within: float) -> list[Offer]:
         """Return the offers for fewer items, without primitives that cut the batch themselves."""
-        operation, shape, out = key = (step.operation, step.shape_in, step.shape_out)
-        if key not in self._pieces:
-            each = out.n // shape.n
-            self._pieces[key] = [
-                offer
-                for items in piece_sizes(shape.n, self._division)
-                for offer in self._offered_without_gpu(
-                    operation, shape._replace(n=items), out._replace(n=items * each)
-                )
-            ]
-        return self._pieces[key]
+        return self._call(step, items).offers_within(within)
 
-    def _offered(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
-        """Return the offers for one call, without those that another beats in all respects."""
-        alone = self._offered_without_gpu(operation, shape, out)
+    def _call(self, step: Step, items: int) -> PricedCall:
+        """Return the offers for some items of a step's batch, as far as they are priced."""
+        shape, out = step.shape_in, step.shape_out
+        each = out.n // shape.n
+        some, made = shape._replace(n=items), out._replace(n=items * each)
+        return self._prices.call(step.operation, some, made)
+
+    def _offered(
+        self, operation: Operation, shape: Shape5, out: Shape5, within: float
+    ) -> list[Offer]:
+        """Return the offers for one call, without those that another beats in all respects.
+
+        If primitives use the GPU, all offers are returned, whatever they take.
+        """
         if not self._using_gpu:
-            return alone
+            return self._prices.offers(operation, shape, out, within)
         key = (operation, shape, out)
         if key not in self._offers:
+            alone = self._prices.offers(operation, shape, out)
             each = out.n // shape.n
 
             def priced(primitive: Primitive, items: int) -> Offer | None:
                 some = shape._replace(n=items)
-                return self._priced(primitive, operation, some, out._replace(n=items * each))
+                return self._prices.priced(primitive, operation, some, out._replace(n=items * each))
 
             using = [o for p in self._using_gpu if (o := priced(p, shape.n))]
             shared = shared_offer(operation, shape, alone, using, priced)
             both = [shared] if shared else []
             self._offers[key] = undominated_offers([*alone, *using, *both])
         return self._offers[key]
-
-    def _offered_without_gpu(self, operation: Operation, shape: Shape5, out: Shape5) -> list[Offer]:
-        """Return the offers of primitives that use no device but their own."""
-        key = (operation, shape, out)
-        if key not in self._offers_without_gpu:
-            priced = (self._priced(p, operation, shape, out) for p in self._without_gpu)
-            self._offers_without_gpu[key] = undominated_offers(o for o in priced if o)
-        return self._offers_without_gpu[key]
-
-    def _priced(
-        self, primitive: Primitive, operation: Operation, shape: Shape5, out: Shape5
-    ) -> Offer | None:
-        """Return a primitive's offer for one call, if it applies and fits into the GPU budget."""
-        if primitive.out_shape(operation, shape) != out:
-            return None
-        cost = primitive.cost(operation, shape)
-        if not self._gpu_budget.holds(cost.memory):
-            return None
-        estimate = self._model.estimate(primitive, operation, shape, cost)
-        return Offer(primitive, shape.n, cost, *estimate)
 
 
 def _step_key(step: Step, in_place: bool) -> StepKey:

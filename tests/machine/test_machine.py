@@ -8,7 +8,7 @@ import pytest
 
 from znni.core.errors import InvalidInput
 from znni.machine import control_groups, processor
-from znni.machine.detect import AVAILABLE_SHARE, detect_machine
+from znni.machine.detect import AVAILABLE_SHARE, detect_machine, steady
 from znni.machine.machine import Device, Machine, limited
 
 GIB = 2**30
@@ -116,5 +116,14 @@ def test_a_container_is_all_there_is(groups: Path) -> None:
     write(groups, {"membership": "0::/", "memory.max": 100 * 2**20, "memory.current": 0})
     write(groups, {"cpu.max": "10000 100000"})
     host = detect_machine().host
-    assert host.memory == int(100 * 2**20 * AVAILABLE_SHARE)
+    assert host.memory == steady(100 * 2**20 * AVAILABLE_SHARE)
     assert host.threads == 1
+
+
+def test_the_memory_of_a_machine_stays_the_same_if_some_megabytes_come_and_go() -> None:
+    for available in (100 << 20, 3 << 30, 23 << 30, 700 << 30):
+        memory = steady(available)
+        assert 0.93 * available < memory <= available
+        assert steady(memory + available // 100) == memory
+    assert steady(0) == 0
+    assert steady(17) == 17

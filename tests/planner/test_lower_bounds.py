@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import inf
 
 import pytest
 from fakes import Fake, fake_catalogue, machine
@@ -97,3 +98,45 @@ def test_such_bounds_are_near(name: str) -> None:
     step = bare_step(HIDDEN, Shape5(64, 80, 130, 130, 130), Shape5(64, 80, 128, 128, 128))
     part = using_gpu(name)
     assert part._options(step)[0].seconds < 1.3 * part.bounds.of_step(step)
+
+
+@settings(max_examples=40)
+@given(
+    conv=st.sampled_from([FIRST, HIDDEN]),
+    batch=st.sampled_from([1, 2, 8, 60]),
+    size=st.builds(Vec3, *3 * [st.one_of(st.integers(1, 40), st.integers(30, 600))]),
+)
+def test_no_primitive_is_faster_than_its_own_bound(conv: Conv, batch: int, size: Vec3) -> None:
+    """A search prices a primitive only if its bound is low enough."""
+    options = on_host()._options
+    shape = Shape5.of(batch, conv.in_features, size + conv.kernel - 1)
+    out = Shape5.of(batch, conv.out_features, size)
+    call = options._prices.call(conv, shape, out)
+    for least, primitive in call._waiting:
+        if offer := options._prices.priced(primitive, conv, shape, out):
+            assert least <= offer.seconds
+
+
+@cache
+def on_host() -> DeviceSearch:
+    """Return the search for layers of n337 on a laptop."""
+    search = znni.inference.planning.search(
+        NETWORKS / "n337.yaml", (512, 512, 512), machine=MACHINES / "laptop.yaml", costs="built-in"
+    )
+    return search._searches["cpu"]
+
+
+def test_prices_worked_out_step_by_step_are_those_of_all_at_once() -> None:
+    step = bare_step(HIDDEN, Shape5(8, 80, 42, 50, 66), Shape5(8, 80, 40, 48, 64))
+    key = HIDDEN, step.shape_in, step.shape_out
+    everything = on_host().among(on_host()._primitives)._options._prices.offers(*key)
+    call = on_host()._options._prices.call(*key)
+    arrays, priced = step.shape_in.nbytes + step.shape_out.nbytes, []
+    for room in (10**12, 2 * arrays, 0):
+        fits = [it for it in everything if arrays + it.kept <= room]
+        expected = min((it.seconds for it in fits), default=inf)
+        while call.fastest(room, arrays, beside=True) > call.least_waiting:
+            call.price_next()
+        assert call.fastest(room, arrays, beside=True) == expected
+        priced.append(len(call.offers))
+    assert priced[0] < len(everything) == priced[-1]

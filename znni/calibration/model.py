@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from math import exp, log
 from typing import get_args
 
@@ -70,6 +71,16 @@ class MeasuredModel:
         self.source = f"measured on this machine on {max(days).isoformat()}{part}"
         self._common = {kind: self._in_common(kind) for kind in get_args(DeviceKind)}
         self._regressions: dict[type, Regression] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that differs if the measurements differ."""
+        told = sorted(
+            f"{sample.name} {sample.place} {sample.logarithm!r}"
+            for samples in self._samples.values()
+            for sample in samples
+        )
+        return sha256("\n".join(told).encode()).hexdigest()
 
     def estimate(
         self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost

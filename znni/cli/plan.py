@@ -68,6 +68,9 @@ def plan(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing plan.")
     ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Search anew, even if the plan is kept in the cache.")
+    ] = False,
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Print the fastest plan with its predicted time and memory, without running it."""
@@ -125,7 +128,7 @@ def plan(
         input_itemsize=itemsize,
         **planned,
     )
-    plans = planning.fastest(search, alternatives or 1)
+    plans = planning.fastest(search, alternatives or 1, fresh=fresh)
     found = plans[0]
     if out:
         save_plans(out, plans, overwrite=overwrite)

@@ -38,6 +38,7 @@ from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Region, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.inference.devices import choose_gpus, primitives_for, seeing_only
+from znni.inference.kept_plans import fastest_kept_or_found, keep
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
@@ -184,12 +185,26 @@ def _catalogue(network: Network, machine: Machine) -> dict[str, Primitive]:
     return catalogue(machine) | others
 
 
-def fastest(search: Search, count: int = 1) -> list[Plan]:
-    """Return the fastest plans of a search, and log how long it took."""
+def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan]:
+    """Return the fastest plans of a search, and log how long it took.
+
+    Args:
+        search: the search.
+        count: the number of plans. If it is one, the plan may be kept from an earlier search.
+        fresh: whether to search even if the plan is kept.
+    """
     start = perf_counter()
-    found = search.fastest(count)
-    seconds = perf_counter() - start
-    log.info("planned in %.1f s: patch %s, %s", seconds, found[0].patch, found[0].device)
+    kept = False
+    if count > 1:
+        found = search.fastest(count)
+    elif fresh:
+        found = search.fastest()
+        keep(found[0], search)
+    else:
+        plan, kept = fastest_kept_or_found(search)
+        found = [plan]
+    seconds, source = perf_counter() - start, " (kept from an earlier search)" if kept else ""
+    log.info("planned in %.1f s%s: patch %s, %s", seconds, source, found[0].patch, found[0].device)
     return found
 
 

@@ -24,6 +24,9 @@ from znni.machine.processor import (
 # processes.
 AVAILABLE_SHARE = 0.9
 
+# The leading bits of the bytes available that count: from 3 to 6 % are left out at most.
+STEADY_BITS = 5
+
 # Nominal memory bandwidth in bytes per second, until measured costs replace it.
 BANDWIDTH_OF_ONE_CORE = 14e9
 
@@ -84,7 +87,7 @@ def detect_host(ram: int | str | None = None, threads: int | None = None) -> Mac
     host = Device(
         kind="cpu",
         name=processor_name(),
-        memory=int(_available_memory() * AVAILABLE_SHARE),
+        memory=steady(_available_memory() * AVAILABLE_SHARE),
         threads=cores,
         flops=cores * nominal_flops(features),
         bandwidth=BANDWIDTH_OF_ONE_CORE * cores**BANDWIDTH_EXPONENT,
@@ -98,7 +101,7 @@ def _gpu(found: Gpu) -> Device:
     return Device(
         kind="gpu",
         name=found.name,
-        memory=int(found.free * AVAILABLE_SHARE),
+        memory=steady(found.free * AVAILABLE_SHARE),
         threads=1,
         flops=found.flops,
         bandwidth=found.bandwidth,
@@ -106,6 +109,15 @@ def _gpu(found: Gpu) -> Device:
         cudnn=find_spec("cudnn") is not None,
         link=nominal_link(found.capability),
     )
+
+
+def steady(memory: float) -> int:
+    """Return a little less memory: a number that stays the same if some megabytes come and go.
+
+    So a job gets the same plan again, and the plan need not be searched for.
+    """
+    step = 1 << max(0, int(memory).bit_length() - STEADY_BITS)
+    return int(memory) // step * step
 
 
 def usable_cores() -> int:

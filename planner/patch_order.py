@@ -1,0 +1,130 @@
+"""The order in which patches are tried: by a lower bound on the time of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from math import isfinite
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.bounds import FLOAT_BYTES, Numbers
+from planner.partition import CutPoint
+from planner.patch_candidate import HOST_PROCESSORS, PatchCandidate
+from planner.space import Space
+from znni.core.shapes import Vec3
+from znni.network.geometry import shapes
+from znni.network.layers import Conv
+from znni.network.network import INPUT
+
+Bools: TypeAlias = "NDArray[np.bool_]"
+
+# Sums in another order differ in their last digits. The quick bounds are smaller by this factor.
+ROUNDED = 1 - 1e-9
+
+
+def by_least_time(
+    space: Space, patches: Collection[Vec3], bound: Callable[[PatchCandidate], float]
+) -> Iterator[tuple[float, PatchCandidate]]:
+    """Yield patches, each after the lower bound on its job's time, least first.
+
+    The bounds of thousands of patches would take longer than the search among the best of them. So
+    quick bounds of all patches come first, and a patch gets its bound when its turn comes.
+
+    Args:
+        space: the space of plans.
+        patches: the patches, none of them twice.
+        bound: the function that returns the bound of a patch.
+    """
+    listed = list(patches)
+    if not listed:
+        return
+    quick = quick_bounds(space, listed)
+    waiting: list[tuple[float, Vec3, PatchCandidate | None]] = [
+        (seconds, patch, None)
+        for seconds, patch in zip(quick, listed, strict=True)
+        if isfinite(seconds)
+    ]
+    heapify(waiting)
+    while waiting:
+        least, patch, found = heappop(waiting)
+        if found is None:
+            candidate = space.patch_candidate(patch)
+            heappush(waiting, (bound(candidate), patch, candidate))
+        else:
+            yield least, found
+
+
+def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
+    """Return lower bounds on the seconds of the job in patches of each size.
+
+    They count the layers on the slower device alone, in all patches after the first. They are
+    infinite for patches that cannot fit.
+    """
+    voxels = _voxels(space, patches)
+    least = {processor: found.of_layers(voxels) for processor, found in space.bounds.items()}
+    zero = np.zeros(len(patches))
+    on_gpu = list(accumulate(reversed(least["gpu"].values()), initial=zero))[::-1]
+    on_host = {
+        uses_gpu: list(accumulate(least[processor].values(), initial=zero))
+        for uses_gpu, processor in HOST_PROCESSORS.items()
+        if processor in least
+    }
+
+    def slower(cut_point: CutPoint) -> Numbers:
+        layers_on_host, host_uses_gpu = cut_point
+        return np.asarray(
+            np.maximum(on_host[host_uses_gpu][layers_on_host], on_gpu[layers_on_host])
+        )
+
+    fastest = np.minimum.reduce([slower(cut_point) for cut_point in space.cut_points])
+    sizes = np.array(patches)
+    counts = np.prod(-(-np.array(space.output) // sizes), axis=1)
+    rounds = np.maximum(1, np.ceil(counts / space.overhead.workers) - 1)
+    bounds = np.where(_may_fit(space, voxels, sizes), ROUNDED * rounds * fastest, np.inf)
+    return [float(seconds) for seconds in bounds]
+
+
+def _may_fit(space: Space, voxels: Mapping[str, Numbers], sizes: NDArray[np.int64]) -> Bools:
+    """Return which patches of an exact network leave memory for each convolution's arrays.
+
+    Dense networks are computed in fragments, a few at a time, so nothing is known of them.
+    """
+    network, overhead = space.network, space.overhead
+    fits = np.ones(len(sizes), bool)
+    if not network.is_exact:
+        return fits
+    values = {name: network.maps[name] * voxels[name] for name in voxels}
+    beside: Numbers = np.full(
+        len(sizes), float(overhead.process + FLOAT_BYTES * network.parameters)
+    )
+    beside += overhead.voxel_in * values[INPUT]
+    beside += overhead.voxel_out * network.out_features * np.prod(sizes.astype(float), axis=1)
+    for node in network.nodes:
+        if isinstance(node.layer, Conv):
+            arrays = FLOAT_BYTES * (values[node.name] + sum(values[it] for it in node.inputs))
+            fits &= beside + arrays <= space.machine.host.memory
+    return fits
+
+
+def _voxels(space: Space, patches: list[Vec3]) -> dict[str, Numbers]:
+    """Return the voxels of each value's map for each patch, of all its fragments together.
+
+    Each axis of a shape depends on the same axis of the patch alone.
+    """
+    first = patches[0]
+    found = shapes(space.network, first)
+    voxels = {name: np.full(len(patches), float(shape.n)) for name, shape in found.items()}
+    for axis in range(3):
+        extents, places = np.unique([patch[axis] for patch in patches], return_inverse=True)
+        along: dict[str, list[int]] = {name: [] for name in found}
+        for extent in extents:
+            patch = Vec3(*(int(extent) if axis == other else first[other] for other in range(3)))
+            for name, shape in shapes(space.network, patch).items():
+                along[name].append(shape.size[axis])
+        for name, sizes in along.items():
+            voxels[name] *= np.array(sizes, float)[places]
+    return voxels

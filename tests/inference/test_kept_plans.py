@@ -1,0 +1,185 @@
+"""Plans kept in the user's cache: found again, and never where something differs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from fakes import Fake
+from small_search import LIMIT, OVERHEAD, small_search
+
+from planner.cost_model import BuiltInModel
+from planner.exhaustive import Search
+from znni.core.shapes import Vec3
+from znni.inference import kept_plans, planning
+from znni.inference.kept_plans import MOST_KEPT, fastest_kept_or_found
+from znni.plans.primitive import convolved
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    kept_plans._warn_once.cache_clear()
+    monkeypatch.setenv(kept_plans.VARIABLE, str(tmp_path / "plans"))
+    return tmp_path / "plans"
+
+
+def test_a_kept_plan_is_the_one_that_was_found(folder: Path) -> None:
+    found, kept = fastest_kept_or_found(small_search())
+    assert not kept
+    assert len(list(folder.iterdir())) == 1
+    again, kept = fastest_kept_or_found(small_search())
+    assert kept
+    assert again == found
+    assert again.to_json() == found.to_json()
+
+
+CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
+    "network": lambda s: {"network": replace(s.network, name="other")},
+    "input": lambda s: {"network": replace(s.network, scaling=replace(s.network.scaling, scale=2))},
+    "volume": lambda _: {"output": Vec3(40, 40, 40)},
+    "threads": lambda s: {
+        "machine": replace(s.machine, host=replace(s.machine.host, threads=3)),
+    },
+    "storage": lambda s: {
+        "machine": replace(s.machine, storage=replace(s.machine.storage, read=1e9)),
+    },
+    "primitives": lambda s: {
+        "catalogue": {**s.catalogue, "more": Fake("more", convolved, flops=90.0)}
+    },
+    "a primitive's version": lambda s: {
+        "catalogue": {**s.catalogue, "direct": _newer(s.catalogue["direct"])}
+    },
+    "overhead": lambda _: {"overhead": replace(OVERHEAD, process=2000)},
+    "costs": lambda _: {"model": BuiltInModel("another")},
+    "pieces": lambda _: {"division": "none"},
+    "device": lambda _: {"device": "cpu"},
+}
+
+
+def _newer(primitive: Any) -> Any:
+    newer = copy(primitive)
+    object.__setattr__(newer, "version", primitive.version + 1)
+    return newer
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_plan_is_searched_for_if_anything_differs(what: str) -> None:
+    fastest_kept_or_found(small_search())
+    search = small_search()
+    given = {name: getattr(search, name) for name in search.__dataclass_fields__}
+    _, kept = fastest_kept_or_found(Search(**(given | CHANGES[what](search))))
+    assert not kept
+
+
+def test_other_code_searches_anew() -> None:
+    fastest_kept_or_found(small_search())
+    with mock.patch.object(kept_plans, "_source", return_value="other code"):
+        assert not fastest_kept_or_found(small_search())[1]
+
+
+def test_under_less_memory_a_plan_serves_if_it_fits() -> None:
+    found, _ = fastest_kept_or_found(small_search())
+    again, kept = fastest_kept_or_found(small_search(found.memory.total))
+    assert kept
+    assert replace(again, machine=found.machine) == found
+    less, kept = fastest_kept_or_found(small_search(found.memory.total - 1))
+    assert not kept
+    assert less.memory.total < found.memory.total
+
+
+def test_under_more_memory_a_kept_plan_is_only_where_the_search_begins() -> None:
+    for limit in (60_000, 100_000, 200_000, LIMIT):
+        expected = small_search(limit).fastest()[0]
+        found, kept = fastest_kept_or_found(small_search(limit))
+        assert not kept
+        assert found.seconds == expected.seconds
+        assert found.machine == expected.machine
+
+
+def test_files_of_something_else_are_ignored_with_one_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, _ = fastest_kept_or_found(small_search())
+    (path,) = folder.iterdir()
+    for content in (b"", b"{}", b"\xff\x00", found.to_json().encode()[:500]):
+        path.write_bytes(content)
+        kept_plans._warn_once.cache_clear()
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "znni"):
+            again, kept = fastest_kept_or_found(small_search())
+        assert not kept
+        assert again == found
+        assert caplog.text.count("is no kept plan and is ignored") == 1
+
+
+def test_a_plan_of_other_primitives_is_not_taken(folder: Path) -> None:
+    found, _ = fastest_kept_or_found(small_search())
+    (path,) = folder.iterdir()
+    path.write_text(found.to_json().replace('"direct"', '"gone"').replace('"fft_tiled"', '"gone"'))
+    again, kept = fastest_kept_or_found(small_search())
+    assert not kept
+    assert again == found
+
+
+def test_only_the_last_used_are_kept(folder: Path) -> None:
+    fastest_kept_or_found(small_search())
+    (mine,) = folder.iterdir()
+    for number in range(MOST_KEPT + 5):
+        other = folder / f"other-{number}-0.json"
+        other.write_text("")
+        os.utime(other, (number, number))
+    fastest_kept_or_found(small_search(output=Vec3(8, 8, 8)))
+    assert mine.exists()
+    assert len(list(folder.iterdir())) == MOST_KEPT
+    assert not (folder / "other-0-0.json").exists()
+
+
+def test_writers_at_the_same_time_leave_whole_files(folder: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: fastest_kept_or_found(small_search())[0], range(16)))
+    assert all(plan == found[0] for plan in found)
+    assert [path.suffix for path in folder.iterdir()] == [".json"]
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.write_text("a file in its place")
+    with caplog.at_level(logging.WARNING, "znni"):
+        fastest_kept_or_found(small_search())
+    assert "plans are not kept there" in caplog.text
+
+
+def test_none_are_kept_if_so_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kept_plans.VARIABLE, "none")
+    fastest_kept_or_found(small_search())
+    assert not fastest_kept_or_found(small_search())[1]
+    assert not folder.exists()
+
+
+def test_a_fresh_plan_is_kept(folder: Path) -> None:
+    planning.fastest(small_search(), fresh=True)
+    before = next(folder.iterdir()).stat().st_mtime_ns
+    planning.fastest(small_search(), fresh=True)
+    assert next(folder.iterdir()).stat().st_mtime_ns > before
+
+
+def test_a_search_begins_at_a_known_plan() -> None:
+    found = small_search().fastest()[0]
+    search = small_search()
+    assert search.fastest(known=found)[0] == found
+    assert search.calls <= small_search_calls()
+
+
+def small_search_calls() -> int:
+    search = small_search()
+    search.fastest()
+    return search.calls

@@ -1,0 +1,197 @@
+"""Plans that were found before, kept in the user's cache by everything that they depend on."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import NamedTuple
+
+import planner
+import znni
+from planner.cost_model import BuiltInModel
+from planner.exhaustive import Search
+from znni.calibration.model import MeasuredModel
+from znni.core.errors import InvalidInput
+from znni.core.user_cache import user_cache
+from znni.machine.machine import Machine
+from znni.plans.micro_batches import found as found_in
+from znni.plans.plan import Plan
+from znni.plans.primitive import UsesGpu
+
+log = logging.getLogger("znni")
+
+# The environment variable that names the folder; ``none`` keeps no plans.
+VARIABLE = "ZNNI_PLANS"
+NONE = "none"
+
+# The number of plans kept; the ones used longest ago are deleted.
+MOST_KEPT = 64
+
+
+class _Kept(NamedTuple):
+    """A kept plan, and the limits of the search that found it.
+
+    Attributes:
+        plan: the plan.
+        host: the bytes that it was allowed on the host.
+        gpu: the bytes that it was allowed on the GPU; 0 without one.
+    """
+
+    plan: Plan
+    host: int
+    gpu: int
+
+
+def fastest_kept_or_found(search: Search) -> tuple[Plan, bool]:
+    """Return the fastest plan of a search, and whether it was kept from an earlier one.
+
+    A plan that is fastest under more memory is also fastest under less, if it fits. So it is taken
+    as it is. Else the fastest kept plan that fits is where the search begins.
+
+    Args:
+        search: the search.
+
+    Raises:
+        DoesNotFit: no plan fits.
+    """
+    key = _key(search)
+    folder = _folder()
+    if key is None or folder is None:
+        return search.fastest()[0], False
+    kept = list(_kept(folder, key, search))
+    host, gpu = _limits(search.machine)
+    for it in kept:
+        if it.host >= host and it.gpu >= gpu:
+            return it.plan, True
+    known = min((it.plan for it in kept), key=lambda plan: plan.seconds, default=None)
+    found = search.fastest(known=known)[0]
+    keep(found, search)
+    return found, False
+
+
+def keep(plan: Plan, search: Search) -> None:
+    """Keep the fastest plan of a search, for searches that are alike."""
+    key, folder = _key(search), _folder()
+    if key is None or folder is None:
+        return
+    host, gpu = _limits(search.machine)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=folder, suffix=".new", delete=False) as file:
+            file.write(plan.to_json())
+        Path(file.name).replace(folder / f"{key}-{host}-{gpu}.json")
+        _delete_oldest(folder)
+    except OSError as error:
+        _warn_once(f"{folder}: plans are not kept there: {error}")
+
+
+def _delete_oldest(folder: Path) -> None:
+    """Delete what was used longest ago, if there is too much. Others may do so at the same time."""
+    found: list[tuple[float, Path]] = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found)[:-MOST_KEPT]:
+        path.unlink(missing_ok=True)
+
+
+def _kept(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
+    """Yield the kept plans of searches that differ at most in memory, if they fit into this one's.
+
+    A file that holds no such plan is left out, with a warning.
+    """
+    for path in sorted(folder.glob(f"{key}-*.json")) if folder.is_dir() else []:
+        try:
+            host, gpu = map(int, path.stem.split("-")[1:])
+            plan = Plan.from_json(path.read_bytes())
+        except FileNotFoundError:  # deleted by another process meanwhile
+            continue
+        except (InvalidInput, OSError, ValueError) as error:
+            _warn_once(f"{path}: is no kept plan and is ignored: {error}")
+            continue
+        plan = replace(plan, network=search.network, machine=search.machine)
+        if _is_of(plan, search):
+            with suppress(OSError):
+                os.utime(path)
+            yield _Kept(plan, host, gpu)
+
+
+def _is_of(plan: Plan, search: Search) -> bool:
+    """Return whether a plan is one of those that a search may find, within its memory."""
+    fits = all(memory.total <= device.memory for memory, device in plan.limits.values())
+    known = all(found_in(search.catalogue, step.primitive) for step in plan.steps)
+    return fits and known and plan.output == search.output
+
+
+def _limits(machine: Machine) -> tuple[int, int]:
+    return machine.host.memory, machine.gpus[0].memory if machine.gpus else 0
+
+
+def _key(search: Search) -> str | None:
+    """Return a text that differs if anything differs on which the fastest plan depends.
+
+    The memory of host and GPU are not part of it. It is None if the model of times is unknown.
+    """
+    match search.model:
+        case BuiltInModel():
+            times = repr(search.model)
+        case MeasuredModel():
+            times = search.model.fingerprint
+        case _:
+            return None
+    scaling = replace(search.network.scaling, statistics=())
+    machine = search.machine
+    parts = [
+        replace(search.network, scaling=scaling),
+        search.output,
+        replace(
+            machine,
+            host=replace(machine.host, memory=0),
+            gpus=tuple(replace(gpu, memory=0) for gpu in machine.gpus),
+        ),
+        sorted(
+            (name, primitive.version, primitive.accuracy, type(primitive).__qualname__)
+            for name, primitive in search.catalogue.items()
+        ),
+        search.overhead,
+        times,
+        search.division,
+        search.device,
+        search.cut_points,
+        _source(),
+    ]
+    if any(isinstance(primitive, UsesGpu) for primitive in search.catalogue.values()):
+        parts.append(machine.gpus[0].memory)  # it is shared out beforehand
+    return sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
+
+
+@cache
+def _source() -> str:
+    """Return a text that differs if the code differs, released or not."""
+    told = [znni.__version__]
+    for package in (znni, planner):
+        (root,) = package.__path__
+        for path in sorted(Path(root).rglob("*.py")):
+            about = path.stat()
+            told.append(f"{path.relative_to(root)} {about.st_size} {about.st_mtime_ns}")
+    return sha256("\n".join(told).encode()).hexdigest()
+
+
+def _folder() -> Path | None:
+    """Return the folder of kept plans, or None if none are to be kept."""
+    named = os.environ.get(VARIABLE)
+    if named == NONE:
+        return None
+    return Path(named) if named else user_cache() / "plans"
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)
