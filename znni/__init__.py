@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from znni.inference.network_import import import_network
     from znni.inference.parts import finish
     from znni.inference.pyramids import build_pyramid
+    from znni.inference.showing import show
     from znni.inference.verification import verify
     from znni.inference.viewing import view
     from znni.network.geometry import with_window
     from znni.network.window import Window
+    from znni.volumes.locate import open_volume
 
 __version__ = "0.2.0"
 
@@ -41,9 +43,11 @@ __all__ = [
     "infer_on_cluster",
     "load_network",
     "load_weights",
+    "open_volume",
     "plan",
     "random_weights",
     "search",
+    "show",
     "verify",
     "view",
     "with_window",
@@ -57,6 +61,8 @@ HOMES = {
     "finish": "znni.inference.parts",
     "infer_on_cluster": "znni.cluster.run",
     "import_network": "znni.inference.network_import",
+    "open_volume": "znni.volumes.locate",
+    "show": "znni.inference.showing",
     "verify": "znni.inference.verification",
     "view": "znni.inference.viewing",
     "Window": "znni.network.window",

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
         ("kernel: [2, 3, 3]", "kernal: [2, 3, 3]", "line 5: unknown key 'kernal'"),
         ("features: 3", "features: 4", "layer conv1: weight has shape (3, 1, 2, 3, 3)"),
         ("weights: tiny.npz", "", "--random-weights"),
-        ("tiny.npz", "other.npz", "other.npz: no such weights file"),
+        ("tiny.npz", "other.npz", "network tiny names the weights other.npz, and there is no "),
         ("tiny.npz", "volume.h5", "volume.h5: lacks 'conv1.bias'"),
     ],
 )

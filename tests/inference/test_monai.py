@@ -232,3 +232,22 @@ def test_networks_in_memory() -> None:
     network, weights = network_of(model)
     assert (network.name, network.out_features) == ("Sequential", 2)
     np.testing.assert_array_equal(weights[network.layers[0].name].weight, model[0].weight.detach())
+
+
+def test_a_meta_tensor_comes_back_as_one() -> None:
+    torch = pytest.importorskip("torch")
+
+    class MetaTensor(torch.Tensor):  # type: ignore[misc]
+        """What MONAI's class does where it matters here."""
+
+        meta: dict[str, Any]
+
+        def copy_meta_from(self, other: Any) -> None:
+            self.meta = other.meta
+
+    images = torch.rand(1, 1, 24, 32, 40).as_subclass(MetaTensor)
+    images.meta = {"affine": "of the scanner"}
+    outputs = znni.SlidingWindowInferer("boundaries", ram="2GiB")(images)
+    assert type(outputs) is MetaTensor
+    assert outputs.meta == images.meta
+    assert tuple(outputs.shape) == (1, 1, 24, 32, 40)

@@ -12,9 +12,9 @@ from command_line import read_main, refused, succeeds, voxels
 from pages import picture, read_page
 
 import znni
+from znni.core.png import grey_png
 from znni.core.shapes import Box, Vec3
 from znni.inference.viewing.pictures import planes_in_grid, range_of, sampled
-from znni.inference.viewing.png import grey_png
 from znni.inference.viewing.region import shown
 from znni.volumes.array import ArrayVolume
 

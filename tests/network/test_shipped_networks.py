@@ -61,7 +61,7 @@ def test_a_file_of_that_name_comes_first() -> None:
 def test_names_that_there_are_not() -> None:
     with pytest.raises(InvalidInput, match=r"n338: no such file, and no network of this name .*n9"):
         load_network("n338")
-    assert "no such file" in refused("infer", "v.h5", "--net", "none.yaml")
+    assert "no such network file" in refused("infer", "v.h5", "--net", "none.yaml")
 
 
 def test_missing_weights_are_looked_for_somewhere() -> None:

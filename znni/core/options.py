@@ -85,7 +85,7 @@ class Choices:
             is short: ``none`` (only the whole batch), ``power-of-two``, or ``all``.
 
     Raises:
-        InvalidInput: a name is not among its choices.
+        InvalidInput: a name is not among its choices, or a value is of another type.
     """
 
     ram: int | str | None = None
@@ -98,6 +98,15 @@ class Choices:
     micro_batches: Division = "power-of-two"
 
     def __post_init__(self) -> None:
+        given: dict[str, tuple[object, tuple[type, ...], str]] = {
+            "ram": (self.ram, (int, str), "a size such as '8GiB', or bytes"),
+            "threads": (self.threads, (int,), "a number"),
+            "gpu_memory": (self.gpu_memory, (int, str), "a size such as '8GiB', or bytes"),
+        }
+        for name, (value, types, wanted) in given.items():
+            if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
+                kind = type(value).__name__
+                raise InvalidInput(f"{name} is {value!r}, a {kind}; give {wanted}")
         check_names(
             device=self.device,
             accuracy=self.accuracy,

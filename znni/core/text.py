@@ -15,11 +15,14 @@ def in_units(nbytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as hours, minutes and seconds."""
+    """Return seconds as years, days, hours, minutes and seconds."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        days = hours / 24
+        return f"{days:.1f} days" if days < 730 else f"{days / 365.25:,.1f} years"
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 

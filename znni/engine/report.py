@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
+from znni.core import html
 from znni.core.text import aligned, counted, duration, in_units
 from znni.engine.skipping import Skipped
 from znni.plans.job_seconds import JobSeconds, in_words
@@ -61,6 +62,12 @@ class Report:
         predicted = f"predicted from {self.plan.costs}, the time +- {self.plan.error:.0%}"
         lines = ["; ".join([*said, predicted]), *aligned(self._rows(), left=1)]
         return "\n".join(map(str.rstrip, lines))
+
+    def _repr_html_(self) -> str:
+        first, *_ = str(self).split("\n")
+        busy = self.time.busy.by_stage().items()
+        stages = [(in_words(stage), took, duration(took)) for stage, took in busy if took]
+        return html.text(first) + html.table(self._rows()) + html.bars("busy", stages)
 
     def _rate(self, time: JobSeconds) -> str:
         return f"{self.voxels / time.total:,.0f}" if self.voxels else ""

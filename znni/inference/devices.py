@@ -73,8 +73,13 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
             f"with {option('device', 'cpu')}; leave one of them out"
         )
     there = len(machine.gpus)
+    if choices.gpu_memory is not None and not there:
+        raise InvalidInput(
+            f"{option('gpu_memory', choices.gpu_memory)} limits a GPU, and {why_none(machine)}; "
+            f"leave it out"
+        )
     numbers = _numbers(choices.gpus, there)
-    if numbers == [0] or (choices.gpus == ALL and not there):
+    if numbers == [0] and (there or choices.gpus != ALL):
         return machine
     if len(numbers) > 1 and choices.device not in ("auto", "gpu"):
         raise InvalidInput(

@@ -20,6 +20,7 @@ from znni.inference.network_import import network_of
 from znni.network.geometry import with_window
 from znni.network.network import Network
 from znni.network.network_file import load_network
+from znni.network.shipped import shipped_network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
 
@@ -203,7 +204,9 @@ def _check_ours(options: Mapping[str, object]) -> None:
 
 
 def _is_of_znni(network: object) -> bool:
-    is_file = isinstance(network, str | Path) and Path(network).suffix in (".yaml", ".yml")
+    is_file = isinstance(network, str | Path) and (
+        Path(network).suffix in (".yaml", ".yml") or shipped_network(str(network)) is not None
+    )
     return is_file or isinstance(network, Network)
 
 
@@ -236,8 +239,15 @@ def _as_array(inputs: Any) -> NDArray[Any]:
 
 
 def _like(inputs: Any, outputs: Float32) -> Any:
-    """Return outputs in the form of the inputs: an array, or a tensor on the same device."""
+    """Return outputs in the form of the inputs: an array, or a tensor on the same device.
+
+    A MetaTensor keeps what it knows, such as its affine.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(inputs, torch.Tensor):
-        return torch.from_numpy(outputs).to(inputs.device)
+        found = torch.from_numpy(outputs).to(inputs.device)
+        if hasattr(inputs, "copy_meta_from"):  # a MetaTensor of MONAI
+            found = found.as_subclass(type(inputs))
+            found.copy_meta_from(inputs)
+        return found
     return outputs

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import lcm
 from pathlib import Path
 
+from znni.core import html
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
@@ -359,6 +360,16 @@ class Network:
             f"{counted(self.parameters, 'parameter')}, "
             f"{self.in_features} -> {counted(self.out_features, 'map')}, {self._lattice}"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [("layer", "kind", "takes", "maps")]
+        for node in self.nodes:
+            kernel = getattr(node.layer, "kernel", None) or getattr(node.layer, "window", None)
+            kind = type(node.layer).__name__ + (f" {kernel}" if kernel else "")
+            takes = ", ".join(name or "the input" for name in node.inputs)
+            rows.append((node.name, kind, takes, str(self.maps[node.name])))
+        said = [str(self), self.about, self.expects and f"expects {self.expects}"]
+        return html.text("\n".join(filter(None, said))) + html.table(rows)
 
     @property
     def _lattice(self) -> str:

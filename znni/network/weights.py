@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
 from zipfile import is_zipfile
@@ -129,6 +130,8 @@ def load_weights(path: str | Path, network: Network) -> Weights:
         InvalidInput: there is no such file. Or an array is missing, unknown, not finite, or of a
             wrong shape or type.
     """
+    if not isinstance(path, str | PathLike):
+        raise InvalidInput(f"the weights are {path!r}, a {type(path).__name__}; give their file")
     path = Path(path)
     return _weights_of(network, _read_arrays(path), str(path))
 

@@ -13,6 +13,7 @@ from math import inf
 
 from pydantic import TypeAdapter, ValidationError
 
+from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
@@ -187,6 +188,14 @@ class Plan:
 
     def __str__(self) -> str:
         return plan_table(self)
+
+    def _repr_html_(self) -> str:
+        steps = [
+            (step.operation.name, runs * step.seconds, f"{runs * step.seconds:.3f} s")
+            for segment, runs in self.runs()
+            for step in segment.steps
+        ]
+        return html.text(plan_table(self)) + html.bars("seconds of a patch", steps)
 
     def to_json(self) -> str:
         """Return the plan as JSON text, for ``from_json``."""

@@ -70,6 +70,14 @@ class ArrayVolume:
         self.itemsize = self.dtype.itemsize
         self.maps: tuple[str, ...] = getattr(array, "maps", ())
 
+    def _repr_html_(self) -> str:
+        from znni.volumes.shown import volume_html
+
+        return volume_html(self)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.features} x {self.size}, {self.dtype}, {self.grid}>"
+
     def attribute(self, name: str) -> Any:
         """Return an attribute stored with the volume, or None."""
         return self.attributes().get(name)

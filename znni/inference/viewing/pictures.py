@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.png import grey_png
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
-from znni.inference.viewing.png import grey_png
 
 SLAB = 2**24  # values read at a time
 
