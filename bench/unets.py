@@ -132,7 +132,7 @@ def _ours(plan: Plan, weights: Weights) -> Compute:
         whole = Box(ZERO, plan.output)
 
         def window(x: Float32) -> Float32:
-            made: Float32 = work(WindowedBlock(x, ZERO, whole, whole))
+            made: Float32 = work(WindowedBlock(x, ZERO, whole, None)).maps()
             return made
 
         return window

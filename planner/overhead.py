@@ -14,6 +14,7 @@ from znni.plans.job_seconds import StageSeconds
 from znni.plans.totals import PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
+LABEL_COPIES = 3  # of a block: one computed, one being written, and a copy as it is stored
 
 # A GPU keeps 8 bytes of page tables for each 4 KiB of host memory that is locked for its copies. An
 # H200 took 28 MB more with 14 GiB locked, and 70 MB more with 29 GiB.
@@ -81,6 +82,11 @@ class Overhead:
             array for the whole output if the run makes one.
         voxel_in: the bytes per input voxel and map of a block read ahead.
         voxel_out: the bytes per output voxel and map of blocks that are computed but not written.
+        voxel_blended: the bytes per output voxel and map of blocks that windows have made, beside
+            their sums.
+        label_maps: the maps of labels that are stored instead of values; 0: values are stored.
+        label_itemsize: the bytes of a label.
+        label_piece: the values of maps that become labels at a time, or those of one row.
         cuda: the host bytes of a GPU's libraries. A run that may use a GPU loads them, even if its
             layers then run on the CPU.
         gpu: the GPU bytes that do not depend on the patch.
@@ -97,6 +103,10 @@ class Overhead:
     process: int
     voxel_in: int
     voxel_out: int
+    voxel_blended: int = 0
+    label_maps: int = 0
+    label_itemsize: int = 1
+    label_piece: int = 0
     cuda: int = 0
     gpu: int = 0
     gpu_value_in: int = 0
@@ -119,8 +129,8 @@ class Overhead:
             handed: the bytes of the tensor that is handed on to a GPU. It has two places; this one
                 is read by the GPU. The other one is filled, and counts as the layers' memory.
         """
-        values_in, values_out = _values(network, patch)
-        blending = _bytes_to_blend(network, patch)
+        values_in, _ = _values(network, patch)
+        out = self._bytes_out(network, patch)
         # The current block is one of the layers' arrays. If the layers run on a GPU, the host
         # holds it in addition.
         held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
@@ -129,10 +139,11 @@ class Overhead:
             weights=4 * network.parameters,
             resident=0,
             working=0,
-            blocks=values_in * held_in + values_out * self.voxel_out + handed + blending,
+            blocks=values_in * held_in + out + handed,
         )
         if device == "cpu" or self.workers == 1:
             return alone
+        _, values_out = _values(network, patch)
         # Blocks are read into slots. The reader itself holds only their stored values.
         slots = values_in * (self.voxel_in - FLOAT_BYTES + self.slot_value_in)
         slots += values_out * (self.voxel_out + self.slot_value_out)
@@ -142,6 +153,31 @@ class Overhead:
             weights=(1 + self.workers) * alone.weights,
             blocks=self.workers * slots,
         )
+
+    def _bytes_out(self, network: Network, patch: Vec3) -> int:
+        """Return the host bytes of blocks that are computed but not written.
+
+        Windows take the input of one, the sums of their outputs and weights, and which voxels a
+        mask wants. What is stored is made of these before the next block begins.
+        """
+        values_in, values_out = _values(network, patch)
+        window = network.window
+        if not window:
+            return values_out * self.voxel_out
+        sums = (network.blended_features + 1) * FLOAT_BYTES * patch.volume + patch.volume
+        blending = FLOAT_BYTES * (values_in + window.size.volume) + sums
+        if self.label_maps:
+            labels = LABEL_COPIES * self.label_maps * self.label_itemsize * patch.volume
+            return blending + labels + self._bytes_of_label_piece(network, patch)
+        headed = FLOAT_BYTES if network.head else 0
+        return blending + values_out * (self.voxel_blended + headed)
+
+    def _bytes_of_label_piece(self, network: Network, patch: Vec3) -> int:
+        """Return the bytes that the labels of a piece of a block take beside its maps.
+
+        These are its maps and a copy in NumPy, and indices of eight bytes.
+        """
+        return 4 * FLOAT_BYTES * max(self.label_piece, network.out_features * patch.x)
 
     def of_gpu(
         self, network: Network, patch: Vec3, first_input: Shape5 | None, locked: int = 0
@@ -190,6 +226,7 @@ class Overhead:
                 take turns, and their times add up.
         """
         values_in, values_out = _values(network, patch)
+        written = self.label_maps * patch.volume or values_out
         each = self.handling
         host, gpu = loads.get("cpu"), loads.get("gpu")
         building, warming = each.building, each.warming
@@ -203,15 +240,14 @@ class Overhead:
             else:
                 warming += max(0, own) * each.touched
             runs = network.window.a_block(patch) if network.window else 1
-            host_layers = (
-                runs * host.seconds + values_in * each.lost_in + values_out * each.lost_out
-            )
+            host_layers = runs * host.seconds + values_in * each.lost_in + written * each.lost_out
         if host and gpu:
             building += 2 * brought * each.pinned
         elif host:
             placed = values_out
             if network.window:
-                placed += round(runs * network.out_features * network.window.size.volume)
+                placed += round(runs * network.blended_features * network.window.size.volume)
+                placed += values_out if network.head else 0
             host_layers += placed * each.placed
         if gpu or host_uses_gpu:
             building += each.cuda
@@ -219,7 +255,7 @@ class Overhead:
             transfer = brought * (each.handed if host else each.brought)
             transfer += values_out * each.returned
             gpu_layers = gpu.seconds
-        reading, writing = values_in * each.voxel_in, values_out * each.voxel_out
+        reading, writing = values_in * each.voxel_in, written * each.voxel_out
         patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)
         workers = self.workers if gpu or host_uses_gpu else 1
         return PlanTime(building, warming, patch_seconds, workers, in_turn=host_uses_gpu)
@@ -229,15 +265,3 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     """Return the numbers of values in a patch's input block and in its output block."""
     size_in = extents_read(network, patch)
     return network.in_features * size_in.volume, network.out_features * patch.volume
-
-
-def _bytes_to_blend(network: Network, patch: Vec3) -> int:
-    """Return the host bytes that blending windows takes beside the block itself.
-
-    They are the input of all its windows, the sums of the weights of its voxels, and the weights of
-    a window.
-    """
-    if not network.window:
-        return 0
-    values_in, _ = _values(network, patch)
-    return FLOAT_BYTES * (values_in + patch.volume + network.window.size.volume)

@@ -16,12 +16,17 @@ import numpy as np
 from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.io_rates import HandlingTimes
 from znni.core.options import AS_COMPUTED, Stored
+from znni.engine.blended import LABEL_PIECE
 from znni.engine.device_layers import (
     DEVICE_BYTES,
     device_bytes_per_input_value,
     device_bytes_per_output_voxel,
 )
-from znni.engine.pipeline import bytes_per_input_voxel, bytes_per_output_voxel
+from znni.engine.pipeline import (
+    bytes_per_blended_voxel,
+    bytes_per_input_voxel,
+    bytes_per_output_voxel,
+)
 from znni.engine.workers.slots import (
     slots_bytes_per_input_value,
     slots_bytes_per_output_value,
@@ -84,6 +89,10 @@ def run_overhead(
         process=PROCESS_BYTES + stored.output_array,
         voxel_in=bytes_per_input_voxel(stored.input_itemsize),
         voxel_out=bytes_per_output_voxel(stored.dtype),
+        voxel_blended=bytes_per_blended_voxel(stored.dtype),
+        label_maps=stored.label_maps,
+        label_itemsize=stored.label_itemsize,
+        label_piece=LABEL_PIECE,
         cuda=CUDA_BYTES if machine.gpus else 0,
         gpu=DEVICE_BYTES,
         gpu_value_in=device_bytes_per_input_value(),

@@ -30,6 +30,8 @@ def plan(
     overlap: options.Overlap = None,
     blend: options.BlendChoice = None,
     mirror: options.Mirror = None,
+    labels: options.LabelsChoice = False,
+    threshold: options.Threshold = None,
     machine: Annotated[
         Path | None,
         typer.Option(
@@ -93,6 +95,8 @@ def plan(
             ram=planned["ram"],
             threads=planned["threads"],
             gpus=None if gpus == options.Planned.gpus else gpus,
+            labels=labels,
+            threshold=threshold,
         )
     if plot:
         check_drawable(plot)
@@ -126,6 +130,8 @@ def plan(
         roi=region,
         machine=machine,
         input_itemsize=itemsize,
+        labels=labels,
+        threshold=threshold,
         **planned,
     )
     plans = planning.fastest(search, alternatives or 1, fresh=fresh)

@@ -157,6 +157,8 @@ class Stored:
         dtype: type of the output values; ``uint8`` stores 0..1 as 0..255.
         input_itemsize: bytes of one stored input value.
         output_array: bytes of an array for the whole output, if the run makes one; else 0.
+        label_maps: maps of labels that are stored instead of the values; 0: values are stored.
+        label_itemsize: bytes of a label.
 
     Raises:
         InvalidInput: the type is not among its choices.
@@ -165,6 +167,8 @@ class Stored:
     dtype: OutputType = "float32"
     input_itemsize: int = 4
     output_array: int = 0
+    label_maps: int = 0
+    label_itemsize: int = 1
 
     def __post_init__(self) -> None:
         check_names(dtype=self.dtype)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
+from znni.engine.blended import Blended
 from znni.engine.block_layers import BlockLayers
 from znni.engine.checks import check_runnable
 from znni.engine.device_layers import DeviceLayers
@@ -15,7 +16,7 @@ from znni.engine.host_layers import HostLayers
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import BlendedWindows, WindowedBlock
-from znni.network.weights import Float32, Weights
+from znni.network.weights import Float32, Weights, conv_weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
@@ -62,6 +63,8 @@ class PatchRunner:
             return HostLayers(plan, part, catalogue, weights, measured)
 
         self._layers = [ready(part) for part in plan.parts]
+        head = plan.network.head
+        self._head = conv_weights(head, weights[head.name]) if head else None
 
     def __call__(self, block: Float32) -> NDArray[Any]:
         """Return the dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
@@ -80,9 +83,10 @@ class PatchRunner:
             # The layers' seconds are within those of the blending, which are measured here.
             (work,) = self._layers[0].stages(Stopwatch())
             threads = self.plan.machine.host.threads
-            blended = BlendedWindows(self.plan.network, self.plan.patch, work, threads)
+            network = self.plan.network
+            blended = BlendedWindows(network, self.plan.patch, self._head, work, threads)
 
-            def windows(block: WindowedBlock) -> Float32:
+            def windows(block: WindowedBlock) -> Blended:
                 with stopwatch.during("host_layers"):
                     return blended(block)
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
+from znni.engine.blended import Blended
 from znni.engine.labels import Labels
-from znni.engine.skipping import Block, Blocks
+from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
 from znni.engine.stages import Line, Lines, Work, in_turn, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
@@ -171,14 +172,30 @@ class RunState:
     progress: Progress = no_progress
     labels: Labels | None = None
 
-    def write(self, tile: Tile, dense: NDArray[Any] | None) -> None:
-        """Write the wanted part of a patch's dense output (f', Z, Y, X); None: it is all 0."""
-        if dense is None:
+    def stored(self, block: Block) -> Block:
+        """Return a block that windows have made as it is stored.
+
+        This needs little memory beside the sums of windows, and frees them before the next block.
+        """
+        if not isinstance(block, InputBlock):
+            return block
+        blended: Blended = block.values
+        labels = self.labels
+        made = blended.labels(labels) if labels else convert(blended.maps(), self.dtype)
+        blended.clear_unwanted(made)
+        return StoredBlock(block.tile, made)
+
+    def write(self, block: Block) -> None:
+        """Write the wanted part of a block; values that are None are all 0."""
+        tile, values = block.tile, block.values
+        if isinstance(block, StoredBlock):
+            self.output.write(tile.written, block.values)
+        elif values is None:
             self.output.write(tile.written, self._zeros(tile.written.size))
-            return
-        wanted = dense[:, *tile.written_in_patch.slices]
-        stored = self.labels.apply(wanted) if self.labels else convert(wanted, self.dtype)
-        self.output.write(tile.written, stored)
+        else:
+            wanted = values[:, *tile.written_in_patch.slices]
+            made = self.labels.apply(wanted) if self.labels else convert(wanted, self.dtype)
+            self.output.write(tile.written, made)
 
     def _zeros(self, size: Vec3) -> NDArray[Any]:
         """Return zeros as they are stored, which take no memory."""
@@ -213,8 +230,12 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
     def write(block: Block) -> None:
         with writing:
             with stopwatch.during("writing"):
-                state.write(block.tile, block.values)
+                state.write(block)
             state.note_written(block.tile)
+
+    def store(block: Block) -> Block:
+        with stopwatch.during("host_layers"):
+            return state.stored(block)
 
     def line(lane: Lane, reading: Lock, clock: Stopwatch) -> Line:
         def read(tile: Tile) -> Block:
@@ -222,6 +243,8 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
                 return state.blocks.read(tile, lane.block)
 
         stages: list[Work] = [read, *map(through, lane.stages), write]
+        if processes.plan.network.window:
+            stages[-2] = in_turn([stages[-2], store])
         return Line(stages, here=1) if lane.block is None else Line([in_turn(stages)])
 
     per_process = [(lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch)]
@@ -256,6 +279,15 @@ def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
 def bytes_per_input_voxel(itemsize: int) -> int:
     """Return the host bytes of a block read ahead: as stored, a padded copy, and as float32."""
     return 2 * itemsize + 4
+
+
+def bytes_per_blended_voxel(dtype: OutputType) -> int:
+    """Return the host bytes of a block of windows as it is stored, and of a copy of it.
+
+    The sums of windows are not among them. One block is being written while the next is computed.
+    """
+    made = 0 if dtype == "float32" else np.dtype(dtype).itemsize
+    return made + (4 if dtype == "uint8" else 0) + 2 * np.dtype(dtype).itemsize
 
 
 def bytes_per_output_voxel(dtype: OutputType) -> int:

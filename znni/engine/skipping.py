@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
@@ -65,6 +66,18 @@ class InputBlock(NamedTuple):
         return self._replace(values=stage(self.values))
 
 
+class StoredBlock(NamedTuple):
+    """A block whose written part is as it will be stored.
+
+    Attributes:
+        tile: its place in the job.
+        values: the part (f', z, y, x) that it writes.
+    """
+
+    tile: Tile
+    values: NDArray[Any]
+
+
 class KnownBlock(NamedTuple):
     """A block whose output is known. It goes straight to writing: no stage changes it.
 
@@ -81,7 +94,7 @@ class KnownBlock(NamedTuple):
         return self
 
 
-Block: TypeAlias = InputBlock | KnownBlock
+Block: TypeAlias = InputBlock | KnownBlock | StoredBlock
 
 
 class Blocks:
@@ -142,7 +155,8 @@ class Blocks:
                 error.add_note("the mask is 0 there, but this voxel is seen by others")
             raise
         if window:
-            return InputBlock(tile, WindowedBlock(seen, box.start, written, tile.written_in_patch))
+            wanted = wanted_voxels(self._mask, written) if self._mask else None
+            return InputBlock(tile, WindowedBlock(seen, box.start, written, wanted))
         if not is_constant(seen) or self._sees_zeros(tile):
             start = tile.computed.start + self._job.first
             return InputBlock(tile, placed(seen, start) if self._network.is_exact else seen)
@@ -165,7 +179,12 @@ class Blocks:
         return self._network.out_features
 
     def unmasked(self) -> Blocks:
-        """Return the same blocks without the mask: all need output."""
+        """Return the same blocks without the mask, if a mask decides about whole blocks only.
+
+        Voxels outside of the mask are 0 for windows, in every block.
+        """
+        if self._network.window:
+            return self
         return Blocks(self._volume, self._job, self._network, self._weights)
 
     def is_outside(self, box: Box) -> bool:
@@ -243,6 +262,11 @@ def check_mask(mask: Volume, volume: Volume) -> None:
 
 def _needed(mask: Volume, piece: Box) -> bool:
     """Return whether output is needed of any voxel of a piece of a mask."""
+    return bool(_mask_values(mask, piece).any())
+
+
+def _mask_values(mask: Volume, piece: Box) -> NDArray[Any]:
+    """Return the values of a piece of a mask, none of which may be NaN."""
     values = mask.read(piece)
     if values.dtype.kind == "f" and np.isnan(values.min()):
         found = np.argwhere(np.isnan(values[0]))[0]
@@ -252,7 +276,20 @@ def _needed(mask: Volume, piece: Box) -> bool:
             f"and another number where it is",
             voxel,
         )
-    return bool(values.any())
+    return values
+
+
+def wanted_voxels(mask: Volume, box: Box) -> NDArray[np.bool_]:
+    """Return which voxels (z, y, x) of a box need output by a mask.
+
+    Raises:
+        UnusableValues: the mask holds NaN in the box.
+    """
+    found = np.empty(box.size, bool)
+    for piece in mask_pieces(box, mask.itemsize):
+        values = _mask_values(mask, piece)
+        found[piece.shifted(Vec3(0, 0, 0) - box.start).slices] = values[0] != 0
+    return found
 
 
 def mask_pieces(box: Box, itemsize: int) -> Iterator[Box]:

@@ -65,5 +65,6 @@ class WindowSums:
             self._pool.for_each(task, self._pool.shares(len(total)))
 
     def mean(self) -> None:
-        """Divide the sums by those of the weights. Every voxel must lie in some window."""
+        """Divide the sums by those of the weights; a voxel that no window has becomes 0."""
+        self._weights[self._weights == 0] = 1
         divide_maps(self._values, self._weights, self._pool)

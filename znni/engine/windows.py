@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
+from znni.engine.blended import Blended
 from znni.engine.executor import Fragments
 from znni.network.geometry import input_box
 from znni.network.network import Network
-from znni.network.weights import Float32
+from znni.network.weights import ConvWeights, Float32
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
@@ -27,24 +29,25 @@ class WindowedBlock(NamedTuple):
         values: what the windows see (f, z, y, x).
         start: the voxel of the volume where that begins.
         written: the voxels of the volume that the block writes.
-        in_patch: the same voxels within the patch.
+        wanted: which of them (z, y, x) need output; None: all.
     """
 
     values: Float32
     start: Vec3
     written: Box
-    in_patch: Box
+    wanted: NDArray[np.bool_] | None
 
 
 class BlendedWindows:
     """Computes blocks of output from windows.
 
     A voxel's windows are added in the same order in every block, so its value does not depend on
-    the block.
+    the block. Windows without a voxel that needs output are not computed.
 
     Args:
         network: the network, with windows over a volume.
         patch: the extents of a block.
+        head: the weights of its head, if it has one.
         compute: function that returns a window's output (f', z, y, x) for its input, as the only
             fragment.
         threads: the number of workers that add windows up.
@@ -54,14 +57,15 @@ class BlendedWindows:
         self,
         network: Network,
         patch: Vec3,
+        head: ConvWeights | None,
         compute: Callable[[Fragments], Float32],
         threads: int,
     ) -> None:
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows")
         self._window = network.window
-        self._maps = network.out_features
-        self._patch = patch
+        self._maps = network.blended_features
+        self._head = head
         self._compute = compute
         self._threads = threads
         self._importance = network.window.importance()
@@ -74,23 +78,34 @@ class BlendedWindows:
         self._used = used.slices
         self._inside = used.shifted(ZERO - seen.start).slices
 
-    def __call__(self, block: WindowedBlock) -> Float32:
-        """Return the output (f', Z, Y, X) of a patch; only what the block writes is set."""
+    def __call__(self, block: WindowedBlock) -> Blended:
+        """Return what the windows make of the voxels that a block writes."""
         from znni.engine.window_sums import WindowSums
 
-        dense = np.empty((self._maps, *self._patch), np.float32)
-        made = dense[:, *block.in_patch.slices]
+        made = np.empty((self._maps, *block.written.size), np.float32)
         sums = WindowSums(self._window, block.written, made, self._importance, self._threads)
         for start in self._window.touching(block.written):
             whole = Box(start, start + self._window.size)
+            if not _is_wanted(block, whole):
+                continue
             seen = block.values[:, *whole.shifted(ZERO - block.start).slices]
             for axes in self._window.flips:
                 sums.add(self._computed(seen, axes), start, axes)
         sums.mean()
-        return dense
+        return Blended(made, self._head, block.wanted, self._threads)
 
     def _computed(self, seen: Float32, axes: tuple[int, ...]) -> Float32:
         """Return the output of a window that is mirrored along axes before."""
         flipped = tuple(axis + 1 for axis in axes)
         self._seen[0][:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
         return self._compute(Fragments(self._seen, (ZERO,), ONE))
+
+
+def _is_wanted(block: WindowedBlock, window: Box) -> bool:
+    """Return whether a window has a voxel of a block that needs output."""
+    if block.wanted is None:
+        return True
+    common = window.intersection(block.written)
+    return common is not None and bool(
+        block.wanted[common.shifted(ZERO - block.written.start).slices].any()
+    )

@@ -29,7 +29,7 @@ def provenance(plan: Plan, weights: Weights, asked: Request, command: str) -> di
         "znni_version": __version__,
         "command": command,
         "network": plan.network.name,
-        **origin_attributes(asked, plan.network, weights, accuracy_of(plan)),
+        **origin_attributes(asked, plan.network.with_head_joined(), weights, accuracy_of(plan)),
         "predicted_seconds": plan.seconds,
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,

@@ -33,6 +33,7 @@ from znni.core.shapes import Vec3, is_extent
 from znni.core.text import in_units
 from znni.engine.checks import check_runnable
 from znni.engine.executor import Measured, not_measured
+from znni.engine.labels import labels_for
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Region, for_job, make_job
@@ -40,7 +41,7 @@ from znni.engine.workers.fleet import Fleet, Member
 from znni.inference.devices import choose_gpus, primitives_for, seeing_only
 from znni.inference.kept_plans import fastest_kept_or_found, keep
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
-from znni.inference.request import Requirements
+from znni.inference.request import Requirements, stored_as
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
 from znni.machine.machine_file import machine_for
@@ -64,6 +65,8 @@ class SearchOptions(PlanOptions, total=False):
     machine: Machine | str | Path | None
     dtype: OutputType
     input_itemsize: int
+    labels: bool
+    threshold: float | None
 
 
 def plan(
@@ -75,7 +78,7 @@ def plan(
         network: a network, or its YAML file.
         volume_shape: extents (z, y, x) of the input, in voxels.
         options: options of ``search``, all optional: ``border``, ``roi``, ``machine``, ``dtype``,
-            ``input_itemsize``, and the limits and choices for the plan.
+            ``input_itemsize``, ``labels``, ``threshold``, and the limits and choices for the plan.
 
     Raises:
         InvalidInput: an argument cannot be used, as in ``search``.
@@ -94,6 +97,8 @@ def search(
     machine: Machine | str | Path | None = None,
     dtype: OutputType = "float32",
     input_itemsize: int = 4,
+    labels: bool = False,
+    threshold: float | None = None,
     **options: Unpack[PlanOptions],
 ) -> Search:
     """Return a search over all plans that run a network over a volume.
@@ -108,6 +113,8 @@ def search(
         machine: the machine to plan for, or its YAML file; by default this one.
         dtype: type of the output values.
         input_itemsize: bytes of one stored input value.
+        labels: whether the label of the largest map is stored, as by ``znni.infer``.
+        threshold: whether labels by a threshold are stored.
         options: limits and choices for the plan: ``ram``, ``threads``, ``device``, ``gpu_memory``,
             ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
             ``znni.core.options.Choices``.
@@ -119,7 +126,9 @@ def search(
     check_keywords(search, SearchOptions, options)
     network = network if isinstance(network, Network) else load_network(network)
     extents = _extents(volume_shape)
-    choices, stored = Choices(**options), Stored(dtype, input_itemsize)
+    choices = Choices(**options)
+    labelled = labels_for(network, labels, threshold)
+    stored = stored_as(network, labelled, dtype, input_itemsize)
     job = make_job(network, extents, border, "reflect", roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)
@@ -164,7 +173,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
         machine: the machine to plan for. Its memory is the limit, whatever limits
             ``required.choices`` has.
     """
-    network, choices = required.network, required.choices
+    network, choices = required.network.with_head_apart(), required.choices
     able = of_class(_catalogue(network, machine), choices.accuracy)
     device, costs = choices.device, choices.costs
     if device == "auto" and machine.used_gpus > 1:
@@ -229,6 +238,7 @@ def checked_plan(
             or uses something that this machine lacks. Or it has a primitive of a lower accuracy
             class than was chosen.
     """
+    network = network.with_head_apart()
     # The numbers that normalize the input are those of this run's volume.
     scaling = replace(given.network.scaling, statistics=network.scaling.statistics)
     given = replace(given, network=replace(given.network, scaling=scaling))

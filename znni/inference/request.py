@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
+
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
 from znni.core.volume import NewOutput, Volume
@@ -150,12 +152,13 @@ def request(
     chosen = Chosen(dataset, channel, time, invert)
     volume = chosen.of(source)
     check_features(volume, network)
-    choices, stored = Choices(**options), Stored(dtype, volume.itemsize)
+    choices = Choices(**options)
     job = make_job(network, volume.size, border, pad, roi)
     masked = None if mask is None else open_volume(mask)
     if masked:
         check_mask(masked, volume)
     labelled = labels_for(network, labels, threshold)
+    stored = stored_as(network, labelled, dtype, volume.itemsize)
     if labelled and dtype != "float32":
         raise InvalidInput(
             f"labels are stored as {labelled.dtype}; leave out {option('dtype', dtype)}"
@@ -176,3 +179,21 @@ def request(
         for_job(network, job), job, choices, stored, source, chosen, volume, border,
         mask, masked, wanted, labelled,
     )  # fmt: skip
+
+
+def stored_as(
+    network: Network, labels: Labels | None, dtype: OutputType, input_itemsize: int
+) -> Stored:
+    """Return how the values at both ends of a run are stored.
+
+    Args:
+        network: gives the maps of the output.
+        labels: how values become labels; None: they are stored as they are.
+        dtype: the type of values.
+        input_itemsize: the bytes of one stored input value.
+    """
+    if labels is None:
+        return Stored(dtype, input_itemsize)
+    maps = labels.features(network.out_features)
+    itemsize = np.dtype(labels.dtype).itemsize
+    return Stored(dtype, input_itemsize, label_maps=maps, label_itemsize=itemsize)

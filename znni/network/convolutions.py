@@ -94,6 +94,11 @@ class Conv(ShortText):
         )
 
     @property
+    def is_linear_at_voxels(self) -> bool:
+        """True if each voxel of the output is a linear function of the same voxel of the input."""
+        return self.is_dense and self.kernel == ONE and self.activation == "identity"
+
+    @property
     def reach(self) -> Vec3:
         """The samples from the first to the last tap of the kernel, both included."""
         return (self.kernel - 1) * self.dilation + 1

@@ -7,7 +7,7 @@ In a chain every node takes the value of the node before it. The weights are kep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import lcm
 from pathlib import Path
@@ -89,6 +89,8 @@ class Network:
         expects: what the input should look like, for people.
         window: the windows that the network is computed in, if it is not computed over the whole
             volume. ``whole`` is then the extents of one window.
+        head: the last layer, if it is applied once to the blended values of windows, and not to
+            each window. It is not among the nodes then.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is
@@ -106,6 +108,7 @@ class Network:
     window: Window | None = None
     about: str = field(default="", compare=False)
     expects: str = field(default="", compare=False)
+    head: Conv | None = None
 
     @classmethod
     def chain(
@@ -184,6 +187,33 @@ class Network:
         for node in self.nodes:
             maps[node.name] = maps_of(node, maps)
         return maps
+
+    def with_head_apart(self) -> Network:
+        """Return the network with its last layer as ``head``, if that takes fewer sums of windows.
+
+        Such a layer is linear at each voxel. So it gives the same, but for rounding, before and
+        after windows are blended.
+        """
+        *before, last = self.nodes
+        layer = last.layer
+        if not (
+            self.window
+            and last.name == self.output
+            and isinstance(layer, Conv)
+            and layer.is_linear_at_voxels
+            and last.inputs[0] not in self.pooled
+            and layer.in_features < layer.out_features
+            and any(isinstance(node.layer, Conv) for node in before)
+        ):
+            return self
+        return replace(self, nodes=tuple(before), output=last.inputs[0], head=layer)
+
+    def with_head_joined(self) -> Network:
+        """Return the network whose last layer is among the nodes."""
+        if self.head is None:
+            return self
+        last = Node(self.head, (self.output,))
+        return replace(self, nodes=(*self.nodes, last), output=last.name, head=None)
 
     @cached_property
     def pooled(self) -> frozenset[str]:
@@ -270,11 +300,18 @@ class Network:
     @property
     def out_features(self) -> int:
         """The number of output maps."""
+        return self.head.out_features if self.head else self.blended_features
+
+    @property
+    def blended_features(self) -> int:
+        """The number of maps that windows give: those of the output, or what the head takes."""
         return self.maps[self.output]
 
     @property
     def last_activation(self) -> Activation:
         """The activation of the layer that gives the output."""
+        if self.head:
+            return self.head.activation
         (last,) = (node.layer for node in self.nodes if node.name == self.output)
         if isinstance(last, Weighted | Elementwise):
             return last.activation
@@ -283,7 +320,8 @@ class Network:
     @cached_property
     def parameters(self) -> int:
         """The number of trained values: weights, biases and slopes."""
-        return sum(layer.parameters for layer in self.weighted)
+        layers = (*self.weighted, self.head) if self.head else self.weighted
+        return sum(layer.parameters for layer in layers)
 
     @cached_property
     def total_pooling(self) -> Vec3:

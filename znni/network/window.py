@@ -151,9 +151,7 @@ class Window:
 
     def most_around(self, extents: Vec3) -> Vec3:
         """Return the most voxels per axis of the windows around a box of these extents."""
-        assert self.volume is not None
-        whole = self.volume.maximum(self.size)
-        return (extents + (self.size - 1) * 2).minimum(whole)
+        return _spans(self, extents)
 
     def a_block(self, extents: Vec3) -> float:
         """Return how often the network runs for a block of output, on average.
@@ -190,6 +188,22 @@ class Window:
             f"computed in windows of {self.size} that overlap by {self.overlap:.17g}, blended by "
             f"{self.blend} weights as in {self.like}{mirrored}"
         )
+
+
+@lru_cache(maxsize=4096)
+def _spans(window: Window, block: Vec3) -> Vec3:
+    assert window.volume is not None
+    most = []
+    for starts, size, volume, edge in zip(
+        window.starts, window.size, window.volume, block, strict=True
+    ):
+        # The first window of a block reaches farthest if the block begins with its last voxel.
+        first = np.array(starts)
+        block_starts = np.minimum(first + size - 1, max(0, volume - edge)).clip(0)
+        first_of_block = first[np.searchsorted(first, block_starts - size, side="right")]
+        last = first[np.searchsorted(first, block_starts + edge, side="left") - 1]
+        most.append(int((last + size - first_of_block).max()))
+    return Vec3(*most)
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,198 @@
+"""Blocks of windows on their way to being stored: heads applied once, labels, and masks."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.overhead import Overhead
+from znni.core.shapes import Vec3
+from znni.engine.blended import LABEL_PIECE, Blended
+from znni.engine.labels import Labels
+from znni.engine.windows import BlendedWindows
+from znni.inference import api
+from znni.inference.planning import search
+from znni.inference.verification import verify
+from znni.network.geometry import over, with_window
+from znni.network.network import Network
+from znni.network.network_file import network_from_text
+from znni.network.weights import ConvWeights, random_weights
+from znni.network.window import Window
+from znni.plans.plan import Plan
+from znni.primitives.cpu.common.linear_maps import PIECE, largest_maps, linear_maps
+from znni.primitives.cpu.common.workers import workers
+
+NET = """\
+name: classes
+layers:
+  - conv: {features: 4, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - name: head
+    conv: {features: 9, kernel: 1, activation: identity}
+"""
+WINDOW = Window(Vec3(8, 8, 8), 0.25)
+SIZE = Vec3(19, 21, 23)
+OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
+BLOCK = Vec3(6, 12, 12)
+OF_MAPS = Labels(tuple(range(9)))
+
+
+def network(text: str = NET) -> Network:
+    return with_window(network_from_text(text, "classes.yaml"), WINDOW)
+
+
+def volume() -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal(SIZE, np.float32)
+
+
+def output(net: Network, patch: Vec3 = BLOCK, **options: Any) -> Any:
+    """Return what a run gives, as an array."""
+    maps = 1 if options.get("labels") else net.out_features
+    out = np.full((maps, *SIZE), 77, np.uint8 if "labels" in options else np.float32)
+    plan = search(net, SIZE, labels="labels" in options, **OPTIONS).fastest_for(patch)
+    weights = random_weights(net, 3)
+    api.infer(volume(), net, out, weights=weights, plan=plan, **OPTIONS, **options)
+    return out
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_maps_as_linear_functions_of_others(data: st.DataObject) -> None:
+    draw = data.draw
+    features, maps = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    size = draw(st.integers(1, 3)), draw(st.integers(1, 5)), draw(st.integers(1, 2 * PIECE + 3))
+    generator = np.random.default_rng(draw(st.integers(0, 99)))
+    whole = generator.standard_normal((features, size[0], size[1] + 1, size[2] + 2), np.float32)
+    values = whole[:, :, 1:, 1:-1]
+    weight = generator.standard_normal((maps, features), np.float32)
+    bias = generator.standard_normal(maps, np.float32)
+    exact = (
+        np.einsum("mf,fzyx->mzyx", weight.astype(np.float64), values) + bias[:, None, None, None]
+    )
+    pool = workers(draw(st.integers(1, 2)))
+    around = np.full((maps, size[0], size[1] + 1, size[2]), 77, np.float32)
+    linear_maps(values, weight, bias, around[:, :, :-1], pool)
+    np.testing.assert_allclose(around[:, :, :-1], exact, rtol=0, atol=1e-5 * np.abs(exact).max())
+    assert (around[:, :, -1] == 77).all()
+    found = np.empty(size, np.int32)
+    largest_maps(values, weight, bias, found, pool)
+    np.testing.assert_array_equal(found, around[:, :, :-1].argmax(axis=0))
+
+
+def test_the_first_of_equal_maps_counts() -> None:
+    values = np.ones((1, 1, 2, 5), np.float32)
+    found = np.empty(values.shape[1:], np.int32)
+    largest_maps(values, np.ones((3, 1), np.float32), np.float32([0, 1, 1]), found, workers(1))
+    assert (found == 1).all()
+
+
+def _with_zeros(array: Any, axis: int = 0) -> Any:
+    return np.pad(array, [(0, 5 * (at == axis)) for at in range(array.ndim)])
+
+
+def test_a_head_is_applied_after_blending() -> None:
+    net = network()
+    apart = net.with_head_apart()
+    assert (apart.out_features, apart.blended_features) == (9, 4)
+    assert apart.parameters == net.parameters
+    assert apart.with_head_joined() == net
+    kept = network(NET.replace("activation: identity", "activation: sigmoid"))
+    for other in (kept, network(NET.replace("features: 9", "features: 4"))):
+        assert other.with_head_apart() == other
+    found = output(net)
+    # Without fewer sums to gain, the head is computed in each window.
+    alone = network(NET.replace("features: 4", "features: 9"))
+    weights = random_weights(net, 3)
+    wide = {
+        "conv1": ConvWeights(
+            _with_zeros(weights["conv1"].weight), _with_zeros(weights["conv1"].bias)
+        ),
+        "instance_norm1": ConvWeights(*map(_with_zeros, weights["instance_norm1"].arrays.values())),
+        "head": ConvWeights(_with_zeros(weights["head"].weight, axis=1), weights["head"].bias),
+    }
+    out = np.empty_like(found)
+    api.infer(volume(), alone, out, weights=replace(weights, layers=wide), **OPTIONS)
+    assert np.abs(out - found).max() < 1e-5 * np.abs(out).max()
+
+
+def test_labels_and_bytes_do_not_depend_on_the_blocks(tmp_path: Path) -> None:
+    net = network()
+    values = output(net)
+    np.testing.assert_array_equal(output(net, patch=Vec3(18, 6, 24)), values)
+    labels = output(net, labels=True)
+    np.testing.assert_array_equal(labels[0], values.argmax(axis=0))
+    np.testing.assert_array_equal(output(net, patch=Vec3(18, 6, 24), labels=True), labels)
+    plan = search(net, SIZE, **OPTIONS).fastest()[0]
+    assert Plan.from_json(plan.to_json()) == plan
+    source = tmp_path / "in.npy"
+    np.save(source, volume())
+    out = str(tmp_path / "out.zarr")
+    api.infer(str(source), net, out, random_seed=3, labels=True, **OPTIONS)
+    assert verify(out, voxels=20, seed=1).agrees
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_windows_that_a_mask_does_not_want(monkeypatch: pytest.MonkeyPatch, labels: bool) -> None:
+    computed = 0
+    compute = BlendedWindows._computed
+
+    def counted(self: BlendedWindows, *given: Any) -> Any:
+        nonlocal computed
+        computed += 1
+        return compute(self, *given)
+
+    monkeypatch.setattr(BlendedWindows, "_computed", counted)
+    net, options = network(), {"labels": True} if labels else {}
+    patch = Vec3(24, 24, 24)  # one block
+    whole = output(net, patch=patch, **options)
+    assert computed == 3 * 4 * 4
+    mask = np.zeros(SIZE, np.uint8)
+    mask[2:4, 1:20, 3] = 1
+    computed = 0
+    masked = output(net, patch=patch, mask=mask, **options)
+    np.testing.assert_array_equal(masked, np.where(mask, whole, 0))
+    assert computed == 1 * 4 * 1
+    np.testing.assert_array_equal(output(net, mask=mask, **options), masked)
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("labels", [OF_MAPS, Labels(threshold=0.5)])
+def test_labels_take_the_memory_that_plans_count(head: bool, labels: Labels) -> None:
+    size = Vec3(3, 60, 5000)
+    values = np.zeros((4 if head else 9, *size), np.float32)
+    weights = ConvWeights(np.ones((9, 4, 1, 1, 1), np.float32), np.zeros(9, np.float32))
+    blended = Blended(values, weights if head else None, None, 1)
+    blended.labels(labels)  # compiles
+    tracemalloc.start()
+    try:
+        blended.labels(labels)
+        _, taken = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    net = over(replace(network(), window=replace(WINDOW, volume=size)), WINDOW.size)
+    maps = labels.features(9)
+    counts = Overhead(0, 0, 0, label_piece=LABEL_PIECE, label_maps=maps)
+    without = Overhead(0, 0, 0, label_piece=LABEL_PIECE)
+    plain = without.of_host(net.with_head_apart(), size, "cpu").blocks
+    counted = counts.of_host(net.with_head_apart(), size, "cpu").blocks - plain
+    counted += 4 * 9 * size.volume  # what the head would give is not counted with labels
+    assert taken <= maps * size.volume + 16 * LABEL_PIECE
+    assert counted >= 2 * maps * size.volume + taken
+
+
+def test_100_classes_fit_into_little_memory() -> None:
+    hundred = network(NET.replace("features: 9", "features: 100"))
+    hundred = replace(hundred, window=Window(Vec3(32, 32, 32), 0.25))
+    options = {**OPTIONS, "ram": "2GiB", "input_itemsize": 1}
+    volumes = [
+        search(hundred, (1024,) * 3, labels=labels, **options).fastest()[0].patch.volume
+        for labels in (True, False)
+    ]
+    assert volumes[0] > 20 * volumes[1]

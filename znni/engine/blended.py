@@ -1,0 +1,83 @@
+"""Blocks that windows have made, on their way to being stored.
+
+The last layer of a network may be linear at each voxel. Then it gives the same, but for rounding,
+before and after windows are blended. So it is applied here, once, if that takes fewer sums. Where
+labels are stored, the maps that it gives are never stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.engine.labels import Labels
+from znni.network.weights import ConvWeights, Float32
+
+# Values of maps that become labels at a time, unless a row has more: some that stay in the caches.
+LABEL_PIECE = 2**20
+
+
+@dataclass(frozen=True)
+class Blended:
+    """The mean of all windows over a block.
+
+    Attributes:
+        values: the means (f, z, y, x).
+        head: the weights of the last layer, if it is still to be applied.
+        wanted: the voxels (z, y, x) that need output; the others are stored as 0. None: all.
+        threads: the number of workers.
+    """
+
+    values: Float32
+    head: ConvWeights | None
+    wanted: NDArray[np.bool_] | None
+    threads: int
+
+    def maps(self) -> Float32:
+        """Return the output's maps (f', z, y, x)."""
+        return self.values if self.head is None else self._headed(self.values)
+
+    def labels(self, labels: Labels) -> NDArray[Any]:
+        """Return the labels (1 or f', z, y, x) of the output, piece by piece."""
+        maps, *size = self.values.shape
+        maps = maps if self.head is None else len(self.head.bias)
+        found = np.empty((labels.features(maps), *size), labels.dtype)
+        rows = max(1, LABEL_PIECE // (maps * size[2]))
+        for z in range(size[0]):
+            for y in range(0, size[1], rows):
+                at = slice(None), slice(z, z + 1), slice(y, y + rows)
+                found[at] = self._labels_of(self.values[at], labels)
+        return found
+
+    def clear_unwanted(self, stored: NDArray[Any]) -> None:
+        """Set stored values (f', z, y, x) of voxels that need no output to 0, in place."""
+        if self.wanted is not None:
+            np.multiply(stored, self.wanted, out=stored)
+
+    def _labels_of(self, values: Float32, labels: Labels) -> NDArray[Any]:
+        if self.head is None or not labels.of_maps:
+            return labels.apply(values if self.head is None else self._headed(values))
+        from znni.primitives.cpu.common.linear_maps import largest_maps
+        from znni.primitives.cpu.common.workers import workers
+
+        number = np.empty(values.shape[1:], np.int32)
+        largest_maps(values, *_factors(self.head), number, workers(self.threads))
+        return np.array(labels.of_maps, labels.dtype)[number][np.newaxis]
+
+    def _headed(self, values: Float32) -> Float32:
+        """Return what the last layer makes of values."""
+        from znni.primitives.cpu.common.linear_maps import linear_maps
+        from znni.primitives.cpu.common.workers import workers
+
+        weight, bias = _factors(self.head)
+        made = np.empty((len(bias), *values.shape[1:]), np.float32)
+        linear_maps(values, weight, bias, made, workers(self.threads))
+        return made
+
+
+def _factors(head: ConvWeights | None) -> tuple[Float32, Float32]:
+    assert head is not None
+    return np.ascontiguousarray(head.weight[:, :, 0, 0, 0]), head.bias
