@@ -164,13 +164,17 @@ class Overhead:
         window = network.window
         if not window:
             return values_out * self.voxel_out
-        sums = (network.blended_features + 1) * FLOAT_BYTES * patch.volume + patch.volume
+        # Sums for the next block along x lie beside those of the block, and are copied then.
+        kept = window.tail(patch) * patch.z * patch.y
+        a_sum = (network.blended_features + 1) * FLOAT_BYTES
+        sums = a_sum * (patch.volume + 2 * kept) + patch.volume
         blending = FLOAT_BYTES * (values_in + window.size.volume) + sums
         if self.label_maps:
             labels = LABEL_COPIES * self.label_maps * self.label_itemsize * patch.volume
             return blending + labels + self._bytes_of_label_piece(network, patch)
         headed = FLOAT_BYTES if network.head else 0
-        return blending + values_out * (self.voxel_blended + headed)
+        held = 0 if headed else a_sum * kept  # float32 is written from the array of the sums
+        return blending + values_out * (self.voxel_blended + headed) + held
 
     def _bytes_of_label_piece(self, network: Network, patch: Vec3) -> int:
         """Return the bytes that the labels of a piece of a block take beside its maps.

@@ -172,9 +172,8 @@ class Space:
         """Yield the patches to try first: a spread, if many sizes differ by little."""
         window, granularity = self.network.window, self.network.granularity
         extents = [granularity, *(layer.reads(SAMPLE).size for layer in self.network.layers)]
-        if window:
-            extents.append(window.size)
-        isotropic = all(len(set(axes)) == 1 for axes in extents)
+        # Windows of neighbours along x are computed once, so x is like no other axis.
+        isotropic = not window and all(len(set(axes)) == 1 for axes in extents)
         return patch_sizes(self.output, granularity, isotropic=isotropic)
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:

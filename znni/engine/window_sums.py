@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from znni.core.shapes import Box, Vec3
@@ -10,6 +12,18 @@ from znni.network.window import Window
 from znni.primitives.cpu.common.clearing import clear
 from znni.primitives.cpu.common.weighted_sums import add_weighted, divide_maps
 from znni.primitives.cpu.common.workers import workers
+
+
+class Sums(NamedTuple):
+    """Sums over some voxels.
+
+    Attributes:
+        values: the sums of weighted outputs (f', z, y, x).
+        weights: the sums of weights (z, y, x).
+    """
+
+    values: Float32
+    weights: Float32
 
 
 class WindowSums:
@@ -36,6 +50,16 @@ class WindowSums:
         self._pool = workers(threads)
         self._weights = np.zeros(box.size, np.float32)
         clear(values[None], self._pool)
+
+    def take(self, kept: Sums) -> None:
+        """Take the sums that windows before have of the first voxels along x."""
+        length = min(kept.values.shape[-1], self._values.shape[-1])
+        self._values[..., :length] = kept.values[..., :length]
+        self._weights[..., :length] = kept.weights[..., :length]
+
+    def after(self, x: int) -> Sums:
+        """Return a copy of the sums from a voxel of the box on, along x."""
+        return Sums(self._values[..., x:].copy(), self._weights[..., x:].copy())
 
     def add(self, made: Float32, start: Vec3, axes: tuple[int, ...]) -> None:
         """Add what a window has of the box.
@@ -64,7 +88,12 @@ class WindowSums:
 
             self._pool.for_each(task, self._pool.shares(len(total)))
 
-    def mean(self) -> None:
-        """Divide the sums by those of the weights; a voxel that no window has becomes 0."""
-        self._weights[self._weights == 0] = 1
-        divide_maps(self._values, self._weights, self._pool)
+    def mean(self, x: int) -> Float32:
+        """Return the sums of the first voxels along x, divided by those of the weights, in place.
+
+        A voxel that no window has becomes 0.
+        """
+        values, weights = self._values[..., :x], self._weights[..., :x]
+        weights[weights == 0] = 1
+        divide_maps(values, weights, self._pool)
+        return values

@@ -7,7 +7,7 @@ block can be computed again, and nothing holds the whole volume's values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from znni.engine.executor import Fragments
 from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32
+
+if TYPE_CHECKING:  # it imports numba
+    from znni.engine.window_sums import Sums
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
@@ -38,11 +41,33 @@ class WindowedBlock(NamedTuple):
     wanted: NDArray[np.bool_] | None
 
 
+class _Kept(NamedTuple):
+    """What the windows of a block have of the next one, along x.
+
+    Attributes:
+        sums: their sums.
+        before: the voxels that the block wrote.
+    """
+
+    sums: Sums
+    before: Box
+
+    def next_to(self, written: Box) -> bool:
+        """Return whether a block begins where the other ends, and is as wide."""
+        same_rows = written.start[:2] == self.before.start[:2]
+        same_rows &= written.stop[:2] == self.before.stop[:2]
+        return same_rows and written.start.x == self.before.stop.x
+
+
 class BlendedWindows:
     """Computes blocks of output from windows.
 
     A voxel's windows are added in the same order in every block, so its value does not depend on
     the block. Windows without a voxel that needs output are not computed.
+
+    What windows have of the next block along x is kept for it. Its sums begin with these windows
+    anyway, because windows come in order of x. If another block comes, as after an interruption,
+    all its windows are computed. So they are if there is a mask.
 
     Args:
         network: the network, with windows over a volume.
@@ -66,6 +91,8 @@ class BlendedWindows:
         self._window = network.window
         self._maps = network.blended_features
         self._head = head
+        self._most_kept = network.window.tail(patch)
+        self._kept: _Kept | None = None
         self._compute = compute
         self._threads = threads
         self._importance = network.window.importance()
@@ -82,17 +109,39 @@ class BlendedWindows:
         """Return what the windows make of the voxels that a block writes."""
         from znni.engine.window_sums import WindowSums
 
-        made = np.empty((self._maps, *block.written.size), np.float32)
-        sums = WindowSums(self._window, block.written, made, self._importance, self._threads)
-        for start in self._window.touching(block.written):
+        written = block.written
+        size = written.size
+        beyond = self._tail_of(block)
+        around = Box(written.start, written.stop + Vec3(0, 0, beyond))
+        made = np.empty((self._maps, *around.size), np.float32)
+        sums = WindowSums(self._window, around, made, self._importance, self._threads)
+        kept, self._kept = self._kept, None
+        follows = kept is not None and kept.next_to(written) and block.wanted is None
+        if kept is not None and follows:
+            sums.take(kept.sums)
+        del kept
+        for start in self._window.touching(written):
+            if follows and start.x < written.start.x:
+                continue  # the block before had it
             whole = Box(start, start + self._window.size)
             if not _is_wanted(block, whole):
                 continue
             seen = block.values[:, *whole.shifted(ZERO - block.start).slices]
             for axes in self._window.flips:
                 sums.add(self._computed(seen, axes), start, axes)
-        sums.mean()
-        return Blended(made, self._head, block.wanted, self._threads)
+        if beyond:
+            self._kept = _Kept(sums.after(size.x), written)
+        return Blended(sums.mean(size.x), self._head, block.wanted, self._threads)
+
+    def _tail_of(self, block: WindowedBlock) -> int:
+        """Return the voxels after a block whose sums are kept for the next; 0 if none is."""
+        written, window = block.written, self._window
+        assert window.volume is not None
+        if block.wanted is not None or written.stop.x >= window.volume.x:
+            return 0
+        beyond = max(start.x for start in window.touching(written)) + window.size.x
+        beyond = min(beyond, window.volume.x) - written.stop.x
+        return beyond if 0 < beyond <= self._most_kept else 0
 
     def _computed(self, seen: Float32, axes: tuple[int, ...]) -> Float32:
         """Return the output of a window that is mirrored along axes before."""

@@ -119,14 +119,14 @@ class Window:
         return tuple(min(index * step, last) for index in range(-(-last // step) + 1))
 
     def touching(self, box: Box) -> Iterator[Vec3]:
-        """Yield the first voxel of each window that has voxels of a box, x fastest."""
-        axes = (
+        """Yield the first voxel of each window that has voxels of a box, x slowest."""
+        z, y, x = (
             [start for start in starts if start < stop and start + size > first]
             for starts, size, first, stop in zip(
                 self.starts, self.size, box.start, box.stop, strict=True
             )
         )
-        return (Vec3(*start) for start in product(*axes))
+        return (Vec3(at_z, at_y, at_x) for at_x, at_z, at_y in product(x, z, y))
 
     def same_windows(self, voxel: Vec3) -> Box:
         """Return the voxels of the volume that lie in the same windows as one of them."""
@@ -156,10 +156,24 @@ class Window:
     def a_block(self, extents: Vec3) -> float:
         """Return how often the network runs for a block of output, on average.
 
+        Along x, a block takes what the windows of the block before have of it, if ``tail`` is kept.
+
         Args:
             extents: the extents of the block.
         """
         return _runs(self, extents)
+
+    def tail(self, extents: Vec3) -> int:
+        """Return the voxels after a block, along x, that its windows have too.
+
+        Args:
+            extents: the extents of blocks; the first begins where the volume does.
+        """
+        assert self.volume is not None
+        starts, size = np.array(self.starts[2]), self.size.x
+        stops = np.arange(extents.x, self.volume.x, extents.x)
+        last = starts[np.searchsorted(starts, stops, side="left") - 1]
+        return int((last + size - stops).max(initial=0))
 
     def importance(self) -> Floats:
         """Return how much each voxel (z, y, x) of a window counts.
@@ -210,12 +224,14 @@ def _spans(window: Window, block: Vec3) -> Vec3:
 def _runs(window: Window, block: Vec3) -> float:
     assert window.volume is not None
     runs = float(len(window.flips))
-    for starts, size, volume, edge in zip(
-        window.starts, window.size, window.volume, block, strict=True
+    for axis, starts, size, volume, edge in zip(
+        "zyx", window.starts, window.size, window.volume, block, strict=True
     ):
         first = np.array(starts)
         begun = np.maximum(first, 0) // edge
         ended = (np.minimum(first + size, volume) - 1) // edge
+        if axis == "x":  # a window is computed for the first of its blocks
+            ended = begun
         runs *= float((ended - begun + 1).sum()) / -(-volume // edge)
     return runs
 
