@@ -36,4 +36,5 @@ def _plane(volume: ArrayVolume) -> NDArray[np.uint8]:
     step = -(-max(values.shape) // SIDE)
     values = np.nan_to_num(values[::step, ::step])
     low, high = float(values.min()), float(values.max())
-    return np.rint((values - low) / ((high - low) or 1) * 255).astype(np.uint8)
+    grey: NDArray[np.uint8] = np.rint((values - low) / ((high - low) or 1) * 255).astype(np.uint8)
+    return grey
