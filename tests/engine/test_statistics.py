@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 import znni
-from znni.core.errors import InvalidInput, UnusableValues
+from znni.core.errors import DoesNotFit, InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
 from znni.engine import statistics
 from znni.engine.statistics import normalized
@@ -187,6 +187,7 @@ def test_rules_are_kept_in_the_text_of_a_network(tmp_path: Path) -> None:
         ("{normalize: {percentiles: [5]}}", "give zscore, {percentiles"),
         ("{normalize: {percentiles: [5, 1]}}", "percentiles 5.0 and 1.0"),
         ("{normalize: {mean: 1, std: 0}}", "std above 0"),
+        ("{normalize: {mean: 1, std: 1.0e-50}}", "std above 0 as float32"),
         ("{normalize: {mean: 1, std: 1, clip: [3, 1]}}", "[lower, higher]"),
         ("{normalize: {mean: 1, std: 1, clip: 3}}", "give zscore, {percentiles"),
         ("{normalize: []}", "list is empty"),
@@ -212,3 +213,66 @@ def test_volumes_without_statistics_are_refused() -> None:
     with pytest.raises(UnusableValues, match="z=1, y=2, x=0"):
         _by((ZScore(),), values)
     assert _by((ZScore(),), np.ones((1, 3, 3, 3))) == (Fixed(1.0, 1e-8),)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_values_that_are_clipped_must_be_finite_too(tmp_path: Path, value: float) -> None:
+    network = _network(tmp_path, "{normalize: {mean: 1, std: 2, clip: [0, 9]}}")
+    volume = np.ones((6, 7, 8), np.float32)
+    volume[2, 3, 4] = value
+    inferer = znni.Inferer(network, znni.random_weights(network, 1), threads=1, costs="built-in")
+    with pytest.raises(UnusableValues, match=f"holds {value} at voxel z=2, y=3, x=4"):
+        inferer(volume)
+
+
+def test_what_overflows_when_scaled_is_told_apart(tmp_path: Path) -> None:
+    network = _network(tmp_path, "{scale: 1.0e+30}")
+    volume = np.ones((6, 7, 8), np.float32)
+    volume[2, 3, 4] = 1e20
+    inferer = znni.Inferer(network, znni.random_weights(network, 1), threads=1, costs="built-in")
+    with pytest.raises(UnusableValues, match="z=2, y=3, x=4, which is infinite when scaled"):
+        inferer(volume)
+
+
+def test_blocks_are_no_larger_for_more_maps() -> None:
+    class Noting(ArrayVolume):
+        largest = 0
+
+        def read(self, box: Box) -> NDArray[Any]:
+            values = super().read(box)
+            Noting.largest = max(Noting.largest, values.size)
+            return values
+
+    maps = 16
+    network = network_from_text(NET.format(maps=maps, input="{normalize: zscore}"), "net.yaml")
+    values = np.broadcast_to(np.arange(70, dtype=np.uint8)[:, None, None], (maps, 70, 300, 300))
+    found = normalized(network, Noting(values)).scaling.fixed(maps)
+    assert found[-1].mean == pytest.approx(34.5)
+    assert Noting.largest <= statistics.BLOCK.volume
+
+
+def test_plans_of_other_networks_are_refused_as_such(tmp_path: Path) -> None:
+    plain = _network(tmp_path, "{}")
+    plan = znni.plan(plain, (24, 30, 60), threads=1, costs="built-in")
+    for entry, maps in (("{normalize: zscore}", 1), ("{normalize: zscore}", 2)):
+        network = _network(tmp_path, entry, maps)
+        volume = np.ones((maps, 24, 30, 60), np.uint8)
+        volume[:, 0] = 0
+        with pytest.raises(InvalidInput, match="the plan is for network net, as it was then"):
+            znni.infer(volume, network, tmp_path / "out.zarr", random_seed=1, plan=plan, threads=1)
+
+
+def test_what_cannot_run_is_refused_before_the_volume_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = _network(tmp_path, "{normalize: zscore}")
+
+    def unread(*_given: object) -> None:
+        raise AssertionError("the volume was read")
+
+    monkeypatch.setattr(statistics, "_blocks", unread)
+    with pytest.raises(DoesNotFit):
+        znni.infer(
+            np.ones((24, 30, 60), np.uint8), network, tmp_path / "out.zarr", random_seed=1,
+            threads=1, ram="10MiB",
+        )  # fmt: skip

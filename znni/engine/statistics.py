@@ -26,7 +26,7 @@ from znni.network.network import Network
 
 log = logging.getLogger("znni")
 
-BLOCK = Vec3(64, 256, 256)
+BLOCK = Vec3(64, 256, 256)  # of one map; with more maps, blocks have fewer planes
 READERS = 2  # blocks that are read while one is counted
 HALF = 16  # bits of a key that one pass over the volume counts
 LOW = np.uint32(2**HALF - 1)
@@ -203,7 +203,7 @@ def _blocks(volume: Volume, within: Within) -> Iterator[Sequence[Values]]:
     They have a type of at most 16 bits, or float32, as the network sees them.
     """
     whole = Box(Vec3(0, 0, 0), volume.size)
-    boxes = whole.cut(BLOCK)
+    boxes = whole.cut(BLOCK._replace(z=max(1, BLOCK.z // volume.features)))
 
     def counting(box: Box) -> list[Values]:
         read = volume.read(box)

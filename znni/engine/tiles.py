@@ -460,10 +460,18 @@ def _not_finite(
     values: Float32, raw: NDArray[Any], sources: list[NDArray[np.int64]]
 ) -> UnusableValues:
     """Return the error that names the first value that is not finite."""
-    first = np.unravel_index(np.isfinite(values).argmin(), values.shape)
-    z, y, x = (source[index] for source, index in zip(sources, first[1:], strict=True))
-    return UnusableValues(
-        f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}; replace what is NaN, "
-        f"or infinite as float32, before running a network over it",
-        Vec3(int(z), int(y), int(x)),
+    with np.errstate(over="ignore"):
+        stored = np.isfinite(raw.astype(np.float32))  # what is clipped is finite afterwards
+    first = np.unravel_index(
+        (np.isfinite(values) if stored.all() else stored).argmin(), values.shape
     )
+    z, y, x = (int(source[at]) for source, at in zip(sources, first[1:], strict=True))
+    found = f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}"
+    if stored.all():
+        problem = f"{found}, which is infinite when scaled; change input: in the network file"
+    else:
+        problem = (
+            f"{found}; replace what is NaN, or infinite as float32, before running a network over "
+            f"it"
+        )
+    return UnusableValues(problem, Vec3(z, y, x))

@@ -21,13 +21,7 @@ from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import smaller_plan
 from znni.inference.planning import accuracy_note, plan, prepare, search
 from znni.inference.request import RunOptions, request
-from znni.inference.resuming import (
-    agreed_plan,
-    identified,
-    normalized_as_begun,
-    remaining_of,
-    way_on,
-)
+from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
@@ -138,9 +132,8 @@ def infer(
     if dtype == "uint8" and asked.network.last_activation not in ("sigmoid", "softmax"):
         log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        asked = normalized_as_begun(output.begun, asked)
+        plan, earlier, asked = agreed_plan(output, made, asked)
         blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-        plan, earlier = agreed_plan(output, made, asked)
         attributes = provenance(plan, weights, asked, command) | grid_attributes(wanted.grid)
         output.describe(attributes, plan.patch)
         remaining = remaining_of(output, job, progress, share and share(plan.patch))

@@ -239,9 +239,8 @@ def checked_plan(
             class than was chosen.
     """
     network = network.with_head_apart()
-    # The numbers that normalize the input are those of this run's volume.
-    scaling = replace(given.network.scaling, statistics=network.scaling.statistics)
-    given = replace(given, network=replace(given.network, scaling=scaling))
+    if given.network.scaling.rules == network.scaling.rules:
+        given = given.normalized_as(network)
     check_made_for(given, network, choices.threads)
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
     check_device(given, here, choices.device)

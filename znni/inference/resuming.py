@@ -139,10 +139,13 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
     return given_or_found(given, asked), [earlier]
 
 
-def agreed_plan(output: Output, given: Plan | None, asked: Request) -> tuple[Plan, list[Plan]]:
+def agreed_plan(
+    output: Output, given: Plan | None, asked: Request
+) -> tuple[Plan, list[Plan], Request]:
     """Return the plan for what is left of an output, and note it there.
 
-    If several processes write the output, all follow the plan that was noted first.
+    If several processes write the output, all follow the plan that was noted first. The volume is
+    read for its statistics only after a plan is found, because that can take hours.
 
     Args:
         output: the output.
@@ -150,23 +153,26 @@ def agreed_plan(output: Output, given: Plan | None, asked: Request) -> tuple[Pla
         asked: as for ``plan_of_rest``.
 
     Returns:
-        As ``plan_of_rest``.
+        As ``plan_of_rest``, and the request with the numbers that normalize its input.
 
     Raises:
         InvalidInput: the plan cannot be run, or other processes follow another plan.
         DoesNotFit: no plan stays within the memory allowed.
+        UnusableValues: as for ``normalized_as_begun``.
     """
     plan, earlier = plan_of_rest(output.begun, given, asked)
+    asked = normalized_as_begun(output.begun, asked)
+    plan = plan.normalized_as(asked.network)
     note_plan(output, plan, earlier)
     noted = output.begun.plan
     if not noted or _compute_alike(plan, Plan.from_json(noted)):
-        return plan, earlier
+        return plan, earlier, asked
     if given is not None:
         raise InvalidInput(
             f"other parts of the output follow another plan than the given one; leave out "
             f"{option('plan', 'FILE')}, or write elsewhere"
         )
-    return plan_of_rest(output.begun, None, asked)
+    return *plan_of_rest(output.begun, None, asked), asked
 
 
 def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:

@@ -6,7 +6,7 @@ known: ``znni.engine.statistics`` reads it. So all blocks, runs and machines tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Literal, TypeAlias
 
@@ -17,6 +17,7 @@ from znni.core.text import counted
 Within: TypeAlias = Literal["all", "nonzero"]
 
 LEAST_DEVIATION = 1e-8  # as in nnU-Net: the values of a constant volume become 0
+LEAST_STD = 2.0**-126  # the least normal number of float32; smaller ones may become 0
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,10 @@ class Fixed:
     clip: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if not isfinite(self.mean) or not 0 < self.std < float("inf"):
+        if not isfinite(self.mean) or not LEAST_STD <= self.std < float("inf"):
             raise InvalidInput(
                 f"input is normalized by mean {self.mean} and std {self.std}; give finite numbers, "
-                f"and a std above 0"
+                f"and a std above 0 as float32"
             )
         if self.clip is not None and not self.clip[0] < self.clip[1]:
             raise InvalidInput(f"input is clipped to {list(self.clip)}; give [lower, higher]")
@@ -112,6 +113,11 @@ class InputScaling:
     def is_fixed(self) -> bool:
         """True if it does not depend on the values of an unknown volume."""
         return bool(self.statistics) or all(isinstance(one, Fixed) for one in self.normalize)
+
+    @property
+    def rules(self) -> InputScaling:
+        """The same scaling for any volume."""
+        return replace(self, statistics=())
 
     def of_maps(self, maps: int) -> tuple[Normalization, ...]:
         """Return how each of the input's maps is normalized; nothing if none is.

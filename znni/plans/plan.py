@@ -7,7 +7,7 @@ others on a GPU. The GPU then computes one patch while the host computes the nex
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
@@ -91,6 +91,10 @@ class Plan:
     def device_memory(self) -> PlanMemory:
         """The peak bytes on the last device."""
         return self.gpu_memory or self.memory
+
+    def normalized_as(self, network: Network) -> Plan:
+        """Return the same plan with the input of a network whose normalization is known."""
+        return replace(self, network=replace(self.network, scaling=network.scaling))
 
     def memory_on(self, device: DeviceKind) -> PlanMemory:
         """Return the peak bytes on a device; those on the host if the plan does not use the GPU."""
