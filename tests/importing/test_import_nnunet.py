@@ -14,6 +14,7 @@ from import_cases import torch_or_skip
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+from znni.importing import nnunet_results
 from znni.importing.parity import Parity
 from znni.network.input_scaling import Fixed, InputScaling, Percentiles, ZScore
 from znni.network.network_file import load_network
@@ -185,8 +186,40 @@ def test_plans_before_version_2_4(tmp_path: Path) -> None:
         "pool_op_kernel_sizes": STRIDES,
         "conv_kernel_sizes": KERNELS,
     }
-    made = znni.import_network(_write(tmp_path, plans, [_module(0)]), tmp_path / "net.yaml")
+    folder = _write(tmp_path, plans, [_module(0)])
+    made = znni.import_network(folder, tmp_path / "net.yaml")
     assert isinstance(made.parity, Parity)
+    del base["conv_kernel_sizes"]
+    (folder / "plans.json").write_text(json.dumps(plans))
+    with pytest.raises(InvalidInput, match="wrong or no conv_kernel_sizes"):
+        znni.import_network(folder, tmp_path / "other.yaml")
+
+
+def test_a_checkpoint_is_given_by_its_file(tmp_path: Path) -> None:
+    # A checkpoint of the first versions says nothing of mirroring, and this one is not the last.
+    schemes = ["ZScoreNormalization", "NoNormalization"]
+    plans = _plans((0, 1, 2), schemes, use_mask_for_norm=[True, False])
+    folder = _write(tmp_path / "results", plans, [_module(0, maps=2), _module(1, maps=2)])
+    final, best = (folder / "fold_1" / f"checkpoint_{name}.pth" for name in ("final", "best"))
+    held = torch.load(final, weights_only=False)
+    del held["inference_allowed_mirroring_axes"]
+    torch.save(held, best)
+    final.unlink()
+    with pytest.raises(InvalidInput, match=r"give the file of another checkpoint"):
+        znni.import_network(folder / "fold_1", tmp_path / "net.yaml")
+    made = znni.import_network(best, tmp_path / "net.yaml").network
+    assert made.window
+    assert made.window.mirror == ""
+    assert made.scaling == InputScaling(normalize=(ZScore(), Fixed(0, 1)), within="nonzero")
+
+
+def test_the_folder_of_a_fold_may_be_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _write(tmp_path / "results", _plans((0, 1, 2), ["NoNormalization"]), [_module(0)])
+    monkeypatch.chdir(folder / "fold_0")
+    assert nnunet_results.is_results(Path())
+    assert not nnunet_results.is_results(folder / "plans.json")
 
 
 def _changed(**changes: Any) -> Callable[[Path], None]:
@@ -206,6 +239,20 @@ def _architecture(**changes: Any) -> Callable[[Path], None]:
         (folder / "plans.json").write_text(json.dumps(plans))
 
     return change
+
+
+def _held(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "fold_0" / "checkpoint_final.pth"
+        torch.save(torch.load(path, weights_only=False) | changes, path)
+
+    return change
+
+
+def _without_labels(folder: Path) -> None:
+    dataset = json.loads((folder / "dataset.json").read_text())
+    dataset["labels"] = {"background": 0, "cell": []}
+    (folder / "dataset.json").write_text(json.dumps(dataset))
 
 
 def _without_checkpoint(folder: Path) -> None:
@@ -240,7 +287,16 @@ def _of_another_kind(folder: Path) -> None:
         (_architecture(norm_op="torch.nn.Unknown"), "norm_op is torch.nn.Unknown"),
         (_architecture(features_per_stage=[4, 8]), "fold_0 has other parameters"),
         (_architecture(unknown=1), "fold_0 has other parameters"),
-        (_without_checkpoint, "no fold_"),
+        (_architecture(kernel_sizes=None), "fold_0 has other parameters"),
+        (_changed(patch_size=[4, 16, 12, 3]), "wrong patch_size"),
+        (_changed(spacing=[1, 1]), "wrong spacing"),
+        (_changed(use_mask_for_norm=[]), "of 0 whether a mask counts"),
+        (_changed(inherits_from=["base"]), "no configuration ['base']"),
+        (_changed(architecture=None), "wrong or no architecture"),
+        (_held(inference_allowed_mirroring_axes=(0, 5)), "not as nnU-Net 2 writes it"),
+        (_held(network_weights={"a": 1.0}), "not as nnU-Net 2 writes it"),
+        (_without_labels, "wrong or missing at labels"),
+        (_without_checkpoint, "no checkpoint_final.pth"),
         (_of_code, "would run code"),
         (_not_json, "dataset.json is not as nnU-Net"),
         (_of_another_kind, "not as nnU-Net 2 writes it"),

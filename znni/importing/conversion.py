@@ -147,7 +147,7 @@ def _found(source: Any, like: Network | None) -> Found:
         from znni.importing.bioimageio_model import read_model
 
         return read_model(path, like)
-    if path and path.is_dir():
+    if path and (path.is_dir() or (not like and _is_checkpoint_of_nnunet(path))):
         return _read_folder(path, like)
     if path and not path.is_file():
         raise InvalidInput("no such file; check the path")
@@ -165,6 +165,12 @@ def _check_alone(like: Network | None) -> None:
             f"says itself how its layers are connected; {option('like', 'NET.yaml')} is for "
             f"state dicts: leave it out"
         )
+
+
+def _is_checkpoint_of_nnunet(path: Path) -> bool:
+    from znni.importing.nnunet_results import is_results
+
+    return path.is_file() and is_results(path)
 
 
 def _read_folder(folder: Path, like: Network | None) -> Found:

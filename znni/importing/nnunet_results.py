@@ -14,21 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput
 from znni.core.text import counted
-from znni.importing.axis_order import in_order
+from znni.importing.axis_order import in_order, original_in_order, reordered
+from znni.importing.nnunet_plans import (
+    DATASET,
+    PLANS,
+    Configuration,
+    Dataset,
+    Plans,
+    configuration_of,
+    heads_of,
+    inverse,
+    on_spacing,
+    read_json,
+    scaling_of,
+)
 from znni.importing.steps import Affine, Found, Graph, Joining, Operation, Original, Settings, Step
 from znni.importing.torch_checkpoint import read_held
 from znni.importing.torch_module import read_module
-from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 from znni.network.network import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
 
-PLANS, DATASET = "plans.json", "dataset.json"
-CHECKPOINT = "checkpoint_final.pth"
+CHECKPOINT = Path("checkpoint_final.pth")
 ARCHITECTURES = ("PlainConvUNet", "ResidualEncoderUNet", "ResidualUNet")
 MODULES = (
     "Conv3d", "InstanceNorm3d", "BatchNorm3d", "Dropout3d", "LeakyReLU", "ReLU", "ELU", "GELU",
@@ -37,41 +47,6 @@ MODULES = (
 CLASSES = ("conv_op", "norm_op", "dropout_op", "nonlin")  # arguments that are classes
 NNUNET = "pip install 'znni[nnunet]'"
 OVERLAP = 0.5  # of windows, in nnU-Net's predictor unless told otherwise
-
-
-class _Architecture(BaseModel):
-    network_class_name: str
-    arch_kwargs: dict[str, Any]
-
-
-class _Configuration(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-    patch_size: list[int]
-    spacing: list[float]
-    normalization_schemes: list[str]
-    use_mask_for_norm: list[bool]
-    architecture: _Architecture
-    previous_stage: str | None = None
-
-
-class _Intensities(BaseModel):
-    mean: float
-    std: float
-    percentile_00_5: float
-    percentile_99_5: float
-
-
-class _Plans(BaseModel):
-    transpose_forward: tuple[int, int, int]
-    configurations: dict[str, dict[str, Any]]
-    foreground_intensity_properties_per_channel: dict[str, _Intensities]
-
-
-class _Dataset(BaseModel):
-    labels: dict[str, int | list[int]]
-    channel_names: dict[str, str] | None = None
-    modality: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,16 +66,25 @@ class _Fold:
     tensors: Mapping[str, Any]
 
 
-def is_results(folder: Path) -> bool:
-    """Return whether a folder has results of nnU-Net, or is one of its folds."""
-    return any((place / PLANS).is_file() for place in (folder, folder.parent))
+def is_results(path: Path) -> bool:
+    """Return whether a path is a folder of nnU-Net's results, one of its folds or a checkpoint."""
+    return _results_of(path) is not None
 
 
-def read_results(folder: Path) -> Found:
+def _results_of(path: Path) -> Path | None:
+    """Return the results folder that a folder, a fold or a checkpoint belongs to."""
+    if path.is_file() and path.suffix != CHECKPOINT.suffix:
+        return None
+    folder = path.resolve().parent if path.is_file() else path.resolve()
+    return next((each for each in (folder, folder.parent) if (each / PLANS).is_file()), None)
+
+
+def read_results(path: Path) -> Found:
     """Return the network of a results folder, with its windows, labels and normalization.
 
     Args:
-        folder: the folder with ``plans.json``, for all its folds, or one of its folds.
+        path: the folder with ``plans.json``, for all its folds, or one of its folds, or the
+            checkpoint of one.
 
     Raises:
         InvalidInput: a file is missing, or is not as nnU-Net writes it. Or the network is of an
@@ -109,137 +93,76 @@ def read_results(folder: Path) -> Found:
     missing = [name for name in ("torch", "dynamic_network_architectures") if not find_spec(name)]
     if missing:
         raise InvalidInput(f"needs {' and '.join(missing)}, not installed here: {NNUNET}")
-    place = folder if (folder / PLANS).is_file() else folder.parent
-    plans, dataset = _read(place / PLANS, _Plans), _read(place / DATASET, _Dataset)
-    folds = [_fold(path) for path in _folds(folder)]
+    place = _results_of(path) or path
+    plans, dataset = read_json(place / PLANS, Plans), read_json(place / DATASET, Dataset)
+    folds = [_fold(checkpoint) for checkpoint in _checkpoints(path)]
     if len({(fold.configuration, fold.mirrored) for fold in folds}) > 1:
         raise InvalidInput("its folds differ in configuration or mirroring; give one of them")
     first = folds[0]
-    configuration = _configuration(plans, first.configuration)
-    to_input = _inverse(plans.transpose_forward)
-    maps = len(dataset.channel_names or dataset.modality or {})
-    heads, labels, notes = _heads(dataset)
-    modules = [_module(configuration, to_input, maps, heads, fold) for fold in folds]
+    configuration = configuration_of(plans, first.configuration)
+    to_input = inverse(plans.transpose_forward)
+    heads, labels, notes = heads_of(dataset)
+    scaling, more = scaling_of(plans, configuration, dataset.maps)
+    modules = [_module(configuration, dataset.maps, heads, fold) for fold in folds]
     found = [read_module(module) for module in modules]
-    scaling, more = _scaling(plans, configuration, maps)
     window = Window(
         in_order(configuration.patch_size, to_input),
         OVERLAP,
         mirror="".join("zyx"[plans.transpose_forward[axis]] for axis in first.mirrored),
         like="nnunet",
     )
-    notes += (*more, _on_spacing(configuration, to_input))
+    notes += (*more, on_spacing(configuration, to_input))
     if len(folds) > 1:
         notes += (f"the outputs of {counted(len(folds), 'fold')} are averaged",)
     graph = _averaged([one.graph for one in found], [fold.name for fold in folds], heads)
+    original = Original("PyTorch", _mean_of([one.original for one in found]))
     return Found(
-        graph,
-        Original("PyTorch", _mean_of([one.original for one in found])),
+        reordered(graph, to_input),
+        original_in_order(original, to_input),
         notes,
         Settings(scaling, window, labels),
     )
 
 
-def _read(path: Path, model: Any) -> Any:
-    """Return a JSON file of nnU-Net."""
-    try:
-        return model.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InvalidInput(f"{path.name} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the top"
-        raise InvalidInput(
-            f"{path.name} is not as nnU-Net 2 writes it: wrong or missing at {where} "
-            f"({problem['msg']})"
-        ) from None
-
-
-def _folds(folder: Path) -> list[Path]:
+def _checkpoints(path: Path) -> list[Path]:
     """Return the checkpoints of a folder's folds, or of one fold."""
-    if (folder / CHECKPOINT).is_file():
-        return [folder / CHECKPOINT]
-    found = sorted(folder.glob(f"fold_*/{CHECKPOINT}"))
-    numbered = [path for path in found if path.parent.name != "fold_all"]
+    if path.is_file():
+        return [path.resolve()]
+    if (path / CHECKPOINT).is_file():
+        return [path.resolve() / CHECKPOINT]
+    found = sorted(path.glob(f"fold_*/{CHECKPOINT}"))
+    numbered = [each for each in found if each.parent.name != "fold_all"]
     if not found:
-        raise InvalidInput(f"has no fold_*/{CHECKPOINT}; finish a training, or give its fold")
+        raise InvalidInput(
+            f"has no {CHECKPOINT}, which a finished training writes; finish one, or give the file "
+            f"of another checkpoint, such as fold_0/checkpoint_best.pth"
+        )
     return numbered or found
 
 
 def _fold(path: Path) -> _Fold:
+    import torch
+
     try:
         held = read_held(path)
     except InvalidInput as error:
         raise InvalidInput(f"{path.parent.name}/{path.name} {error}") from None
     try:
         given = held["init_args"]["configuration"]
-        mirrored = held["inference_allowed_mirroring_axes"] or ()
-        tensors = held["network_weights"]
-        return _Fold(path.parent.name, given, tuple(map(int, mirrored)), dict(tensors))
-    except (KeyError, TypeError, ValueError):
-        raise InvalidInput(
-            f"{path.parent.name}/{path.name} is not as nnU-Net 2 writes it; give its own file"
-        ) from None
+        mirrored = tuple(map(int, held.get("inference_allowed_mirroring_axes") or ()))
+        tensors = dict(held["network_weights"])
+        alike = all(isinstance(tensor, torch.Tensor) for tensor in tensors.values())
+        if alike and set(mirrored) <= {0, 1, 2}:
+            return _Fold(path.parent.name, given, mirrored, tensors)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        pass  # the error below says so
+    raise InvalidInput(
+        f"{path.parent.name}/{path.name} is not as nnU-Net 2 writes it; give its own file"
+    )
 
 
-def _configuration(plans: _Plans, name: str) -> _Configuration:
-    """Return a configuration of the plans, with what it inherits."""
-    entry: dict[str, Any] = {}
-    at: str | None = name
-    seen: list[str] = []
-    while at is not None and at not in seen:
-        if at not in plans.configurations:
-            raise InvalidInput(f"{PLANS} has no configuration {at!r}, which its network has")
-        seen.append(at)
-        entry = plans.configurations[at] | entry
-        at = plans.configurations[at].get("inherits_from")
-    if "architecture" not in entry and "UNet_class_name" in entry:
-        entry["architecture"] = _older_architecture(entry)
-    try:
-        found = _Configuration.model_validate(entry)
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise InvalidInput(f"{PLANS}: configuration {name} has a wrong or no {where}") from None
-    if len(found.patch_size) != 3:
-        raise InvalidInput(f"configuration {name} is of two dimensions; give a 3D configuration")
-    if found.previous_stage:
-        raise InvalidInput(
-            f"configuration {name} also takes the labels of {found.previous_stage}; give a network "
-            f"that takes the image alone, such as 3d_fullres"
-        )
-    return found
-
-
-def _older_architecture(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the architecture of plans that were written before version 2.4."""
-    convolutions = entry["n_conv_per_stage_encoder"]
-    stages = len(convolutions)
-    base, most = entry["UNet_base_num_features"], entry["unet_max_num_features"]
-    kind = entry["UNet_class_name"]
-    blocks = "n_conv_per_stage" if kind == "PlainConvUNet" else "n_blocks_per_stage"
-    return {
-        "network_class_name": kind,
-        "arch_kwargs": {
-            "n_stages": stages,
-            "features_per_stage": [min(base * 2**stage, most) for stage in range(stages)],
-            "conv_op": "Conv3d",
-            "kernel_sizes": entry["conv_kernel_sizes"],
-            "strides": entry["pool_op_kernel_sizes"],
-            blocks: convolutions,
-            "n_conv_per_stage_decoder": entry["n_conv_per_stage_decoder"],
-            "conv_bias": True,
-            "norm_op": "InstanceNorm3d",
-            "norm_op_kwargs": {"eps": 1e-5, "affine": True},
-            "nonlin": "LeakyReLU",
-            "nonlin_kwargs": {"inplace": True},
-        },
-    }
-
-
-def _module(
-    configuration: _Configuration, to_input: Sequence[int], maps: int, heads: int, fold: _Fold
-) -> Any:
-    """Return the network of a fold, with its axes in the order of the input."""
+def _module(configuration: Configuration, maps: int, heads: int, fold: _Fold) -> Any:
+    """Return the network of a fold."""
     import torch
     from dynamic_network_architectures.architectures import unet
 
@@ -252,15 +175,8 @@ def _module(
         key: _allowed(key, value) if key in CLASSES else value
         for key, value in configuration.architecture.arch_kwargs.items()
     }
-    for key in ("kernel_sizes", "strides"):
-        given[key] = [
-            in_order(each, to_input) if isinstance(each, list) else each for each in given[key]
-        ]
-    axes = [0, 1, *(2 + axis for axis in to_input)]
     tensors = {
-        key.removeprefix("module.").removeprefix("_orig_mod."): (
-            tensor.permute(axes).contiguous() if tensor.ndim == 5 else tensor
-        )
+        key.removeprefix("module.").removeprefix("_orig_mod."): tensor
         for key, tensor in fold.tensors.items()
     }
     try:
@@ -268,7 +184,7 @@ def _module(
             input_channels=maps, num_classes=heads, **given | {"deep_supervision": False}
         )
         module.load_state_dict(tensors)
-    except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except Exception as error:  # wrong arguments make the library raise any kind
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         raise InvalidInput(
             f"{fold.name} has other parameters than the {name} of {PLANS}: {problem}; a trainer "
@@ -287,84 +203,6 @@ def _allowed(key: str, value: object) -> Any:
     if name not in MODULES:
         raise InvalidInput(f"{PLANS}: {key} is {value}; those known here are {', '.join(MODULES)}")
     return getattr(torch.nn, name)
-
-
-def _heads(dataset: _Dataset) -> tuple[int, tuple[tuple[str, int], ...], tuple[str, ...]]:
-    """Return the number of output maps, the label of each, and what there is to note."""
-    given = {name: label for name, label in dataset.labels.items() if name != "ignore"}
-    if any(isinstance(label, list) and len(label) > 1 for label in given.values()):
-        regions = [name for name, label in given.items() if label not in (0, [0])]
-        note = (
-            f"its maps are regions that overlap ({', '.join(regions)}): "
-            f"{option('threshold', 0)} stores each, and labels by the largest map do not apply"
-        )
-        return len(regions), (), (note,)
-    labels = {name: label[0] if isinstance(label, list) else label for name, label in given.items()}
-    in_order = sorted(labels.items(), key=lambda item: item[1])
-    return len(in_order), tuple(in_order), ()
-
-
-def _scaling(
-    plans: _Plans, configuration: _Configuration, maps: int
-) -> tuple[InputScaling, tuple[str, ...]]:
-    """Return how the input is normalized, and what there is to note."""
-    schemes, masked = configuration.normalization_schemes, configuration.use_mask_for_norm
-    if len(schemes) != maps:
-        raise InvalidInput(
-            f"{PLANS} normalizes {counted(len(schemes), 'map')}, and {DATASET} names {maps}"
-        )
-    rules = tuple(_rule(scheme, plans, index) for index, scheme in enumerate(schemes))
-    scored = [by for rule, by in zip(rules, masked, strict=True) if isinstance(rule, ZScore)]
-    notes: tuple[str, ...] = (
-        "nnU-Net first cuts off borders where all maps are 0. znni does not: cut them off yourself "
-        "if the volume has any",
-    )
-    if not any(scored):
-        return InputScaling(normalize=rules), notes
-    if len(scored) < len(rules) or not all(scored):
-        raise InvalidInput(
-            f"{PLANS} normalizes some maps where they are not 0, and others everywhere, which "
-            f"znni does not; normalize the volume yourself"
-        )
-    holes = "nnU-Net also normalizes voxels of 0 that others surround; znni leaves them 0"
-    return InputScaling(normalize=rules, within="nonzero"), (*notes, holes)
-
-
-def _rule(scheme: str, plans: _Plans, index: int) -> Normalization:
-    match scheme:
-        case "ZScoreNormalization":
-            return ZScore()
-        case "NoNormalization":
-            return Fixed(0.0, 1.0)
-        case "RescaleTo01Normalization":
-            return Percentiles(0.0, 100.0)
-        case "RGBTo01Normalization":
-            return Fixed(0.0, 255.0)
-        case "CTNormalization":
-            by = plans.foreground_intensity_properties_per_channel.get(str(index))
-            if by:
-                bounds = (by.percentile_00_5, by.percentile_99_5)
-                return Fixed(by.mean, max(by.std, 1e-8), bounds)
-    raise InvalidInput(f"{PLANS}: map {index} is normalized by {scheme}, which is not known here")
-
-
-def _on_spacing(configuration: _Configuration, to_input: Sequence[int]) -> str:
-    spacing = [configuration.spacing[axis] for axis in to_input]
-    extents = " x ".join(f"{extent:g}" for extent in spacing)
-    return (
-        f"the network expects voxels of {extents} (z, y, x, as a rule in millimetres). znni does "
-        f"not resample: do so first if the volume's voxels differ"
-    )
-
-
-def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
-    """Return the axis of the network that each axis of the input becomes."""
-    if sorted(permutation) != [0, 1, 2]:
-        raise InvalidInput(
-            f"{PLANS}: transpose_forward is {list(permutation)}; an order of the axes 0, 1, 2 is "
-            f"expected"
-        )
-    return tuple(permutation.index(axis) for axis in range(3))
 
 
 def _averaged(graphs: Sequence[Graph], names: Sequence[str], maps: int) -> Graph:
