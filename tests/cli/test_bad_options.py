@@ -50,7 +50,7 @@ def test_options(options: tuple[str, ...], said: str) -> None:
 def test_commands_that_lack_something() -> None:
     assert "Commands" in succeeds()
     assert refused("nonesuch").endswith("; see znni --help")
-    for command in ("infer", "plan", "info"):
+    for command in ("infer", "plan", "export"):
         said = refused(command)
         assert said.startswith("Missing ")
         assert said.endswith(f"; see znni {command} --help")
