@@ -20,9 +20,9 @@ from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 
-# The number of prices that a search works out at most, which takes about a second. Only outputs of
+# The number of prices that a search works out at most, which takes a few seconds. Only outputs of
 # thousands of voxels per axis need more. By then the most promising patches have been tried.
-MOST_PRICES = 15_000
+MOST_PRICES = 40_000
 
 
 class Search(Space):
