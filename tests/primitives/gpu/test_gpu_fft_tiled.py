@@ -154,9 +154,10 @@ def test_groups_of_maps_are_divided_among_blocks(numbers: TensorFormat, chip: Ch
     for inverse in (False, True):
         shape = transform_shape(Vec3.of(24), Vec3.of(3), SPECTRA[numbers], chip, inverse=inverse)
         assert shape is not None
-        assert shape.maps * shape.ranks == SPECTRA[numbers].group
+        assert shape.own_maps * shape.ranks == SPECTRA[numbers].group
         assert shape.exponent_maps == (SPECTRA[numbers].group if chip.has_clusters else shape.maps)
         assert shape.shared_bytes <= chip.block_shared_bytes
+        assert shape.turns == 1 or not (inverse or chip.has_clusters)
 
 
 def test_only_tf32_and_less_has_spectra_in_float16() -> None:

@@ -1,8 +1,11 @@
 // RANKS blocks transform a group of maps of a tile. Each has MAPS of them in its shared memory. If
 // the chip has clusters, the blocks are one, and can access each other's. Else they are lone
-// (IS_LONE), and each of them reads and writes its own part of the group's sectors.
+// (IS_LONE), and each of them reads and writes its own part of the group's sectors. A lone block
+// may take TURNS times MAPS maps one after the other, and keeps their spectra until all are there,
+// so that its part is larger.
 
-constexpr int RANKS = GROUP / MAPS;
+constexpr int OWN_MAPS = MAPS * TURNS;
+constexpr int RANKS = GROUP / OWN_MAPS;
 constexpr int CLUSTER = HAS_CLUSTERS ? RANKS : 1;
 
 #if HAS_CLUSTERS
@@ -91,15 +94,15 @@ __device__ __forceinline__ int place_of(Column column) {
 }
 
 // Moves the parts of a sector that a lone block has: for each frequency of a spectrum, and each of
-// PARTS parts of the numbers, `move(part, offset, place)` with the offset of the frequency's sector
-// and the place of its number in a map's shared memory.
+// PARTS parts of the numbers, `move(part, offset, place, column, x)` with the offset of the
+// frequency's sector, and the place of its column in a map's shared memory.
 template <int PARTS, typename Move>
 __device__ __forceinline__ void for_each_part(long long line_bytes, Move move) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < COLUMNS * TILE_X * PARTS; i += THREADS) {
     const int x = i / PARTS % TILE_X, column = i / PARTS / TILE_X;
     move(i % PARTS, (column * (TILE_X / LINE) + x / LINE) * line_bytes + x % LINE * SECTOR,
-         place_of(column_at(column)), x);
+         place_of(column_at(column)), column, x);
   }
 }
 
@@ -117,4 +120,10 @@ struct Together<8> {
 template <>
 struct Together<16> {
   typedef uint4 Type;
+};
+template <>
+struct Together<32> {
+  struct Type {
+    uint4 halves[2];
+  };
 };

@@ -37,6 +37,31 @@ __device__ __forceinline__ void transform_along_z(float2* exchange, const Image&
   }
 }
 
+#if IS_LONE
+// Numbers of a map's spectrum that a lone block keeps, in the order of columns.
+constexpr int KEPT = COLUMNS * TILE_X;
+
+// Keeps the spectra of the maps of a turn, each of whose numbers is a Number now.
+template <typename Number>
+__device__ __forceinline__ void keep_spectra(Number* kept, const float2* exchange, int turn) {
+  kept += turn * MAPS * KEPT;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < MAPS * KEPT; i += THREADS) {
+    const int number = i % KEPT, map = i / KEPT;
+    const int place = place_of(column_at(number / TILE_X));
+    kept[i] = ((const Number*)(exchange + map * MAP_STRIDE + place))[number % TILE_X];
+  }
+}
+
+// Returns a number of a block's map: the last turn's maps are where they were transformed.
+template <typename Number>
+__device__ __forceinline__ Number number_at(const Number* kept, const float2* exchange, int map,
+                                            int place, int column, int x) {
+  if (map / MAPS + 1 < TURNS) return kept[map * KEPT + column * TILE_X + x];
+  return ((const Number*)(exchange + map % MAPS * MAP_STRIDE + place))[x];
+}
+#endif
+
 // Transforms along x. `put(line, values)` stores the numbers in the place of the line, in the
 // format.
 template <typename Put>

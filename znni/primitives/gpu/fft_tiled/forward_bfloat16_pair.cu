@@ -33,16 +33,24 @@ __device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectr
 }
 
 #if IS_LONE
+// Returns a half of a number of a block's map: the last turn's maps are where they were
+// transformed.
+__device__ __forceinline__ unsigned half_at(const unsigned* kept, const float2* exchange, int map,
+                                            int half, int place, int column, int x) {
+  if (map / MAPS + 1 < TURNS) return kept[2 * (map * KEPT + column * TILE_X + x) + half];
+  return ((const unsigned*)(exchange + map % MAPS * MAP_STRIDE + place))[2 * x + half];
+}
+
 // Copies a lone block's part of the spectra.
 __device__ __forceinline__ void put_part(const float2* exchange, char* spectra,
                                          long long line_bytes, int rank) {
-  typedef Together<MAPS * NUMBER_BYTES / 2>::Type Type;
-  for_each_part<2>(line_bytes, [=](int half, long long offset, int place, int x) {
+  typedef Together<OWN_MAPS * NUMBER_BYTES / 2>::Type Type;
+  const unsigned* kept = (const unsigned*)(exchange + MAPS * MAP_STRIDE);
+  for_each_part<2>(line_bytes, [=](int half, long long offset, int place, int column, int x) {
     Type numbers;
 #pragma unroll
-    for (int map = 0; map < MAPS; ++map)
-      ((unsigned*)&numbers)[map] =
-          ((const unsigned*)(exchange + map * MAP_STRIDE + place))[2 * x + half];
+    for (int map = 0; map < OWN_MAPS; ++map)
+      ((unsigned*)&numbers)[map] = half_at(kept, exchange, map, half, place, column, x);
     ((Type*)(spectra + offset + half * (SECTOR / 2)))[rank] = numbers;
   });
 }
@@ -56,21 +64,32 @@ KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long 
   extern __shared__ float2 exchange[];
   const Share share = share_of((maps + GROUP - 1) / GROUP);
   if (share.tile >= tiles) return;
-  const int first_map = share.group * GROUP + share.rank * MAPS;
+  const int first_map = share.group * GROUP + share.rank * OWN_MAPS;
   const Place place = place_of(first_tile + share.tile, tiles_z, tiles_y, tiles_x);
   const float* origin = image + place.image * image_stride + first_map * map_stride +
                         place.z * z_stride + place.y * y_stride + place.x;
-  AnyRange range;
-  transform_along_z(exchange,
-                    {origin, map_stride, z_stride, y_stride, maps - first_map, size_z - place.z,
-                     size_y - place.y, size_x - place.x},
-                    range);
-  __syncthreads();
-  transform_along_y(exchange);
-  __syncthreads();
   spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
   const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
-  transform_along_x(exchange, PutHalves());
+#pragma unroll 1
+  for (int turn = 0; turn < TURNS; ++turn) {
+    AnyRange range;
+    transform_along_z(exchange,
+                      {origin + turn * MAPS * map_stride, map_stride, z_stride, y_stride,
+                       maps - first_map - turn * MAPS, size_z - place.z, size_y - place.y,
+                       size_x - place.x},
+                      range);
+    __syncthreads();
+    transform_along_y(exchange);
+    __syncthreads();
+    transform_along_x(exchange, PutHalves());
+#if IS_LONE
+    if (turn + 1 < TURNS) {
+      __syncthreads();
+      keep_spectra(exchange + MAPS * MAP_STRIDE, exchange, turn);
+      __syncthreads();
+    }
+#endif
+  }
   cluster_barrier();
 #if IS_LONE
   put_part(exchange, spectra, line_bytes, share.rank);

@@ -52,13 +52,13 @@ __device__ __forceinline__ void gather_to_spectra(float2* exchange, char* spectr
 // Copies a lone block's part of the spectra.
 __device__ __forceinline__ void put_part(const float2* exchange, char* spectra,
                                          long long line_bytes, int rank) {
-  typedef Together<MAPS * NUMBER_BYTES>::Type Type;
-  for_each_part<1>(line_bytes, [=](int, long long offset, int place, int x) {
+  typedef Together<OWN_MAPS * NUMBER_BYTES>::Type Type;
+  const unsigned* kept = (const unsigned*)(exchange + MAPS * MAP_STRIDE);
+  for_each_part<1>(line_bytes, [=](int, long long offset, int place, int column, int x) {
     Type numbers;
 #pragma unroll
-    for (int map = 0; map < MAPS; ++map)
-      ((unsigned*)&numbers)[map] =
-          ((const unsigned*)(exchange + map * MAP_STRIDE + place))[x];
+    for (int map = 0; map < OWN_MAPS; ++map)
+      ((unsigned*)&numbers)[map] = number_at(kept, exchange, map, place, column, x);
     ((Type*)(spectra + offset))[rank] = numbers;
   });
 }
@@ -74,36 +74,47 @@ KERNEL_OF_CLUSTERS forward_transform(const float* __restrict__ image, long long 
   __shared__ unsigned of_warps[WARPS];
   const Share share = share_of((maps + GROUP - 1) / GROUP);
   if (share.tile >= tiles) return;
-  const int first_map = share.group * GROUP + share.rank * MAPS;
+  const int first_map = share.group * GROUP + share.rank * OWN_MAPS;
   const Place place = place_of(first_tile + share.tile, tiles_z, tiles_y, tiles_x);
   const float* origin = image + place.image * image_stride + first_map * map_stride +
                         place.z * z_stride + place.y * y_stride + place.x;
-  Largest largest;
-  transform_along_z(exchange,
-                    {origin, map_stride, z_stride, y_stride, maps - first_map, size_z - place.z,
-                     size_y - place.y, size_x - place.x},
-                    largest);
-  const unsigned of_warp = __reduce_max_sync(~0u, __float_as_uint(largest.value));
-  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
-  cluster_arrive();
-  __syncthreads();
-  transform_along_y(exchange);
-  __syncthreads();
-  cluster_wait();
-  const int exponent = exponent_above(largest_of(of_warps));
-  if ((IS_LONE || share.rank == 0) && threadIdx.x == 0) {
-    // A group has an exponent, or each of its blocks has one.
-    constexpr int OF_GROUP = IS_LONE ? RANKS : 1;
-    const int used = (maps + GROUP - 1) / GROUP * OF_GROUP;
-    const int own = share.group * OF_GROUP + (IS_LONE ? share.rank : 0);
-    signed char* of_tile = exponents + (long long)share.tile * exponents_stride;
-    of_tile[own] = exponent;
-    for (int other = used + own; other < exponents_stride; other += used)
-      of_tile[other] = LEAST_EXPONENT;  // beyond the last group
-  }
   spectra += offset_of(share.tile, 0, FREQUENCIES / LINE, groups) + share.group * GROUP_BYTES;
   const long long line_bytes = (long long)ROWS * groups * GROUP_BYTES;
-  transform_along_x(exchange, PutFloat16{power_of_two(LEFT_SHIFT - exponent)});
+#pragma unroll 1
+  for (int turn = 0; turn < TURNS; ++turn) {
+    Largest largest;
+    transform_along_z(exchange,
+                      {origin + turn * MAPS * map_stride, map_stride, z_stride, y_stride,
+                       maps - first_map - turn * MAPS, size_z - place.z, size_y - place.y,
+                       size_x - place.x},
+                      largest);
+    const unsigned of_warp = __reduce_max_sync(~0u, __float_as_uint(largest.value));
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
+    cluster_arrive();
+    __syncthreads();
+    transform_along_y(exchange);
+    __syncthreads();
+    cluster_wait();
+    const int exponent = exponent_above(largest_of(of_warps));
+    if ((IS_LONE || share.rank == 0) && threadIdx.x == 0) {
+      // A group has an exponent, or each turn of each of its blocks has one.
+      constexpr int OF_GROUP = IS_LONE ? RANKS * TURNS : 1;
+      const int used = (maps + GROUP - 1) / GROUP * OF_GROUP;
+      const int own = share.group * OF_GROUP + (IS_LONE ? share.rank * TURNS + turn : 0);
+      signed char* of_tile = exponents + (long long)share.tile * exponents_stride;
+      of_tile[own] = exponent;
+      for (int other = used + own; other < exponents_stride; other += used)
+        of_tile[other] = LEAST_EXPONENT;  // beyond the last group
+    }
+    transform_along_x(exchange, PutFloat16{power_of_two(LEFT_SHIFT - exponent)});
+#if IS_LONE
+    if (turn + 1 < TURNS) {
+      __syncthreads();
+      keep_spectra((unsigned*)(exchange + MAPS * MAP_STRIDE), exchange, turn);
+      __syncthreads();
+    }
+#endif
+  }
   cluster_barrier();
 #if IS_LONE
   put_part(exchange, spectra, line_bytes, share.rank);

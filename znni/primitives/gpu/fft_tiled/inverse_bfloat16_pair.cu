@@ -42,7 +42,7 @@ __device__ __forceinline__ void take_part(float2* exchange, const char* spectra,
                                           long long line_bytes, int rank) {
   constexpr int PARTS = MAPS > 2 ? MAPS / 2 : 1, OF_PART = MAPS / PARTS;
   typedef Together<OF_PART * NUMBER_BYTES>::Type Type;
-  for_each_part<PARTS>(line_bytes, [=](int part, long long offset, int place, int x) {
+  for_each_part<PARTS>(line_bytes, [=](int part, long long offset, int place, int, int x) {
     const Type numbers = __ldg((const Type*)(spectra + offset) + rank * PARTS + part);
 #pragma unroll
     for (int map = 0; map < OF_PART; ++map)

@@ -60,7 +60,7 @@ __device__ __forceinline__ float scale_of(const signed char* exponents, int coun
 __device__ __forceinline__ void take_part(float2* exchange, const char* spectra,
                                           long long line_bytes, int rank) {
   typedef Together<MAPS * NUMBER_BYTES>::Type Type;
-  for_each_part<1>(line_bytes, [=](int, long long offset, int place, int x) {
+  for_each_part<1>(line_bytes, [=](int, long long offset, int place, int, int x) {
     const Type numbers = __ldg((const Type*)(spectra + offset) + rank);
 #pragma unroll
     for (int map = 0; map < MAPS; ++map)

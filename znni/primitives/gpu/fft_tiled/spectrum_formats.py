@@ -106,7 +106,7 @@ class PairSpectra(SpectrumFormat):
     maps_together = 4
     scaled = False
     cycle_flops = (25.6, 1222)
-    lone_speeds: ClassVar[Mapping[int, float]] = {2: 0.62, 1: 0.52}
+    lone_speeds: ClassVar[Mapping[int, float]] = {4: 0.95, 2: 0.68, 1: 0.52}
 
     def row_bytes(self, in_maps: int, exponent_maps: int) -> int:  # noqa: ARG002
         """Return the bytes of the high and low halves of 2 in_maps numbers."""
@@ -125,7 +125,7 @@ class Float16Spectra(SpectrumFormat):
     maps_together = 16
     scaled = True
     cycle_flops = (30.7, 2980)
-    lone_speeds: ClassVar[Mapping[int, float]] = {4: 1.0, 2: 0.72, 1: 0.62}
+    lone_speeds: ClassVar[Mapping[int, float]] = {8: 1.0, 4: 0.9, 2: 0.72, 1: 0.58}
     row_speeds: ClassVar[Mapping[int, float]] = {8: 0.64, 12: 0.8, 16: 0.82, 20: 0.96, 28: 1.18}
     tile_speeds: ClassVar[Mapping[Vec3, float]] = {Vec3(16, 20, 32): 1.17}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 
 from znni.core.shapes import Vec3
@@ -11,6 +12,7 @@ from znni.network.layers import Activation
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
 from znni.primitives.gpu.common.activation import activation_source
+from znni.primitives.gpu.common.division import divisors
 from znni.primitives.gpu.common.hardware import (
     BANKS,
     LANES,
@@ -21,7 +23,7 @@ from znni.primitives.gpu.common.hardware import (
 )
 from znni.primitives.gpu.common.kernels import definitions
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
-from znni.primitives.gpu.fft_tiled.geometry import columns, half
+from znni.primitives.gpu.fft_tiled.geometry import columns, frequencies, half
 from znni.primitives.gpu.fft_tiled.product import spectrum_source
 from znni.primitives.gpu.fft_tiled.spectrum_formats import SpectrumFormat
 
@@ -37,8 +39,13 @@ NUMBER_BANKS = BANKS // 2
 ENOUGH_BLOCKS = 2
 MOST_BLOCKS = 8
 
-# Registers of a thread beside its line of complex numbers.
+# Blocks that share no memory wait for their writes. Their speed grows with the parts of sectors
+# that they write, and with the lines at work to this power, measured with tiles of 16 to 24 voxels.
+LINES_EXPONENT = 0.2
+
+# Registers of a thread beside its line of complex numbers, and those of several turns.
 OTHER_REGISTERS = 16
+TURN_REGISTERS = 24
 
 GEOMETRY = ("tile_geometry.cuh", "spectrum_layout.cuh", "cluster.cuh")
 
@@ -53,7 +60,9 @@ class TransformShape:
         tile: extents of a tile.
         kernel: extents of the layer's kernels.
         inverse: whether it is the inverse transform.
-        maps: maps of a group that a block takes: all, half of them, and so on.
+        maps: maps of a group that a block takes at a time: all, half of them, and so on.
+        turns: times that it takes so many: more than once only in forward transforms of blocks that
+            share no memory.
         threads: threads of a block.
         blocks: blocks that a multiprocessor is to hold.
     """
@@ -64,8 +73,14 @@ class TransformShape:
     kernel: Vec3
     inverse: bool
     maps: int
+    turns: int
     threads: int
     blocks: int
+
+    @property
+    def own_maps(self) -> int:
+        """Maps of a block in all its turns."""
+        return self.maps * self.turns
 
     @property
     def valid(self) -> Vec3:
@@ -80,7 +95,7 @@ class TransformShape:
     @property
     def ranks(self) -> int:
         """Blocks that take a group of maps together: a cluster, if the chip has clusters."""
-        return self.spectra.group // self.maps
+        return self.spectra.group // self.own_maps
 
     @property
     def exponent_maps(self) -> int:
@@ -90,8 +105,12 @@ class TransformShape:
     @property
     def speed(self) -> float:
         """Speed beside blocks that write whole sectors."""
-        alone = self.ranks > 1 and not self.chip.has_clusters
-        return self.spectra.lone_speeds[self.maps] if alone else 1.0
+        return self.spectra.lone_speeds[self.own_maps] if self.is_lone else 1.0
+
+    @property
+    def is_lone(self) -> bool:
+        """True if a block reads or writes its own part of a group's sectors."""
+        return not self.chip.has_clusters and self.maps < self.spectra.group
 
     @property
     def strip(self) -> int:
@@ -104,8 +123,9 @@ class TransformShape:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a block."""
-        return self.maps * self._strides[2] * NUMBER_BYTES
+        """Shared memory of a block: maps of a turn, and the spectra of the turns before."""
+        kept = (self.turns - 1) * self.maps * frequencies(self.tile)
+        return self.maps * self._strides[2] * NUMBER_BYTES + kept * self.spectra.number_bytes
 
     @property
     def lines(self) -> tuple[int, int, int]:
@@ -145,8 +165,9 @@ class TransformShape:
                 "VALID_Y": self.valid.y,
                 "VALID_X": self.valid.x,
                 "MAPS": self.maps,
+                "TURNS": self.turns,
                 "HAS_CLUSTERS": int(self.chip.has_clusters),
-                "IS_LONE": int(self.ranks > 1 and not self.chip.has_clusters),
+                "IS_LONE": int(self.is_lone),
                 "THREADS": self.threads,
                 "BLOCKS": self.blocks,
                 "STRIP": self.strip,
@@ -210,12 +231,15 @@ def transform_shape(
 ) -> TransformShape | None:
     """Return the shape that has most lines at work on a multiprocessor, on average over its turns.
 
-    Of several, it has most maps in a block, and then fewest threads.
+    Of several, it has most maps in a block, and then fewest threads. Blocks that share no memory
+    are the faster, the larger their parts of sectors are.
 
     Returns:
         None if a multiprocessor has no room for a map of a tile.
     """
     shapes = _shapes(tile, kernel, spectra, chip, inverse)
+    if not inverse and not chip.has_clusters:
+        return max(shapes, key=lambda it: it.speed * it.lines_at_work**LINES_EXPONENT, default=None)
     several = [shape for shape in shapes if shape.blocks >= ENOUGH_BLOCKS]
     return max(several or shapes, key=lambda shape: shape.lines_at_work, default=None)
 
@@ -225,19 +249,26 @@ def _shapes(
 ) -> list[TransformShape]:
     """Return all shapes that shared memory and registers have room for."""
     found = []
-    maps = spectra.group
     least = -(-2 * tile.x // LANES) * LANES
-    while maps:
-        shared = TransformShape(chip, spectra, tile, kernel, inverse, maps, LANES, 1).shared_bytes
-        room = chip.shared_bytes // (shared + RESERVED_SHARED)
+    for maps, turns in _divisions(spectra.group, inverse or chip.has_clusters):
+        smallest = TransformShape(chip, spectra, tile, kernel, inverse, maps, turns, LANES, 1)
+        room = chip.shared_bytes // (smallest.shared_bytes + RESERVED_SHARED)
+        needed = 2 * max(tile) + OTHER_REGISTERS + (TURN_REGISTERS if turns > 1 else 0)
         for blocks in range(1, min(MOST_BLOCKS, room) + 1):
             found += [
-                TransformShape(chip, spectra, tile, kernel, inverse, maps, threads, blocks)
+                replace(smallest, threads=threads, blocks=blocks)
                 for threads in range(least, MOST_BLOCK_THREADS + 1, LANES)
-                if thread_registers(threads * blocks) >= 2 * max(tile) + OTHER_REGISTERS
+                if thread_registers(threads * blocks) >= needed
             ]
-        maps //= 2
     return found
+
+
+def _divisions(group: int, once: bool) -> Iterator[tuple[int, int]]:
+    """Yield the maps and turns of a block, most maps first."""
+    for maps in divisors(group):
+        for turns in divisors(group // maps):
+            if turns == 1 or (maps < group and not once):
+                yield maps, turns
 
 
 class _Statements:
