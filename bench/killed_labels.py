@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -92,7 +93,8 @@ def killed_labels_command(
         together = time.perf_counter() - begun
         progress("both outputs are compared")
         apart, labels = _apart(at / "alone.zarr", at / "killed.zarr", size)
-    once = np.prod([len(starts) for starts in plan.network.window.starts])  # type: ignore[union-attr]
+    assert plan.network.window is not None
+    once = prod(len(starts) for starts in plan.network.window.starts)
     row: Row = {
         "name": f"{size}^3",
         "classes": classes,

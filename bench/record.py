@@ -35,6 +35,7 @@ Kind: TypeAlias = Literal[
     "gpu-memory",
     "gpu-networks",
     "handing-out",
+    "killed-labels",
     "kills",
     "layer",
     "ledger",

@@ -27,7 +27,7 @@ from znni.plans.segments import Step
 UNDECIDED = "undecided"
 
 EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 2048)
-BATCHES = (1, 6, 8, 64, 512)
+BATCHES = (1, 3, 6, 8, 64, 512)
 
 
 def bare_step(

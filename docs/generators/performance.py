@@ -54,6 +54,7 @@ PAGES = {
             "volumes",
             "ledger",
             "kills",
+            "killed-labels",
             "handing-out",
             "cluster-scaling",
             "cluster-simulation",

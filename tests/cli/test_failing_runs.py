@@ -22,8 +22,8 @@ def test_more_memory_than_there_is_is_warned_of(
     monkeypatch.setattr("znni.machine.detect._available_memory", lambda: 300 << 20)
     succeeds(*INFER, "--ram", "2GiB", "--overwrite")
     assert caplog.messages == [
-        "the plan takes 512 MiB and 270 MiB are available: the system may end the run; "
-        "give ram='270MiB' (--ram 270MiB)"
+        "the plan takes 512 MiB and 256 MiB are available: the system may end the run; "
+        "give ram='256MiB' (--ram 256MiB)"
     ]
 
 

@@ -107,7 +107,14 @@ def _kept(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
 
     A file that holds no such plan is left out, with a warning.
     """
-    for path in sorted(folder.glob(f"{key}-*.json")) if folder.is_dir() else []:
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name.startswith(f"{key}-"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _warn_once(f"{folder}: kept plans cannot be read there: {error}")
+        return
+    for path in paths:
         try:
             host, gpu = map(int, path.stem.split("-")[1:])
             plan = Plan.from_json(path.read_bytes())
