@@ -154,6 +154,15 @@ class Overhead:
             blocks=self.workers * slots,
         )
 
+    def least_bytes_out(self, network: Network) -> int:
+        """Return host bytes that each output voxel of a patch takes at least, computed or stored.
+
+        Windows take the sums of their outputs and weights, and labels are made straight from them.
+        """
+        if network.window:
+            return FLOAT_BYTES * (network.blended_features + 1)
+        return self.voxel_out * network.out_features
+
     def _bytes_out(self, network: Network, patch: Vec3) -> int:
         """Return the host bytes of blocks that are computed but not written.
 

@@ -102,7 +102,7 @@ def _may_fit(space: Space, voxels: Mapping[str, Numbers], sizes: NDArray[np.int6
         len(sizes), float(overhead.process + FLOAT_BYTES * network.parameters)
     )
     beside += overhead.voxel_in * values[INPUT]
-    beside += overhead.voxel_out * network.out_features * np.prod(sizes.astype(float), axis=1)
+    beside += overhead.least_bytes_out(network) * np.prod(sizes.astype(float), axis=1)
     for node in network.nodes:
         if isinstance(node.layer, Conv):
             arrays = FLOAT_BYTES * (values[node.name] + sum(values[it] for it in node.inputs))

@@ -253,3 +253,12 @@ def test_100_classes_fit_into_little_memory() -> None:
         for labels in (True, False)
     ]
     assert volumes[0] > 10 * volumes[1]
+
+
+def test_the_search_finds_large_blocks_of_many_classes() -> None:
+    hundred = network(NET.replace("features: 9", "features: 100"))
+    hundred = replace(hundred, window=Window(Vec3(32, 32, 32), 0.25))
+    space = search(hundred, (300,) * 3, labels=True, ram="600MiB", **OPTIONS)
+    every = (space.fastest_for(patch) for patch in space.patches())
+    best = min(plan.seconds for plan in every if plan)
+    assert space.fastest()[0].seconds <= best
