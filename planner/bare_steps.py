@@ -52,7 +52,8 @@ def sample_steps(operation: Operation, features: int, *, plain: bool = False) ->
     batches = (1,) if isinstance(operation, PooledConv | SummedConv) else BATCHES
     for batch, size in product(batches, map(Vec3.of, EXTENTS)):
         if plain and isinstance(operation, Pool):
-            shape = Shape5.of(batch, features, size * operation.window)
+            read = (size - 1) * operation.stride + operation.window
+            shape = Shape5.of(batch, features, read)
             yield bare_step(operation, shape, Shape5.of(batch, features, size))
         else:
             yield _step(operation, features, batch, size)

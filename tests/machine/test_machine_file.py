@@ -77,10 +77,10 @@ def test_the_machines_here_load(path: Path) -> None:
     machine = load_machine(path)
     for device in (machine.host, *machine.gpus):
         assert 8 * GIB < device.memory < 4096 * GIB
-        assert 1e11 < device.flops < 1e14
+        assert 1e11 < device.flops < 2e14
         assert 1e10 < device.bandwidth < 1e13
         flops_per_byte = device.flops / device.bandwidth
-        assert 5 < flops_per_byte < 50
+        assert 5 < flops_per_byte < 150  # GPUs for graphics have slow memory for their arithmetic
 
 
 def test_the_link_of_a_gpu_follows_from_its_capability_if_it_is_not_given(tmp_path: Path) -> None:

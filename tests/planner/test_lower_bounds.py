@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import inf
+from typing import Literal
 
 import pytest
 from fakes import Fake, fake_catalogue, machine
@@ -13,15 +14,16 @@ from paths import MACHINES, NETWORKS
 from planner_cases import CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
 import znni.inference.planning
-from planner.bare_steps import bare_step
+from planner.bare_steps import bare_step, sample_steps
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
 from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import Conv, Operation
+from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import convolved, convolved_and_pooled
+from znni.primitives.catalogue import catalogue
 
 FIRST = Conv("conv1", 1, 80, Vec3(2, 2, 2), "relu")  # of n337
 HIDDEN = Conv("conv2", 80, 80, Vec3(3, 3, 3), "relu")
@@ -140,3 +142,19 @@ def test_prices_worked_out_step_by_step_are_those_of_all_at_once() -> None:
         assert call.fastest(room, arrays, beside=True) == expected
         priced.append(len(call.offers))
     assert priced[0] < len(everything) == priced[-1]
+
+
+@pytest.mark.parametrize("window", [Vec3(2, 2, 2), Vec3(3, 1, 2)])
+@pytest.mark.parametrize("stride", [Vec3(1, 1, 1), Vec3(2, 1, 2)])
+@pytest.mark.parametrize("reduce", ["max", "average"])
+def test_samples_have_poolings_whose_windows_overlap(
+    window: Vec3, stride: Vec3, reduce: Literal["max", "average"]
+) -> None:
+    """A primitive that applies to no sample is never tried."""
+    pool = Pool("pool", window, reduce, stride)
+    primitives = catalogue(machine(10**9), "cpu").values()
+    assert any(
+        primitive.out_shape(pool, step.shape_in) == step.shape_out
+        for primitive in primitives
+        for step in sample_steps(pool, 4, plain=True)
+    )
