@@ -92,7 +92,9 @@ def no_file() -> None:
     from znni.volumes import locate
 
     opened = locate.open_volume
-    locate.open_volume = lambda source, *more: opened(f"/elsewhere{source}", *more)
+    locate.open_volume = lambda source, *more, **named: opened(
+        f"/elsewhere{source}", *more, **named
+    )
 
 
 ALL: dict[str, Callable[[], None]] = {
