@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite
+from operator import itemgetter
 from typing import TypeAlias
 
 from planner.bare_steps import sample_steps
@@ -148,8 +149,12 @@ class Prices:
             voxels = float(out.n * out.size.volume)
             if min(out.size) < THIN_BELOW:
                 voxels *= THIN_SLACK
-            by_speed = self._sampled(operation, shape.f, out.n // shape.n)
-            waiting = [(voxels * least, primitive) for least, primitive in reversed(by_speed)]
+            waiting = [
+                # The sample tells nothing of a primitive that it has no shape for.
+                (voxels * least if isfinite(least) else 0.0, primitive)
+                for least, primitive in self._sampled(operation, shape.f, out.n // shape.n)
+            ]
+            waiting.sort(key=itemgetter(0), reverse=True)
             self._known[key] = PricedCall(waiting, lambda primitive: self.priced(primitive, *key))
         return self._known[key]
 
@@ -192,9 +197,9 @@ class Prices:
     def _sampled(
         self, operation: Operation, features: int, each: int
     ) -> list[tuple[float, Primitive]]:
-        """Return the primitives that apply, with their least seconds per output voxel, rising.
+        """Return all primitives, with their least seconds per output voxel over the sample.
 
-        A primitive that applies to none of the sampled shapes is left out.
+        They are infinite for a primitive that applies to none of the sampled shapes.
 
         Args:
             operation: the operation.
@@ -209,11 +214,10 @@ class Prices:
                 for step in sample_steps(key[0], features, plain=each == 1)
                 if step.shape_in.n <= self._most_items
             ]
-            rates = (
-                (self._least_seconds(primitive, steps), primitive) for primitive in self._primitives
-            )
-            found = ((BOUND_SLACK * least, primitive) for least, primitive in rates if least < inf)
-            self._least[key] = sorted(found, key=lambda rate: rate[0])
+            self._least[key] = [
+                (BOUND_SLACK * self._least_seconds(primitive, steps), primitive)
+                for primitive in self._primitives
+            ]
             self.count = count  # samples are few, and do not grow with the volume
         return self._least[key]
 

@@ -150,7 +150,7 @@ def test_prices_worked_out_step_by_step_are_those_of_all_at_once() -> None:
 def test_samples_have_poolings_whose_windows_overlap(
     window: Vec3, stride: Vec3, reduce: Literal["max", "average"]
 ) -> None:
-    """A primitive that applies to no sample is never tried."""
+    """A layer without a primitive for any sample has no plan."""
     pool = Pool("pool", window, reduce, stride)
     primitives = catalogue(machine(10**9), "cpu").values()
     assert any(
@@ -158,3 +158,18 @@ def test_samples_have_poolings_whose_windows_overlap(
         for primitive in primitives
         for step in sample_steps(pool, 4, plain=True)
     )
+
+
+def test_a_primitive_for_shapes_beside_the_sample_is_tried() -> None:
+    """It is the fastest for 22 voxels per axis, which no sampled shape has."""
+
+    def for_22(layer: Operation, shape: Shape5) -> Shape5 | None:
+        out = convolved(layer, shape)
+        return out if out and out.size == Vec3(22, 22, 22) else None
+
+    special = fake_catalogue(Fake("special", for_22, flops=1e-3))
+    network = Network.chain("one", 1, (CONV,))
+    found = Search(
+        network, Vec3(22, 22, 22), machine(10**9), fake_catalogue() | special, NO_OVERHEAD
+    )
+    assert str(found.fastest()[0].steps[0].primitive) == "special"
