@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from math import inf, isfinite
 from operator import itemgetter
 from typing import TypeAlias
@@ -13,7 +12,7 @@ from planner.cost_model import CostModel
 from planner.gpu_budget import GpuBudget
 from planner.micro_batches import Offer, undominated_offers
 from znni.core.shapes import Shape5
-from znni.network.layers import Operation, Pool, PooledConv, SummedConv
+from znni.network.layers import Operation, Pool, unnamed
 from znni.plans.primitive import Primitive
 from znni.plans.segments import Step
 
@@ -174,7 +173,7 @@ class Prices:
     def nameless(self, operation: Operation) -> Operation:
         """Return an operation without the names of its layers, on which no price depends."""
         if operation not in self._nameless:
-            self._nameless[operation] = _nameless(operation)
+            self._nameless[operation] = unnamed(operation)
         return self._nameless[operation]
 
     def least_seconds_per_voxel(self, operation: Operation, features: int) -> float:
@@ -232,15 +231,3 @@ class Prices:
             ),
             default=inf,
         )
-
-
-def _nameless(operation: Operation) -> Operation:
-    match operation:
-        case PooledConv():
-            conv, pool = replace(operation.conv, name=""), replace(operation.pool, name="")
-            return PooledConv(conv, pool)
-        case SummedConv():
-            conv, add = replace(operation.conv, name=""), replace(operation.add, name="")
-            return SummedConv(conv, add)
-        case _:
-            return replace(operation, name="")

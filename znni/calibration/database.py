@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from znni.calibration.conditions import Conditions
 from znni.calibration.cost_file import CostFile
 from znni.core.shapes import Shape5
-from znni.network.layers import Operation, PooledConv, SummedConv
+from znni.network.layers import Operation, unnamed
 
 # Measurements that are kept for one primitive on one shape; their median counts. A single one may
 # have been disturbed, and the machine may have been set up differently for old ones.
@@ -68,7 +68,7 @@ class CostDatabase(CostFile):
                     *conditions,
                     measured.primitive,
                     measured.version,
-                    _OPERATIONS.dump_json(_unnamed(measured.operation)).decode(),
+                    _OPERATIONS.dump_json(unnamed(measured.operation)).decode(),
                     _SHAPES.dump_json(measured.shape).decode(),
                 )
                 taken = measured.seconds, measured.day.isoformat()
@@ -180,14 +180,3 @@ def _measurement(
     _checked(primitive, seconds)
     done, size = _OPERATIONS.validate_json(operation), _SHAPES.validate_json(shape)
     return Measurement(primitive, version, done, size, seconds, date.fromisoformat(day))
-
-
-def _unnamed(operation: Operation) -> Operation:
-    """Return the operation with neutral names: a measurement is valid for all equal layers."""
-    if isinstance(operation, PooledConv):
-        conv, pool = operation.conv, operation.pool
-        return PooledConv(replace(conv, name="conv"), replace(pool, name="pool"))
-    if isinstance(operation, SummedConv):
-        conv, add = operation.conv, operation.add
-        return SummedConv(replace(conv, name="conv"), replace(add, name="add"))
-    return replace(operation, name=operation.kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 
 def user_cache() -> Path:
@@ -16,3 +17,15 @@ def user_cache() -> Path:
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "znni"
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Make a file completely or not at all, even if another process makes it too; return its path.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as partial:
+        partial.write(content)
+    return Path(partial.name).replace(path)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 import planner
@@ -19,7 +18,7 @@ from planner.cost_model import BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput
-from znni.core.user_cache import user_cache
+from znni.core.user_cache import user_cache, write_whole
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
@@ -83,10 +82,7 @@ def keep(plan: Plan, search: Search) -> None:
         return
     host, gpu = _limits(search.machine)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile("w", dir=folder, suffix=".new", delete=False) as file:
-            file.write(plan.to_json())
-        Path(file.name).replace(folder / f"{key}-{host}-{gpu}.json")
+        write_whole(folder / f"{key}-{host}-{gpu}.json", plan.to_json().encode())
         _delete_oldest(folder)
     except OSError as error:
         _warn_once(f"{folder}: plans are not kept there: {error}")

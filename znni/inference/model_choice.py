@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from os import getpid
 from pathlib import Path
 
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
-from znni.core.user_cache import user_cache
+from znni.core.user_cache import user_cache, write_whole
 from znni.engine.tiles import for_job
 from znni.inference import planning
 from znni.inference.network_import import import_network
@@ -80,7 +79,7 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> Chosen:
         f"{able} computes {Path(model.file).name}: predicted {duration(ours)} by znni and "
         f"{duration(theirs)} by {model.runtime}"
     )
-    _keep(kept, why)
+    write_whole(kept, why.encode())
     return Chosen(taken, why)
 
 
@@ -135,16 +134,9 @@ def _expressed(model: Model, network: Network) -> Network | str:
         reason = str(error).removeprefix(f"{model.file}: ").partition(";")[0]
         why = f"znni does not, because {reason}"
         if not imported.is_file():
-            _keep(refused, why)
+            write_whole(refused, why.encode())
         return why
 
 
 def _kept(model: Model, name: str) -> Path:
     return user_cache() / "models" / f"{model.sha256[:16]}-{model.runtime}-{IMPORTS}" / name
-
-
-def _keep(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{getpid()}.partial")
-    partial.write_text(text)
-    partial.replace(path)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput
-from znni.core.user_cache import user_cache
+from znni.core.user_cache import user_cache, write_whole
 from znni.machine.cuda import INSTALL, cupy
 
 STANDARD = "-std=c++17"
@@ -171,18 +171,10 @@ def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
         return file
     code = compile_offline(source, architecture, options)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return _written(code, file)
+        return write_whole(file, code)
     except OSError as error:
         _log.info("compiled kernels are not kept: %s", error)
-        return _written(code, _own_folder() / file.name)
-
-
-def _written(code: bytes, file: Path) -> Path:
-    """Make a file completely or not at all, even if another process makes it too."""
-    with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".partial", delete=False) as partial:
-        partial.write(code)
-    return Path(partial.name).replace(file)
+        return write_whole(_own_folder() / file.name, code)
 
 
 @cache

@@ -97,3 +97,14 @@ class SummedConv:
 
 # The operation of a primitive: one layer, or two in one.
 Operation: TypeAlias = Layer | PooledConv | SummedConv
+
+
+def unnamed(operation: Operation) -> Operation:
+    """Return an operation with neutral names, which all layers that are alike share."""
+    match operation:
+        case PooledConv(conv, pool):
+            return PooledConv(replace(conv, name="conv"), replace(pool, name="pool"))
+        case SummedConv(conv, add):
+            return SummedConv(replace(conv, name="conv"), replace(add, name="add"))
+        case _:
+            return replace(operation, name=operation.kind)

@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from os import getpid
 from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.core.user_cache import user_cache
+from znni.core.user_cache import user_cache, write_whole
 from znni.network.models import Model, Runtime
 from znni.network.weights import Float32
 
@@ -176,10 +175,7 @@ def _answer(runtime: Runtime, path: Path, sha256: str, asked: Sequence[str]) -> 
     if ended.returncode:
         raise InvalidInput(f"{path}: {_problem(ended, package)}")
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_name(f"{kept.name}.{getpid()}.partial")
-    partial.write_text(json.dumps(answer))
-    partial.replace(kept)
+    write_whole(kept, json.dumps(answer).encode())
     return answer
 
 

@@ -70,11 +70,6 @@ def largest_maps(
     _over_rows(values, task, pool)
 
 
-def linear_bytes(maps: int, threads: int) -> int:
-    """Return the bytes of scratch memory for values of that many maps."""
-    return 4 * threads * (maps + STEP + 3) * PIECE
-
-
 def _scratch(values: Float32, pool: Workers, more: int) -> Float32:
     return np.zeros((pool.threads, _steps(len(values)) * STEP + more, PIECE), np.float32)
 
@@ -92,6 +87,15 @@ def _padded(weight: Float32) -> Float32:
 def _over_rows(values: Float32, task: Callable[[int, slice], None], pool: Workers) -> None:
     rows = values.shape[1] * values.shape[2]
     pool.for_each(task, pool.shares(rows, rows // ROWS))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _gather(scratch, memory, at, stride, maps, count):  # type: ignore[no-untyped-def]
+    """Copy some values of each map, whose first lie a stride apart."""
+    for f in range(maps):
+        source, kept = memory[at + f * stride :], scratch[f]
+        for i in range(count):
+            kept[i] = source[i]
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -119,10 +123,7 @@ def _maps(  # type: ignore[no-untyped-def]
         for x in range(0, length, PIECE):
             count = min(PIECE, length - x)
             at = start + z * strides[1] + y * strides[2] + x
-            for f in range(features):
-                source, kept = memory[at + f * strides[0] :], scratch[f]
-                for i in range(count):
-                    kept[i] = source[i]
+            _gather(scratch, memory, at, strides[0], features, count)
             at = made_start + z * made_strides[1] + y * made_strides[2] + x
             for m in range(len(bias)):
                 _sum(sums, weight[m], bias[m], scratch, padded)
@@ -143,10 +144,7 @@ def _largest(  # type: ignore[no-untyped-def]
         for x in range(0, length, PIECE):
             count = min(PIECE, length - x)
             at = start + z * strides[1] + y * strides[2] + x
-            for f in range(features):
-                source, kept = memory[at + f * strides[0] :], scratch[f]
-                for i in range(count):
-                    kept[i] = source[i]
+            _gather(scratch, memory, at, strides[0], features, count)
             for m in range(len(bias)):
                 _sum(sums, weight[m], bias[m], scratch, padded)
                 if m == 0:

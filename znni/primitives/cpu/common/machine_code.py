@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -21,7 +20,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from znni.core.user_cache import user_cache
+from znni.core.user_cache import user_cache, write_whole
 
 _log = logging.getLogger(__name__)
 
@@ -161,9 +160,6 @@ def _stored(file: Path) -> bytes | None:
 def _keep(file: Path, code: bytes) -> None:
     """Store machine code. If the directory is not writable, only the next start takes longer."""
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as partial:
-            partial.write(sha256(code).digest() + code)
-        Path(partial.name).replace(file)
+        write_whole(file, sha256(code).digest() + code)
     except OSError as error:
         _log.info("compiled kernels are not kept: %s", error)
