@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import warnings
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from znni.inference import model_choice
 from znni.inference.model_choice import chosen
 from znni.inference.planning import search
 from znni.inference.verification import verify
-from znni.network import model_files
+from znni.network import model_files, model_process
 from znni.network.geometry import with_window
 from znni.network.model_files import Measured, measured
 from znni.network.network_file import load_network, network_from_text, network_text
@@ -68,6 +71,35 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for module in (model_files, model_choice):
             patch.setattr(module, "user_cache", lambda: folder)
         yield folder
+
+
+def here(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Return what the process that opens files would answer, from this process.
+
+    Importing PyTorch again takes seconds for each file.
+    """
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        status = model_process.main(arguments)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(autouse=True)
+def files_are_opened_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are opened in this process, unless the test is about the other one."""
+    if "own_process" not in request.fixturenames:
+        monkeypatch.setattr(model_files, "_asked_of_child", here)
+
+
+@pytest.fixture
+def own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Models are opened in a process of their own, as users have it. Return its empty cache."""
+    for module in (model_files, model_choice):
+        monkeypatch.setattr(module, "user_cache", lambda: tmp_path)
+    for remembered in (model_files._described, measured):
+        remembered.cache_clear()
+    yield tmp_path
+    for remembered in (model_files._described, measured):
+        remembered.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -142,25 +174,17 @@ def test_a_stopped_run_goes_on_within_a_mask(normed: tuple[Any, Path], tmp_path:
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
-def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], cache: Path) -> None:
+def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], own_process: Path) -> None:
     network = load_network(normed[1])
     (model,) = network.models
     plan = search(network, SIZE, **OPTIONS).fastest()[0]
     window = measured(model, WINDOW, 1)
     assert plan.memory.resident == window.memory > 100 << 20  # PyTorch alone takes that
     assert plan.steps[0].seconds >= window.seconds
-    kept = (
-        cache
-        / "models"
-        / next(
-            path.name for path in (cache / "models").iterdir() if "measure-1-2-8-8-12" in path.name
-        )
-    )
+    (kept,) = (own_process / "models").glob("*measure-1-2-8-8-12*")
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "seconds": 7.0}))
     measured.cache_clear()
     assert measured(model, WINDOW, 1).seconds == 7.0  # measured once
-    kept.unlink()
-    measured.cache_clear()
 
 
 def test_a_network_file_that_names_a_model(normed: tuple[Any, Path]) -> None:
@@ -252,6 +276,10 @@ def test_mistakes_in_naming_a_model(
     ):
         with pytest.raises(InvalidInput, match=said):
             network_from_text(text, tmp_path / "net.yaml")
+    broken = tmp_path / "broken.pt2"
+    broken.write_bytes(b"no model")
+    with pytest.raises(InvalidInput, match=r"broken\.pt2: PyTorch .* cannot open it: .*; export"):
+        load_network(broken)
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
 

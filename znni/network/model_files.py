@@ -170,13 +170,17 @@ def _answer(runtime: Runtime, path: Path, sha256: str, asked: Sequence[str]) -> 
         return known
     except (OSError, ValueError):
         pass
-    command = [sys.executable, "-m", CHILD, runtime, str(path), *asked]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = _asked_of_child([runtime, str(path), *asked])
     if ended.returncode:
         raise InvalidInput(f"{path}: {_problem(ended, package)}")
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     write_whole(kept, json.dumps(answer).encode())
     return answer
+
+
+def _asked_of_child(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", CHILD, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def _problem(ended: subprocess.CompletedProcess[str], package: str) -> str:
