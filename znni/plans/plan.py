@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from math import inf
 
@@ -278,5 +279,7 @@ def _is_positive(plan: Plan) -> bool:
     return min(sizes) >= 1 and timed
 
 
+@cache
 def _adapter() -> TypeAdapter[Plan]:
+    """Return what reads and writes plans. Making it takes a tenth of a second."""
     return TypeAdapter(Plan)
