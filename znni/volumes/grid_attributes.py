@@ -21,6 +21,10 @@ LENGTHS = {
     "centimeter": 1e4,
     "meter": 1e6,
 }
+UNITS_BY_SYMBOL = {  # by the symbols in OME-TIFF, ImageJ and ilastik's attributes
+    **{"nm": "nanometer", "mm": "millimeter", "cm": "centimeter", "m": "meter", "Å": "angstrom"},
+    **dict.fromkeys(("um", "µm", "\u03bcm", "\\u00B5m", "micron", "microns"), "micrometer"),
+}
 
 
 def in_micrometers(grid: Grid) -> Point | None:

@@ -10,12 +10,14 @@ import h5py
 
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.volume import Begun, Grid, NewOutput
+from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Format, Writer, check_plain, likely_image
 from znni.volumes.grid_attributes import grid_of
+from znni.volumes.hdf5.axis_tags import TAGS, tagged_axes, tagged_grid
 from znni.volumes.hdf5.compressed import decoded_by_threads
 from znni.volumes.hdf5.output import LEDGER, Hdf5Output, begun_output
 from znni.volumes.ledger_file import ledger_name
-from znni.volumes.named_axes import AXES, at_time
+from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 NAME = "HDF5"
@@ -23,6 +25,9 @@ NAME = "HDF5"
 
 def open_hdf5(place: str, dataset: str | None, time: int | None = None) -> StoredVolume:
     """Open the volume in a file: the named dataset, or the only one with three or four axes.
+
+    Attributes ``axistags`` say which axes there are, in which order. Without them, the axes are
+    (z, y, x) or (f, z, y, x), with time in front if a point in time is chosen.
 
     Raises:
         InvalidInput: there is no such file or dataset, the file is not HDF5, or it has several
@@ -33,7 +38,11 @@ def open_hdf5(place: str, dataset: str | None, time: int | None = None) -> Store
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
         name = f"{path}:{found.name}"
-        stored = at_time(decoded_by_threads(found), name, time)
+        stored: ArrayLike = decoded_by_threads(found)
+        if axes := tagged_axes(found.attrs, len(found.shape)):
+            stored = NamedAxes(stored, axes, name, time)
+        else:
+            stored = at_time(stored, name, time)
         return StoredVolume(stored, name, _grid(found), attributes=found.attrs)
 
 
@@ -44,10 +53,14 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
     with _told_in_one_line(path), h5py.File(path, "r") as file:
         for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
             lines.append(f"  {found.name}  {found.shape} {found.dtype}, chunks {found.chunks}")
+            if axes := tagged_axes(found.attrs, len(found.shape or ())):
+                lines.append(f"    axes {' '.join(axes)}")
             if (grid := _grid(found)) != Grid():
                 lines.append(f"    {grid}")
             lines.extend(
-                f"    {name}: {value}" for name, value in found.attrs.items() if name != "plan"
+                f"    {name}: {value}"
+                for name, value in found.attrs.items()
+                if name not in ("plan", TAGS)
             )
     return "\n".join(lines)
 
@@ -104,6 +117,8 @@ def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
 
 def _grid(dataset: h5py.Dataset) -> Grid:
     """Return where the voxels of a dataset lie, as it or a group around it says."""
+    if grid_of(dataset.attrs) == Grid() != (tagged := tagged_grid(dataset.attrs)):
+        return tagged
     holder = dataset
     while (grid := grid_of(holder.attrs)) == Grid() and holder.name != "/":
         holder = holder.parent
@@ -113,7 +128,11 @@ def _grid(dataset: h5py.Dataset) -> Grid:
 def _only_volume(file: h5py.File, path: Path, time: int | None) -> h5py.Dataset:
     datasets = _datasets(file)
     axes = (3, 4) if time is None else (4, 5)
-    volumes = [d for d in datasets if len(d.shape or ()) in axes]
+    volumes = [
+        each
+        for each in datasets
+        if len(each.shape or ()) in axes or tagged_axes(each.attrs, len(each.shape or ()))
+    ]
     if not volumes:
         raise InvalidInput(
             f"{path}: has no dataset with axes {AXES[time is not None]}; it has "

@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 from znni.core.errors import InvalidInput
 from znni.core.volume import Grid
 from znni.volumes.formats import Format, Sequential, library
-from znni.volumes.grid_attributes import with_affine
+from znni.volumes.grid_attributes import UNITS_BY_SYMBOL, with_affine
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
-from znni.volumes.tiff.format_names import ATTRIBUTES, NAME, UNITS
+from znni.volumes.tiff.format_names import ATTRIBUTES, NAME
 from znni.volumes.tiff.output import check, save
 
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
@@ -141,7 +141,7 @@ def _grid(file: Any, series: Any) -> Grid:
     tags = series.keyframe.tags
     y, x = (tags[name].value if name in tags else (1, 1) for name in ("YResolution", "XResolution"))
     spacing = float(file.imagej_metadata.get("spacing", 1.0))
-    unit = UNITS.get(file.imagej_metadata.get("unit", ""))
+    unit = UNITS_BY_SYMBOL.get(file.imagej_metadata.get("unit", ""))
     scale = spacing, y[1] / (y[0] or 1), x[1] / (x[0] or 1)
     z_at, y_at, x_at = (
         -float(file.imagej_metadata.get(f"{axis}origin", 0)) * step
@@ -160,7 +160,8 @@ def _ome_grid(xml: str, index: int) -> Grid:
     places = {} if first is None else first.attrib
     z_at, y_at, x_at = (float(places.get(f"Position{axis}", 0.0)) for axis in "ZYX")
     z_unit, y_unit, x_unit = (
-        UNITS.get(unit) if extent else None for extent, unit in zip(extents, units, strict=True)
+        UNITS_BY_SYMBOL.get(unit) if extent else None
+        for extent, unit in zip(extents, units, strict=True)
     )
     return Grid((z, y, x), (z_at, y_at, x_at), (z_unit, y_unit, x_unit))
 

@@ -1,0 +1,63 @@
+"""Axes of HDF5 datasets, as ilastik notes them in ``axistags`` and ``axis_units``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from znni.core.volume import Grid
+from znni.volumes.grid_attributes import UNITS_BY_SYMBOL
+
+TAGS = "axistags"
+UNITS = "axis_units"
+AXES = "tczyx"
+
+
+def tagged_axes(attributes: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Return the names of a dataset's axes in the order in which they are stored.
+
+    Args:
+        attributes: attributes of the dataset.
+        count: the number of its axes.
+
+    Returns:
+        Letters of ``AXES``; empty if it has no such attribute, or one of another meaning.
+    """
+    axes = tuple(str(tag.get("key", "")).lower() for tag in _tags(attributes))
+    known = len(axes) == count and len(set(axes)) == count and {"y", "x"} <= set(axes)
+    return axes if known and set(axes) <= set(AXES) else ()
+
+
+def tagged_grid(attributes: Mapping[str, Any]) -> Grid:
+    """Return the grid by the tags' resolutions; the usual grid if they have none."""
+    sizes = {str(tag.get("key", "")).lower(): tag.get("resolution", 0) for tag in _tags(attributes)}
+    units = _json(attributes, UNITS)
+    given = units if isinstance(units, dict) else {}
+    if not any(_size(sizes.get(axis)) for axis in "zyx"):
+        return Grid()
+    z, y, x = (_size(sizes.get(axis)) or 1.0 for axis in "zyx")
+    in_z, in_y, in_x = (UNITS_BY_SYMBOL.get(str(given.get(axis, ""))) for axis in "zyx")
+    return Grid((z, y, x), units=(in_z, in_y, in_x))
+
+
+def _size(given: object) -> float:
+    """Return a resolution; 0 if it is unknown."""
+    return float(given) if isinstance(given, int | float) and 0 < given < float("inf") else 0.0
+
+
+def _tags(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = _json(attributes, TAGS)
+    tags = found.get("axes") if isinstance(found, dict) else None
+    if not isinstance(tags, list):
+        return []
+    return [tag for tag in tags if isinstance(tag, dict)]
+
+
+def _json(attributes: Mapping[str, Any], name: str) -> Any:
+    """Return the value of an attribute in JSON; None if it is absent or something else."""
+    try:
+        text = attributes.get(name)
+        return json.loads(text) if isinstance(text, str | bytes) else None
+    except Exception:  # libraries raise all kinds of errors about damaged attributes
+        return None
