@@ -20,6 +20,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
+from uuid import uuid4
 
 import h5py  # noqa: F401
 import zarr.storage._local
@@ -31,6 +32,7 @@ import znni.volumes.fingerprint
 import znni.volumes.zarr.shared_output
 from bench.same_output import difference
 from znni.cli import main
+from znni.inference import exporting
 from znni.plans.plan import _adapter
 from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import PartialFile
@@ -77,7 +79,7 @@ def half_of_hdf5(write: Callable[..., object], file: PartialFile, data: Any) -> 
 def half_of_zarr(_put: Callable[..., object], path: Path, value: Any, *_: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     data = value.to_bytes()
-    path.with_suffix(".0123.partial").write_bytes(data[: len(data) // 2])
+    path.with_suffix(f".{uuid4().hex}.partial").write_bytes(data[: len(data) // 2])
 
 
 def commands(out: str, parts: int) -> list[list[str]]:
@@ -88,7 +90,7 @@ def commands(out: str, parts: int) -> list[list[str]]:
     return [*([*command, "--part", f"{n}/{parts}"] for n in range(parts)), ["finish", out]]
 
 
-def run(out: str, last: int, parts: int) -> int:
+def run(commands: list[list[str]], last: int) -> int:
     """Run the commands in a child process, to their end or to a step.
 
     What a child that ended has imported, this process imports, so that the next ones need not.
@@ -99,7 +101,7 @@ def run(out: str, last: int, parts: int) -> int:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        _run_here(commands(out, parts), last, writer)
+        _run_here(commands, last, writer)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         told = pipe.read()
@@ -128,6 +130,7 @@ def _run_here(commands: list[list[str]], last: int, writer: int) -> NoReturn:
         steps.watch(os, "pwrite", half_written)
         steps.watch(PartialFile, "write", half_of_hdf5)
         steps.watch(zarr.storage._local, "_put", half_of_zarr)
+        steps.watch(exporting._Copy, "read")
         for command in commands:
             sys.argv = ["znni", *command]
             main()
@@ -159,20 +162,21 @@ def finished_blocks(partial: Path) -> int:
 if __name__ == "__main__":
     out, stride, parts = sys.argv[1], int(sys.argv[2]), int([*sys.argv, "0"][3])
     znni.inference.planning.catalogue = lambda _: fake_catalogue()  # type: ignore[assignment]
-    run(out, NEVER, parts)  # this one imports, and keeps its plan
+    given = commands(out, parts)
+    run(given, NEVER)  # this one imports, and keeps its plan
     take_away(out)
-    count = run(out, NEVER, parts)
+    count = run(given, NEVER)
     alone = Path("alone-" + out)
     Path(out).rename(alone)
     for step in range(1, count + 1, stride):
         take_away(out)
-        if taken := run(out, step, parts):
+        if taken := run(given, step):
             assert taken < step  # the number of steps depends a little on the threads
             continue
         whole = Path(out).exists()
         partial = Path(f"{out}.partial")
         blocks = 0 if whole else finished_blocks(partial)
-        taken = 0 if whole else run(out, NEVER, parts)
+        taken = 0 if whole else run(given, NEVER)
         row = {"step": step, "of": count, "blocks": blocks, "whole": whole, "taken": taken}
         row["difference"] = difference(alone, Path(out))
         row["left"] = sorted(str(p) for p in Path().glob(f"{out}.*")) if not whole else []

@@ -38,7 +38,7 @@ def in_micrometers(grid: Grid) -> Point | None:
 
 def grid_attributes(grid: Grid) -> dict[str, Any]:
     """Return the attributes that place an output in space, if its place is known."""
-    if grid.scale == (1.0, 1.0, 1.0) and not any(grid.units) and not grid.affine:
+    if grid == Grid():
         return {}
     known: dict[str, Any] = {
         "voxel_size": grid.scale,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.volume import Affine, Grid
+from znni.core.volume import Affine, Grid, Point
 from znni.volumes.formats import Format, Sequential, library
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.nifti.format_names import COMMENT, MARK, NAME, UNITS
@@ -59,9 +59,23 @@ def open_nifti(place: str, dataset: str | None, time: int | None = None) -> Stor
         ) from error
     axes = AXES[: len(values.shape)]
     z, y, x = (zooms[axes.index(axis)] if axis in axes else 1.0 for axis in "zyx")
-    grid = Grid((z, y, x), units=(unit, unit, unit), affine=affine)
+    grid = Grid((z, y, x), _origin(affine, (x, y, z)), (unit, unit, unit), affine)
     attributes = stored.get("attributes", {})
     return StoredVolume(NamedAxes(values, axes, place, time), place, grid, attributes)
+
+
+def _origin(affine: Affine | None, zooms: tuple[float, float, float]) -> Point:
+    """Return the place of the first voxel, if the axes of the volume are those of space.
+
+    Otherwise only the affine says it: a grid has neither turns nor reflections.
+    """
+    if affine is None:
+        return 0.0, 0.0, 0.0
+    rows = np.reshape(affine.rows, (3, 4))
+    if not np.allclose(rows[:, :3], np.diag(zooms), rtol=1e-5, atol=1e-5 * min(zooms)):
+        return 0.0, 0.0, 0.0
+    x, y, z = map(float, rows[:, 3])
+    return z, y, x
 
 
 def _affine(image: Any) -> Affine | None:

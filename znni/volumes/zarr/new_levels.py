@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, RunFailed, ZnniError, option
 from znni.core.options import Coarsening
 from znni.volumes.formats import library
-from znni.volumes.stored import reason
+from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.ome_metadata import Level, dataset, levels
 from znni.volumes.zarr.pyramid import PYRAMID, write_levels
 
+TORN = f"[z.]*.{'[0-9a-f]' * 32}.partial"  # zarr's name of such a file: its own and a UUID
 LAST = ("z", "y", "x")
 OF_LABELS = 4  # bytes: integers of this size or more are most likely labels
 
@@ -47,6 +49,7 @@ def add_levels(
             ) from None
         if not hasattr(group, "members"):
             raise InvalidInput(f"{place}: is an array, and no group with an image; give the group")
+        _remove_torn(place)
         image = levels(group.attrs, place)
         array = _finest(group, image, place)
         if len(image) > 1:
@@ -61,6 +64,13 @@ def add_levels(
         entries = [dataset(path, grid, array.ndim - len(LAST)) for path, grid in made]
         _change(group, lambda found: found[:1] + entries, chosen)
         return chosen, [array.shape, *(group[path].shape for path, _ in made)]
+
+
+def _remove_torn(place: str) -> None:
+    """Delete metadata that a killed run was writing. Zarr renames it when it is whole."""
+    if not is_url(place):
+        for left in Path(place).glob(TORN):
+            left.unlink(missing_ok=True)
 
 
 def _finest(group: Any, image: list[Level], place: str) -> Any:
