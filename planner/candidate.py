@@ -16,6 +16,8 @@ from znni.plans.totals import PlanTime
 
 Segments: TypeAlias = tuple[Segment, ...]
 
+SOME_BYTES = 2**40  # so many that the seconds of a byte are exact
+
 # The bytes that a device's layers may take, given the input that the first segment takes at a time.
 MemoryBudget: TypeAlias = Callable[[Shape5], float]
 
@@ -66,8 +68,26 @@ class JobTime(NamedTuple):
         """Return the seconds of the job for a load."""
         return self.time(load).total(self.patches)
 
-    def layers_within(self, seconds: float) -> float:
-        """Return the seconds that a patch's layers may take at most for a job of ``seconds``."""
-        least = self.time(Load(0.0, 0, 0))
+    def layers_within(self, seconds: float, working: int = 0) -> float:
+        """Return the seconds that the layers may take at most for a job of ``seconds``.
+
+        Args:
+            seconds: the seconds of the job.
+            working: the bytes of arrays and workspace that the layers take at least.
+        """
+        least = self.time(Load(0.0, 0, working))
         beside = least.patch.by_stage()[self.stage]
-        return least.stage_within(seconds, self.patches, self.stage) - beside
+        return (least.stage_within(seconds, self.patches, self.stage) - beside) / self._runs
+
+    @property
+    def byte_seconds(self) -> float:
+        """The seconds of the layers that cost a job no more than one resident byte does."""
+        nothing, some = self.time(Load(0.0, 0, 0)), self.time(Load(0.0, SOME_BYTES, 0))
+        once = (some.once - nothing.once) / SOME_BYTES
+        return once / (nothing.most_counted(self.patches, self.stage) * self._runs)
+
+    @property
+    def _runs(self) -> float:
+        """The runs of the layers for a patch, which may take several windows."""
+        nothing, some = self.time(Load(0.0, 0, 0)), self.time(Load(1.0, 0, 0))
+        return some.patch.by_stage()[self.stage] - nothing.patch.by_stage()[self.stage]

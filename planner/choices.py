@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from planner.pareto import Front
 from znni.plans.segments import Step
+
+# The least weight of a resident byte, in seconds, where choices have to keep less.
+LEAST_WEIGHT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,10 @@ class Slot:
         """Return the peak and the step's resident bytes together."""
         return self.peak(step) + step.cost.memory.resident
 
+    def weighed(self, step: Step, byte_seconds: float) -> float:
+        """Return the step's seconds, with some for each byte that it keeps."""
+        return self.runs * step.seconds + byte_seconds * step.cost.memory.resident
+
     def fitting(self, steps: Iterable[Step], allowed: float) -> Slot:
         """Return the slot with those of the steps that fit into the allowed bytes on their own."""
         return replace(
@@ -57,29 +64,37 @@ def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) 
     return next(iter(undominated_within(slots, allowed, seconds_limit)), None)
 
 
-def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> list[Choice]:
+def undominated_within(
+    slots: Sequence[Slot], allowed: float, seconds_limit: float, byte_seconds: float = 0.0
+) -> list[Choice]:
     """Return all undominated choices whose resident bytes and peak fit together.
 
     The search is exact. It drops a partial choice for one of three reasons. Another choice is no
     worse in time, resident bytes and peak; it cannot fit; or it cannot beat ``seconds_limit``.
+    Every choice reaches the highest of the slots' least peaks, so lower peaks count as equal.
 
     Args:
         slots: the slots to fill.
         allowed: the bytes that resident memory and the peak may take together.
         seconds_limit: the seconds that a choice must beat.
+        byte_seconds: the seconds that count for each resident byte against the limit.
 
     Returns:
         The choices left, fastest first.
     """
-    fastest_rest = [0.0]
+    least_rest, smallest_rest = [0.0], [0]
     for slot in reversed(slots):
-        fastest_rest.append(fastest_rest[-1] + slot.runs * slot.options[0].seconds)
-    fastest_rest.reverse()
-    if fastest_rest[0] >= seconds_limit:
+        weighed = (slot.weighed(step, byte_seconds) for step in slot.options)
+        least_rest.append(least_rest[-1] + min(weighed))
+        resident_bytes = (step.cost.memory.resident for step in slot.options)
+        smallest_rest.append(smallest_rest[-1] + min(resident_bytes))
+    if least_rest[-1] >= seconds_limit:
         return []
 
-    partial = [Choice(0.0, 0, 0, ())]
+    partial = [Choice(0.0, 0, least_peak(slots), ())]
     for index, slot in enumerate(slots):
+        limit = seconds_limit - least_rest[-2 - index]
+        room = allowed - smallest_rest[-2 - index]
         steps = [
             (slot.runs * step.seconds, step.cost.memory.resident, slot.peak(step), step)
             for step in slot.options
@@ -89,7 +104,7 @@ def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: flo
             for seconds, resident, peak, step in steps:
                 together = choice.seconds + seconds
                 kept, most = choice.resident + resident, max(choice.peak, peak)
-                if kept + most <= allowed and together + fastest_rest[index + 1] < seconds_limit:
+                if kept + most <= room and together + byte_seconds * kept < limit:
                     grown.append((together, kept, most, choice, step))
         front = Front()
         partial = [
@@ -98,6 +113,54 @@ def undominated_within(slots: Sequence[Slot], allowed: float, seconds_limit: flo
             if front.admits(resident, peak)
         ]
     return partial
+
+
+def promising_within(
+    slots: Sequence[Slot], allowed: float, seconds_limit: float, byte_seconds: float = 0.0
+) -> Iterator[Choice]:
+    """Yield a few choices that fit and are often among the best. They are found at once.
+
+    Each slot takes the step whose seconds and resident bytes weigh least. If the choice does not
+    fit, bytes weigh more.
+
+    Args:
+        slots: the slots to fill.
+        allowed: the bytes that resident memory and the peak may take together.
+        seconds_limit: the seconds that a choice must beat.
+        byte_seconds: the seconds that count for each resident byte against the limit.
+    """
+    weights = [byte_seconds, *(max(byte_seconds, LEAST_WEIGHT) * 4**n for n in range(1, 13))]
+    least = least_peak(slots)
+    for highest in (allowed, least) if least <= allowed else ():
+        for weight in weights:
+            steps = tuple(
+                min(
+                    (step for step in slot.options if slot.peak(step) <= highest),
+                    key=lambda step: slot.weighed(step, weight),
+                )
+                for slot in slots
+            )
+            choice = choice_of(slots, steps)
+            if choice.resident + choice.peak <= allowed:
+                if choice.seconds + byte_seconds * choice.resident < seconds_limit:
+                    yield choice
+                break
+
+
+def least_peak(slots: Sequence[Slot]) -> int:
+    """Return the peak that every choice of steps reaches."""
+    return max((min(map(slot.peak, slot.options)) for slot in slots), default=0)
+
+
+def choice_of(slots: Sequence[Slot], steps: Sequence[Step]) -> Choice:
+    """Return the choice of one step for each slot."""
+    chosen = list(zip(slots, steps, strict=True))
+    return Choice(
+        sum(slot.runs * step.seconds for slot, step in chosen),
+        sum(step.cost.memory.resident for step in steps),
+        max((slot.peak(step) for slot, step in chosen), default=0),
+        tuple(steps),
+    )
 
 
 def least_memory(slots: Sequence[Slot]) -> Choice:
@@ -112,10 +175,9 @@ def least_memory(slots: Sequence[Slot]) -> Choice:
                 break
             steps.append(min(fitting, key=lambda s: s.cost.memory.resident))
         else:
-            resident = sum(s.cost.memory.resident for s in steps)
-            if best is None or resident + peak < best.resident + best.peak:
-                seconds = sum(slot.runs * s.seconds for slot, s in zip(slots, steps, strict=True))
-                best = Choice(seconds, resident, peak, tuple(steps))
+            choice = choice_of(slots, steps)
+            if best is None or choice.resident + peak < best.resident + best.peak:
+                best = replace(choice, peak=peak)
     if best is None:
         raise ValueError("a slot without options has no least memory")
     return best

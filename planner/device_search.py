@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -12,7 +12,14 @@ from typing import TypeAlias
 
 from planner.bounds import Bounds, LeastSeconds
 from planner.candidate import Candidate, JobTime, MemoryBudget, Segments
-from planner.choices import Choice, Slot, least_memory, undominated_within
+from planner.choices import (
+    Choice,
+    Slot,
+    least_memory,
+    least_peak,
+    promising_within,
+    undominated_within,
+)
 from planner.cost_model import CostModel
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
@@ -35,7 +42,7 @@ from znni.plans.summed import SummedNodes
 ROUNDED = 1 + 1e-9
 
 # A function that chooses steps for slots within bytes and seconds, such as ``undominated_within``.
-Chooser: TypeAlias = Callable[[list[Slot], float, float], list[Choice]]
+Chooser: TypeAlias = Callable[[list[Slot], float, float, float], Iterable[Choice]]
 
 
 class DeviceSearch:
@@ -66,7 +73,8 @@ class DeviceSearch:
         self._gpu_budget = gpu_budget
         most_items = 1 if network.is_exact else network.total_pooling.volume
         self._options = StepOptions(primitives, model, division, gpu_budget, most_items)
-        self._choose: Chooser = undominated_within
+        # The time of a promising choice bounds the search among all of them.
+        self._choosers: tuple[Chooser, ...] = (promising_within, undominated_within)
 
     def among(self, primitives: Collection[Primitive]) -> DeviceSearch:
         """Return the search among some of the primitives."""
@@ -90,12 +98,12 @@ class DeviceSearch:
     def choosing(self, choose: Chooser) -> DeviceSearch:
         """Return the search with another function that chooses steps. It shares what is known."""
         other = copy(self)
-        other._choose = choose
+        other._choosers = (choose,)
         return other
 
     def _restricted(self, primitives: Collection[Primitive], division: Division) -> DeviceSearch:
         other = DeviceSearch(self._network, primitives, self._model, division, self._gpu_budget)
-        other._choose = self._choose
+        other._choosers = self._choosers
         other.bounds = self.bounds  # a bound for all candidates is a bound for some of them
         return other
 
@@ -144,11 +152,13 @@ class DeviceSearch:
                 continue  # no pieces, so it was looked at before
             layers_limit = job_time.layers_within(limit)
             slots = self._slots(segments, partition, options, allowed, layers_limit)
-            for choice in self._choose(slots, allowed, layers_limit) if slots else []:
-                candidate = Candidate(segments, choice)
-                seconds = job_time.seconds(candidate.load)
-                if seconds < limit and _has_place(candidate, partition, allowed):
-                    best, limit = candidate, seconds
+            for choose in self._choosers if slots else ():
+                layers_limit = job_time.layers_within(limit, least_peak(slots))
+                for choice in choose(slots, allowed, layers_limit, job_time.byte_seconds):
+                    candidate = Candidate(segments, choice)
+                    seconds = job_time.seconds(candidate.load)
+                    if seconds < limit and _has_place(candidate, partition, allowed):
+                        best, limit = candidate, seconds
         return best
 
     def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:

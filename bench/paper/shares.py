@@ -18,7 +18,7 @@ from bench.paper.strategies import of_families
 from bench.patches import LONG, PlanPatch
 from bench.record import Row
 from bench.rounds import Effort, run_rounds
-from planner.choices import Choice, Slot, undominated_within
+from planner.choices import Choice, Slot, choice_of, undominated_within
 from planner.pareto import Front
 from znni.core.errors import DoesNotFit
 from znni.core.options import Costs
@@ -55,7 +55,9 @@ def shares_command(
     session.report_all("shares", compared, [], out)
 
 
-def equal_share(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> list[Choice]:
+def equal_share(
+    slots: Sequence[Slot], allowed: float, seconds_limit: float, _: float = 0.0
+) -> list[Choice]:
     """Give every layer the same: the largest bound on resident memory and workspace that fits."""
     bounds = {_beside_arrays(step) for slot in slots for step in slot.options}
     for bound in sorted(bounds, reverse=True):
@@ -63,13 +65,15 @@ def equal_share(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> 
         chosen = [step for step in steps if step]
         if len(chosen) < len(slots):
             return []
-        choice = _together(slots, chosen)
+        choice = choice_of(slots, chosen)
         if choice.resident + choice.peak <= allowed:
             return [choice] if choice.seconds < seconds_limit else []
     return []
 
 
-def first_come(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> list[Choice]:
+def first_come(
+    slots: Sequence[Slot], allowed: float, seconds_limit: float, _: float = 0.0
+) -> list[Choice]:
     """Let each layer in turn take its fastest step that leaves the later ones enough."""
     needs = _least_needs(slots)
     chosen: list[Step] = []
@@ -83,21 +87,12 @@ def first_come(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> l
                 break
         else:
             return []
-    choice = _together(slots, chosen)
+    choice = choice_of(slots, chosen)
     return [choice] if choice.seconds < seconds_limit else []
 
 
 def _beside_arrays(step: Step) -> int:
     return step.cost.memory.resident + step.cost.memory.workspace
-
-
-def _together(slots: Sequence[Slot], steps: Sequence[Step]) -> Choice:
-    return Choice(
-        sum(slot.runs * step.seconds for slot, step in zip(slots, steps, strict=True)),
-        sum(step.cost.memory.resident for step in steps),
-        max(slot.peak(s) for slot, s in zip(slots, steps, strict=True)),
-        tuple(steps),
-    )
 
 
 def _least_needs(slots: Sequence[Slot]) -> list[Pairs]:

@@ -16,7 +16,13 @@ from planner_cases import by_brute_force
 from scipy.optimize import Bounds, LinearConstraint, milp
 from slots import slots
 
-from planner.choices import Slot, fastest_within, least_memory
+from planner.choices import (
+    Slot,
+    fastest_within,
+    least_memory,
+    promising_within,
+    undominated_within,
+)
 
 
 def seconds_of_program(slots: Sequence[Slot], allowed: int) -> float:
@@ -55,6 +61,22 @@ def test_choice_of_primitives_is_the_optimum(choices: list[Slot], allowed: int) 
     if found:
         assert found.resident + found.peak <= allowed
         assert fastest_within(choices, allowed, found.seconds) is None
+
+
+@given(slots(), st.integers(0, 50), st.sampled_from([0.0, 0.25, 2.0]), st.integers(1, 100))
+def test_resident_bytes_that_count_as_seconds_drop_no_choice_that_beats_the_limit(
+    choices: list[Slot], allowed: int, byte_seconds: float, limit: int
+) -> None:
+    def job(seconds: float, resident: int, _: int) -> float:
+        return seconds + byte_seconds * resident
+
+    best = by_brute_force(choices, allowed, job)
+    found = undominated_within(choices, allowed, limit, byte_seconds)
+    seconds = min((job(it.seconds, it.resident, it.peak) for it in found), default=inf)
+    assert seconds == (best if best < limit else inf)
+    for promising in promising_within(choices, allowed, limit, byte_seconds):
+        assert promising.resident + promising.peak <= allowed
+        assert best <= job(promising.seconds, promising.resident, promising.peak) < limit
 
 
 @given(slots())

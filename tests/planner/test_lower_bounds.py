@@ -11,16 +11,19 @@ from fakes import Fake, fake_catalogue, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import MACHINES, NETWORKS
-from planner_cases import CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
+from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD, SLOW_TO_START
 
 import znni.inference.planning
 from planner.bare_steps import bare_step, sample_steps
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
+from planner.overhead import Load, Overhead
 from znni.core.shapes import Shape5, Vec3
+from znni.network.geometry import over, with_window
 from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network
+from znni.network.window import Window
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import convolved, convolved_and_pooled
 from znni.primitives.catalogue import catalogue
@@ -173,3 +176,20 @@ def test_a_primitive_for_shapes_beside_the_sample_is_tried() -> None:
         network, Vec3(22, 22, 22), machine(10**9), fake_catalogue() | special, NO_OVERHEAD
     )
     assert str(found.fastest()[0].steps[0].primitive) == "special"
+
+
+@pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_START])
+def test_limits_of_layers_count_all_windows_of_a_block(overhead: Overhead) -> None:
+    whole = Vec3(40, 40, 64)
+    one = Network.chain("windows", 1, (Conv("conv", 1, 1, Vec3.of(1), "relu"),))
+    network = over(with_window(one, Window(Vec3.of(8)).over(whole)), Vec3.of(8))
+    search = Search(network, whole, machine(10**9), CHOICES, overhead)
+    (cut_point,) = search.cut_points
+    for patch in search.patches():
+        candidate = search.patch_candidate(patch)
+        job = candidate.job_time(cut_point, candidate.least_loads(cut_point), "cpu")
+        nothing = job.seconds(Load(0.0, 0, 0))
+        within = job.layers_within(nothing + 10.0)
+        assert job.seconds(Load(within, 0, 0)) == pytest.approx(nothing + 10.0)
+        with_bytes = Load(within - 1000 * job.byte_seconds, 1000, 0)
+        assert job.seconds(with_bytes) >= nothing + 10.0 - 1e-9

@@ -108,6 +108,10 @@ class PlanTime:
         """Return how many of the patches after the first a stage takes, one after another."""
         return ceil(patches / self._at_once(stage)) - 1
 
+    def most_counted(self, patches: int, stage: Stage) -> int:
+        """Return how many times a stage's seconds count in a job, if it sets the pace."""
+        return 1 + self._times(stage, patches)
+
     def _group(self, stage: Stage) -> str:
         return "layers" if self.in_turn and stage not in ("reading", "writing") else stage
 
