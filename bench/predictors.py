@@ -6,17 +6,15 @@ windows up in float16. So it is measured as it is, and with sums and weights in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Annotated, Any
-from unittest.mock import patch
 
 import numpy as np
 import typer
 
+from bench.peers.sliding_window import NNUNET, NNUNET_IN_FLOAT32, float32_sums
 from bench.peers.torch_graph import TorchGraph
 from bench.record import Row
 from bench.session import Out, Peer, Threads, ceilings_with, check_known, progress, report_all
@@ -35,8 +33,8 @@ OVERLAPS = (0.25, 0.5, 0.625, 0.8)
 TIE = 1e-5  # of the largest value: maps that are this close count as equal
 PEERS: dict[str, WindowRules] = {
     "MONAI": "monai",
-    "nnU-Net, float32 sums": "nnunet",
-    "nnU-Net": "nnunet",
+    NNUNET_IN_FLOAT32: "nnunet",
+    NNUNET: "nnunet",
 }
 
 Classes = Annotated[list[int], typer.Option(min=1, help="Output maps; repeatable.")]
@@ -138,7 +136,7 @@ def _labels_apart(ours: Float32, theirs: Float32) -> tuple[int, int]:
 def _theirs(name: str, case: _Case, batch: int) -> Float32:
     if name == "MONAI":
         return _monai(case, batch)
-    return _nnunet(case, in_float32=name != "nnU-Net")
+    return _nnunet(case, in_float32=name == NNUNET_IN_FLOAT32)
 
 
 def _module(case: _Case) -> Any:
@@ -170,10 +168,10 @@ def _monai(case: _Case, batch: int) -> Float32:
 def _nnunet(case: _Case, *, in_float32: bool) -> Float32:
     """Return what nnU-Net's predictor gives for a volume that needs no preprocessing."""
     import torch
-    from nnunetv2.inference import predict_from_raw_data as source
+    from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
     window = case.window
-    predictor = source.nnUNetPredictor(
+    predictor = nnUNetPredictor(
         1 - window.overlap, True, bool(window.mirror), False, torch.device("cpu"), False, False,
         False,
     )  # fmt: skip
@@ -185,22 +183,6 @@ def _nnunet(case: _Case, *, in_float32: bool) -> Float32:
         module, plans, configuration, [module.state_dict()], {}, "",
         tuple("zyx".index(axis) for axis in window.mirror) or None,
     )  # fmt: skip
-    with _float32_sums(source) if in_float32 else _as_it_is():
+    with float32_sums() if in_float32 else nullcontext():
         found = predictor.predict_logits_from_preprocessed_data(torch.from_numpy(case.volume))
     return np.asarray(found.float().numpy())
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def _float32_sums(source: Any) -> Iterator[None]:
-    """Have nnU-Net weigh and add up windows in float32 instead of float16."""
-    import torch
-
-    weights = partial(source.compute_gaussian, dtype=torch.float32)
-    sums = patch.object(torch, "half", torch.float32)
-    with patch.object(source, "compute_gaussian", weights), sums:
-        yield

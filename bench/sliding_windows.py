@@ -14,7 +14,7 @@ import typer
 from numpy.typing import NDArray
 
 from bench.nnunet import timed_command
-from bench.peers.sliding_window import NNUNET, SlidingRun
+from bench.peers.sliding_window import NNUNET, NNUNET_IN_FLOAT32, SlidingRun
 from bench.peers.torch_settings import ENVIRONMENT, LAYOUTS
 from bench.record import SAME, Row, circumstances, load
 from bench.session import (
@@ -29,6 +29,7 @@ from bench.session import (
 )
 from bench.unet_networks import UNETS
 from znni.core.errors import InvalidInput
+from znni.core.options import WindowRules
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import with_window
 from znni.network.network_file import network_text
@@ -37,8 +38,10 @@ from znni.volumes.locate import open_volume
 
 NETWORK = "nnunet-instance"
 OURS = "znni"
+OURS_AS_NNUNET = "znni, as nnU-Net"
 CONTESTANTS = (
     OURS,
+    OURS_AS_NNUNET,
     "openvino fp32",
     "openvino bf16",
     "onnxruntime fp32",
@@ -49,7 +52,11 @@ CONTESTANTS = (
         for layout in LAYOUTS
     ),
     NNUNET,
+    NNUNET_IN_FLOAT32,
 )
+# MONAI and nnU-Net weigh windows differently, most of all near the faces of a volume. So each peer
+# is compared with znni's output by the peer's rules.
+AS_NNUNET = (OURS_AS_NNUNET, NNUNET, NNUNET_IN_FLOAT32)
 
 Size = Annotated[int, typer.Option(min=1, help="Voxels of the volume per axis.")]
 Extent = Annotated[int, typer.Option(min=1, help="Voxels of a window per axis.")]
@@ -106,17 +113,18 @@ def _kept(out: Path | None, measured: Any) -> list[Row]:
 
 def _row(run: SlidingRun, folder: Path, size: int) -> Row:
     """Run a contestant from file to file, in a process of its own."""
-    ours = folder / "znni.zarr"
+    rules: WindowRules = "nnunet" if run.engine in AS_NNUNET else "monai"
+    ours = folder / f"znni-{rules}.zarr"
     progress(f"{run.engine} over {Vec3.of(size)}")
     environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(run.threads)}
-    if run.engine == OURS:
-        command = _our_command(run, ours)
+    if run.engine in (OURS, OURS_AS_NNUNET):
+        command = _our_command(run, rules, ours)
         environment = os.environ | {"OMP_NUM_THREADS": str(run.threads)}
     else:
         command = run.command
     seconds, peak = timed_command(command, environment)
     difference = None
-    if run.engine != OURS and ours.exists():
+    if run.engine not in (OURS, OURS_AS_NNUNET) and ours.exists():
         difference = _difference(np.load(run.target, mmap_mode="r"), ours)
     return {
         "name": run.engine,
@@ -131,8 +139,9 @@ def _row(run: SlidingRun, folder: Path, size: int) -> Row:
     }
 
 
-def _our_command(run: SlidingRun, out: Path) -> list[str]:
-    network = with_window(UNETS[run.network](), Window(Vec3.of(run.window), run.overlap))
+def _our_command(run: SlidingRun, rules: WindowRules, out: Path) -> list[str]:
+    window = Window(Vec3.of(run.window), run.overlap, like=rules)
+    network = with_window(UNETS[run.network](), window)
     net = out.with_name("net.yaml")
     net.write_text(network_text(network))
     return [

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -25,6 +28,7 @@ from znni.network.weights import Float32
 from znni.network.window import Window
 
 NNUNET = "nnU-Net"
+NNUNET_IN_FLOAT32 = "nnU-Net, float32 sums"
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,9 @@ class SlidingRun:
     """A run of a peer.
 
     Attributes:
-        engine: ``nnU-Net`` for its own predictor, or a name of ``bench.peers.whole_windows.peers``
-            that MONAI's ``sliding_window_inference`` calls for each window.
+        engine: ``nnU-Net`` for its own predictor, perhaps with float32 sums, or a name of
+            ``bench.peers.whole_windows.peers`` that MONAI's ``sliding_window_inference`` calls for
+            each window.
         network: the name of the U-Net, whose weights are random.
         window: the extent of a window along all axes.
         overlap: the share of a window that the next one covers again.
@@ -62,8 +67,9 @@ class SlidingRun:
         torch.set_num_threads(self.threads)
         network = UNETS[self.network]()
         volume = np.load(self.source)[None]
-        if self.engine == NNUNET:
-            found = self._nnunet(network, volume)
+        if self.engine in (NNUNET, NNUNET_IN_FLOAT32):
+            with float32_sums() if self.engine == NNUNET_IN_FLOAT32 else nullcontext():
+                found = self._nnunet(network, volume)
         else:
             with TemporaryDirectory() as folder:
                 found = self._monai(network, volume, Path(folder))
@@ -93,7 +99,7 @@ class SlidingRun:
         return np.asarray(found[0].numpy())
 
     def _nnunet(self, network: Network, volume: Float32) -> Float32:
-        """Return what nnU-Net's predictor gives; on a CPU it computes in float32."""
+        """Return what nnU-Net's predictor gives; on a CPU its layers compute in float32."""
         import torch
         from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
@@ -111,6 +117,18 @@ class SlidingRun:
         )
         found = predictor.predict_logits_from_preprocessed_data(torch.from_numpy(volume))
         return np.asarray(found.float().numpy())
+
+
+@contextmanager
+def float32_sums() -> Iterator[None]:
+    """Have nnU-Net weigh and add up windows in float32 instead of float16."""
+    import torch
+    from nnunetv2.inference import predict_from_raw_data as source
+
+    weights = partial(source.compute_gaussian, dtype=torch.float32)
+    sums = patch.object(torch, "half", torch.float32)
+    with patch.object(source, "compute_gaussian", weights), sums:
+        yield
 
 
 if __name__ == "__main__":
