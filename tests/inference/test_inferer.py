@@ -66,6 +66,54 @@ def test_an_inferer_prepares_a_size_once(
     assert len(planned) == 3
 
 
+def counted_steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
+    """Return lists of the plans that inferers search for, and of those that they prepare."""
+    seen: dict[str, list[Any]] = {"planned": [], "prepared": []}
+    search, ready = znni.inference.planning.fastest, znni.inference.inferer.prepare
+    monkeypatch.setattr(
+        znni.inference.planning, "fastest", lambda *a: seen["planned"].append(a) or search(*a)
+    )
+    monkeypatch.setattr(
+        znni.inference.inferer, "prepare", lambda *a: seen["prepared"].append(a[0]) or ready(*a)
+    )
+    return seen
+
+
+def test_an_inferer_keeps_what_it_needs_for_several_sizes(
+    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
+) -> None:
+    seen = counted_steps(monkeypatch)
+    inferer = znni.Inferer(network, weights)
+    shapes = (VOLUME, (9, 20, 23), (4, 10, 12))
+    for _ in range(3):
+        for shape in shapes:
+            volume = voxels(shape)
+            assert close(inferer(volume), expected(volume))
+    assert {name: len(plans) for name, plans in seen.items()} == {"planned": 3, "prepared": 3}
+
+
+def test_an_inferer_releases_what_was_used_longest_ago(
+    monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
+) -> None:
+    shapes = {"a": VOLUME, "b": (9, 20, 23), "c": (7, 18, 21)}
+    totals, idle = {}, {}
+    for name, shape in shapes.items():
+        probe = znni.Inferer(network, weights)
+        probe(voxels(shape))
+        (plan,) = probe._kept._plans.values()
+        totals[name] = plan.memory.total
+        idle[name] = plan.memory.total - plan.memory.process - plan.memory.weights
+    assert min(idle.values()) > 0
+    two_of_them = max(totals.values()) + max(idle.values())  # not one byte for a third
+    seen = counted_steps(monkeypatch)
+    inferer = znni.Inferer(network, weights, ram=two_of_them)
+    for name, prepared in (("a", 1), ("b", 2), ("a", 2), ("c", 3), ("a", 3), ("b", 4)):
+        volume = voxels(shapes[name])
+        assert close(inferer(volume), expected(volume))
+        assert len(seen["prepared"]) == prepared, name
+    assert len(seen["planned"]) == 3
+
+
 @pytest.mark.parametrize("copied", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
 @pytest.mark.parametrize("used", [False, True])
 def test_a_copy_is_made_ready_by_itself(used: bool, copied: Any) -> None:
@@ -74,7 +122,7 @@ def test_a_copy_is_made_ready_by_itself(used: bool, copied: Any) -> None:
         inferer(voxels())
     other = copied(inferer)
     np.testing.assert_array_equal(other(voxels()), inferer(voxels()))
-    assert other._runner is not inferer._runner
+    assert other._kept is not inferer._kept
     assert other._turn is not inferer._turn
 
 

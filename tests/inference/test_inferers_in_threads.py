@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Barrier, Lock
 from typing import Any
 
@@ -36,15 +37,16 @@ def volume(extent: int) -> NDArray[np.float32]:
     return np.random.default_rng(extent).random((extent, 70, 80), np.float32)
 
 
+def few_real(machine: Machine, names: tuple[str, ...] = ("direct", "fft_tiled_12")) -> Catalogue:
+    found = catalogue(machine)
+    return {name: found[name] for name in (*names, POOLING)}
+
+
 @pytest.mark.parametrize("names", [("direct", "fft_tiled_12"), ("lowered_balanced",)])
 def test_two_at_once_are_right_and_keep_to_the_memory_of_both(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def few_real(machine: Machine) -> Catalogue:
-        found = catalogue(machine)
-        return {name: found[name] for name in (*names, POOLING)}
-
-    monkeypatch.setattr("znni.inference.planning.catalogue", few_real)
+    monkeypatch.setattr("znni.inference.planning.catalogue", partial(few_real, names=names))
     weights = znni.random_weights(NETWORK, 1)
     volumes = [volume(60), volume(64)]
     plan = znni.plan(NETWORK, volumes[0].shape, ram="1GiB", threads=2)
@@ -69,6 +71,26 @@ def test_two_at_once_are_right_and_keep_to_the_memory_of_both(
     outputs = CALLS * sum(wanted.nbytes for wanted in alone)
     assert promised > 4 * SLACK
     assert peak.added <= promised + outputs + SLACK
+
+
+def test_several_sizes_keep_to_the_memory_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.inference.planning.catalogue", few_real)
+    weights = znni.random_weights(NETWORK, 1)
+    volumes = [volume(extent) for extent in (60, 64)]
+    plans = [znni.plan(NETWORK, one.shape, ram="1GiB", threads=1) for one in volumes]
+    outputs = [4 * NETWORK.out_features * plan.output.volume for plan in plans]
+    layers = [plan.memory.total - plan.memory.process for plan in plans]
+    assert min(layers) > 4 * SLACK
+    allowed = max(layers) + max(outputs)
+    inferer = znni.Inferer(NETWORK, weights, ram=plans[0].memory.process + allowed, threads=1)
+    first = [inferer(one) for one in volumes]  # the code is compiled now
+    inferer._kept.release()
+    with peak_memory() as peak:
+        for one in volumes:
+            inferer(one)
+    assert peak.added <= allowed + SLACK
+    for one, wanted in zip(volumes, first, strict=True):
+        np.testing.assert_array_equal(inferer(one), wanted)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Unpack
@@ -10,19 +9,15 @@ from typing import Any, Unpack
 import numpy as np
 
 from znni.core.options import Border, Choices, Pad, PlanOptions, Stored, check_keywords, check_names
-from znni.core.shapes import Vec3
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
-from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import RunState
 from znni.engine.skipping import Blocks
 from znni.engine.statistics import normalized
 from znni.engine.tiles import Remaining, for_job, make_job
-from znni.inference.devices import choose_gpus
-from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import prepare
+from znni.inference.ready import Kept
 from znni.inference.request import Requirements
-from znni.machine.detect import detect_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, weights_for
@@ -34,7 +29,8 @@ class Inferer:
     """A network made ready to run over patches, or volumes in memory.
 
     Calling it with an array (z, y, x) or (f, z, y, x) gives the dense output (f', z', y', x')
-    as float32. The primitives prepared for one size of array are kept for the next of that size.
+    as float32. Plans and prepared primitives are kept for the next array of the same size, for as
+    many sizes as fit into ``ram`` and ``gpu_memory`` together.
 
     Takes what a plan may use as keyword arguments: ``ram``, ``threads``, ``device``,
     ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
@@ -73,19 +69,21 @@ class Inferer:
         self._border: Border = border
         self._pad = pad
         self._choices = Choices(**options)
-        self._allowed = self._choices
-        self._runner: FallbackRunner | None = None
-        self._checked_for: tuple[Vec3, int] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        weights = self.weights
+        self._kept = Kept(self._choices, lambda plan: prepare(plan, weights))
         self._turn = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_runner": None}
-        del state["_turn"]
-        return state
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_kept", "_turn")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._turn = Lock()
+        self._begin()
 
     def __call__(self, array: ArrayLike) -> Float32:
         """Return the dense output of an array."""
@@ -96,13 +94,15 @@ class Inferer:
         volume = ArrayVolume(array)
         check_features(volume, self.network)
         required = self._required(volume)
-        job, runner = required.job, self._runner_for(required)
+        job = required.job
+        plan = self._kept.plan_for(self.plan, required)
+        runner = self._kept.runner(plan)
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
 
         blocks = Blocks(volume, job, required.network, self.weights)
         state = RunState(blocks, output, "float32", Remaining(job))
-        runner.run(state, lambda failed, short: smaller_plan(failed, short, required))
+        runner.run(state, lambda failed, short: self._kept.smaller(failed, short, required))
         return dense
 
     def _required(self, volume: Volume) -> Requirements:
@@ -112,27 +112,3 @@ class Inferer:
         output_array = 4 * network.out_features * job.output.volume
         stored = Stored("float32", volume.itemsize, output_array)
         return Requirements(for_job(network, job), job, self._choices, stored)
-
-    def _runner_for(self, required: Requirements) -> FallbackRunner:
-        """Return the runner of the given plan, or of one for this job; it fits into memory."""
-        asked = required.job.output, required.stored.input_itemsize
-        if self._runner is not None and self._checked_for == asked:
-            return self._runner
-        if self.plan is None:
-            self._runner = None  # what it keeps is freed before the next one is planned
-        if self._runner is None:  # from here on it takes its share of what is available
-            self._allowed = _as_of_now(self._choices)
-        chosen = given_or_found(self.plan, replace(required, choices=self._allowed))
-        if self._runner is None:
-            weights = self.weights
-            self._runner = FallbackRunner(chosen, lambda plan: prepare(plan, weights))
-        self._checked_for = asked
-        return self._runner
-
-
-def _as_of_now(choices: Choices) -> Choices:
-    """Return the choices, with the allowed memory in bytes."""
-    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
-    here = choose_gpus(here, choices)
-    on_gpu = here.gpus[0].memory if here.gpus else choices.gpu_memory
-    return replace(choices, ram=here.host.memory, gpu_memory=on_gpu)

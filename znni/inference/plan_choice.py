@@ -38,12 +38,13 @@ REMEDIES: dict[DeviceKind, tuple[str, str]] = {
 }
 
 
-def given_or_found(given: Plan | None, required: Requirements) -> Plan:
+def given_or_found(given: Plan | None, required: Requirements, held: int = 0) -> Plan:
     """Return the given plan after ``checked_plan``, or the fastest plan if none is given.
 
     Args:
         given: a plan made earlier, or None.
         required: requirements that the plan must meet.
+        held: bytes that this process holds and releases if the plan needs them.
 
     Raises:
         InvalidInput: the given plan cannot be run.
@@ -59,11 +60,11 @@ def given_or_found(given: Plan | None, required: Requirements) -> Plan:
             if stored.output_array:
                 error.add_note(f"{in_units(stored.output_array)} of that are for the output array")
             raise
-        _warn_beyond_available(found)
+        _warn_beyond_available(found, held)
         _warn_of_idle_threads(found)
         return found
     checked = planning.checked_plan(given, required.network, choices, stored)
-    _warn_beyond_available(checked)
+    _warn_beyond_available(checked, held)
     _warn_of_idle_threads(checked)
     return replace(checked, output=required.job.output)
 
@@ -125,9 +126,9 @@ def smaller_plan(failed: Plan, short: DeviceKind, required: Requirements) -> Pla
     )
 
 
-def _warn_beyond_available(plan: Plan) -> None:
+def _warn_beyond_available(plan: Plan, held: int) -> None:
     """Warn if a plan takes more memory than is available, whatever limit the user gave."""
-    available = detect_host().host.memory
+    available = detect_host().host.memory + held
     if plan.memory.total > available:
         log.warning(
             "the plan takes %s and %s are available: the system may end the run; give %s",

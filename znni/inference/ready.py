@@ -1,0 +1,181 @@
+"""Plans and processes made ready, and kept for further jobs of the same shapes."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Protocol, TypeAlias
+
+from znni.core.options import Choices
+from znni.engine.oom_fallback import FallbackRunner
+from znni.engine.pipeline import Processes
+from znni.inference.devices import choose_gpus
+from znni.inference.plan_choice import given_or_found, smaller_plan
+from znni.inference.request import Requirements
+from znni.machine.detect import detect_for
+from znni.machine.machine import DeviceKind
+from znni.network.network import Network
+from znni.plans.plan import Plan
+
+# Makes a plan ready to run.
+Prepare: TypeAlias = Callable[[Plan], Processes]
+
+# The number of plans kept; they take little memory.
+MOST_PLANS = 256
+
+
+class Readiness(Protocol):
+    """Finds the plans of jobs, and makes them ready."""
+
+    def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
+        """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
+
+    def runner(self, plan: Plan) -> FallbackRunner:
+        """Return a runner of a plan."""
+
+    def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
+        """Return a plan that takes less memory than a failed one, as ``smaller_plan``."""
+
+    def done(self, runner: FallbackRunner) -> None:
+        """Note that a job is done, before its output is finished."""
+
+
+class Once:
+    """Readiness for one job: nothing is kept."""
+
+    def __init__(self, prepare: Prepare) -> None:
+        self._prepare = prepare
+
+    def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
+        """Return the given plan after a check, or the fastest one."""
+        return given_or_found(given, required)
+
+    def runner(self, plan: Plan) -> FallbackRunner:
+        """Return a runner of a plan."""
+        return FallbackRunner(plan, self._prepare)
+
+    def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
+        """Return a plan that takes less memory than a failed one."""
+        return smaller_plan(failed, short, required)
+
+    def done(self, runner: FallbackRunner) -> None:
+        """Release the memory: a file may be written from start to end now."""
+        runner.release()
+
+
+class Kept:
+    """Readiness for many jobs: plans and processes are kept for jobs of the same shape.
+
+    All that is kept counts to the memory allowed. What was used longest ago is released first. The
+    memory allowed is looked up while nothing is kept. From then on, a part of it is in use here.
+
+    Args:
+        choices: limits and choices for all plans.
+        prepare: makes a plan ready to run.
+    """
+
+    def __init__(self, choices: Choices, prepare: Prepare) -> None:
+        self._choices = choices
+        self._allowed = choices
+        self._prepare = prepare
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
+
+    def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
+        """Return the plan kept for such a job; else check the given one, or find the fastest."""
+        job = _job(required), given is None
+        if job not in self._plans:
+            if not self._processes:
+                self._allowed = _as_of_now(self._choices)
+            here = replace(required, choices=self._allowed)
+            self._keep_plan(job, given_or_found(given, here, held=self._held("cpu")))
+        self._plans.move_to_end(job)
+        return self._plans[job].normalized_as(required.network)
+
+    def runner(self, plan: Plan) -> FallbackRunner:
+        """Return a runner of a plan, by the processes kept for it."""
+        return FallbackRunner(plan, self._ready)
+
+    def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
+        """Release all that is kept, and return a plan that takes less memory than a failed one."""
+        self.release()
+        gc.collect()  # tracebacks may still refer to it
+        found = smaller_plan(failed, short, required)
+        for job in ((_job(required), False), (_job(required), True)):
+            if job in self._plans:
+                self._keep_plan(job, found)
+        return found
+
+    def done(self, runner: FallbackRunner) -> None:
+        """Do nothing: the next job may be of the same shape."""
+
+    def release(self) -> None:
+        """Release all processes; the plans stay."""
+        self._processes.clear()
+
+    def _keep_plan(self, job: Hashable, plan: Plan) -> None:
+        self._plans[job] = plan
+        while len(self._plans) > MOST_PLANS:
+            self._plans.popitem(last=False)
+
+    def _ready(self, plan: Plan) -> Processes:
+        """Return the processes of a plan, after releasing what does not fit beside them."""
+        key = _computation(plan)
+        found = self._processes.pop(key, None)
+        while self._processes and not self._fits(plan):
+            self._processes.popitem(last=False)
+        if found is None:
+            found = self._prepare(plan)
+        self._processes[key] = found
+        return found
+
+    def _fits(self, plan: Plan) -> bool:
+        """Return whether a plan runs within the memory allowed, beside all that is kept."""
+        host, gpu = self._allowed.ram, self._allowed.gpu_memory
+        if isinstance(host, int) and plan.memory.total + self._held("cpu") > host:
+            return False
+        on_gpu = plan.gpu_memory.total if plan.gpu_memory else 0
+        return not on_gpu or not isinstance(gpu, int) or on_gpu + self._held("gpu") <= gpu
+
+    def _held(self, device: DeviceKind) -> int:
+        """Return the bytes of a device that the kept processes take."""
+        return sum(_idle_memory(kept.plan, device) for kept in self._processes.values())
+
+
+def _idle_memory(plan: Plan, device: DeviceKind) -> int:
+    """Return the most bytes that a plan made ready takes, beside the process and the weights."""
+    if device == "gpu":
+        return plan.gpu_memory.total if plan.gpu_memory else 0
+    memory = plan.memory
+    if plan.workers > 1:  # its processes have weights of their own
+        return memory.total
+    return memory.total - memory.process - memory.weights
+
+
+def _job(required: Requirements) -> Hashable:
+    """Return a value that is equal for jobs with the same plan."""
+    return _without_statistics(required.network), required.job.output, required.stored
+
+
+def _computation(plan: Plan) -> Hashable:
+    """Return a value that is equal for plans that the same processes can run."""
+    network, host = _without_statistics(plan.network), plan.machine.host
+    gpus = tuple(gpu.number for gpu in plan.machine.gpus[: plan.workers])
+    return network, plan.patch, plan.segments, host.threads, gpus, plan.time.in_turn
+
+
+def _without_statistics(network: Network) -> Network:
+    """Return a network without what depends on the values of one volume."""
+    if not network.scaling.statistics:
+        return network
+    return replace(network, scaling=replace(network.scaling, statistics=()))
+
+
+def _as_of_now(choices: Choices) -> Choices:
+    """Return the choices, with the allowed memory in bytes."""
+    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    here = choose_gpus(here, choices)
+    on_gpu = here.gpus[0].memory if here.gpus else choices.gpu_memory
+    return replace(choices, ram=here.host.memory, gpu_memory=on_gpu)
