@@ -74,3 +74,44 @@ def test_a_browser_draws_sections() -> None:
         share = 0.5 * value / 255
         wanted = [grey + share * (colour - grey) for colour in (240, 140, 60)]
         assert shots["overlay"][row, column, :3] == pytest.approx(wanted, abs=1.5)
+
+
+def test_a_browser_shows_labels_in_colours_from_a_pyramid(monkeypatch: pytest.MonkeyPatch) -> None:
+    zarr = pytest.importorskip("zarr")
+    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
+    monkeypatch.setattr("znni.inference.viewing.region.EXTENT", 8)
+    text = Path("tiny.yaml").read_text()
+    Path("tiny.yaml").write_text(f"{text}labels: {{nothing: 0, cell: 700}}\n")
+    command = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.zarr")
+    succeeds(*command, "--labels", "--pyramid")
+    said = succeeds("view", "volume.h5", "out.zarr")
+    assert "2:17,3:19, one in 1x2x2\n" in said
+    assert "resolution" not in said  # those coarser are too coarse along z
+    labels = zarr.open("out.zarr/0", mode="r")[0, :, ::2, ::2]
+    data, (given, _) = read_page("out.html")
+    place: dict[int, tuple[int, int, int]] = {}
+    for label in (0, 700):  # away from caption and cross, which is in a corner
+        z, y, x = next(at for at in np.argwhere(labels == label).tolist() if min(at[1:]) > 4)
+        place[label] = z, y, x
+        address = f"z={z}&y={2 + 2 * y}&x={3 + 2 * x}&map=0"
+        page = browse("--dump-dom", "--enable-logging=stderr", at=address)
+        name = {0: "nothing", 700: "cell"}[label]
+        assert f'id="output-value">{label} {name}<' in page
+    listed = re.findall('<li style="--colour: rgb\\(([0-9 ]+)\\);">([^<]*)</li>', page)
+    colour = data["maps"][0]["colours"][1]
+    assert listed == [("0 0 0", "0 nothing"), (" ".join(map(str, colour)), "700 cell")]
+    for label, (z, y, x) in place.items():
+        shots = {}
+        for show in ("input", "output", "overlay"):
+            at = f"z={z}&y=2&x=3&opacity=50&show={show}"
+            browse("--screenshot=shot.png", at=at)
+            shots[show] = picture(Path("shot.png").read_bytes()).astype(int)
+        top, left = np.argwhere((shots["input"] != shots["output"]).any(axis=2)).min(axis=0)
+        found = np.argwhere((shots["input"][top + 5, left:, :3] == (20, 23, 26)).all(axis=1))
+        scale = found.min() / given.shape[2]
+        row, column = int(top + (y + 0.5) * scale), int(left + (x + 0.5) * scale)
+        grey = [int(given[z, y, x])] * 3
+        alone = [0, 0, 0] if label == 0 else colour
+        over = grey if label == 0 else [(a + b) / 2 for a, b in zip(grey, colour, strict=True)]
+        for show, wanted in {"input": grey, "output": alone, "overlay": over}.items():
+            assert shots[show][row, column, :3] == pytest.approx(wanted, abs=1.5), show

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from command_line import read_main, voxels
+from command_line import read_main, succeeds, voxels
 
 import znni
 from znni.inference.viewing import LazyArray
@@ -51,6 +51,7 @@ def run_line(line: str, monkeypatch: pytest.MonkeyPatch, name: str) -> MagicMock
         "CoordinateSpace",
         "LocalVolume",
         "ImageLayer",
+        "SegmentationLayer",
         "ViewerState",
     ):
         setattr(viewer, attribute, MagicMock(return_value=MagicMock()))
@@ -82,3 +83,24 @@ def test_the_line_for_neuroglancer(monkeypatch: pytest.MonkeyPatch) -> None:
     state = viewer.ViewerState.return_value
     assert [call.args[0] for call in state.layers.__setitem__.call_args_list] == ["input", "output"]
     viewer.Viewer.return_value.set_state.assert_called_once_with(state)
+
+
+def test_the_lines_for_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = znni.view("volume.h5", "out.h5", labels=True)
+    viewer = run_line(page.napari, monkeypatch, "napari")
+    (made,) = viewer.Viewer.return_value.add_labels.call_args_list
+    np.testing.assert_array_equal(made.args[0][:], read_main("out.h5"))
+    viewer = run_line(page.neuroglancer, monkeypatch, "neuroglancer")
+    assert viewer.LocalVolume.call_args.kwargs["volume_type"] == "segmentation"
+    viewer.SegmentationLayer.assert_called_once()
+
+
+def test_the_line_for_napari_gives_all_resolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
+    succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.zarr", "--pyramid")
+    viewer = run_line(znni.view("volume.h5", "out.zarr").napari, monkeypatch, "napari")
+    given, made = viewer.Viewer.return_value.add_image.call_args_list
+    assert "multiscale" not in given.kwargs
+    assert made.kwargs["multiscale"]
+    assert [level.shape for level in made.args[0]] == [(2, 6, 15, 16), (2, 3, 8, 8)]
+    np.testing.assert_array_equal(made.args[0][0][:], read_main("out.h5"))

@@ -12,10 +12,11 @@ from command_line import read_main, refused, succeeds, voxels
 from pages import picture, read_page
 
 import znni
-from znni.core.png import grey_png
+from znni.core.png import png
 from znni.core.shapes import Box, Vec3
-from znni.inference.viewing.pictures import planes_in_grid, range_of, sampled
-from znni.inference.viewing.region import shown
+from znni.inference.viewing.pictures import planes_in_grid, range_of
+from znni.inference.viewing.region import quick_steps, shown
+from znni.inference.viewing.resolutions import Resolutions
 from znni.volumes.array import ArrayVolume
 
 pytestmark = pytest.mark.usefixtures("fake_primitives", "small_output")
@@ -24,14 +25,18 @@ pytestmark = pytest.mark.usefixtures("fake_primitives", "small_output")
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 7)])
 def test_pictures_are_png(shape: tuple[int, int]) -> None:
     values = np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)
-    np.testing.assert_array_equal(picture(grey_png(values)).reshape(*shape, -1)[..., 0], values)
+    np.testing.assert_array_equal(picture(png(values)).reshape(*shape, -1)[..., 0], values)
 
 
 def test_a_page_holds_input_and_output() -> None:
     said = succeeds("view", "volume.h5", "out.h5")
     assert said.startswith("out.html: 1,440 input voxels, 0:6,2:17,3:19\nnapari:\n  python -c ")
     data, (given, *maps) = read_page("out.html")
-    assert (data["title"], data["start"], data["stride"]) == ("out over volume", [0, 2, 3], 1)
+    assert (data["title"], data["start"], data["stride"]) == (
+        "out over volume",
+        [0, 2, 3],
+        [1, 1, 1],
+    )
     assert [one["name"] for one in data["maps"]] == ["map 0 of 2", "map 1 of 2"]
     low, high = data["input"]["low"], data["input"]["high"]
     wanted = voxels()[:6, 2:17, 3:19].clip(low, high)
@@ -54,7 +59,7 @@ def test_part_of_it_at_a_stride() -> None:
     said = succeeds("view", "volume.h5", "out.h5", "--out", "p.html", "--stride", 2, *roi)
     assert "p.html: 630 input voxels, 1:6,3:17,3:12, one in 2 along each axis" in said
     data, (_, first, _) = read_page("p.html")
-    assert (data["start"], data["stride"], data["size"]) == ([1, 3, 3], 2, [3, 7, 5])
+    assert (data["start"], data["stride"], data["size"]) == ([1, 3, 3], [2, 2, 2], [3, 7, 5])
     values = read_main("out.h5")[0, 1:6:2, 1:15:2, 0:9:2]
     np.testing.assert_allclose(first / 255, values, rtol=0, atol=0.51 / 255)
 
@@ -107,7 +112,7 @@ def test_outputs_of_other_programs() -> None:
     assert "210 input voxels, 0:5,0:6,0:7\nnote: same.npy does not say what it was" in said
 
 
-@pytest.mark.parametrize("name", ["scale", "voxel_offset", "source_extents"])
+@pytest.mark.parametrize("name", ["scale", "voxel_offset", "source_extents", "labels"])
 def test_damaged_attributes(name: str) -> None:
     with h5py.File("out.h5", "r+") as file:
         del file["main"].attrs[name]
@@ -117,22 +122,41 @@ def test_damaged_attributes(name: str) -> None:
 
 def test_huge_outputs_are_seen_in_their_middle() -> None:
     huge = Box(Vec3(10, 20, 30), Vec3(10, 20, 30) + Vec3(2000, 3000, 100))
-    assert shown(huge, None, None) == (Box(Vec3(914, 1424, 30), Vec3(1106, 1616, 130)), 1)
-    assert shown(huge, None, 4) == (Box(Vec3(626, 1136, 30), Vec3(1394, 1904, 130)), 4)
-    assert shown(Box(Vec3(0, 0, 0), Vec3(400, 300, 200)), None, None)[1] == 3
+    small = Box(Vec3(0, 0, 0), Vec3(400, 300, 100))
+    one = Vec3(1, 1, 1)
+    middle = Box(Vec3(914, 1424, 30), Vec3(1106, 1616, 130))
+    assert shown(huge, None, None, lambda *_: None) == (middle, one)
+    wider = Box(Vec3(626, 1136, 30), Vec3(1394, 1904, 130))
+    assert shown(huge, None, 4, lambda *_: None) == (wider, one * 4)
+    assert shown(huge, None, None, lambda *_: Vec3(11, 16, 2)) == (huge, Vec3(11, 16, 2))
+    assert shown(small, None, None, lambda *_: one) == (small, Vec3(3, 2, 1))
     with pytest.raises(znni.ZnniError, match=r"give stride=3 \(--stride 3\)"):
-        shown(Box(Vec3(0, 0, 0), Vec3(400, 300, 200)), None, 2)
+        shown(small, None, 2, lambda *_: one)
+
+
+def test_steps_at_which_all_can_be_read() -> None:
+    factors = [Vec3(4, 4, 4), Vec3(2, 2, 2)]
+
+    def cost(box: Box, step: Vec3) -> int:
+        usable = (one for one in factors if one.within(step))
+        return box.size.volume // max((one.volume for one in usable), default=1)
+
+    box = Box(Vec3(0, 0, 0), Vec3(150, 4096, 4096))
+    assert quick_steps(box, 1, factors, cost) == Vec3(4, 22, 22)
+    assert quick_steps(box, 6, factors, cost) == Vec3(6, 22, 22)
+    assert quick_steps(box, 1, [], cost) is None
+    assert quick_steps(Box(Vec3(0, 0, 0), Vec3(20, 400, 190)), 1, [], cost) == Vec3(1, 3, 1)
 
 
 def test_samples_are_read_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.inference.viewing.pictures.SLAB", 700)
+    monkeypatch.setattr("znni.inference.viewing.resolutions.SLAB", 200)
     values = voxels((2, 13, 11, 10))
     box = Box(Vec3(1, 2, 3), Vec3(13, 9, 10))
-    for stride in (1, 2, 3, 5):
-        found = sampled(ArrayVolume(values), 1, box, stride)
-        np.testing.assert_array_equal(
-            found, values[1, 1:13, 2:9, 3:10][(slice(None, None, stride),) * 3]
-        )
+    volumes = Resolutions(ArrayVolume(values))
+    for stride in (Vec3(1, 1, 1), Vec3(2, 3, 1), Vec3(3, 1, 2), Vec3(5, 20, 5)):
+        found = volumes.sampled(1, box, stride)
+        steps = tuple(slice(None, None, step) for step in stride)
+        np.testing.assert_array_equal(found, values[1, 1:13, 2:9, 3:10][steps])
 
 
 def test_shades() -> None:

@@ -20,8 +20,11 @@ def picture(content: bytes) -> NDArray[Any]:
     return np.rint(np.asarray(image.imread(BytesIO(content), "png")) * 255).astype(np.uint8)
 
 
-def read_page(path: str) -> tuple[dict[str, Any], list[NDArray[np.uint8]]]:
-    """Return the content of a page: its data, and its volumes in shades of grey."""
+def read_page(path: str) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    """Return the content of a page: its data, and its volumes.
+
+    A volume holds shades of grey, or numbers of labels.
+    """
     text = Path(path).read_text()
     found = re.search(r"const data = (\{.*\});", text)
     assert found
@@ -35,5 +38,6 @@ def read_page(path: str) -> tuple[dict[str, Any], list[NDArray[np.uint8]]]:
             for row in range(0, grid.shape[0], height)
             for column in range(0, grid.shape[1], width)
         ]
-        volumes.append(np.array(planes[:depth]))
+        found = np.array(planes[:depth])
+        volumes.append(found if found.ndim == 3 else found.astype(int) @ (1, 256, 65536))
     return data, volumes

@@ -26,11 +26,19 @@ def view(
         typer.Option(
             metavar="Z0:Z1,Y0:Y1,X0:X1",
             help="Region of the input to show. Default: all that has output, or its middle if "
-            "that is large.",
+            "that is large and has no coarser resolutions.",
         ),
     ] = None,
     stride: Annotated[
         int | None, typer.Option(min=1, help="Step between shown voxels. Default: chosen to fit.")
+    ] = None,
+    labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--labels/--values",
+            help="Show labels, each in a colour, or values. Default: as outputs say; integers of "
+            "32 and 64 bits are labels.",
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing page.")
@@ -51,6 +59,7 @@ def view(
         dataset=dataset,
         region=region,
         stride=stride,
+        labels=labels,
         overwrite=overwrite,
     )
     typer.echo(made)

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.png import grey_png
+from znni.core.png import png
 
 WIDTH = 240  # pixels of the longest bar
 
@@ -46,7 +46,7 @@ def text(lines: str) -> str:
 
 def grey_picture(values: NDArray[np.uint8], name: str) -> str:
     """Return a picture of shades of grey (rows, columns)."""
-    address = f"data:image/png;base64,{b64encode(grey_png(values)).decode()}"
+    address = f"data:image/png;base64,{b64encode(png(values)).decode()}"
     return f'<img alt="{escape(name)}" src="{address}">'
 
 

@@ -25,6 +25,7 @@ from znni.volumes.array import ArrayLike, ArrayVolume
 from znni.volumes.fingerprint import fingerprint
 from znni.volumes.formats import CHUNK, Content
 from znni.volumes.grid_attributes import grid_attributes
+from znni.volumes.label_values import holds_labels
 from znni.volumes.locate import open_output, sequential_at
 from znni.volumes.planes import planes
 from znni.volumes.staged_output import save_whole
@@ -115,7 +116,7 @@ def export(
         compression=compression,
         sharded=sharded,
         pyramid=pyramid,
-        labels=values.labels is not None or _holds_labels(volume),
+        labels=values.labels is not None or holds_labels(volume.attributes(), volume.dtype),
         identity={
             **fingerprint(source, volume, box, "the copied volume"),
             **chosen.marks,
@@ -243,11 +244,6 @@ def _room(ram: int | str | None) -> int:
             f"{in_units(allowed)} are allowed; give {option('ram', least)} or more"
         )
     return allowed - taken
-
-
-def _holds_labels(volume: ArrayVolume) -> bool:
-    """Return whether the values of an output are labels, as far as it says so."""
-    return bool(volume.attribute("labels") or volume.attribute("threshold"))
 
 
 def _attributes(

@@ -39,6 +39,7 @@ def show(
     dataset: str | None = None,
     region: tuple[slice, slice, slice] | None = None,
     stride: int | None = None,
+    labels: bool | None = None,
 ) -> Shown:
     """Show an output over its input in a notebook, as ``znni.view`` writes it to a file.
 
@@ -48,6 +49,7 @@ def show(
         dataset: dataset of the input, if its file has several.
         region: input voxels to show, such as ``numpy.s_[10:20, :, 5:]``.
         stride: step between voxels shown; by default the smallest that fits.
+        labels: whether values are labels, as for ``znni.view``.
 
     Raises:
         InvalidInput: a volume cannot be opened, or they do not belong together.
@@ -55,5 +57,5 @@ def show(
     """
     with TemporaryDirectory() as folder:
         path = Path(folder, "page.html")
-        made = view(source, out, path, dataset=dataset, region=region, stride=stride)
+        made = view(source, out, path, dataset=dataset, region=region, stride=stride, labels=labels)
         return Shown(path.read_text(encoding="utf-8"), made)

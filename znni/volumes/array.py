@@ -86,6 +86,10 @@ class ArrayVolume:
         """Return all attributes that are stored with the volume; arrays in memory have none."""
         return {}
 
+    def coarser(self) -> list[ArrayVolume]:
+        """Return the coarser resolutions that are stored too, the finest first."""
+        return []
+
     def read(self, box: Box, maps: slice = ALL) -> NDArray[Any]:
         """Return the values (f, z, y, x) of a box within the volume, of all maps or of some."""
         if self._has_features:

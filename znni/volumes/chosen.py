@@ -43,7 +43,7 @@ class ChosenVolume(ArrayVolume):
                 f"{counted(volume.features, 'map')}; choose one of {listed(volume)}"
             )
         self._volume = volume
-        self._inverts = invert
+        self._channel, self._inverts = channel, invert
         self._maps = ALL if channel is None else slice(channel, channel + 1)
         self.features = volume.features if channel is None else 1
         self.maps = volume.maps[self._maps]
@@ -58,6 +58,13 @@ class ChosenVolume(ArrayVolume):
         if not self._inverts:
             return values
         return 1 - values if values.dtype.kind == "f" else np.invert(values)
+
+    def coarser(self) -> list[ArrayVolume]:
+        """Return the coarser resolutions that are stored too, chosen and inverted alike."""
+        return [
+            ChosenVolume(volume, self._channel, invert=self._inverts)
+            for volume in self._volume.coarser()
+        ]
 
     def attributes(self) -> dict[str, Any]:
         """Return all attributes that are stored with the volume."""

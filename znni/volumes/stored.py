@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,13 @@ OUT_OF_REACH = (ConnectionError, TimeoutError, PermissionError)
 class StoredVolume(ArrayVolume):
     """A volume over an array that is read from a file or a store when it is sliced.
 
+    Args:
+        array: the array.
+        name: its name, for messages.
+        grid: position of its voxels in space.
+        attributes: what is stored with it.
+        coarser: opens its coarser resolutions, the finest first.
+
     Raises:
         Unreachable: the data is out of reach, for example on a server that does not answer.
         Unreadable: a part cannot be read, for example from a damaged or truncated file.
@@ -33,9 +40,19 @@ class StoredVolume(ArrayVolume):
         name: str,
         grid: Grid | None = None,
         attributes: Mapping[str, Any] = MappingProxyType({}),
+        coarser: Callable[[], list[ArrayVolume]] = list,
     ) -> None:
         super().__init__(array, name, grid)
         self._attributes = attributes
+        self._coarser = coarser
+
+    def coarser(self) -> list[ArrayVolume]:
+        """Return the coarser resolutions that are stored too, the finest first.
+
+        Raises:
+            InvalidInput: one of them cannot be opened.
+        """
+        return self._coarser()
 
     def attribute(self, name: str) -> Any:
         """Return an attribute stored with the volume, or None. Outputs store how they were made.

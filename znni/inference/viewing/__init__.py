@@ -9,16 +9,26 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import Volume
+from znni.core.volume import Point
 from znni.inference.viewing.lazy import LazyArray
-from znni.inference.viewing.pictures import Picture, grid_columns, picture_of, range_of, sampled
-from znni.inference.viewing.region import names_input, offset_of, shown
-from znni.inference.viewing.viewers import napari_line, neuroglancer_line
+from znni.inference.viewing.pictures import (
+    Picture,
+    grid_columns,
+    picture_of,
+    picture_of_labels,
+    range_of,
+)
+from znni.inference.viewing.region import names_input, offset_of, quick_steps, shown
+from znni.inference.viewing.resolutions import Resolutions
+from znni.inference.viewing.viewers import Opened, napari_line, neuroglancer_line
+from znni.volumes.array import ArrayVolume
+from znni.volumes.label_values import holds_labels
 from znni.volumes.locate import open_volume, stem
-from znni.volumes.stored import StoredVolume
 
 __all__ = ["LazyArray", "Page", "view"]
 
@@ -36,7 +46,7 @@ class Page:
     Attributes:
         path: the HTML file.
         region: the input voxels that the page shows.
-        stride: step between the voxels shown, along each axis.
+        stride: step between the voxels shown, along each axis (z, y, x).
         napari: shell command that opens input and output in napari.
         neuroglancer: shell command that opens them in Neuroglancer.
         notes: assumptions about input and output.
@@ -44,7 +54,7 @@ class Page:
 
     path: Path
     region: Box
-    stride: int
+    stride: Vec3
     napari: str
     neuroglancer: str
     notes: tuple[str, ...] = ()
@@ -66,19 +76,26 @@ def view(
     dataset: str | None = None,
     region: tuple[slice, slice, slice] | None = None,
     stride: int | None = None,
+    labels: bool | None = None,
     overwrite: bool = False,
 ) -> Page:
     """Write a page that shows an output over its input, complete in one HTML file.
 
+    Coarser resolutions of an OME-Zarr are read where they are fine enough, so a page can show all
+    of a huge volume.
+
     Args:
-        source: the input, a file or a URL as in ``znni.infer``.
+        source: the input, a file or a URL as in ``znni.infer``. Map and point in time are those
+            that the output was computed from.
         out: the output of that input. The output of another program is shown with a note, if its
             extents are the input's.
         page: the HTML file to write; by default the output's name with ``.html``, in this folder.
         dataset: dataset of the input, if its file has several.
         region: input voxels to show, such as ``numpy.s_[10:20, :, 5:]``. By default all that have
             output if they can be read quickly, otherwise as many from their middle as a page holds.
-        stride: step between voxels shown; by default the smallest that fits a page.
+        stride: step between voxels shown; by default the smallest that fits a page, for each axis.
+        labels: True to show values as labels, each in a colour; False to show them as values. By
+            default as the output says; integers of 32 and 64 bits are labels.
         overwrite: replace an existing page.
 
     Raises:
@@ -89,53 +106,126 @@ def view(
     path = Path(page) if page else Path(f"{stem(str(out))}.html")
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
-    volume, output = open_volume(source, dataset), open_volume(out)
+    output = open_volume(out)
+    volume = open_volume(
+        source, dataset, channel=_number(output, "channel"), time=_number(output, "time")
+    )
     offset = offset_of(output, volume)
-    box, step = shown(Box(offset, offset + output.size), region, stride)
+    given, made = Resolutions(volume), Resolutions(output)
+
+    def apart(box: Box) -> Box:
+        return box.shifted(Vec3(0, 0, 0) - offset)
+
+    def quick(box: Box, least: int) -> Vec3 | None:
+        factors = given.factors + made.factors
+        return quick_steps(
+            box,
+            least,
+            factors,
+            lambda box, step: max(given.cost(box, step), made.cost(apart(box), step)),
+        )
+
+    whole = Box(offset, offset + output.size)
+    box, step = shown(whole, region, stride, quick)
     size = box.size.ceil_div(step)
-    seen = _input(volume, box, step)
-    maps = _maps(output, box.shifted(Vec3(0, 0, 0) - offset), step)
+    seen = _input(given, box, step)
+    if labels is None:
+        labels = holds_labels(output.attributes(), output.dtype)
+    maps = _maps(made, apart(box), step, labels=labels)
     content = {
         "title": f"{stem(str(out))} over {stem(str(source))}",
         "subtitle": _of_input(box, step),
         "size": size,
         "start": box.start,
         "stride": step,
-        "voxel": [extent / min(volume.grid.scale) for extent in volume.grid.scale],
+        "voxel": _relative(volume.grid.scale, step),
         "columns": grid_columns(size),
-        "input": seen.shades,
-        "maps": [picture.shades for picture in maps],
+        "input": seen.description,
+        "maps": [picture.description for picture in maps],
     }
     _write(path, content, [seen, *maps])
-    given = str(source), dataset, str(out), volume.grid, offset
-    notes = () if names_input(output) else (f"{out} {UNKNOWN_INPUT}",)
-    return Page(path, box, step, napari_line(*given), neuroglancer_line(*given), notes)
+    opened = Opened(
+        str(source),
+        dataset,
+        str(out),
+        volume.grid,
+        offset,
+        labels,
+        source_levels=len(given),
+        out_levels=len(made),
+    )
+    notes = []
+    for place, volumes, part in ((source, given, whole), (out, made, apart(whole))):
+        if (coarse := volumes.at(step)).volume is not volumes.volume:
+            notes.append(f"{place}: shown from its resolution of {coarse.volume.size} voxels")
+        large = quick_steps(part, 1, volumes.factors, volumes.cost) is None
+        if region is None and box != whole and large:
+            notes.append(f"to see all of it at once, run {_to_see_all(str(place))}")
+    if not names_input(output):
+        notes.append(f"{out} {UNKNOWN_INPUT}")
+    return Page(path, box, step, napari_line(opened), neuroglancer_line(opened), tuple(notes))
 
 
-def _input(volume: Volume, box: Box, stride: int) -> Picture:
-    values = sampled(volume, 0, box, stride)
+def _to_see_all(place: str) -> str:
+    """Return the command after which a page shows all of a volume."""
+    return (
+        f"znni pyramid {place}" if ".zarr" in place else f"znni export {place} {stem(place)}.zarr"
+    )
+
+
+def _number(output: ArrayVolume, name: str) -> int | None:
+    """Return a number that an output notes about its input; None if it notes none."""
+    noted = str(output.attribute(name) or "")
+    return int(noted) if noted.isdecimal() else None
+
+
+def _relative(scale: Point, step: Vec3) -> list[float]:
+    """Return the extents of what a pixel shows, relative to the smallest one."""
+    extents = [extent * count for extent, count in zip(scale, step, strict=True)]
+    return [extent / min(extents) for extent in extents]
+
+
+def _input(volumes: Resolutions, box: Box, step: Vec3) -> Picture:
+    values = volumes.sampled(0, box, step).astype(np.float32)
     return picture_of("input", values, *range_of(values, output=False))
 
 
-def _maps(output: Volume, box: Box, stride: int) -> list[Picture]:
-    stored = output.attribute("scale") if isinstance(output, StoredVolume) else None
+def _maps(volumes: Resolutions, box: Box, step: Vec3, *, labels: bool) -> list[Picture]:
+    output = volumes.volume
+    stored = output.attribute("scale")
     try:
         scale = 1.0 if stored is None else float(stored)  # factor to the network's values
     except (TypeError, ValueError):
         raise InvalidInput(
             f"the output's attribute 'scale' is {stored!r}; give an output of znni infer"
         ) from None
+    names = _names(output) if labels else {}
     pictures = []
     for feature in range(min(output.features, MOST_MAPS)):
-        values = sampled(output, feature, box, stride) * scale
+        values = volumes.sampled(feature, box, step)
         name = f"map {feature} of {output.features}"
-        pictures.append(picture_of(name, values, *range_of(values, output=True)))
+        if labels:
+            pictures.append(picture_of_labels(name, values, names))
+        else:
+            scaled = values.astype(np.float32) * np.float32(scale)
+            pictures.append(picture_of(name, scaled, *range_of(scaled, output=True)))
     return pictures
 
 
-def _of_input(region: Box, stride: int) -> str:
-    every = f", one in {stride} along each axis" * (stride > 1)
-    return f"{counted(region.size.volume, 'input voxel')}, {region}{every}"
+def _names(output: ArrayVolume) -> dict[int, str]:
+    """Return the names of labels, as an output notes them; empty if it does not."""
+    noted = output.attribute("labels")
+    try:
+        return {int(label): str(name) for name, label in json.loads(noted or "{}").items()}
+    except (TypeError, ValueError, AttributeError):
+        raise InvalidInput(
+            f"the output's attribute 'labels' is {noted!r}; give an output of znni infer"
+        ) from None
+
+
+def _of_input(region: Box, step: Vec3) -> str:
+    every = f", one in {step.z} along each axis" if len(set(step)) == 1 else f", one in {step}"
+    return f"{counted(region.size.volume, 'input voxel')}, {region}{every * (max(step) > 1)}"
 
 
 def _write(path: Path, content: Mapping[str, Any], pictures: Sequence[Picture]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
+from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
 
 
@@ -16,12 +18,13 @@ class LazyArray:
     """Volume in any format, read when it is indexed.
 
     Args:
-        source: a file, URL or array, as in ``znni.infer``.
+        source: a file or URL, as in ``znni.infer``, or a volume.
         dataset: dataset of a file that has several.
 
     Attributes:
         shape: extents (f, z, y, x).
         ndim: 4.
+        size: number of values.
         dtype: type of the values.
 
     Example:
@@ -33,10 +36,19 @@ class LazyArray:
 
     ndim = 4
 
-    def __init__(self, source: str | Path, dataset: str | None = None) -> None:
-        self._volume = open_volume(source, dataset)
+    def __init__(self, source: str | Path | ArrayVolume, dataset: str | None = None) -> None:
+        if isinstance(source, ArrayVolume):
+            self._volume = source
+        else:
+            self._volume = open_volume(source, dataset)
         self.shape = (self._volume.features, *self._volume.size)
-        self.dtype = self._volume.read(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).dtype
+        self.size = prod(self.shape)
+        self.dtype = self._volume.dtype
+
+    @property
+    def levels(self) -> list[LazyArray]:
+        """This and the coarser resolutions that are stored too, the finest first."""
+        return [self, *(LazyArray(volume) for volume in self._volume.coarser())]
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
         """Return the values at integers and slices, at most one for each axis."""
@@ -52,7 +64,8 @@ class LazyArray:
             return np.empty([len(part) for part in ranges], self.dtype)[dropped]
         low = [min(part) for part in ranges]
         box = Box(Vec3(*low[1:]), Vec3(*(max(part) + 1 for part in ranges[1:])))
-        values = self._volume.read(box)[ranges[0].start :: ranges[0].step][: len(ranges[0])]
+        values = self._volume.read(box, slice(low[0], max(ranges[0]) + 1))
+        values = values.take([feature - low[0] for feature in ranges[0]], axis=0)
         for axis, part in enumerate(ranges[1:], start=1):
             values = values.take([i - low[axis] for i in part], axis=axis)
         return np.asarray(values[dropped])

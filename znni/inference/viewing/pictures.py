@@ -1,8 +1,9 @@
-"""Volumes as pictures: all planes of a sample in a grid."""
+"""Samples of volumes as pictures: all planes in a grid."""
 
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, isqrt
 from typing import Any
@@ -10,23 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.png import grey_png
-from znni.core.shapes import Box, Vec3
-from znni.core.volume import Volume
-
-SLAB = 2**24  # values read at a time
-
-
-def sampled(volume: Volume, feature: int, box: Box, stride: int) -> NDArray[np.float32]:
-    """Return one map (z, y, x) of a box, sampled with a stride along each axis."""
-    plane = volume.features * box.size.y * box.size.x
-    depth = max(1, SLAB // plane // stride) * stride
-    slabs = []
-    for z in range(box.start.z, box.stop.z, depth):
-        slab = Box(box.start._replace(z=z), box.stop._replace(z=min(z + depth, box.stop.z)))
-        values = volume.read(slab)[feature, ::stride, ::stride, ::stride]
-        slabs.append(values.astype(np.float32))
-    return np.concatenate(slabs)
+from znni.core.png import png
+from znni.core.shapes import Vec3
+from znni.inference.viewing.label_colours import colours_of
 
 
 def range_of(values: NDArray[np.float32], *, output: bool) -> tuple[float, float]:
@@ -38,7 +25,7 @@ def range_of(values: NDArray[np.float32], *, output: bool) -> tuple[float, float
     if not finite.size or (output and finite.min() >= 0 and finite.max() <= 1):
         return 0.0, 1.0
     low, high = (float(value) for value in np.percentile(finite, (0.5, 99.5)))
-    return low, high if high > low else low + 1
+    return low, high if high > low else low + max(1.0, 1e-6 * abs(low))  # adds to any float
 
 
 @dataclass(frozen=True)
@@ -46,29 +33,41 @@ class Picture:
     """Picture of a sample on the page.
 
     Attributes:
-        name: name shown to people.
-        low: value shown as black.
-        high: value shown as white.
+        description: its name and the meaning of its pixels, for the page's program.
         address: data URL that holds the planes as a PNG.
     """
 
-    name: str
-    low: float
-    high: float
+    description: Mapping[str, Any]
     address: str
-
-    @property
-    def shades(self) -> dict[str, Any]:
-        """Everything except the picture itself."""
-        return {"name": self.name, "low": self.low, "high": self.high}
 
 
 def picture_of(name: str, values: NDArray[np.float32], low: float, high: float) -> Picture:
     """Return a picture of values (z, y, x), in shades of grey from ``low`` to ``high``."""
     shades = (np.nan_to_num(values, nan=low) - low) / (high - low) * 255
     grid = planes_in_grid(np.rint(shades.clip(0, 255)).astype(np.uint8))
-    encoded = b64encode(grey_png(grid)).decode()
-    return Picture(name, low, high, f"data:image/png;base64,{encoded}")
+    return Picture({"name": name, "low": low, "high": high}, _address(grid))
+
+
+def picture_of_labels(name: str, values: NDArray[Any], names: Mapping[int, str]) -> Picture:
+    """Return a picture of labels (z, y, x): each pixel holds the number of its label in a list.
+
+    Args:
+        name: name shown to people.
+        values: the labels.
+        names: names of labels.
+    """
+    found, numbers = np.unique(values, return_inverse=True)
+    numbers = numbers.reshape(values.shape).astype(np.uint32)
+    pixels = np.stack([numbers >> shift & 255 for shift in (0, 8, 16)], axis=-1)
+    grid = planes_in_grid(pixels.astype(np.uint8))
+    labels = [str(label) for label in found.tolist()]  # as texts: JavaScript rounds above 2^53
+    named = [names.get(int(label), "") for label in found.tolist()]
+    description = {"name": name, "labels": labels, "names": named, "colours": colours_of(found)}
+    return Picture(description, _address(grid))
+
+
+def _address(grid: NDArray[np.uint8]) -> str:
+    return f"data:image/png;base64,{b64encode(png(grid)).decode()}"
 
 
 def grid_columns(size: Vec3) -> int:
@@ -77,11 +76,11 @@ def grid_columns(size: Vec3) -> int:
 
 
 def planes_in_grid(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Arrange planes (z, y, x) in rows; unused places of the last row are black."""
-    depth, height, width = values.shape
+    """Arrange planes (z, y, x) or (z, y, x, colours) in rows; unused places are black."""
+    depth, height, width, *colours = values.shape
     columns = grid_columns(Vec3(depth, height, width))
     rows = ceil(depth / columns)
-    padded = np.zeros((rows * columns, height, width), np.uint8)
+    padded = np.zeros((rows * columns, height, width, *colours), np.uint8)
     padded[:depth] = values
-    grid = padded.reshape(rows, columns, height, width).swapaxes(1, 2)
-    return grid.reshape(rows * height, columns * width)
+    grid = padded.reshape(rows, columns, height, width, *colours).swapaxes(1, 2)
+    return grid.reshape(rows * height, columns * width, *colours)

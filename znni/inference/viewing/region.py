@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Callable, Iterable
 
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box, Vec3
@@ -10,7 +10,7 @@ from znni.core.volume import Volume
 from znni.volumes.stored import StoredVolume
 
 EXTENT = 192  # most voxels of a page along an axis
-WHOLE = 2**28  # largest output, in voxels, that is read whole for a page
+WHOLE = 2**28  # most voxels of a volume that are read for a page unasked
 ZERO = Vec3(0, 0, 0)
 
 
@@ -62,38 +62,65 @@ def _stored(output: Volume, name: str) -> Vec3 | None:
     return Vec3(z, y, x)
 
 
+def quick_steps(
+    box: Box, least: int, factors: Iterable[Vec3], cost: Callable[[Box, Vec3], int]
+) -> Vec3 | None:
+    """Return the smallest steps along each axis at which a page shows a box that is read quickly.
+
+    Args:
+        box: the voxels to show.
+        least: smallest step allowed.
+        factors: extents of the voxels of coarser resolutions, in voxels of the finest one.
+        cost: returns the number of voxels that are read for a box at a step.
+
+    Returns:
+        The steps; None if too many voxels are read at all of them.
+    """
+    fit = box.size.ceil_div(EXTENT).maximum(least)
+    for factor in sorted({Vec3(1, 1, 1), *factors}, key=lambda one: (one.volume, one)):
+        if cost(box, steps := fit.maximum(factor)) <= WHOLE:
+            return steps
+    return None
+
+
 def shown(
-    possible: Box, region: tuple[slice, slice, slice] | None, stride: int | None
-) -> tuple[Box, int]:
-    """Return the box of voxels to show, and the step between them.
+    possible: Box,
+    region: tuple[slice, slice, slice] | None,
+    stride: int | None,
+    quick: Callable[[Box, int], Vec3 | None],
+) -> tuple[Box, Vec3]:
+    """Return the box of voxels to show, and the step between them along each axis.
 
     Args:
         possible: the voxels that have output.
         region: the voxels that the user wants. By default all of them if they can be read quickly,
             otherwise as many from their middle as a page holds.
-        stride: the step that the user wants; None for the smallest that fits.
+        stride: the step that the user wants along all axes; None for the smallest that fits.
+        quick: returns the steps at which a box is read quickly, or None; takes the smallest one.
 
     Raises:
         InvalidInput: the region has no output, or does not fit a page at this stride.
     """
     if stride is not None and stride < 1:
         raise InvalidInput(f"stride is {stride}; give 1 or more")
+    if region is None and (steps := quick(possible, stride or 1)):
+        region, wanted = (slice(None),) * 3, steps
+    else:
+        wanted = Vec3(1, 1, 1)
     if region is not None:
         ends = list(zip(region, possible.start, possible.stop, strict=True))
         start = Vec3(*(a if part.start is None else part.start for part, a, _ in ends))
         box = Box(start, Vec3(*(b if part.stop is None else part.stop for part, _, b in ends)))
-    elif possible.size.volume <= WHOLE:
-        box = possible
     else:
         extent = possible.size.minimum(EXTENT * (stride or 1))
         start = possible.start + (possible.size - extent) // 2
         box = Box(start, start + extent)
     if min(box.size) < 1 or not box.within(possible):
         raise InvalidInput(f"region {box} is not within {possible}, the voxels that have output")
-    least = max(ceil(extent / EXTENT) for extent in box.size)
-    if stride is not None and stride < least:
+    least = box.size.ceil_div(EXTENT)
+    if stride is not None and stride < max(least):
         raise InvalidInput(
             f"region {box} has more than {EXTENT} voxels along an axis at stride {stride}; give "
-            f"{option('stride', least)} or a smaller region"
+            f"{option('stride', max(least))} or a smaller region"
         )
-    return box, stride or least
+    return box, least.maximum(wanted) if stride is None else Vec3.of(stride)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 
 from znni.core.shapes import Vec3
 from znni.core.volume import Grid
@@ -12,48 +13,80 @@ from znni.core.volume import Grid
 SI = {"meter": "m", "millimeter": "mm", "micrometer": "um", "nanometer": "nm", "angstrom": "A"}
 
 
-def napari_line(source: str, dataset: str | None, out: str, grid: Grid, offset: Vec3) -> str:
-    """Return a shell command that opens both in napari, the output over the input.
+@dataclass(frozen=True)
+class Opened:
+    """An input and its output, as other viewers open them.
 
-    Args:
+    Attributes:
         source: the input.
-        dataset: dataset of the input.
+        dataset: dataset of the input; None: it has one only.
         out: the output.
         grid: place of the input in space.
         offset: the input voxel that the output's first voxel stands for.
+        labels: whether the output holds labels.
+        source_levels: number of resolutions of the input.
+        out_levels: number of resolutions of the output.
     """
-    origin = tuple(at * step for at, step in zip(offset, grid.scale, strict=True))
+
+    source: str
+    dataset: str | None
+    out: str
+    grid: Grid
+    offset: Vec3
+    labels: bool
+    source_levels: int
+    out_levels: int
+
+
+def napari_line(opened: Opened) -> str:
+    """Return a shell command that opens both in napari, the output over the input."""
+    scale = opened.grid.scale
+    origin = tuple(at * step for at, step in zip(opened.offset, scale, strict=True))
+    placed = f'name="output", scale={scale}, translate={origin}'
+    given = _resolutions(_lazy(opened.source, opened.dataset), opened.source_levels)
+    made = f"{_resolutions(_lazy(opened.out, None), opened.out_levels)}, {placed}"
+    if opened.labels:
+        shown = f"viewer.add_labels({made})"
+    else:
+        shown = f'viewer.add_image({made}, blending="additive", colormap="magma")'
     return _python(
         "import napari",
         "from znni.inference.viewing import LazyArray",
         "viewer = napari.Viewer()",
-        f'viewer.add_image({_lazy(source, dataset)}, name="input", scale={grid.scale})',
-        f'viewer.add_image({_lazy(out, None)}, name="output", scale={grid.scale}, '
-        f'translate={origin}, blending="additive", colormap="magma")',
+        f'viewer.add_image({given}, name="input", scale={scale})',
+        shown,
         "napari.run()",
     )
 
 
-def neuroglancer_line(source: str, dataset: str | None, out: str, grid: Grid, offset: Vec3) -> str:
-    """Return a shell command that serves both to Neuroglancer and prints the address.
-
-    The arguments are those of ``napari_line``.
-    """
+def neuroglancer_line(opened: Opened) -> str:
+    """Return a shell command that serves both to Neuroglancer and prints the address."""
+    grid = opened.grid
     units = json.dumps(["", *(SI.get(unit or "", "") for unit in grid.units)])
+    kind, layer = (
+        (', volume_type="segmentation"', "SegmentationLayer")
+        if opened.labels
+        else ("", "ImageLayer")
+    )
     return _python(
         "import neuroglancer as ng",
         "from znni.inference.viewing import LazyArray",
         "viewer = ng.Viewer()",
         f'space = ng.CoordinateSpace(names=["c^", "z", "y", "x"], units={units}, '
         f"scales={[1, *grid.scale]})",
-        f"given = ng.LocalVolume({_lazy(source, dataset)}, dimensions=space)",
-        f"made = ng.LocalVolume({_lazy(out, None)}, dimensions=space, voxel_offset={[0, *offset]})",
+        f"given = ng.LocalVolume({_lazy(opened.source, opened.dataset)}, dimensions=space)",
+        f"made = ng.LocalVolume({_lazy(opened.out, None)}, dimensions=space, "
+        f"voxel_offset={[0, *opened.offset]}{kind})",
         "state = ng.ViewerState()",
         'state.layers["input"] = ng.ImageLayer(source=given)',
-        'state.layers["output"] = ng.ImageLayer(source=made)',
+        f'state.layers["output"] = ng.{layer}(source=made)',
         "viewer.set_state(state)",
         'input(f"{viewer} (Enter ends it)")',
     )
+
+
+def _resolutions(array: str, count: int) -> str:
+    return f"{array}.levels, multiscale=True" if count > 1 else array
 
 
 def _lazy(place: str, dataset: str | None) -> str:

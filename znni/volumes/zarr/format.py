@@ -12,6 +12,7 @@ from typing import Any
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
+from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import (
     Format,
     Gathered,
@@ -45,11 +46,15 @@ class _Found:
         path: path within the Zarr; empty if the Zarr is a single array.
         array: the zarr.Array.
         level: description of the array in OME metadata, or None.
+        group: the zarr.Group of the image, if the array is its finest resolution.
+        coarser: descriptions of the image's other resolutions.
     """
 
     path: str
     array: Any
     level: Level | None
+    group: Any = None
+    coarser: tuple[Level, ...] = ()
 
     @property
     def name(self) -> str:
@@ -88,7 +93,21 @@ def open_zarr(place: str, dataset: str | None, time: int | None = None) -> Store
         array = at_time(found.array, name, time)
         return StoredVolume(array, name, grid_of(attributes), attributes)
     named = NamedAxes(found.array, found.level.axes, name, time, found.level.channels)
-    return StoredVolume(named, name, with_affine(found.level.grid, attributes), attributes)
+    grid = with_affine(found.level.grid, attributes)
+    return StoredVolume(named, name, grid, attributes, lambda: _coarser(found, root, time))
+
+
+def _coarser(found: _Found, root: str, time: int | None) -> list[ArrayVolume]:
+    """Open the coarser resolutions of an image."""
+    finest = found.level.path if found.level else ""
+    image = f"{root}:/{found.path.removesuffix(finest)}"
+    volumes: list[ArrayVolume] = []
+    for level in found.coarser:
+        name = f"{image}{level.path}"
+        array = _member(found.group, level, name, root)
+        named = NamedAxes(array, level.axes, name, time, level.channels)
+        volumes.append(StoredVolume(named, name, level.grid, array.attrs))
+    return volumes
 
 
 def describe_zarr(place: str, dataset: str | None) -> str:
@@ -274,25 +293,36 @@ def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Ite
     where = f"{root}:/{path}" if path else root
     image = levels(node.attrs, where)
     for level in image if all_levels else image[:1]:
-        try:
-            with _told_in_one_line(where, KeyError):
-                array = node[level.path]
-        except KeyError:
-            raise InvalidInput(
-                f"{where}: its OME metadata has a resolution {level.path!r} that is not there; "
-                f"copy it again, or give another, as {root}:/PATH"
-            ) from None
-        if hasattr(array, "members"):
-            raise InvalidInput(
-                f"{where}: its OME metadata has a resolution {level.path!r} that is a group and no "
-                f"array; write it again, or give another, as {root}:/PATH"
-            )
-        yield _Found(f"{path}/{level.path}".strip("/"), array, level)
+        array = _member(node, level, where, root)
+        rest = tuple(image[1:]) if level is image[0] else ()
+        yield _Found(f"{path}/{level.path}".strip("/"), array, level, node, rest)
     if not image:
         with _told_in_one_line(where):
             members = sorted(node.members())
         for name, member in members:
             yield from _arrays(member, root, f"{path}/{name}".strip("/"), all_levels=all_levels)
+
+
+def _member(group: Any, level: Level, where: str, root: str) -> Any:
+    """Return the array of a resolution.
+
+    Raises:
+        InvalidInput: it is not there, or is no array.
+    """
+    try:
+        with _told_in_one_line(where, KeyError):
+            array = group[level.path]
+    except KeyError:
+        raise InvalidInput(
+            f"{where}: its OME metadata has a resolution {level.path!r} that is not there; "
+            f"copy it again, or give another, as {root}:/PATH"
+        ) from None
+    if hasattr(array, "members"):
+        raise InvalidInput(
+            f"{where}: its OME metadata has a resolution {level.path!r} that is a group and no "
+            f"array; write it again, or give another, as {root}:/PATH"
+        )
+    return array
 
 
 def _level_of(root: str, path: str) -> Level | None:

@@ -10,13 +10,13 @@ from typing import Any
 from znni.core.errors import InvalidInput, RunFailed, ZnniError, option
 from znni.core.options import Coarsening
 from znni.volumes.formats import library
+from znni.volumes.label_values import holds_labels
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.ome_metadata import Level, dataset, levels
-from znni.volumes.zarr.pyramid import PYRAMID, write_levels
+from znni.volumes.zarr.pyramid import write_levels
 
 TORN = f"[z.]*.{'[0-9a-f]' * 32}.partial"  # zarr's name of such a file: its own and a UUID
 LAST = ("z", "y", "x")
-OF_LABELS = 4  # bytes: integers of this size or more are most likely labels
 
 
 def add_levels(
@@ -59,7 +59,8 @@ def add_levels(
                     f"{option('overwrite', True)} to make the coarser ones again"
                 )
             _take_away(group, image)
-        chosen = coarsening or _suggested(array)
+        suggested: Coarsening = "mode" if holds_labels(array.attrs, array.dtype) else "mean"
+        chosen = coarsening or suggested
         made = list(write_levels(group, array, image[0].grid, chosen))
         entries = [dataset(path, grid, array.ndim - len(LAST)) for path, grid in made]
         _change(group, lambda found: found[:1] + entries, chosen)
@@ -85,19 +86,6 @@ def _finest(group: Any, image: list[Level], place: str) -> Any:
             f"copy it with znni export IN OUT.zarr"
         )
     return group[image[0].path]
-
-
-def _suggested(array: Any) -> Coarsening:
-    """Return how voxels become one: labels by the most frequent one, values by their mean."""
-    noted = array.attrs.get(PYRAMID)
-    if noted in ("mean", "mode"):
-        chosen: Coarsening = noted
-    elif array.attrs.get("labels") or array.attrs.get("threshold"):
-        chosen = "mode"
-    else:
-        kind, size = array.dtype.kind, array.dtype.itemsize
-        chosen = "mode" if kind == "b" or (kind in "ui" and size >= OF_LABELS) else "mean"
-    return chosen
 
 
 def _take_away(group: Any, image: list[Level]) -> None:
