@@ -27,6 +27,7 @@ from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import Border, Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.core.text import duration
+from znni.core.volume import NewOutput
 from znni.engine.tiles import Region, for_job, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.request import Requirements
@@ -36,7 +37,7 @@ from znni.network.geometry import extents_read
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
-from znni.volumes.zarr.output import chunk_and_shard
+from znni.volumes.zarr.files import chunk_and_shard
 
 BLOCK_SECONDS = 180.0  # of a block on the slowest machine
 MOST_BLOCK_SECONDS = 600.0
@@ -88,7 +89,7 @@ class Forecast:
         groups: the parts of the groups.
         output: extents of the output.
         block: extents of the blocks that workers are given.
-        chunk: extents of the output's chunks.
+        chunk: extents of the output's chunks, if it is not sharded.
         shard: extents of its shards, if it is sharded.
         bytes_read: bytes of input that are read, with the borders of patches.
         bytes_written: bytes of output before compression.
@@ -324,7 +325,10 @@ def _whole_run(
         )
     leader = max(parts, key=lambda part: part.rate)
     network = leader.plan.network
-    chunk, shard = chunk_and_shard(leader.plan.patch, output, shared=True)
+    wanted = NewOutput(network.out_features, output, stored.dtype)
+    sharded = replace(wanted, sharded=True)
+    _, chunk = chunk_and_shard(leader.plan.patch, wanted, shared=True)
+    _, shard = chunk_and_shard(leader.plan.patch, sharded, shared=True)
     rate = sum(part.rate for part in parts)
     read = sum(
         blocks * part.rate / rate * part.patches * extents_read(network, part.plan.patch).volume

@@ -229,7 +229,7 @@ def check_plain(place: str, wanted: NewOutput, format_name: str) -> None:
             )
 
 
-def chunk_extents(patch: Vec3, size: Vec3, *, shared: bool = False) -> Vec3:
+def chunk_extents(patch: Vec3, size: Vec3, *, shared: bool = False, target: int = CHUNK) -> Vec3:
     """Return the extents of chunks for output that is written in patches.
 
     If a patch's extent has a divisor near 64, the chunk takes it: then no chunk is written twice.
@@ -238,20 +238,21 @@ def chunk_extents(patch: Vec3, size: Vec3, *, shared: bool = False) -> Vec3:
         patch: extents of the written blocks, which begin at multiples of them.
         size: extents of the output.
         shared: several processes write, so that chunks must divide patches.
+        target: voxels per axis, about.
     """
     extents = patch.minimum(size)
     chunk = (
-        _chunk_extent(extent, shared=shared and extent < whole)
+        _chunk_extent(extent, target, shared=shared and extent < whole)
         for extent, whole in zip(extents, size, strict=True)
     )
     return Vec3(*chunk).minimum(size)
 
 
-def _chunk_extent(patch: int, *, shared: bool) -> int:
-    """Return the divisor of an extent nearest to 64 by ratio.
+def _chunk_extent(patch: int, target: int, *, shared: bool) -> int:
+    """Return the divisor of an extent nearest to a target by ratio.
 
-    If none is within twice, return 64, or with ``shared`` the nearest one all the same.
+    If none is within twice, return the target, or with ``shared`` the nearest one all the same.
     """
-    few = range(1, patch + 1) if shared else range(CHUNK // 2, 2 * CHUNK + 1)
+    few = range(1, patch + 1) if shared else range(target // 2, 2 * target + 1)
     divisors = [extent for extent in few if patch % extent == 0]
-    return min(divisors, key=lambda extent: max(extent / CHUNK, CHUNK / extent), default=CHUNK)
+    return min(divisors, key=lambda extent: max(extent / target, target / extent), default=target)

@@ -69,6 +69,7 @@ class ZarrChunks:
         self._wanted = wanted
         self._chunk = Vec3(*array.chunks[1:])
         self._file = Vec3(*(array.shards or array.chunks)[1:])
+        self._in_shard = self._file // self._chunk if wanted.sharded else None
         self._encode = encoder(wanted.compression or "zstd")
 
     def write(self, block: Box, values: NDArray[Any]) -> None:
@@ -103,7 +104,7 @@ class ZarrChunks:
             name = f"{self._level}/c/{'/'.join(map(str, index))}"
             if chunks.count(None) == len(chunks) and self._folder.stays(name):
                 chunks[0] = self._encode(np.zeros((0, 0, 0), values.dtype), self._chunk, True)
-            self._folder.put(name, *file_of(chunks, sharded=self._wanted.sharded))
+            self._folder.put(name, *file_of(chunks, self._in_shard))
 
         chunks = (chunk for file in files for chunk in self._chunks_of(file))
         with closing(mapped(encoded, chunks, encoding)) as done:

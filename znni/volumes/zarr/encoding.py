@@ -7,6 +7,8 @@ that takes some tenths of a millisecond per chunk, whatever the number of cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,19 +66,41 @@ def _plain(values: NDArray[Any], chunk: Vec3, zeros: bool) -> memoryview | None:
     return full.data.cast("B")
 
 
-def file_of(chunks: Sequence[Encoded], *, sharded: bool) -> list[bytes | memoryview]:
-    """Return the parts of a file: one chunk, or all chunks of a shard in order and their index.
+def file_of(chunks: Sequence[Encoded], in_shard: Vec3 | None) -> list[bytes | memoryview]:
+    """Return the parts of a file: one chunk, or all chunks of a shard and their index.
 
-    The list is empty if no chunk is stored.
+    A shard holds its chunks in Morton order, as zarr-python writes it. The list is empty if no
+    chunk is stored.
+
+    Args:
+        chunks: the chunks, x fastest.
+        in_shard: number of chunks along each axis of a shard; None if the file is no shard.
     """
-    parts = [chunk for chunk in chunks if chunk is not None]
-    if not sharded or not parts:
-        return parts
+    if in_shard is None or not any(chunk is not None for chunk in chunks):
+        return [chunk for chunk in chunks if chunk is not None]
     index, at = np.full((len(chunks), 2), NOWHERE, "<u8"), 0
-    for entry, chunk in zip(index, chunks, strict=True):
-        if chunk is not None:
-            entry[:] = at, len(chunk)
+    parts: list[bytes | memoryview] = []
+    for number in _morton_order(in_shard):
+        if (chunk := chunks[number]) is not None:
+            index[number] = at, len(chunk)
             at += len(chunk)
+            parts.append(chunk)
     entries = index.tobytes()
     checksum: int = library("google_crc32c", "zarr").value(entries)
     return [*parts, entries, checksum.to_bytes(4, "little")]
+
+
+@cache
+def _morton_order(counts: Vec3) -> list[int]:
+    """Return the numbers of chunks, x fastest, in the order of their Morton codes.
+
+    A code takes the bits of all three indices in turn, the lowest first, z before y before x.
+    """
+    bits = [(count - 1).bit_length() for count in counts]
+    places = [(bit, axis) for bit in range(max(bits)) for axis in range(3) if bit < bits[axis]]
+
+    def code(index: tuple[int, ...]) -> int:
+        return sum((index[axis] >> bit & 1) << at for at, (bit, axis) in enumerate(places))
+
+    indices = list(product(*map(range, counts)))
+    return sorted(range(len(indices)), key=lambda number: code(indices[number]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,7 +14,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, Grid, NewOutput
 from znni.volumes.block_checks import check_written, write_block
-from znni.volumes.formats import chunk_extents, library
+from znni.volumes.formats import library
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
 from znni.volumes.partial_file import check_room, partial_name, refused_at
 from znni.volumes.partial_folder import PartialFolder, check_folder
@@ -23,13 +22,13 @@ from znni.volumes.remote_output import RemoteFolder, check_url
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.encoding import compressors
+from znni.volumes.zarr.files import chunk_and_shard
 from znni.volumes.zarr.ome_metadata import image_metadata
 from znni.volumes.zarr.pyramid import PYRAMID, write_levels
 from znni.volumes.zarr.repair import mend
 
 LEVEL = "0"
 LEDGER = f"{LEVEL}/ledger"
-MOST_SHARD_VOXELS = 2**24
 MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Zarr
 
 
@@ -115,7 +114,7 @@ class ZarrOutput:
         if self._resumed:
             mend(self._array, Path(self._folder.root) / LEVEL, self._resumed)
         else:
-            self._array = self._make(attributes, *chunk_and_shard(patch, wanted.size))
+            self._array = self._make(attributes, *chunk_and_shard(patch, wanted))
         self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
 
     def _make(self, attributes: dict[str, Any], chunk: Vec3, shard: Vec3) -> Any:
@@ -233,7 +232,7 @@ def new_array(
         wanted: description of the output.
         attributes: its attributes.
         chunk: extents of its chunks.
-        shard: extents of its shards, if it has any.
+        shard: extents of its shards; those of chunks if it has none.
     """
     return library("zarr", "zarr").create_array(
         store,
@@ -261,21 +260,3 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
             folder.discard()
         raise
     return ledger
-
-
-def chunk_and_shard(patch: Vec3, size: Vec3, *, shared: bool = False) -> tuple[Vec3, Vec3]:
-    """Return the extents of chunks and of shards for output that is written in patches.
-
-    A shard takes as many chunks of a patch as make some million voxels, at most a quarter of the
-    patch. While a shard is written, its chunks are in memory twice: separate and joined.
-    """
-    extents, chunk = patch.minimum(size), chunk_extents(patch, size, shared=shared)
-    counts = [
-        extent // part if extent % part == 0 else 1
-        for extent, part in zip(extents, chunk, strict=True)
-    ]
-    most = min(MOST_SHARD_VOXELS, prod(extents) // 4)
-    while prod(counts) * chunk.volume > most and max(counts) > 1:
-        axis = counts.index(max(counts))
-        counts[axis] = max(n for n in range(1, counts[axis]) if counts[axis] % n == 0)
-    return chunk, chunk * Vec3(*counts)

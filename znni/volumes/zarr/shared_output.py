@@ -24,10 +24,10 @@ from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
 from znni.volumes.shared_place import shared_place
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
+from znni.volumes.zarr.files import chunk_and_shard
 from znni.volumes.zarr.output import (
     LEDGER,
     LEVEL,
-    chunk_and_shard,
     make_image,
     new_array,
     open_unfinished,
@@ -133,7 +133,7 @@ class SharedZarr:
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the array if no other process has done so, and check this share's blocks."""
         wanted = self._wanted
-        chunk, shard = chunk_and_shard(patch, wanted.size, shared=True)
+        chunk, shard = chunk_and_shard(patch, wanted, shared=True)
         with self._told_in_one_line():
             made: dict[str, Any] = {}
             memory = library("zarr.storage", "zarr").MemoryStore(made)
