@@ -14,6 +14,7 @@ from znni.core.errors import InvalidInput, UnusableValues, option
 from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
+from znni.engine.large_integers import warn_of_large_integers
 from znni.network.geometry import context, over, whole_input
 from znni.network.input_scaling import Fixed, InputScaling
 from znni.network.network import Network
@@ -383,6 +384,7 @@ def read_input(
     start = Vec3(*(int(source.min()) for source in sources))
     stop = Vec3(*(int(source.max()) + 1 for source in sources))
     raw = volume.read(Box(start, stop))
+    warn_of_large_integers(volume, raw)
     for axis, source in enumerate(sources):
         if source.size != stop[axis] - start[axis] or np.any(np.diff(source) != 1):
             raw = raw.take(source - start[axis], axis=axis + 1)

@@ -79,7 +79,8 @@ def activation(
         case "gelu":
             return np.asarray(x / 2 * (1 + erf(x / np.sqrt(2))))
         case "sigmoid":
-            return 1 / (1 + np.exp(-x))
+            with np.errstate(over="ignore"):  # exp is infinite then, the result 0
+                return 1 / (1 + np.exp(-x))
         case "tanh":
             return np.tanh(x)
         case "softmax":
