@@ -1,6 +1,50 @@
-"""``python -m znni``: the command line, also where no ``znni`` is on the path."""
+"""The command line's process: ``znni``, or ``python -m znni`` where no ``znni`` is on the path."""
 
-from znni.cli import main
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+
+class _Leaving:
+    """Ends the process once everything that others have registered for its end is done.
+
+    Then only the interpreter's own teardown is left. It destroys every module and array one by one,
+    which takes up to half a second and keeps nothing safe: the system takes the memory back at
+    once.
+
+    Attributes:
+        code: the exit code.
+    """
+
+    code = 1
+
+    def __call__(self) -> None:
+        """End the process; if its last words cannot be written, leave that to the interpreter."""
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        except (AttributeError, OSError, ValueError):  # there is none; its reader is gone; closed
+            return
+        os._exit(self.code)
+
+
+def run() -> None:
+    """Run a command as a process of its own, which ends with it."""
+    leaving = _Leaving()
+    # What is registered first is called last, and threads have ended by then. So this comes before
+    # the imports.
+    atexit.register(leaving)
+    from znni.cli import main
+
+    try:
+        main()
+        leaving.code = 0
+    except SystemExit as asked:
+        leaving.code = asked.code if isinstance(asked.code, int) else 1
+        raise
+
 
 if __name__ == "__main__":
-    main()
+    run()

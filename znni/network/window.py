@@ -17,7 +17,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter1d
 
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, WindowRules, check_names
@@ -243,6 +242,8 @@ def _gaussian(extent: int) -> NDArray[np.float64]:
 
 def _filtered(extent: int) -> NDArray[np.float64]:
     """Return a point in the middle, blurred with SciPy's gaussian, which ends at four sigmas."""
+    from scipy.ndimage import gaussian_filter1d  # half a second, which few networks need
+
     point = np.zeros(extent)
     point[extent // 2] = 1
     return np.asarray(gaussian_filter1d(point, SIGMA * extent, mode="constant"))

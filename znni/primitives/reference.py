@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.special import erf
 
 from znni.core.shapes import Box, Vec3, offsets
 from znni.network.geometry import large_input, whole_sizes
@@ -77,6 +76,8 @@ def activation(
         case "prelu":
             return np.where(x > 0, x, np.reshape(slope, (-1, 1, 1, 1)) * x)
         case "gelu":
+            from scipy.special import erf  # slow to import
+
             return np.asarray(x / 2 * (1 + erf(x / np.sqrt(2))))
         case "sigmoid":
             with np.errstate(over="ignore"):  # exp is infinite then, the result 0

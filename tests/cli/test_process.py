@@ -1,0 +1,98 @@
+"""The process of a command: what it loads, and how it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+NETWORK = """
+name: small
+in_features: 1
+layers:
+  - conv: {features: 4, kernel: 3, activation: relu}
+  - conv: {features: 1, kernel: 3}
+"""
+
+# Libraries that some inputs, networks or devices need, and none of these commands.
+NOT_NEEDED = {
+    "cupy", "dask", "fsspec", "h5py", "matplotlib", "multiprocessing.pool", "nibabel", "onnx",
+    "pandas", "pyarrow", "scipy.fft", "scipy.ndimage", "scipy.special", "tifffile", "torch",
+    "zarr",
+}  # fmt: skip
+
+LOADED = """
+import sys
+from znni.cli import main
+sys.argv = ["znni", *sys.argv[1:]]
+main()
+print("loaded:", *sys.modules)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "small.yaml").write_text(NETWORK)
+    with h5py.File(tmp_path / "volume.h5", "w") as file:
+        file["main"] = np.zeros((20, 20, 20), np.float32)
+    return tmp_path
+
+
+def loaded(folder: Path, *arguments: str) -> set[str]:
+    """Return the modules that a command loads."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments, "--net", "small.yaml", "--device", "cpu"],
+        cwd=folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(done.stdout.rpartition("loaded:")[2].split())
+
+
+def test_a_plan_loads_no_library_that_it_does_not_need(folder: Path) -> None:
+    assert not loaded(folder, "plan", "--volume", "100,100,100") & NOT_NEEDED
+
+
+def test_a_run_loads_no_library_that_it_does_not_need(folder: Path) -> None:
+    arguments = ("infer", "volume.h5", "--random-weights", "0", "--out", "out.h5")
+    assert not loaded(folder, *arguments) & (NOT_NEEDED - {"h5py"})
+
+
+ENDING = """
+import atexit, sys, tempfile, threading, time, weakref
+from znni import __main__
+
+def command():
+    import logging
+    place = tempfile.TemporaryDirectory(dir=".", prefix="left-")
+    sys.place, sys.kept = place, Slow()
+    atexit.register(print, "registered")
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    print("said")
+    {ends}
+
+class Slow:
+    def __del__(self):
+        print("torn down")
+
+import znni.cli
+znni.cli.main = command
+__main__.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"), [("pass", 0), ("sys.exit(7)", 7), ("sys.exit('why')", 1), ("1 / 0", 1)]
+)
+def test_the_end_waits_for_threads_and_what_is_registered_and_tears_nothing_down(
+    ends: str, code: int, tmp_path: Path
+) -> None:
+    program = ENDING.replace("{ends}", ends)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "said\nthread\nregistered\n")
+    assert not list(tmp_path.glob("left-*"))
