@@ -25,6 +25,7 @@ from bench.paper.strategies import (
     run_strategies_command,
     strategies_command,
 )
+from bench.phases import phases_command
 from bench.predictors import predictors_command
 from bench.profile import profile_command
 from bench.record import revision
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "exercise": exercise_command,
     "volumes": volumes_command,
     "end-to-end": end_to_end_command,
+    "phases": phases_command,
     "ledger": ledger_command,
     "killed-labels": killed_labels_command,
     "cluster-scaling": cluster_scaling_command,

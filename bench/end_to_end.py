@@ -1,9 +1,11 @@
 """Whole runs of ``znni infer`` over large volumes, and how busy each stage was.
 
-A run is a process of its own, as a user starts it. The ledger of its output says when blocks are
-written. The attributes of the output say how long its stages worked. Rates after the first blocks
-count the patches that came after them: once each worker has done its first patch, nothing is loaded
-or compiled any more, and all stages are at work.
+A run is a process of its own, as a user starts it. Its seconds count from there until it has ended,
+by phase. The ledger of its output says when blocks are written. The output gets its name when it is
+complete. Its attributes say how long the phases took, and how long its stages worked.
+
+Rates after the first blocks count the patches that came after them: once each worker has done its
+first patch, nothing is loaded or compiled any more, and all stages are at work.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -33,6 +36,7 @@ from znni.volumes.ledger_file import ledger_name
 from znni.volumes.partial_file import partial_name
 
 CHUNK = 64
+PHASES = ("start", "planning", "opening", "building", "running")  # those that an output notes
 LOOK_SECONDS = 0.005  # from one look at the ledger to the next
 
 
@@ -141,22 +145,30 @@ def _command(runs: Runs, net: Path, gpus: int, folder: Path) -> list[str]:
     ]
 
 
-def time_run(command: Sequence[str], out: Path, limit: float) -> Row:
+def time_run(
+    command: Sequence[str],
+    out: Path,
+    limit: float,
+    environment: Mapping[str, str] | None = None,
+) -> Row:
     """Time a run, and delete its output; if it did not end well, the row says how.
 
     Args:
         command: writes to ``out``.
         out: the HDF5 file.
         limit: seconds after which it is ended.
+        environment: its environment; by default this process's.
     """
     if limit <= 0:
         return {"skipped": "no time was left"}
     ledger, written = ledger_name(partial_name(out)), list[float]()
-    begun = time.perf_counter()
-    with subprocess.Popen(command) as run:
+    begun, complete = time.perf_counter(), inf
+    with subprocess.Popen(command, env=environment) as run:
         while run.poll() is None:
             now = time.perf_counter() - begun
             written += [now] * (blocks_in(ledger) - len(written))
+            if complete > now and out.exists():
+                complete = now
             if now > limit:
                 run.kill()
             time.sleep(LOOK_SECONDS)
@@ -166,19 +178,22 @@ def time_run(command: Sequence[str], out: Path, limit: float) -> Row:
             ended = f"was ended after {limit:.0f} s" if wall > limit else "failed"
             return {"skipped": f"the run {ended}", "seconds": wall}
         with h5py.File(out) as file:
-            return row_of_run(file["main"].attrs, wall, written)
+            return row_of_run(file["main"].attrs, wall, written, min(complete, wall))
     finally:
         for path in (out, partial_name(out), ledger):
             path.unlink(missing_ok=True)
 
 
-def row_of_run(told: Mapping[str, Any], wall: float, written: Sequence[float]) -> Row:
+def row_of_run(
+    told: Mapping[str, Any], wall: float, written: Sequence[float], complete: float
+) -> Row:
     """Return what a run came to, and its rate after the first blocks if they were seen.
 
     Args:
         told: attributes of its output.
         wall: seconds of its process.
         written: seconds from its start until each block was written.
+        complete: seconds from its start until its output was complete.
     """
     plan = Plan.from_json(told["plan"])
     busy = StageSeconds(**{stage: told[f"{stage}_seconds"] for stage in StageSeconds().by_stage()})
@@ -186,8 +201,10 @@ def row_of_run(told: Mapping[str, Any], wall: float, written: Sequence[float]) -
         "patch": str(plan.patch),
         "patches": plan.patches,
         "seconds": wall,
-        "building_seconds": told["building_seconds"],
-        "running_seconds": told["running_seconds"],
+        "predicted_seconds": plan.seconds,
+        **{f"{phase}_seconds": told[f"{phase}_seconds"] for phase in PHASES},
+        "finishing_seconds": max(0.0, complete - told["seconds"]),
+        "exit_seconds": wall - max(complete, told["seconds"]),
         "bottleneck": in_words(busy.bottleneck),
         "voxels_per_s": plan.output.volume / wall,
         "predicted_voxels_per_s": plan.voxels_per_second,

@@ -21,7 +21,7 @@ from znni.plans.plan import Plan
 from znni.plans.plan_file import save_plans
 from znni.volumes.ledger_entries import parse
 
-ZNNI = (sys.executable, "-c", "from znni.cli import main; main()")
+ZNNI = (sys.executable, "-m", "znni")
 RAM = 4 << 30
 
 

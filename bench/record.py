@@ -44,6 +44,7 @@ Kind: TypeAlias = Literal[
     "models",
     "network",
     "nnunet",
+    "phases",
     "predictors",
     "profile",
     "scaling",

@@ -26,6 +26,10 @@ MEMORY_COLUMNS: dict[str, Forms] = {
     "declared MiB": "{declared_mib:,.0f}",
     "resident MiB": "{resident_mib:,.0f}",
 }
+PHASE_COLUMNS: dict[str, Forms] = {
+    phase: f"{{{phase}_seconds:.2f}}"
+    for phase in ("start", "planning", "opening", "building", "running", "finishing", "exit")
+}
 NETWORK_COLUMNS: dict[str, Forms] = {
     **as_is("network", "name", "patch", "output", "layout"),
     "s": "{seconds:.3f}",
@@ -86,6 +90,8 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "GPUs": "{gpus}",
         **as_is("patch", "patches"),
         "s": "{seconds:.1f}",
+        "predicted s": "{predicted_seconds:.1f}",
+        **PHASE_COLUMNS,
         "first s": "{first_seconds:.1f}",
         "after the last s": "{ending_seconds:.1f}",
         "voxels/s": "{voxels_per_s:,.0f}",
@@ -98,6 +104,15 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "declared GiB": "{declared_gib:.2f}",
         "GPU peak GiB": "{gpu_peak_gib:.2f}",
         "GPU declared GiB": "{gpu_declared_gib:.2f}",
+    },
+    "phases": {
+        **as_is("command", "network", "volume"),
+        "limit": "{limit}",
+        "runs": "{rounds}",
+        "s": "{seconds:.2f}",
+        "spread": "{spread:.0%}",
+        "predicted s": "{predicted_seconds:.2f}",
+        **PHASE_COLUMNS,
     },
     "gpu-exercise": {
         **as_is("name", "layer", "input"),

@@ -10,7 +10,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read
 from znni.network.network import Network
-from znni.plans.job_seconds import StageSeconds
+from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, StageSeconds
 from znni.plans.totals import PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
@@ -41,6 +41,7 @@ class OverheadSeconds:
         handed: the seconds per byte of such a tensor, to copy it to the GPU.
         brought: the seconds per byte of a block of input, to copy it to the GPU.
         returned: the seconds per output voxel and map, to copy it back.
+        around: the seconds of any plan before building and after its last block.
     """
 
     building: float = 0.0
@@ -57,6 +58,7 @@ class OverheadSeconds:
     handed: float = 0.0
     brought: float = 0.0
     returned: float = 0.0
+    around: SecondsAround = NOTHING_AROUND
 
 
 class Load(NamedTuple):
@@ -271,7 +273,14 @@ class Overhead:
         reading, writing = values_in * each.voxel_in, written * each.voxel_out
         patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)
         workers = self.workers if gpu or host_uses_gpu else 1
-        return PlanTime(building, warming, patch_seconds, workers, in_turn=host_uses_gpu)
+        return PlanTime(
+            building,
+            warming,
+            patch_seconds,
+            workers,
+            in_turn=host_uses_gpu,
+            around=each.around,
+        )
 
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:

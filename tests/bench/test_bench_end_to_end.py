@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -10,6 +13,7 @@ import pytest
 from command_line import succeeds
 
 from bench.end_to_end import (
+    PHASES,
     Runs,
     row_of_run,
     time_run,
@@ -17,7 +21,10 @@ from bench.end_to_end import (
     with_efficiency,
     write_noise,
 )
+from bench.phases import Command, time_in_turn, timed
+from bench.record import Row
 from bench.table import table
+from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
 from znni.plans.plan import Plan
 
@@ -37,7 +44,9 @@ def test_a_run_is_seen_while_it_goes_on(small_case: Path) -> None:
     assert row["network"] == "tiny"
     assert row["patches"] > 2
     assert 0 < row["building_seconds"] < row["first_seconds"] < row["seconds"]
-    assert row["running_seconds"] < row["seconds"]
+    phases = [row[f"{phase}_seconds"] for phase in (*PHASES, "finishing", "exit")]
+    assert all(seconds > 0 for seconds in phases)
+    assert sum(phases) == pytest.approx(row["seconds"], abs=0.05)  # starts count in hundredths
     assert row["bottleneck"] == "host layers"
     assert row["peak_gib"] <= row["declared_gib"]
     assert "gpu_peak_gib" not in row
@@ -59,14 +68,14 @@ def test_what_came_after_the_first_block() -> None:
     told |= {"host_layers_seconds": 6.0, "reading_seconds": 3.0, "writing_seconds": 0.0}
     patches = Plan.from_json(told["plan"]).patches
     share = (patches - 1) / patches
-    row = row_of_run(told, 20.0, [5.0] + [8.0] * (patches - 1))
+    row = row_of_run(told, 20.0, [5.0] + [8.0] * (patches - 1), 19.5)
     assert row["later_seconds"] == 3
     assert row["later_voxels_per_s"] == pytest.approx(share * voxels / 3)
     assert row["busy"]["host_layers"] == pytest.approx(share * 2)
     assert row["busy"]["reading"] == pytest.approx(share)
     assert row["busy_in_words"] == f"reading {share:.0%}, host layers {2 * share:.0%}"
     for seen in ([5.0] * patches, [5.0]):  # in one look, or not all
-        assert "later_seconds" not in row_of_run(told, 20.0, seen)
+        assert "later_seconds" not in row_of_run(told, 20.0, seen, 20.0)
 
 
 def test_runs_that_give_nothing_say_why(small_case: Path) -> None:
@@ -95,3 +104,27 @@ def test_what_each_gpu_gives_beside_the_fewest() -> None:
     found = with_efficiency(six, two)
     assert found["efficiency"] == 0.5
     assert found["later_efficiency"] == 1
+
+
+def test_commands_take_turns_and_warm_caches_are_timed() -> None:
+    took, order = iter([9.0, 9.0, 1.0, 4.0, 3.0, 8.0]), list[str]()
+
+    def run(name: str) -> Row:
+        order.append(name)
+        return {"seconds": next(took), "start_seconds": 0.5}
+
+    commands = [Command({"command": name}, partial(run, name)) for name in ("one", "two")]
+    one, two = time_in_turn(commands, 2)
+    assert order == ["one", "two"] * 3
+    assert (one["seconds"], two["seconds"], one["rounds"]) == (2.0, 6.0, 2)
+    assert one["start_seconds"] == 0.5
+    assert len(table("phases", [one, two]).splitlines()) == 4
+
+
+def test_a_command_that_fails_ends_the_table() -> None:
+    failing = [sys.executable, "-c", "import sys; print('why'); sys.exit(3)"]
+    with pytest.raises(RunFailed, match="ended with 3: why"):
+        timed(failing, dict(os.environ))
+    skipped = Command({"command": "infer"}, lambda: {"skipped": "the run failed"})
+    with pytest.raises(RunFailed, match="the run failed"):
+        time_in_turn([skipped], 1)

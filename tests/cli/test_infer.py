@@ -42,10 +42,13 @@ def test_an_output_says_how_it_came_to_be() -> None:
     assert noted["peak_memory_bytes"] > 0
     assert noted["gpu_peak_memory_bytes"] == 0
     assert noted["fallbacks"] == 0
-    for purpose in ("building", "running", "reading", "host_layers", "writing"):
+    phases = ("start", "planning", "opening", "building", "running")
+    for purpose in (*phases, "reading", "host_layers", "writing"):
         assert noted[f"{purpose}_seconds"] > 0
         assert noted[f"predicted_{purpose}_seconds"] > 0
-    in_turn = noted["building_seconds"] + noted["running_seconds"]
+    assert noted["predicted_exit_seconds"] > 0
+    assert "exit_seconds" not in noted  # the process has not ended when it is noted
+    in_turn = sum(noted[f"{phase}_seconds"] for phase in phases)
     assert noted["seconds"] == pytest.approx(in_turn)
     assert noted["gpu_layers_seconds"] == 0
     assert noted["bottleneck"] in get_args(Stage)

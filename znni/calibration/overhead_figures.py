@@ -32,6 +32,7 @@ from znni.engine.workers.slots import (
     slots_bytes_per_output_value,
 )
 from znni.machine.machine import BANDWIDTH_EXPONENT, Machine
+from znni.plans.job_seconds import SecondsAround
 
 # Memory of the interpreter, the libraries and code compiled at first use. It was measured, and has
 # a margin that also covers the pieces in which a mask is read.
@@ -49,6 +50,10 @@ CUDA_SECONDS = 2.0
 # once.
 BUILDING_SECONDS = 1.2
 WARMING_SECONDS = 1.3
+
+# Time beside building and running, as ``znni infer`` takes it on two cores. Planning is with a kept
+# plan: most of it is to import the primitives. The end of a process does not depend on its memory.
+AROUND = SecondsAround(start=0.45, planning=0.35, opening=0.05, finishing=0.02, exit=0.05)
 
 # Traffic of all cores, per byte. Spectra of kernels are made at 8 GB/s. Pages are first touched at
 # 18 to 21 GB/s, but at 0.8 GB/s if a virtual machine has never touched them since it started.
@@ -151,4 +156,5 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
         handed=1 / link,
         brought=1 / link + BROUGHT_TRAFFIC / core,
         returned=output_itemsize * (1 / link + RETURNED_TRAFFIC / core),
+        around=AROUND,
     )

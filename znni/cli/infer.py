@@ -110,6 +110,7 @@ def infer(
     from znni.inference import api
     from znni.inference.dry_run import rehearse
     from znni.inference.request import RunOptions
+    from znni.machine.process_age import process_age
     from znni.plans.plan_file import load_plan
     from znni.volumes.locate import stem
 
@@ -196,6 +197,7 @@ def infer(
             random_seed=random_weights,
             plan=earlier,
             command=shlex.join(["znni", *sys.argv[1:]]),
+            waited=process_age(),
             progress=progress,
             part=part,
             **wanted,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -22,7 +22,8 @@ class Report:
         plan: the first plan.
         fallbacks: the plans that the run went on with after memory ran out, in order.
         voxels: output voxels that the run computed.
-        time: where the wall time went, from preparing the primitives to the last block written.
+        time: where the wall time went, until the output was complete: from the start of the process
+            if it was given, else from the call.
         peak_memory: the process's peak resident bytes.
         attributes: how the output came to be, as stored with it.
         accuracy_note: a note on its accuracy; empty if it is float32 and nothing else was allowed.
@@ -76,18 +77,31 @@ class Report:
         share = self.voxels / max(1, self.voxels + self.finished_before)
         expected = self.plan.time.of_job(ceil(share * self.plan.patches))
         promised = self.plan.memory.total
+        exit_seconds = expected.around.exit
+        if self.time.around.start:
+            around = replace(expected.around, exit=0.0)
+        else:  # the process went on before and after
+            around = replace(expected.around, start=0.0, exit=0.0)
+        expected = replace(expected, around=around)
         times = (self.time, expected)
         return [
             ("", "measured", "predicted", "waiting"),
             ("voxels/s", *map(self._rate, times), ""),
             ("time", *(duration(time.total) for time in times), ""),
-            ("  building", *(duration(time.building) for time in times), ""),
-            ("  running", *(duration(time.running) for time in times), ""),
+            *self._phases(expected),
+            *[("then exit", "", duration(exit_seconds), "")] * bool(self.time.around.start),
             ("at a time", "", "", ""),
             *self._stages(expected),
             ("peak memory", in_units(self.peak_memory), in_units(promised), ""),
             *self._on_gpu(),
         ]
+
+    def _phases(self, expected: JobSeconds) -> Iterator[tuple[str, ...]]:
+        """Return a row for each phase that took time, or was expected to."""
+        predicted = expected.phases
+        for phase, taken in self.time.phases.items():
+            if taken or predicted[phase]:
+                yield f"  {phase}", duration(taken), duration(predicted[phase]), ""
 
     def _stages(self, expected: JobSeconds) -> Iterator[tuple[str, ...]]:
         """Return a row for each stage: how long it worked, and how long it waited for others."""

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Literal, TypeAlias
 
-from znni.plans.job_seconds import JobSeconds, Stage, StageSeconds
+from znni.plans.job_seconds import JobSeconds, Phase, SecondsAround, Stage, StageSeconds
 
-Purpose: TypeAlias = Literal["building", "running"] | Stage
+Purpose: TypeAlias = Literal["building", "running"] | Phase | Stage
 
 
 class Stopwatch:
@@ -42,4 +42,11 @@ class Stopwatch:
             known("gpu_layers", 0.0),
             known("writing", 0.0),
         )
-        return JobSeconds(known("building", 0.0), known("running", 0.0), busy)
+        around = SecondsAround(
+            known("start", 0.0),
+            known("planning", 0.0),
+            known("opening", 0.0),
+            known("finishing", 0.0),
+            known("exit", 0.0),
+        )
+        return JobSeconds(known("building", 0.0), known("running", 0.0), busy, around)

@@ -8,19 +8,21 @@ from typing import Any, Unpack
 
 from znni.calibration.record import StepTimes, refine
 from znni.core.errors import ZnniError
-from znni.core.options import check_keywords
+from znni.core.options import Choices, check_keywords
+from znni.core.volume import NewOutput, Output
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.skipping import Blocks
+from znni.engine.stopwatch import Stopwatch
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import by_the_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import smaller_plan
 from znni.inference.planning import accuracy_note, plan, prepare, search
-from znni.inference.request import RunOptions, request
+from znni.inference.request import Request, RunOptions, request
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
@@ -30,6 +32,7 @@ from znni.network.weights import Weights, load_weights, random_weights, weights_
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.volumes.array import ArrayLike
+from znni.volumes.formats import Share
 from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.locate import join_output, open_output
 
@@ -48,6 +51,9 @@ __all__ = [
 
 log = logging.getLogger("znni")
 
+# Activations whose values are from 0 to 1.
+SHARES = ("sigmoid", "softmax")
+
 
 def infer(
     source: str | Path | ArrayLike,
@@ -58,6 +64,7 @@ def infer(
     random_seed: int | None = None,
     plan: Plan | str | Path | None = None,
     command: str = "",
+    waited: float = 0.0,
     progress: Progress = no_progress,
     part: str | None = None,
     **options: Unpack[RunOptions],
@@ -75,6 +82,8 @@ def infer(
         random_seed: use random weights instead.
         plan: use this plan, or the plan in this file, instead of searching.
         command: the command line, which is noted in the output.
+        waited: the seconds that the user waited before this call. They count in the times of the
+            report and the output.
         progress: called after each block with the output voxels written and those wanted.
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
             computed by a process of its own, on any machine that sees input and output. When all
@@ -119,24 +128,23 @@ def infer(
     """
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    network = network if isinstance(network, Network) else load_network(network)
-    asked = by_the_faster(request(source, network, **options), made)
-    weights = weights_for(asked.network, weights, random_seed)
+    stopwatch = Stopwatch()
+    stopwatch.add("start", waited)
+    with stopwatch.during("opening"):
+        network = network if isinstance(network, Network) else load_network(network)
+        asked = by_the_faster(request(source, network, **options), made)
+        weights = weights_for(asked.network, weights, random_seed)
+        share = None if part is None else share_of(part, asked)
+        wanted, output = _opened(out, source, asked, weights, share)
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
-    wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
-    share = None if part is None else share_of(part, asked)
-    if share is None:
-        output = open_output(out, source, wanted, asked.mask_source)
-    else:
-        output = join_output(out, source, wanted, share, asked.mask_source)
-    if dtype == "uint8" and asked.network.last_activation not in ("sigmoid", "softmax"):
-        log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     try:
-        plan, earlier, asked = agreed_plan(output, made, asked)
-        blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-        attributes = provenance(plan, weights, asked, command) | grid_attributes(wanted.grid)
-        output.describe(attributes, plan.patch)
-        remaining = remaining_of(output, job, progress, share and share(plan.patch))
+        with stopwatch.during("planning"):
+            plan, earlier, asked = agreed_plan(output, made, asked)
+        with stopwatch.during("opening"):
+            blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
+            attributes = provenance(plan, weights, asked, command) | grid_attributes(wanted.grid)
+            output.describe(attributes, plan.patch)
+            remaining = remaining_of(output, job, progress, share and share(plan.patch))
         left, times = remaining.voxels, StepTimes()
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
@@ -155,21 +163,48 @@ def infer(
             taken = runner.workers_memory
         taken += peak.highest
         noted = output.begun.plan
-        measured = as_run(runner.plans, spent, taken, blocks.skipped, gpu_peak, earlier, noted)
-        runner.release()  # a file may be written from start to end now
-        output.finish(measured)
+        known = spent + stopwatch.seconds
+        measured = as_run(runner.plans, known, taken, blocks.skipped, gpu_peak, earlier, noted)
+        with stopwatch.during("finishing"):
+            runner.release()  # a file may be written from start to end now
+            output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon(way_on(error)))
         raise
-    if choices.costs != "built-in":
-        for on in plan.parts:
-            refine(times.warm(), plan.machine.host.threads, on.device)
+    with stopwatch.during("finishing"):
+        _refine(times, plan, choices)
+    spent += stopwatch.seconds
     attributes |= measured
-    fallbacks = tuple(runner.plans[1:])
     note = accuracy_note(runner.plans[-1], choices.accuracy)
     report = Report(
-        plan, fallbacks, left, spent, taken, attributes, note, remaining.total - left,
+        plan, tuple(runner.plans[1:]), left, spent, taken, attributes, note, remaining.total - left,
         blocks.skipped, gpu_peak,
     )  # fmt: skip
     log.info("%s", report)
     return report
+
+
+def _opened(
+    out: str | Path | Any,
+    source: str | Path | ArrayLike,
+    asked: Request,
+    weights: Weights,
+    share: Share | None,
+) -> tuple[NewOutput, Output]:
+    """Return the description of an output, and the output, opened."""
+    wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
+    output: Output
+    if share is None:
+        output = open_output(out, source, wanted, asked.mask_source)
+    else:
+        output = join_output(out, source, wanted, share, asked.mask_source)
+    if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
+        log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
+    return wanted, output
+
+
+def _refine(times: StepTimes, plan: Plan, choices: Choices) -> None:
+    """Add the times of a run to the machine's measurements, if plans use these."""
+    if choices.costs != "built-in":
+        for on in plan.parts:
+            refine(times.warm(), plan.machine.host.threads, on.device)

@@ -65,10 +65,16 @@ def as_run(
 
 
 def measured(spent: JobSeconds, peak: int, skipped: Skipped, gpu_peak: int = 0) -> dict[str, Any]:
-    """Return what the last run of an output measured; these values differ between equal runs."""
+    """Return what the last run of an output measured; these values differ between equal runs.
+
+    They are stored while the output is completed. So its last two phases are not among them.
+    """
+    known = spent.named()
+    for phase in ("finishing", "exit"):
+        del known[f"{phase}_seconds"]
     return {
         "seconds": spent.total,
-        **spent.named(),
+        **known,
         "bottleneck": spent.busy.bottleneck,
         "peak_memory_bytes": peak,
         "gpu_peak_memory_bytes": gpu_peak,

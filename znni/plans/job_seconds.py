@@ -57,6 +57,50 @@ class StageSeconds:
         return max(seconds, key=lambda stage: seconds[stage])
 
 
+Phase: TypeAlias = Literal["start", "planning", "opening", "finishing", "exit"]
+
+
+@dataclass(frozen=True)
+class SecondsAround:
+    """The seconds that a user waits beside the run itself; zero for phases that are not known.
+
+    Attributes:
+        start: the seconds from the start of the process until the run is asked for: imports.
+        planning: the seconds to find the plan.
+        opening: the seconds to open input and weights, and to make the output.
+        finishing: the seconds to complete the output after its last block.
+        exit: the seconds from then to the end of the process.
+    """
+
+    start: float = 0.0
+    planning: float = 0.0
+    opening: float = 0.0
+    finishing: float = 0.0
+    exit: float = 0.0
+
+    def __add__(self, other: SecondsAround) -> SecondsAround:
+        sums = {name: s + other.by_phase()[name] for name, s in self.by_phase().items()}
+        return SecondsAround(**sums)
+
+    def by_phase(self) -> dict[Phase, float]:
+        """Return the seconds by phase, in their order."""
+        return {
+            "start": self.start,
+            "planning": self.planning,
+            "opening": self.opening,
+            "finishing": self.finishing,
+            "exit": self.exit,
+        }
+
+    @property
+    def total(self) -> float:
+        """The sum of all phases, which follow each other."""
+        return sum(self.by_phase().values())
+
+
+NOTHING_AROUND = SecondsAround()
+
+
 @dataclass(frozen=True)
 class JobSeconds:
     """The seconds of a whole job.
@@ -66,16 +110,18 @@ class JobSeconds:
         running: the seconds from the first block read to the last block written. If workers compute
             the blocks, it begins when all workers are ready; the first blocks are read before.
         busy: the seconds of the running time that each stage worked. Stages work at the same time.
+        around: the seconds before building, and after running.
     """
 
     building: float = 0.0
     running: float = 0.0
     busy: StageSeconds = StageSeconds()
+    around: SecondsAround = NOTHING_AROUND
 
     @property
     def total(self) -> float:
         """The seconds of the job, from first to last."""
-        return self.building + self.running
+        return self.building + self.running + self.around.total
 
     def share(self, stage: Stage) -> float:
         """Return the share of the running time that a stage was busy."""
@@ -84,15 +130,31 @@ class JobSeconds:
     def __add__(self, other: JobSeconds) -> JobSeconds:
         """Return the seconds of both jobs, one after the other."""
         return JobSeconds(
-            self.building + other.building, self.running + other.running, self.busy + other.busy
+            self.building + other.building,
+            self.running + other.running,
+            self.busy + other.busy,
+            self.around + other.around,
         )
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """The seconds of all phases by name, in their order. They add up to the total."""
+        around = self.around
+        return {
+            "start": around.start,
+            "planning": around.planning,
+            "opening": around.opening,
+            "building": self.building,
+            "running": self.running,
+            "finishing": around.finishing,
+            "exit": around.exit,
+        }
 
     def named(self, prefix: str = "") -> dict[str, float]:
         """Return the seconds by name, such as ``building_seconds``, for a file's attributes."""
-        once = {"building": self.building, "running": self.running}
         return {
             f"{prefix}{purpose}_seconds": seconds
-            for purpose, seconds in (once | self.busy.by_stage()).items()
+            for purpose, seconds in (self.phases | self.busy.by_stage()).items()
         }
 
 

@@ -154,7 +154,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """The predicted seconds of the whole job, from building primitives to the last block."""
+        """The predicted seconds of the whole job, from the start of its process to its end."""
         return self.time.total(self.patches)
 
     @property

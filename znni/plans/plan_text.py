@@ -89,7 +89,7 @@ def _parts(plan: Plan) -> str:
         if seconds
     )
     slowest = in_words(plan.time.pace.bottleneck)
-    return f"{once:.1f} s to start; of a patch {stages}: {slowest} sets the pace"
+    return f"{once:.1f} s to start and end; of a patch {stages}: {slowest} sets the pace"
 
 
 def _purposes(memory: PlanMemory) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, isfinite
 
-from znni.plans.job_seconds import JobSeconds, Stage, StageSeconds
+from znni.plans.job_seconds import NOTHING_AROUND, JobSeconds, SecondsAround, Stage, StageSeconds
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class PlanTime:
         workers: the number of patches at each stage at a time, except for writing.
         in_turn: whether the stages of layers, and the transfer between them, take turns. They do if
             layers on the host also compute on the GPU.
+        around: the seconds of any job before it builds, and after its last block.
     """
 
     building: float
@@ -52,18 +53,20 @@ class PlanTime:
     patch: StageSeconds
     workers: int = 1
     in_turn: bool = False
+    around: SecondsAround = NOTHING_AROUND
 
     @property
     def valid(self) -> bool:
         """True if no time is negative, and the layers take some time."""
-        seconds = (self.building, self.warming, *self.patch.by_stage().values())
+        around = self.around.by_phase().values()
+        seconds = (self.building, self.warming, *self.patch.by_stage().values(), *around)
         layers = self.patch.host_layers + self.patch.gpu_layers
         return all(isfinite(s) and s >= 0 for s in seconds) and layers > 0 and self.workers >= 1
 
     @property
     def once(self) -> float:
         """The seconds of a job without its patches."""
-        return self.building + self.warming
+        return self.building + self.warming + self.around.total
 
     def total(self, patches: int) -> float:
         """Return the seconds of a job of so many patches.
@@ -122,7 +125,8 @@ class PlanTime:
         }
         if busy["host_layers"]:
             busy["host_layers"] += self.warming
-        return JobSeconds(self.building, self.total(patches) - self.building, StageSeconds(**busy))
+        running = self.total(patches) - self.building - self.around.total
+        return JobSeconds(self.building, running, StageSeconds(**busy), self.around)
 
     def stage_within(self, total: float, patches: int, stage: Stage) -> float:
         """Return the seconds per patch that a stage may take, for a job of ``total`` seconds.

@@ -1,0 +1,28 @@
+"""The age of this process, for times that count from the moment a user began to wait."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+STAT = Path("/proc/self/stat")
+START_FIELD = 22  # in ticks since the system started; proc(5) counts fields from 1
+AFTER_NAME = 3  # the field after the command's name, which may hold spaces and brackets
+
+
+def process_age() -> float:
+    """Return the seconds since this process was started, to about a hundredth.
+
+    Linux notes the start in ticks of the clock that also runs while the system sleeps. psutil
+    adds the system's start to it, which is in whole seconds.
+    """
+    try:
+        fields = STAT.read_text().rpartition(")")[2].split()
+        started = int(fields[START_FIELD - AFTER_NAME]) / os.sysconf("SC_CLK_TCK")
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - started
+    except (AttributeError, OSError):  # not on Linux
+        age = time.time() - psutil.Process().create_time()
+    return max(0.0, age)
