@@ -51,6 +51,7 @@ PAGES = {
         "Whole runs, input and output",
         (
             "end-to-end",
+            "phases",
             "volumes",
             "ledger",
             "kills",
