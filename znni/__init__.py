@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         search,
     )
     from znni.inference.exporting import export
+    from znni.inference.many import infer_many
     from znni.inference.monai import SlidingWindowInferer
     from znni.inference.network_import import import_network
     from znni.inference.parts import finish
@@ -40,6 +41,7 @@ __all__ = [
     "finish",
     "import_network",
     "infer",
+    "infer_many",
     "infer_on_cluster",
     "load_network",
     "load_weights",
@@ -59,6 +61,7 @@ HOMES = {
     "export": "znni.inference.exporting",
     "SlidingWindowInferer": "znni.inference.monai",
     "finish": "znni.inference.parts",
+    "infer_many": "znni.inference.many",
     "infer_on_cluster": "znni.cluster.run",
     "import_network": "znni.inference.network_import",
     "open_volume": "znni.volumes.locate",

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 
 from znni.cli import options
+from znni.cli.many import refuse_for_many, show_many
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows, parse_roi
 from znni.core.errors import InvalidInput
 from znni.core.options import Bits, Choices, Pad, Recheck
 
+if TYPE_CHECKING:
+    from znni.network.network import Network
+
 
 @options.planned(before="plan")
 def infer(
-    volume: Annotated[
-        str,
-        typer.Argument(help="HDF5, Zarr, TIFF, NIfTI or .npy file, FILE:/DATASET, or Zarr URL."),
+    volumes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="VOLUME...",
+            help="HDF5, Zarr, TIFF, NIfTI or .npy file, FILE:/DATASET, or Zarr URL. Several: an "
+            "output for each in the folder --out.",
+        ),
     ],
     net: options.Net,
     weights: Annotated[
@@ -31,7 +40,15 @@ def infer(
         typer.Option(
             metavar="FILE",
             help="Output file: .h5, .hdf5, .zarr, .tif, .nii, .nii.gz, .npy or the URL of a Zarr. "
-            "Default: VOLUME-NETWORK.h5 in this folder.",
+            "Default: VOLUME-NETWORK.h5 in this folder. For several volumes: a folder.",
+        ),
+    ] = None,
+    suffix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="End of the outputs' names in a folder, after the volume's, as -cells.tif. "
+            "Default: -NETWORK.h5.",
         ),
     ] = None,
     dataset: options.Dataset = None,
@@ -105,18 +122,18 @@ def infer(
     ] = False,
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
-    """Run a network over a volume and write its dense output."""
+    """Run a network over a volume, or over each of several, and write its dense output."""
     from znni.cli.progress import show_progress
     from znni.inference import api
     from znni.inference.dry_run import rehearse
+    from znni.inference.many import infer_many
     from znni.inference.request import RunOptions
     from znni.machine.process_age import process_age
     from znni.plans.plan_file import load_plan
-    from znni.volumes.locate import stem
+    from znni.volumes.locate import names_folder, stem
 
     network = in_windows(api.load_network(net), window, overlap, blend, mirror)
     earlier = load_plan(plan) if plan else None
-    out = out or f"{stem(volume)}-{network.name}.h5"
     wanted = RunOptions(
         dataset=dataset,
         channel=channel,
@@ -135,6 +152,28 @@ def infer(
         pyramid=pyramid,
         **planned,
     )
+    if len(volumes) > 1 or (out and names_folder(out)):
+        alone = {"--part": part, "--cluster": cluster, "--dry-run": dry_run}
+        refuse_for_many(out, alone)
+        with show_progress("volumes") as progress:
+            many = infer_many(
+                volumes,
+                network,
+                str(out),
+                suffix=suffix,
+                weights=weights,
+                random_seed=random_weights,
+                plan=earlier,
+                command=shlex.join(["znni", *sys.argv[1:]]),
+                progress=progress,
+                **wanted,
+            )
+        show_many(many, str(out))
+        return
+    if suffix:
+        raise InvalidInput(f"--suffix {suffix} names outputs in a folder; give --out FOLDER/")
+    (volume,) = volumes
+    out = out or f"{stem(volume)}-{network.name}.h5"
     for name, value in (("bits", bits), ("recheck", recheck)):
         if value and not cluster:
             raise InvalidInput(f"--{name} {value} is for --cluster; give both, or leave it out")
@@ -144,14 +183,7 @@ def infer(
             "out one of them"
         )
     if network.models and earlier is None:
-        from znni.inference.model_choice import chosen
-        from znni.volumes.locate import open_volume
-
-        given: Any = {name: value for name, value in planned.items() if name != "dtype"}
-        choice = chosen(network, open_volume(volume, dataset).size, Choices(**given))
-        network = choice.network
-        if choice.why:
-            typer.echo(choice.why)
+        network = _faster_form(network, volume, dataset, planned)
     if dry_run:
         found = rehearse(
             volume,
@@ -205,3 +237,17 @@ def infer(
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
+
+
+def _faster_form(
+    network: Network, volume: str, dataset: str | None, planned: Mapping[str, object]
+) -> Network:
+    """Return the network in the form that is predicted to run faster here, and say why."""
+    from znni.inference.model_choice import chosen
+    from znni.volumes.locate import open_volume
+
+    given: Any = {name: value for name, value in planned.items() if name != "dtype"}
+    choice = chosen(network, open_volume(volume, dataset).size, Choices(**given))
+    if choice.why:
+        typer.echo(choice.why)
+    return choice.network

@@ -6,11 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any, Unpack
 
-from znni.calibration.record import StepTimes, refine
 from znni.core.errors import ZnniError
-from znni.core.options import Choices, check_keywords
+from znni.core.options import check_keywords
 from znni.core.volume import NewOutput, Output
-from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
@@ -20,8 +18,8 @@ from znni.inference.inferer import Inferer
 from znni.inference.model_choice import by_the_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
-from znni.inference.plan_choice import smaller_plan
 from znni.inference.planning import accuracy_note, plan, prepare, search
+from znni.inference.ready import Once, Readiness
 from znni.inference.request import Request, RunOptions, request
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
@@ -128,6 +126,31 @@ def infer(
     """
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
+    return run(
+        source, network, out, Once(), weights=weights, random_seed=random_seed, made=made,
+        command=command, waited=waited, progress=progress, part=part, **options,
+    )  # fmt: skip
+
+
+def run(
+    source: str | Path | ArrayLike,
+    network: Network | str | Path,
+    out: str | Path | Any,
+    ready: Readiness,
+    *,
+    weights: Weights | str | Path | None,
+    random_seed: int | None,
+    made: Plan | None,
+    command: str = "",
+    waited: float = 0.0,
+    progress: Progress = no_progress,
+    part: str | None = None,
+    **options: Unpack[RunOptions],
+) -> Report:
+    """Run a network over a volume, as ``infer``, with the same arguments and errors.
+
+    ``ready`` finds the plan and makes it ready. ``made`` is the plan that the caller gives.
+    """
     stopwatch = Stopwatch()
     stopwatch.add("start", waited)
     with stopwatch.during("opening"):
@@ -136,26 +159,28 @@ def infer(
         weights = weights_for(asked.network, weights, random_seed)
         share = None if part is None else share_of(part, asked)
         wanted, output = _opened(out, source, asked, weights, share)
+        if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
+            ready.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
     try:
         with stopwatch.during("planning"):
-            plan, earlier, asked = agreed_plan(output, made, asked)
+            plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for)
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
             attributes = provenance(plan, weights, asked, command) | grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)
             remaining = remaining_of(output, job, progress, share and share(plan.patch))
-        left, times = remaining.voxels, StepTimes()
+        left = remaining.voxels
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
         def smaller(failed: Plan, short: DeviceKind) -> Plan:
             if share is not None:
                 raise memory_ran_out(failed, short)
-            found = smaller_plan(failed, short, asked)
+            found = ready.smaller(failed, short, asked)
             output.go_on_with(found.to_json())
             return found
 
-        runner = FallbackRunner(plan, lambda plan: prepare(plan, weights, times, dtype))
+        runner = ready.runner(plan, lambda plan: prepare(plan, weights, ready.times, dtype))
         with peak_memory() as peak:
             spent = recheck(runner, state, output, job, choices.accuracy, smaller)
             spent += runner.run(state, smaller)
@@ -166,13 +191,13 @@ def infer(
         known = spent + stopwatch.seconds
         measured = as_run(runner.plans, known, taken, blocks.skipped, gpu_peak, earlier, noted)
         with stopwatch.during("finishing"):
-            runner.release()  # a file may be written from start to end now
+            ready.release(runner)
             output.finish(measured)
     except BaseException as error:
         error.add_note(output.abandon(way_on(error)))
         raise
     with stopwatch.during("finishing"):
-        _refine(times, plan, choices)
+        ready.done(plan, choices)
     spent += stopwatch.seconds
     attributes |= measured
     note = accuracy_note(runner.plans[-1], choices.accuracy)
@@ -198,13 +223,4 @@ def _opened(
         output = open_output(out, source, wanted, asked.mask_source)
     else:
         output = join_output(out, source, wanted, share, asked.mask_source)
-    if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
-        log.warning("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     return wanted, output
-
-
-def _refine(times: StepTimes, plan: Plan, choices: Choices) -> None:
-    """Add the times of a run to the machine's measurements, if plans use these."""
-    if choices.costs != "built-in":
-        for on in plan.parts:
-            refine(times.warm(), plan.machine.host.threads, on.device)

@@ -72,8 +72,7 @@ class Inferer:
         self._begin()
 
     def _begin(self) -> None:
-        weights = self.weights
-        self._kept = Kept(self._choices, lambda plan: prepare(plan, weights))
+        self._kept = Kept(self._choices)
         self._turn = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,7 +95,7 @@ class Inferer:
         required = self._required(volume)
         job = required.job
         plan = self._kept.plan_for(self.plan, required)
-        runner = self._kept.runner(plan)
+        runner = self._kept.runner(plan, lambda plan: prepare(plan, self.weights))
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
 

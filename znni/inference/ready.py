@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
+from znni.calibration.record import StepTimes, refine
 from znni.core.options import Choices
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
@@ -19,6 +21,8 @@ from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.plans.plan import Plan
 
+log = logging.getLogger("znni")
+
 # Makes a plan ready to run.
 Prepare: TypeAlias = Callable[[Plan], Processes]
 
@@ -27,42 +31,62 @@ MOST_PLANS = 256
 
 
 class Readiness(Protocol):
-    """Finds the plans of jobs, and makes them ready."""
+    """Finds the plans of runs, and makes them ready.
+
+    Attributes:
+        times: collects the times of steps.
+    """
+
+    times: StepTimes
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
 
-    def runner(self, plan: Plan) -> FallbackRunner:
+    def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
         """Return a runner of a plan."""
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Return a plan that takes less memory than a failed one, as ``smaller_plan``."""
 
-    def done(self, runner: FallbackRunner) -> None:
-        """Note that a job is done, before its output is finished."""
+    def release(self, runner: FallbackRunner) -> None:
+        """Take note that all blocks are computed: a file may be written from start to end now."""
+
+    def done(self, plan: Plan, choices: Choices) -> None:
+        """Take note that a run is done."""
+
+    def warn(self, message: str) -> None:
+        """Log a warning."""
 
 
 class Once:
-    """Readiness for one job: nothing is kept."""
+    """Readiness for one run: nothing is kept."""
 
-    def __init__(self, prepare: Prepare) -> None:
-        self._prepare = prepare
+    def __init__(self) -> None:
+        self.times = StepTimes()
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the given plan after a check, or the fastest one."""
         return given_or_found(given, required)
 
-    def runner(self, plan: Plan) -> FallbackRunner:
+    def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
         """Return a runner of a plan."""
-        return FallbackRunner(plan, self._prepare)
+        return FallbackRunner(plan, prepare)
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Return a plan that takes less memory than a failed one."""
         return smaller_plan(failed, short, required)
 
-    def done(self, runner: FallbackRunner) -> None:
-        """Release the memory: a file may be written from start to end now."""
+    def release(self, runner: FallbackRunner) -> None:
+        """Give back the memory of the plan."""
         runner.release()
+
+    def done(self, plan: Plan, choices: Choices) -> None:
+        """Add the times of the run's steps to those of calibration."""
+        _refine(self.times, [plan], choices)
+
+    def warn(self, message: str) -> None:
+        """Log a warning."""
+        log.warning("%s", message)
 
 
 class Kept:
@@ -73,13 +97,16 @@ class Kept:
 
     Args:
         choices: limits and choices for all plans.
-        prepare: makes a plan ready to run.
+
+    Attributes:
+        times: collects the times of steps.
     """
 
-    def __init__(self, choices: Choices, prepare: Prepare) -> None:
+    def __init__(self, choices: Choices) -> None:
+        self.times = StepTimes()
         self._choices = choices
         self._allowed = choices
-        self._prepare = prepare
+        self._warned: set[str] = set()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
 
@@ -94,13 +121,13 @@ class Kept:
         self._plans.move_to_end(job)
         return self._plans[job].normalized_as(required.network)
 
-    def runner(self, plan: Plan) -> FallbackRunner:
+    def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
         """Return a runner of a plan, by the processes kept for it."""
-        return FallbackRunner(plan, self._ready)
+        return FallbackRunner(plan, lambda plan: self._ready(plan, prepare))
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Release all that is kept, and return a plan that takes less memory than a failed one."""
-        self.release()
+        self.release_all()
         gc.collect()  # tracebacks may still refer to it
         found = smaller_plan(failed, short, required)
         for job in ((_job(required), False), (_job(required), True)):
@@ -108,26 +135,40 @@ class Kept:
                 self._keep_plan(job, found)
         return found
 
-    def done(self, runner: FallbackRunner) -> None:
+    def release(self, runner: FallbackRunner) -> None:
         """Do nothing: the next job may be of the same shape."""
 
-    def release(self) -> None:
+    def release_all(self) -> None:
         """Release all processes; the plans stay."""
         self._processes.clear()
+
+    def done(self, plan: Plan, choices: Choices) -> None:
+        """Do nothing: ``close`` is called after the last run."""
+
+    def close(self) -> None:
+        """Release all, and add the times of all steps to those of calibration."""
+        self.release_all()
+        _refine(self.times, self._plans.values(), self._choices)
+
+    def warn(self, message: str) -> None:
+        """Log a warning, unless it was logged for another run."""
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning("%s", message)
 
     def _keep_plan(self, job: Hashable, plan: Plan) -> None:
         self._plans[job] = plan
         while len(self._plans) > MOST_PLANS:
             self._plans.popitem(last=False)
 
-    def _ready(self, plan: Plan) -> Processes:
+    def _ready(self, plan: Plan, prepare: Prepare) -> Processes:
         """Return the processes of a plan, after releasing what does not fit beside them."""
         key = _computation(plan)
         found = self._processes.pop(key, None)
         while self._processes and not self._fits(plan):
             self._processes.popitem(last=False)
         if found is None:
-            found = self._prepare(plan)
+            found = prepare(plan)
         self._processes[key] = found
         return found
 
@@ -142,6 +183,16 @@ class Kept:
     def _held(self, device: DeviceKind) -> int:
         """Return the bytes of a device that the kept processes take."""
         return sum(_idle_memory(kept.plan, device) for kept in self._processes.values())
+
+
+def _refine(times: StepTimes, plans: Iterable[Plan], choices: Choices) -> None:
+    """Add the times of steps to those of calibration, unless only the built-in model is used."""
+    if choices.costs == "built-in":
+        return
+    for threads, device in {
+        (plan.machine.host.threads, part.device) for plan in plans for part in plan.parts
+    }:
+        refine(times.warm(), threads, device)
 
 
 def _idle_memory(plan: Plan, device: DeviceKind) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
+from typing import TypeAlias
 
 from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
 from znni.core.options import Choices
@@ -14,7 +16,7 @@ from znni.engine.pipeline import Progress
 from znni.engine.statistics import normalized
 from znni.engine.tiles import Job, Remaining, seen_by
 from znni.inference.plan_choice import given_or_found
-from znni.inference.request import Request
+from znni.inference.request import Request, Requirements
 from znni.network.input_scaling import InputScaling
 from znni.network.network import INPUT, Network
 from znni.network.weights import Weights
@@ -22,6 +24,9 @@ from znni.plans.plan import Plan
 from znni.volumes.fingerprint import DIGITS, fingerprint
 
 log = logging.getLogger("znni")
+
+# Checks the given plan, or finds one that meets the requirements.
+Find: TypeAlias = Callable[[Plan | None, Requirements], Plan]
 
 # Advice after an error that the same command would meet again.
 CHANGED_COMMAND = "a run with these changes goes on from there"
@@ -100,7 +105,9 @@ def normalized_as_begun(begun: Begun, asked: Request) -> Request:
     return replace(asked, network=replace(asked.network, scaling=known))
 
 
-def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan, list[Plan]]:
+def plan_of_rest(
+    begun: Begun, given: Plan | None, asked: Request, find: Find = given_or_found
+) -> tuple[Plan, list[Plan]]:
     """Return the plan for what is left of an output.
 
     An unfinished output goes on with its own plan: the patches lie where they would have lain, and
@@ -111,6 +118,7 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
         begun: what there is of the output.
         given: a plan made earlier, if there is one.
         asked: the run's network and output, and what the plan may use.
+        find: checks the given plan, or finds one.
 
     Returns:
         The plan, and the one that computed the finished part of the output, if there is one.
@@ -120,7 +128,7 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
         DoesNotFit: no plan stays within the memory allowed.
     """
     if not begun.plan and not begun.history:
-        return given_or_found(given, asked), []
+        return find(given, asked), []
     try:
         earlier = Plan.from_json(begun.plan)
         if given is None or _compute_alike(given, earlier):
@@ -136,11 +144,11 @@ def plan_of_rest(begun: Begun, given: Plan | None, asked: Request) -> tuple[Plan
         "the unfinished output goes on with another plan than it has: its values are within the "
         "primitives' accuracy of one run's, and not the same to the last bit"
     )
-    return given_or_found(given, asked), [earlier]
+    return find(given, asked), [earlier]
 
 
 def agreed_plan(
-    output: Output, given: Plan | None, asked: Request
+    output: Output, given: Plan | None, asked: Request, find: Find = given_or_found
 ) -> tuple[Plan, list[Plan], Request]:
     """Return the plan for what is left of an output, and note it there.
 
@@ -151,6 +159,7 @@ def agreed_plan(
         output: the output.
         given: as for ``plan_of_rest``.
         asked: as for ``plan_of_rest``.
+        find: as for ``plan_of_rest``.
 
     Returns:
         As ``plan_of_rest``, and the request with the numbers that normalize its input.
@@ -160,7 +169,7 @@ def agreed_plan(
         DoesNotFit: no plan stays within the memory allowed.
         UnusableValues: as for ``normalized_as_begun``.
     """
-    plan, earlier = plan_of_rest(output.begun, given, asked)
+    plan, earlier = plan_of_rest(output.begun, given, asked, find)
     asked = normalized_as_begun(output.begun, asked)
     plan = plan.normalized_as(asked.network)
     note_plan(output, plan, earlier)
@@ -172,7 +181,7 @@ def agreed_plan(
             f"other parts of the output follow another plan than the given one; leave out "
             f"{option('plan', 'FILE')}, or write elsewhere"
         )
-    return *plan_of_rest(output.begun, None, asked), asked
+    return *plan_of_rest(output.begun, None, asked, find), asked
 
 
 def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:

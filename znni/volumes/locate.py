@@ -252,6 +252,22 @@ def stem(source: str) -> str:
     return Path(place).stem
 
 
+def names_folder(out: str, *, several: bool = False) -> bool:
+    """Return whether an output's name is that of a folder for outputs.
+
+    A Zarr is a folder too, but its name has the ending of a format.
+
+    Args:
+        out: the name.
+        several: whether it is for several outputs, so that the folder need not exist.
+    """
+    if any(form.has(PurePosixPath(_bare(out)).name) for form in formats()):
+        return False
+    if several or out.endswith("/"):
+        return True
+    return Path(out).is_dir()
+
+
 def _bare(place: str) -> str:
     """Return a path or URL without a final slash; a local one also without ``file://``."""
     return place.removeprefix("file://").rstrip("/") or place
@@ -276,9 +292,18 @@ def _writer_at(out: str, read: Mapping[str, str | Path | ArrayLike | None]) -> t
     for what, source in read.items():
         if isinstance(source, str | Path):
             _check_apart(place, split_dataset(str(source))[0], what)
+    return check_ending(place), place
+
+
+def check_ending(out: str) -> Writer:
+    """Return the writer of the format that an output's name ends with.
+
+    Raises:
+        InvalidInput: no format that can be written has such an ending.
+    """
     for form in formats():
-        if form.writer and form.has(PurePosixPath(place).name):
-            return form.writer, place
+        if form.writer and form.has(PurePosixPath(out).name):
+            return form.writer
     endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
     raise InvalidInput(f"{out}: znni writes no format with this ending; use one of {endings}")
 

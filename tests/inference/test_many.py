@@ -1,0 +1,113 @@
+"""Tests of runs over many volumes: outputs, names, failures, resuming, and what is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from command_line import VOLUME, voxels
+from tiny_network import close, expected
+
+import znni
+import znni.inference.api
+import znni.inference.planning
+from znni.core.errors import InvalidInput
+from znni.network.network import Network
+from znni.network.weights import Weights
+
+pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
+
+SHAPES = {"a.npy": VOLUME, "b.npy": (9, 20, 23), "c.npy": VOLUME, "d.npy": (9, 20, 23)}
+
+
+@pytest.fixture
+def files() -> list[str]:
+    for name, shape in SHAPES.items():
+        np.save(name, voxels(shape) + np.uint8(len(name)))
+    return list(SHAPES)
+
+
+def test_each_volume_gets_its_output_and_shapes_are_planned_and_prepared_once(
+    files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[Any] = []
+    prepared: list[Any] = []
+    search, ready = znni.inference.planning.fastest, znni.inference.api.prepare
+    monkeypatch.setattr(
+        znni.inference.planning, "fastest", lambda *a: planned.append(a) or search(*a)
+    )
+    monkeypatch.setattr(znni.inference.api, "prepare", lambda *a: prepared.append(a) or ready(*a))
+    done: list[tuple[int, int]] = []
+    report = znni.infer_many(
+        files, network, "out", weights=weights, progress=lambda *at: done.append(at)
+    )
+    assert not report.failures
+    assert report.exit_code == 0
+    assert done == [(number, 4) for number in (1, 2, 3, 4)]
+    assert (len(planned), len(prepared)) == (2, 2)
+    for name, out in report.outputs.items():
+        assert out == Path("out") / f"{Path(name).stem}-{network.name}.h5"
+        with h5py.File(out) as file:
+            assert close(file["main"][()], expected(np.load(name)))
+
+
+def test_outputs_are_those_of_single_runs(
+    files: list[str], network: Network, weights: Weights
+) -> None:
+    report = znni.infer_many(files, network, "out", weights=weights, suffix=".npy")
+    for name, out in report.outputs.items():
+        znni.infer(name, network, "single.npy", weights=weights, overwrite=True)
+        np.testing.assert_array_equal(np.load(out), np.load("single.npy"))
+
+
+def test_a_volume_that_fails_does_not_stop_the_others(
+    files: list[str], network: Network, weights: Weights
+) -> None:
+    Path("b.npy").write_bytes(b"no array")
+    np.save("c.npy", np.zeros((2, 2, 2), np.uint8))
+    report = znni.infer_many([*files, "gone.npy"], network, "out", weights=weights)
+    assert list(report.reports) == ["a.npy", "d.npy"]
+    assert [failure.source for failure in report.failures] == ["b.npy", "c.npy", "gone.npy"]
+    assert all(failure.source in str(failure) for failure in report.failures)
+    assert report.exit_code == InvalidInput.exit_code
+    assert sorted(path.name for path in Path("out").iterdir()) == ["a-tiny.h5", "d-tiny.h5"]
+
+
+def test_finished_outputs_are_left_alone_and_others_refused(
+    files: list[str], network: Network, weights: Weights
+) -> None:
+    znni.infer_many(files[:2], network, "out", weights=weights)
+    before = Path("out/a-tiny.h5").stat().st_mtime_ns
+    report = znni.infer_many(files, network, "out", weights=weights)
+    assert report.finished_before == ["a.npy", "b.npy"]
+    assert list(report.reports) == ["c.npy", "d.npy"]
+    assert Path("out/a-tiny.h5").stat().st_mtime_ns == before
+    other = znni.random_weights(network, 9)
+    report = znni.infer_many(files, network, "out", weights=other)
+    assert len(report.failures) == 4
+    assert "differs in the weights" in str(report.failures[0])
+    assert Path("out/a-tiny.h5").stat().st_mtime_ns == before
+    assert not znni.infer_many(files, network, "out", weights=other, overwrite=True).failures
+
+
+def test_names_that_clash_are_refused_before_anything_is_computed(
+    files: list[str], network: Network, weights: Weights
+) -> None:
+    Path("other").mkdir()
+    np.save("other/a.npy", voxels())
+    for sources, suffix, folder, said in (
+        (["a.npy", "other/a.npy"], None, "out", "would both be written to out/a-tiny.h5"),
+        (["a.npy", "a.npy"], None, "out", "would both be written"),
+        (["a.npy", "b.npy"], ".npy", ".", "is the input a.npy"),
+        (files, ".png", "out", "no format with this ending"),
+        (files, "/x.h5", "out", "without /"),
+        (files, None, "s3://bucket/out", "local folder"),
+        ([], None, "out", "no volume"),
+        ([voxels()], None, "out", "list of files"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            znni.infer_many(sources, network, folder, suffix=suffix, weights=weights)
+    assert not Path("out").exists()

@@ -1,0 +1,47 @@
+"""Several volumes in one ``znni infer``: what it refuses, and how it tells of the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import typer
+
+from znni.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from znni.inference.many import ManyReport
+
+
+def refuse_for_many(out: str | None, alone: Mapping[str, object]) -> None:
+    """Refuse options of a single volume.
+
+    Args:
+        out: where the outputs are to be made.
+        alone: the values of options that are for one volume only, by their names.
+
+    Raises:
+        InvalidInput: one of them is given, or no folder is.
+    """
+    from znni.volumes.locate import names_folder
+
+    for name, value in alone.items():
+        if value:
+            raise InvalidInput(f"{name} is for one volume; give one, or leave {name} out")
+    if not out:
+        raise InvalidInput("several volumes need a folder for their outputs; give --out FOLDER/")
+    if not names_folder(out, several=True):
+        raise InvalidInput(
+            f"--out {out} names one file for several volumes; give --out FOLDER/, and the ending "
+            f"with --suffix"
+        )
+
+
+def show_many(report: ManyReport, folder: str) -> None:
+    """Print how runs over many volumes went. If some failed, list them and exit with a code."""
+    typer.echo(f"{folder}: {report}")
+    for failure in report.failures:
+        typer.echo(f"znni: error: {failure}", err=True)
+    if report.failures:
+        sys.exit(report.exit_code)

@@ -1,0 +1,237 @@
+"""A network over many volumes, one after the other, in one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from os.path import realpath
+from pathlib import Path
+from time import perf_counter
+from typing import TypeAlias, Unpack
+
+from znni.core.errors import InvalidInput, ZnniError, option
+from znni.core.options import Choices, PlanOptions, check_keywords
+from znni.core.text import counted, duration
+from znni.engine.report import Report
+from znni.inference import api
+from znni.inference.model_choice import by_the_faster
+from znni.inference.ready import Kept
+from znni.inference.request import RunOptions, request
+from znni.inference.resuming import identified
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import Weights, weights_for
+from znni.plans.plan import Plan
+from znni.plans.plan_file import load_plan
+from znni.volumes.ledger_file import differences
+from znni.volumes.locate import check_ending, read_ledger, split_dataset, stem
+from znni.volumes.stored import is_url
+
+# Called after each volume with the number of volumes done and that of all.
+VolumesDone: TypeAlias = Callable[[int, int], None]
+
+DEFAULT_FORMAT = ".h5"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A volume whose output could not be computed.
+
+    Attributes:
+        source: the volume.
+        error: the reason.
+    """
+
+    source: str
+    error: ZnniError | OSError | MemoryError
+
+    def __str__(self) -> str:
+        """Return this in words."""
+        words = " ".join(
+            "; ".join([str(self.error), *getattr(self.error, "__notes__", [])]).split()
+        )
+        return words if self.source in words else f"{self.source}: {words}"
+
+
+@dataclass
+class ManyReport:
+    """How runs over many volumes went.
+
+    Attributes:
+        outputs: the output of each volume, by its source.
+        reports: how each run went, by its source.
+        finished_before: the sources whose outputs an earlier call had finished.
+        failures: the volumes that failed.
+        seconds: the wall time.
+    """
+
+    outputs: dict[str, Path]
+    reports: dict[str, Report] = field(default_factory=dict)
+    finished_before: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """0 if no volume failed; else the code of the failures, or 1 if they differ."""
+        codes = {getattr(failure.error, "exit_code", 1) for failure in self.failures}
+        return codes.pop() if len(codes) == 1 else min(1, len(codes))
+
+    def __str__(self) -> str:
+        """Return a line on what was computed."""
+        voxels = sum(report.voxels for report in self.reports.values())
+        said = [
+            f"{counted(len(self.reports), 'volume')}, {counted(voxels, 'voxel')} in "
+            f"{duration(self.seconds)}"
+        ]
+        if self.finished_before:
+            said.append(f"{counted(len(self.finished_before), 'volume')} finished before")
+        if self.failures:
+            said.append(f"{counted(len(self.failures), 'volume')} failed")
+        return "; ".join(said)
+
+
+def infer_many(
+    sources: Sequence[str | Path],
+    network: Network | str | Path,
+    folder: str | Path,
+    *,
+    suffix: str | None = None,
+    weights: Weights | str | Path | None = None,
+    random_seed: int | None = None,
+    plan: Plan | str | Path | None = None,
+    command: str = "",
+    progress: VolumesDone = lambda _done, _total: None,
+    **options: Unpack[RunOptions],
+) -> ManyReport:
+    """Run a network over many volumes, one after the other, and write an output for each.
+
+    Plans and prepared kernels are kept for volumes of the same shape, within ``ram``. A volume that
+    fails does not stop the others. An output that an earlier call has finished is left alone.
+
+    Args:
+        sources: the volumes: files or URLs, as for ``znni.infer``.
+        network: a network, or its YAML file.
+        folder: where the outputs are made. It is made if it does not exist.
+        suffix: the end of each output's name, after the name of its volume. Its ending tells the
+            format. By default ``-NETWORK.h5``.
+        weights: as for ``znni.infer``.
+        random_seed: as for ``znni.infer``.
+        plan: as for ``znni.infer``; all volumes follow it.
+        command: the command line, which is noted in the outputs.
+        progress: called after each volume with the number of volumes done and that of all.
+        options: those of ``znni.infer``, for all volumes. A mask must suit each of them.
+
+    Raises:
+        InvalidInput: nothing was computed, because no volume was given, two outputs would have the
+            same name, or network, weights or plan cannot be used.
+        OSError: the folder cannot be made.
+
+    Errors of single volumes are in the report.
+    """
+    check_keywords(infer_many, RunOptions, options)
+    begun = perf_counter()
+    network = network if isinstance(network, Network) else load_network(network)
+    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
+    weights = weights_for(network, weights, random_seed)
+    outputs = output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix)
+    report = ManyReport(outputs)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    ready = Kept(_choices(options))
+    for number, (source, out) in enumerate(outputs.items(), 1):
+        try:
+            if _is_finished(source, network, out, weights, made, options):
+                report.finished_before.append(source)
+            else:
+                report.reports[source] = api.run(
+                    source, network, out, ready, weights=weights, random_seed=None, made=made,
+                    command=command, **options,
+                )  # fmt: skip
+        except (ZnniError, OSError, MemoryError) as error:
+            report.failures.append(Failure(source, error.with_traceback(None)))
+        progress(number, len(outputs))
+    ready.close()
+    report.seconds = perf_counter() - begun
+    return report
+
+
+def output_names(
+    sources: Sequence[str | Path], folder: str | Path, default: str, suffix: str | None
+) -> dict[str, Path]:
+    """Return the name of each volume's output, by the volume.
+
+    Args:
+        sources: the volumes.
+        folder: where the outputs are made.
+        default: the end of each name, if no other is given.
+        suffix: the end of each name.
+
+    Raises:
+        InvalidInput: two outputs would have the same name, an output would replace a volume, or no
+            file can be written there.
+    """
+    if isinstance(sources, str | Path) or not all(isinstance(one, str | Path) for one in sources):
+        raise InvalidInput("infer_many takes a list of files or URLs; give infer an array")
+    if not sources:
+        raise InvalidInput("no volume is given; give one or more")
+    if is_url(str(folder)):
+        raise InvalidInput(
+            f"{folder}: many outputs are written into a local folder; name one, or give each "
+            f"volume to a call of its own"
+        )
+    end = default if suffix is None else suffix
+    if "/" in end:
+        raise InvalidInput(f"suffix is {end!r}; give the end of a name without /")
+    check_ending(f"volume{end}")
+    by_output: dict[Path, str] = {}
+    read = {realpath(split_dataset(str(source))[0]): str(source) for source in sources}
+    for source in map(str, sources):
+        out = Path(folder) / f"{stem(source)}{end}"
+        if out in by_output:
+            raise InvalidInput(
+                f"{by_output[out]} and {source} would both be written to {out}; rename one, or "
+                f"write one of them to another folder"
+            )
+        if (volume := read.get(realpath(out))) is not None:
+            raise InvalidInput(f"{out}: is the input {volume}; name another folder or suffix")
+        by_output[out] = source
+    return {source: out for out, source in by_output.items()}
+
+
+def _choices(options: RunOptions) -> Choices:
+    """Return the limits and choices for plans among the options of a run."""
+    given = {name: options[name] for name in PlanOptions.__annotations__ if name in options}  # type: ignore[literal-required]
+    return Choices(**given)
+
+
+def _is_finished(
+    source: str,
+    network: Network,
+    out: Path,
+    weights: Weights,
+    made: Plan | None,
+    options: RunOptions,
+) -> bool:
+    """Return whether an earlier call has finished an output of the same run.
+
+    Raises:
+        InvalidInput: there is an output of something else.
+    """
+    if options.get("overwrite") or not options.get("resume", True) or not os.path.lexists(out):
+        return False
+    asked = by_the_faster(request(source, network, **options), made)
+    wanted = identified(asked, weights)
+    try:
+        found = read_ledger(str(out)).identity
+    except InvalidInput:
+        raise InvalidInput(
+            f"{out}: exists and does not say what it was computed from; give "
+            f"{option('overwrite', True)} to replace it"
+        ) from None
+    if differing := differences(found, wanted.identity):
+        raise InvalidInput(
+            f"{out}: exists, and was computed by another run, which differs in "
+            f"{'; in '.join(differing)}; give {option('overwrite', True)} to replace it"
+        )
+    return True
