@@ -135,7 +135,6 @@ def small_disk() -> Iterator[None]:
     ("out", "options", "made", "said"),
     [
         ("out.txt", (), nullcontext, "with this ending; use one of .h5, .hdf5, .nii"),
-        ("/", (), nullcontext, "writes no format with this ending"),
         ("volume.h5", ("--overwrite",), nullcontext, "is the input"),
         ("out.h5", ("--compression", "gzip"), nullcontext, "HDF5 takes no compression"),
         ("out.h5", ("--sharded",), nullcontext, "HDF5 takes no sharded"),

@@ -28,7 +28,9 @@ def refuse_for_many(out: str | None, alone: Mapping[str, object]) -> None:
 
     for name, value in alone.items():
         if value:
-            raise InvalidInput(f"{name} is for one volume; give one, or leave {name} out")
+            raise InvalidInput(
+                f"{name} is for one volume and one output; give --out FILE, or leave {name} out"
+            )
     if not out:
         raise InvalidInput("several volumes need a folder for their outputs; give --out FOLDER/")
     if not names_folder(out, several=True):
