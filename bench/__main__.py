@@ -13,6 +13,7 @@ from bench.end_to_end import end_to_end_command
 from bench.exercise import exercise_command
 from bench.handing_out import handing_out_command
 from bench.killed_labels import killed_labels_command
+from bench.labels_memory import labels_memory_command
 from bench.layers import layers_command
 from bench.ledger import ledger_command
 from bench.models import models_command
@@ -60,6 +61,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "phases": phases_command,
     "ledger": ledger_command,
     "killed-labels": killed_labels_command,
+    "labels-memory": labels_memory_command,
     "cluster-scaling": cluster_scaling_command,
     "cluster-simulation": cluster_simulation_command,
     "table": table_command,

@@ -25,7 +25,7 @@ from znni.inference.planning import search
 from znni.network.network_file import load_network
 from znni.volumes.locate import open_volume
 
-NET = """\
+CLASSES_NET = """\
 name: classes
 window: {{size: [{window}, {window}, {window}], overlap: {overlap}, blend: gaussian}}
 layers:
@@ -69,10 +69,10 @@ def killed_labels_command(
         at = Path(place)
         net = at / "net.yaml"
         net.write_text(
-            NET.format(window=window, overlap=overlap, features=FEATURES, classes=classes)
+            CLASSES_NET.format(window=window, overlap=overlap, features=FEATURES, classes=classes)
         )
         progress(f"a volume of {size}^3")
-        _write_volume(at / "volume.npy", size)
+        write_noise(at / "volume.npy", size)
         plan = search(
             load_network(net), (size,) * 3, labels=True, input_itemsize=1,
             ram=ram, threads=cores, device="cpu", costs="built-in",
@@ -163,7 +163,7 @@ class _Run:
             self.peak = max(self.peak, int(told.split("VmHWM:")[1].split()[0]) * 1024)
 
 
-def _write_volume(path: Path, size: int) -> None:
+def write_noise(path: Path, size: int) -> None:
     """Write blurred noise as uint8, a slab at a time."""
     generator = np.random.default_rng(SEED)
     volume = np.lib.format.open_memmap(path, "w+", np.uint8, (size,) * 3)

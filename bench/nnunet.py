@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -148,8 +149,13 @@ def _read_all(path: Path) -> NDArray[Any]:
     return volume.read(Box(Vec3(0, 0, 0), volume.size))
 
 
-def timed_command(command: list[str], environment: Mapping[str, str]) -> tuple[float, int]:
-    """Return the seconds of a command, and the peak bytes of it and all that it starts."""
+def timed_command(
+    command: list[str], environment: Mapping[str, str], *, allowed: float = inf
+) -> tuple[float, int]:
+    """Return the seconds of a command, and the peak bytes of it and all that it starts.
+
+    A command that takes more bytes than allowed is killed. Its peak is then above them.
+    """
     begun = time.perf_counter()
     peak = 0
     with subprocess.Popen(
@@ -161,9 +167,11 @@ def timed_command(command: list[str], environment: Mapping[str, str]) -> tuple[f
                 said, _ = process.communicate(timeout=POLL)
             except subprocess.TimeoutExpired:
                 peak = max(peak, _resident(watched))
+                if peak > allowed:
+                    process.kill()
             else:
                 break
-    if process.returncode:
+    if process.returncode and peak <= allowed:
         raise InvalidInput(f"{command[0]} failed: {said[-500:]}")
     return time.perf_counter() - begun, peak
 

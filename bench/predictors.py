@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from bench.peers.sliding_window import NNUNET, NNUNET_IN_FLOAT32, float32_sums
+from bench.peers.sliding_window import (
+    NNUNET,
+    NNUNET_IN_FLOAT32,
+    float32_sums,
+    nnunet_logits,
+)
 from bench.peers.torch_graph import TorchGraph
 from bench.record import Row
 from bench.session import Out, Peer, Threads, ceilings_with, check_known, progress, report_all
@@ -167,22 +171,7 @@ def _monai(case: _Case, batch: int) -> Float32:
 
 def _nnunet(case: _Case, *, in_float32: bool) -> Float32:
     """Return what nnU-Net's predictor gives for a volume that needs no preprocessing."""
-    import torch
-    from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
-
-    window = case.window
-    predictor = nnUNetPredictor(
-        1 - window.overlap, True, bool(window.mirror), False, torch.device("cpu"), False, False,
-        False,
-    )  # fmt: skip
-    module = _module(case)
-    labels = SimpleNamespace(num_segmentation_heads=case.network.out_features)
-    plans = SimpleNamespace(get_label_manager=lambda _dataset: labels)
-    configuration = SimpleNamespace(patch_size=list(WINDOW))
-    predictor.manual_initialization(
-        module, plans, configuration, [module.state_dict()], {}, "",
-        tuple("zyx".index(axis) for axis in window.mirror) or None,
-    )  # fmt: skip
+    maps = case.network.out_features
     with float32_sums() if in_float32 else nullcontext():
-        found = predictor.predict_logits_from_preprocessed_data(torch.from_numpy(case.volume))
+        found = nnunet_logits(_module(case), maps, case.volume, case.window)
     return np.asarray(found.float().numpy())

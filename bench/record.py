@@ -37,6 +37,7 @@ Kind: TypeAlias = Literal[
     "handing-out",
     "killed-labels",
     "kills",
+    "labels-memory",
     "layer",
     "ledger",
     "machine-plans",

@@ -222,6 +222,14 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "labels found": "{labels_found}",
         "voxels apart": "{voxels_apart:,}",
     },
+    "labels-memory": {
+        **as_is("name", "classes", "window", "overlap", "volume"),
+        "killed beyond GiB": "{allowed_gib:.0f}",
+        "peak GiB": "{peak_gib:.2f}",
+        "s": "{seconds:.0f}",
+        "labels apart from znni's": "{labels_apart:,}",
+        "1024^3 would take GiB": "{large_gib:.0f}",
+    },
     "sliding-windows": {
         **as_is("name", "volume", "window", "overlap"),
         "s": "{seconds:.1f}",

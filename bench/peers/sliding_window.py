@@ -99,24 +99,40 @@ class SlidingRun:
         return np.asarray(found[0].numpy())
 
     def _nnunet(self, network: Network, volume: Float32) -> Float32:
-        """Return what nnU-Net's predictor gives; on a CPU its layers compute in float32."""
-        import torch
-        from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
-
         from bench.peers.torch_graph import TorchGraph
 
-        predictor = nnUNetPredictor(
-            1 - self.overlap, True, False, False, torch.device("cpu"), False, False, False
-        )
         module = TorchGraph(network, unet_weights(network)).eval()
-        labels = SimpleNamespace(num_segmentation_heads=network.out_features)
-        plans = SimpleNamespace(get_label_manager=lambda _dataset: labels)
-        configuration = SimpleNamespace(patch_size=[self.window] * 3)
-        predictor.manual_initialization(
-            module, plans, configuration, [module.state_dict()], {}, "", None
-        )
-        found = predictor.predict_logits_from_preprocessed_data(torch.from_numpy(volume))
+        window = Window(Vec3.of(self.window), self.overlap)
+        found = nnunet_logits(module, network.out_features, volume, window)
         return np.asarray(found.float().numpy())
+
+
+def nnunet_logits(module: Any, maps: int, volume: Float32, window: Window) -> Any:
+    """Return the tensor of nnU-Net's predictor for a volume that needs no preprocessing.
+
+    On a CPU its layers compute in float32.
+
+    Args:
+        module: the network, in evaluation mode.
+        maps: those of its output.
+        volume: (f, z, y, x).
+        window: size, overlap and mirroring.
+    """
+    import torch
+    from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
+
+    predictor = nnUNetPredictor(
+        1 - window.overlap, True, bool(window.mirror), False, torch.device("cpu"), False, False,
+        False,
+    )  # fmt: skip
+    labels = SimpleNamespace(num_segmentation_heads=maps)
+    plans = SimpleNamespace(get_label_manager=lambda _dataset: labels)
+    configuration = SimpleNamespace(patch_size=list(window.size))
+    predictor.manual_initialization(
+        module, plans, configuration, [module.state_dict()], {}, "",
+        tuple("zyx".index(axis) for axis in window.mirror) or None,
+    )  # fmt: skip
+    return predictor.predict_logits_from_preprocessed_data(torch.from_numpy(volume))
 
 
 @contextmanager

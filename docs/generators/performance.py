@@ -56,6 +56,7 @@ PAGES = {
             "ledger",
             "kills",
             "killed-labels",
+            "labels-memory",
             "handing-out",
             "cluster-scaling",
             "cluster-simulation",
