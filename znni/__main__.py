@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 
 
@@ -42,7 +43,10 @@ def run() -> None:
         main()
         leaving.code = 0
     except SystemExit as asked:
-        leaving.code = asked.code if isinstance(asked.code, int) else 1
+        leaving.code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
+        raise
+    except KeyboardInterrupt:  # before the command line takes care of it
+        leaving.code = 128 + signal.SIGINT
         raise
 
 

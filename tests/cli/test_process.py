@@ -85,7 +85,15 @@ __main__.run()
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"), [("pass", 0), ("sys.exit(7)", 7), ("sys.exit('why')", 1), ("1 / 0", 1)]
+    ("ends", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit()", 0),
+        ("sys.exit(7)", 7),
+        ("sys.exit('why')", 1),
+        ("1 / 0", 1),
+        ("raise KeyboardInterrupt", 130),
+    ],
 )
 def test_the_end_waits_for_threads_and_what_is_registered_and_tears_nothing_down(
     ends: str, code: int, tmp_path: Path

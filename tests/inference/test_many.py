@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import h5py
 import numpy as np
@@ -15,6 +16,9 @@ import znni
 import znni.inference.api
 import znni.inference.planning
 from znni.core.errors import InvalidInput
+from znni.core.options import Choices
+from znni.inference.many import Failure
+from znni.inference.ready import ForManyRuns
 from znni.network.network import Network
 from znni.network.weights import Weights
 
@@ -91,6 +95,48 @@ def test_finished_outputs_are_left_alone_and_others_refused(
     assert "differs in the weights" in str(report.failures[0])
     assert Path("out/a-tiny.h5").stat().st_mtime_ns == before
     assert not znni.infer_many(files, network, "out", weights=other, overwrite=True).failures
+
+
+def test_less_accurate_outputs_are_refused(
+    files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    znni.infer_many(files[:1], network, "out", weights=weights)
+    monkeypatch.setattr(znni.inference.many, "accuracy_of", lambda _plan: "bfloat16")
+    report = znni.infer_many(files[:1], network, "out", weights=weights)
+    assert "differs in the accuracy (bfloat16 then, float32 now)" in str(report.failures[0])
+    report = znni.infer_many(files[:1], network, "out", weights=weights, accuracy="bfloat16")
+    assert report.finished_before == files[:1]
+
+
+def test_memory_is_kept_to_if_no_plan_was_asked_for(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs that were begun before bring their plans."""
+    held = {"cpu": 2**30, "gpu": 0}
+    monkeypatch.setattr("znni.inference.ready._idle_memory", lambda _plan, device: held[device])
+    ready = ForManyRuns(Choices(ram="2GiB"))
+    for extent in range(20, 26):
+        plan = znni.plan(network, (9, 20, extent))
+        ready._ready(plan, lambda plan: MagicMock(plan=plan))
+        assert len(ready._processes) <= 2
+    assert len(ready._processes) == 2
+
+
+def test_a_failure_is_logged_at_once_and_holds_no_frames(
+    files: list[str], network: Network, weights: Weights, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("b.npy").write_bytes(b"no array")
+    said: list[str] = []
+    report = znni.infer_many(
+        files, network, "out", weights=weights, progress=lambda *_: said.append(caplog.text)
+    )
+    assert "b.npy" not in said[0]
+    assert "b.npy" in said[1]
+    error: BaseException | None = report.failures[0].error
+    while error is not None:
+        assert error.__traceback__ is None
+        error = error.__cause__ or error.__context__
+    assert "memory ran out; free some" in str(Failure("a.npy", MemoryError()))
 
 
 def test_names_that_clash_are_refused_before_anything_is_computed(

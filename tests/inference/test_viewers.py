@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock
 
+import h5py
 import numpy as np
 import pytest
 from command_line import read_main, succeeds, voxels
@@ -86,13 +87,26 @@ def test_the_line_for_neuroglancer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_lines_for_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = znni.view("volume.h5", "out.h5", labels=True)
+    np.save("labels.npy", voxels())
+    page = znni.view("volume.h5", "labels.npy", labels=True)
     viewer = run_line(page.napari, monkeypatch, "napari")
     (made,) = viewer.Viewer.return_value.add_labels.call_args_list
-    np.testing.assert_array_equal(made.args[0][:], read_main("out.h5"))
+    np.testing.assert_array_equal(made.args[0][0], voxels())
     viewer = run_line(page.neuroglancer, monkeypatch, "neuroglancer")
     assert viewer.LocalVolume.call_args.kwargs["volume_type"] == "segmentation"
     viewer.SegmentationLayer.assert_called_once()
+
+
+def test_the_lines_choose_what_the_run_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File("series.h5", "w") as file:
+        file["raw"] = np.stack([voxels(), voxels() // 2])
+    succeeds("infer", "series.h5", "--net", "tiny.yaml", "--time", "1", "--out", "second.h5")
+    page = znni.view("series.h5", "second.h5")
+    viewer = run_line(page.napari, monkeypatch, "napari")
+    given, _ = viewer.Viewer.return_value.add_image.call_args_list
+    np.testing.assert_array_equal(given.args[0][:], voxels()[None] // 2)
+    viewer = run_line(page.neuroglancer, monkeypatch, "neuroglancer")
+    np.testing.assert_array_equal(viewer.LocalVolume.call_args_list[0].args[0][0], voxels() // 2)
 
 
 def test_the_line_for_napari_gives_all_resolutions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,13 @@ def test_labels_of_other_programs() -> None:
     assert "high" in read_page("other.html")[0]["maps"][0]
 
 
+@pytest.mark.parametrize("value", [0.5, np.nan, np.inf])
+def test_values_that_are_no_labels_are_refused(value: float) -> None:
+    np.save("values.npy", np.full(VOLUME, value, np.float32))
+    said = refused("view", "volume.h5", "values.npy", "--labels")
+    assert f"holds {value}, and labels are whole numbers" in said
+
+
 def test_labels_above_a_threshold() -> None:
     succeeds(*INFER, "--threshold", "0.5")
     succeeds("view", "volume.h5", "out.zarr")

@@ -193,3 +193,4 @@ def test_limits_of_layers_count_all_windows_of_a_block(overhead: Overhead) -> No
         assert job.seconds(Load(within, 0, 0)) == pytest.approx(nothing + 10.0)
         with_bytes = Load(within - 1000 * job.byte_seconds, 1000, 0)
         assert job.seconds(with_bytes) >= nothing + 10.0 - 1e-9
+        assert job.byte_seconds > 0 or overhead is NO_OVERHEAD

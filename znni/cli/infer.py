@@ -153,7 +153,13 @@ def infer(
         **planned,
     )
     if len(volumes) > 1 or (out and names_folder(out)):
-        alone = {"--part": part, "--cluster": cluster, "--dry-run": dry_run}
+        alone: dict[str, object] = {
+            "--part": part,
+            "--cluster": cluster,
+            "--bits": bits,
+            "--recheck": recheck,
+            "--dry-run": dry_run,
+        }
         refuse_for_many(out, alone)
         with show_progress("volumes") as progress:
             many = infer_many(

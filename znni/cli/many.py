@@ -1,4 +1,4 @@
-"""Several volumes in one ``znni infer``: what it refuses, and how it tells of the end."""
+"""Several volumes in one ``znni infer``: options that it refuses, and the report."""
 
 from __future__ import annotations
 

@@ -49,10 +49,18 @@ def show_progress(unit: str = "voxels") -> Iterator[Advance]:
         def advance(done: int, total: int, beside: str = "", /) -> None:
             rate = rate_of(done, time.perf_counter())
             bar.update(
-                task, completed=done, total=total, rate=f"{rate:,.0f} {unit}/s", beside=beside
+                task,
+                completed=done,
+                total=total,
+                rate=f"{_few_digits(rate)} {unit}/s",
+                beside=beside,
             )
 
         yield advance
+
+
+def _few_digits(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 class _Rate:
@@ -83,7 +91,7 @@ def _line_a_minute(unit: str) -> Advance:
         last = now
         left = (total - done) / rate
         sys.stderr.write(
-            f"{done / total:.0%} done, {rate:,.0f} {unit}/s, {left / 60:.0f} min left"
+            f"{done / total:.0%} done, {_few_digits(rate)} {unit}/s, {left / 60:.0f} min left"
             f"{', ' * bool(beside)}{beside}\n"
         )
         sys.stderr.flush()

@@ -14,6 +14,8 @@ from typing import Any
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
 
+LONGEST = 1500  # characters of an error in one line
+
 # Remedy for a plan that cannot be used.
 PLAN_AGAIN = "plan again with znni.plan (znni plan --out)"
 
@@ -36,6 +38,25 @@ def option(name: str, value: object) -> str:
         return f"{name}={value!r} (--no-{flag})"
     given = "" if value is True else f" {shlex.quote(str(value))}"
     return f"{name}={value!r} (--{flag}{given})"
+
+
+def in_one_line(error: BaseException, message: str = "") -> str:
+    """Return an error's message and its notes in one line.
+
+    A very long line is shortened in its middle, because the remedy comes last.
+
+    Args:
+        error: the error.
+        message: words instead of the error's own.
+    """
+    if isinstance(error, MemoryError):
+        message = f"memory ran out: {error}" if str(error) else "memory ran out"
+        message += "; free some, or give less with ram (--ram)"
+    said = [message or str(error) or type(error).__name__, *getattr(error, "__notes__", [])]
+    whole = " ".join("; ".join(said).split())
+    if len(whole) > LONGEST:
+        whole = f"{whole[: LONGEST // 2]} [...] {whole[-LONGEST // 2 :]}"
+    return whole
 
 
 class ZnniError(Exception):

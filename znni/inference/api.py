@@ -19,7 +19,7 @@ from znni.inference.model_choice import by_the_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.planning import accuracy_note, plan, prepare, search
-from znni.inference.ready import Once, Readiness
+from znni.inference.ready import ForOneRun, Readiness
 from znni.inference.request import Request, RunOptions, request
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
@@ -127,7 +127,7 @@ def infer(
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     return run(
-        source, network, out, Once(), weights=weights, random_seed=random_seed, made=made,
+        source, network, out, ForOneRun(), weights=weights, random_seed=random_seed, made=made,
         command=command, waited=waited, progress=progress, part=part, **options,
     )  # fmt: skip
 

@@ -116,7 +116,7 @@ def export(
         compression=compression,
         sharded=sharded,
         pyramid=pyramid,
-        labels=values.labels is not None or holds_labels(volume.attributes(), volume.dtype),
+        labels=values.labels is not None or holds_labels(volume.attributes(), values.dtype),
         identity={
             **fingerprint(source, volume, box, "the copied volume"),
             **chosen.marks,

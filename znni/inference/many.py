@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,14 +11,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias, Unpack
 
-from znni.core.errors import InvalidInput, ZnniError, option
-from znni.core.options import Choices, PlanOptions, check_keywords
+from znni.core.errors import InvalidInput, ZnniError, in_one_line, option
+from znni.core.options import ACCURACIES, Choices, PlanOptions, check_keywords
 from znni.core.text import counted, duration
 from znni.engine.report import Report
 from znni.inference import api
 from znni.inference.model_choice import by_the_faster
-from znni.inference.ready import Kept
-from znni.inference.request import RunOptions, request
+from znni.inference.planning import accuracy_of
+from znni.inference.ready import ForManyRuns
+from znni.inference.request import Request, RunOptions, request
 from znni.inference.resuming import identified
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -32,6 +34,8 @@ from znni.volumes.stored import is_url
 VolumesDone: TypeAlias = Callable[[int, int], None]
 
 DEFAULT_FORMAT = ".h5"
+
+log = logging.getLogger("znni")
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,7 @@ class Failure:
 
     def __str__(self) -> str:
         """Return this in words."""
-        words = " ".join(
-            "; ".join([str(self.error), *getattr(self.error, "__notes__", [])]).split()
-        )
+        words = in_one_line(self.error)
         return words if self.source in words else f"{self.source}: {words}"
 
 
@@ -108,7 +110,8 @@ def infer_many(
     """Run a network over many volumes, one after the other, and write an output for each.
 
     Plans and prepared kernels are kept for volumes of the same shape, within ``ram``. A volume that
-    fails does not stop the others. An output that an earlier call has finished is left alone.
+    fails does not stop the others: its error is logged, and is in the report. An output that an
+    earlier call has finished is left alone.
 
     Args:
         sources: the volumes: files or URLs, as for ``znni.infer``.
@@ -134,24 +137,37 @@ def infer_many(
     begun = perf_counter()
     network = network if isinstance(network, Network) else load_network(network)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    weights = weights_for(network, weights, random_seed)
+    if not network.models:  # those of a model depend on who computes it
+        weights, random_seed = weights_for(network, weights, random_seed), None
     outputs = output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix)
     report = ManyReport(outputs)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    ready = Kept(_choices(options))
-    for number, (source, out) in enumerate(outputs.items(), 1):
-        try:
-            if _is_finished(source, network, out, weights, made, options):
-                report.finished_before.append(source)
-            else:
-                report.reports[source] = api.run(
-                    source, network, out, ready, weights=weights, random_seed=None, made=made,
-                    command=command, **options,
-                )  # fmt: skip
-        except (ZnniError, OSError, MemoryError) as error:
-            report.failures.append(Failure(source, error.with_traceback(None)))
-        progress(number, len(outputs))
-    ready.close()
+    ready = ForManyRuns(_choices(options))
+    goes_on = options.get("resume", True) and not options.get("overwrite")
+
+    def run(source: str, out: Path) -> None:
+        if goes_on and os.path.lexists(out):
+            asked = by_the_faster(request(source, network, **options), made)
+            _check_finished(out, asked, weights_for(asked.network, weights, random_seed))
+            report.finished_before.append(source)
+            return
+        report.reports[source] = api.run(
+            source, network, out, ready, weights=weights, random_seed=random_seed, made=made,
+            command=command, **options,
+        )  # fmt: skip
+
+    try:
+        for number, (source, out) in enumerate(outputs.items(), 1):
+            try:
+                run(source, out)
+            except (ZnniError, OSError, MemoryError) as error:
+                report.failures.append(Failure(source, error))
+                log.info("%s", source, exc_info=error)
+                _forget_frames(error)
+                log.warning("%s", report.failures[-1])
+            progress(number, len(outputs))
+    finally:
+        ready.close()
     report.seconds = perf_counter() - begun
     return report
 
@@ -205,33 +221,32 @@ def _choices(options: RunOptions) -> Choices:
     return Choices(**given)
 
 
-def _is_finished(
-    source: str,
-    network: Network,
-    out: Path,
-    weights: Weights,
-    made: Plan | None,
-    options: RunOptions,
-) -> bool:
-    """Return whether an earlier call has finished an output of the same run.
+def _check_finished(out: Path, asked: Request, weights: Weights) -> None:
+    """Refuse a finished output of another run, or a less accurate one.
 
     Raises:
-        InvalidInput: there is an output of something else.
+        InvalidInput: it is one, or does not say what it is.
     """
-    if options.get("overwrite") or not options.get("resume", True) or not os.path.lexists(out):
-        return False
-    asked = by_the_faster(request(source, network, **options), made)
-    wanted = identified(asked, weights)
+    remedy = f"give {option('overwrite', True)} to replace it"
     try:
-        found = read_ledger(str(out)).identity
+        found = read_ledger(str(out))
     except InvalidInput:
         raise InvalidInput(
-            f"{out}: exists and does not say what it was computed from; give "
-            f"{option('overwrite', True)} to replace it"
+            f"{out}: exists and does not say what it was computed from; {remedy}"
         ) from None
-    if differing := differences(found, wanted.identity):
+    differing = differences(found.identity, identified(asked, weights).identity)
+    accuracy, wanted = accuracy_of(Plan.from_json(found.plan)), asked.choices.accuracy
+    if ACCURACIES[accuracy] > ACCURACIES[wanted]:
+        differing.append(f"the accuracy ({accuracy} then, {wanted} now)")
+    if differing:
         raise InvalidInput(
             f"{out}: exists, and was computed by another run, which differs in "
-            f"{'; in '.join(differing)}; give {option('overwrite', True)} to replace it"
+            f"{'; in '.join(differing)}; {remedy}"
         )
-    return True
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Release what the frames hold that an error and its causes went through: blocks, for one."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -58,7 +58,7 @@ class Readiness(Protocol):
         """Log a warning."""
 
 
-class Once:
+class ForOneRun:
     """Readiness for one run: nothing is kept."""
 
     def __init__(self) -> None:
@@ -82,18 +82,18 @@ class Once:
 
     def done(self, plan: Plan, choices: Choices) -> None:
         """Add the times of the run's steps to those of calibration."""
-        _refine(self.times, [plan], choices)
+        _refine(self.times, _timed_on(plan, choices))
 
     def warn(self, message: str) -> None:
         """Log a warning."""
         log.warning("%s", message)
 
 
-class Kept:
+class ForManyRuns:
     """Readiness for many jobs: plans and processes are kept for jobs of the same shape.
 
     All that is kept counts to the memory allowed. What was used longest ago is released first. The
-    memory allowed is looked up while nothing is kept. From then on, a part of it is in use here.
+    memory allowed is looked up before each new plan, and before processes are made.
 
     Args:
         choices: limits and choices for all plans.
@@ -105,7 +105,8 @@ class Kept:
     def __init__(self, choices: Choices) -> None:
         self.times = StepTimes()
         self._choices = choices
-        self._allowed = choices
+        self._allowed: dict[DeviceKind, int] = {}
+        self._measured: set[tuple[int, DeviceKind]] = set()
         self._warned: set[str] = set()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
@@ -114,9 +115,13 @@ class Kept:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""
         job = _job(required), given is None
         if job not in self._plans:
-            if not self._processes:
-                self._allowed = _as_of_now(self._choices)
-            here = replace(required, choices=self._allowed)
+            self._look_up_limits()
+            limits = replace(
+                self._choices,
+                ram=self._allowed["cpu"],
+                gpu_memory=self._allowed["gpu"] or self._choices.gpu_memory,
+            )
+            here = replace(required, choices=limits)
             self._keep_plan(job, given_or_found(given, here, held=self._held("cpu")))
         self._plans.move_to_end(job)
         return self._plans[job].normalized_as(required.network)
@@ -143,12 +148,13 @@ class Kept:
         self._processes.clear()
 
     def done(self, plan: Plan, choices: Choices) -> None:
-        """Do nothing: ``close`` is called after the last run."""
+        """Note where the steps were timed, for ``close``."""
+        self._measured |= _timed_on(plan, choices)
 
     def close(self) -> None:
         """Release all, and add the times of all steps to those of calibration."""
         self.release_all()
-        _refine(self.times, self._plans.values(), self._choices)
+        _refine(self.times, self._measured)
 
     def warn(self, message: str) -> None:
         """Log a warning, unless it was logged for another run."""
@@ -164,6 +170,8 @@ class Kept:
     def _ready(self, plan: Plan, prepare: Prepare) -> Processes:
         """Return the processes of a plan, after releasing what does not fit beside them."""
         key = _computation(plan)
+        if key not in self._processes:
+            self._look_up_limits()
         found = self._processes.pop(key, None)
         while self._processes and not self._fits(plan):
             self._processes.popitem(last=False)
@@ -174,24 +182,42 @@ class Kept:
 
     def _fits(self, plan: Plan) -> bool:
         """Return whether a plan runs within the memory allowed, beside all that is kept."""
-        host, gpu = self._allowed.ram, self._allowed.gpu_memory
-        if isinstance(host, int) and plan.memory.total + self._held("cpu") > host:
-            return False
         on_gpu = plan.gpu_memory.total if plan.gpu_memory else 0
-        return not on_gpu or not isinstance(gpu, int) or on_gpu + self._held("gpu") <= gpu
+        return (
+            plan.memory.total + self._held("cpu") <= self._allowed["cpu"]
+            and on_gpu + self._held("gpu") <= self._allowed["gpu"]
+        )
+
+    def _look_up_limits(self) -> None:
+        """Look up the memory allowed now; what is kept is a part of it.
+
+        It never grows while something is kept, because plans made before stay within it.
+        """
+        choices = self._choices
+        here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+        here = choose_gpus(here, choices)
+        if self._processes:
+            left = here.host.memory + self._held("cpu")
+            self._allowed["cpu"] = min(self._allowed["cpu"], left)
+        else:
+            on_gpu = here.gpus[0].memory if here.gpus else 0
+            self._allowed = {"cpu": here.host.memory, "gpu": on_gpu}
 
     def _held(self, device: DeviceKind) -> int:
         """Return the bytes of a device that the kept processes take."""
         return sum(_idle_memory(kept.plan, device) for kept in self._processes.values())
 
 
-def _refine(times: StepTimes, plans: Iterable[Plan], choices: Choices) -> None:
-    """Add the times of steps to those of calibration, unless only the built-in model is used."""
+def _timed_on(plan: Plan, choices: Choices) -> set[tuple[int, DeviceKind]]:
+    """Return the threads and devices of a plan, unless plans use the built-in model of costs."""
     if choices.costs == "built-in":
-        return
-    for threads, device in {
-        (plan.machine.host.threads, part.device) for plan in plans for part in plan.parts
-    }:
+        return set()
+    return {(plan.machine.host.threads, part.device) for part in plan.parts}
+
+
+def _refine(times: StepTimes, measured: set[tuple[int, DeviceKind]]) -> None:
+    """Add the times of steps to those of calibration."""
+    for threads, device in measured:
         refine(times.warm(), threads, device)
 
 
@@ -222,11 +248,3 @@ def _without_statistics(network: Network) -> Network:
     if not network.scaling.statistics:
         return network
     return replace(network, scaling=replace(network.scaling, statistics=()))
-
-
-def _as_of_now(choices: Choices) -> Choices:
-    """Return the choices, with the allowed memory in bytes."""
-    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
-    here = choose_gpus(here, choices)
-    on_gpu = here.gpus[0].memory if here.gpus else choices.gpu_memory
-    return replace(choices, ram=here.host.memory, gpu_memory=on_gpu)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box, Vec3
@@ -147,6 +148,8 @@ def view(
     opened = Opened(
         str(source),
         dataset,
+        _number(output, "channel"),
+        _number(output, "time"),
         str(out),
         volume.grid,
         offset,
@@ -205,11 +208,21 @@ def _maps(volumes: Resolutions, box: Box, step: Vec3, *, labels: bool) -> list[P
         values = volumes.sampled(feature, box, step)
         name = f"map {feature} of {output.features}"
         if labels:
+            _check_labels(output.name, values)
             pictures.append(picture_of_labels(name, values, names))
         else:
             scaled = values.astype(np.float32) * np.float32(scale)
             pictures.append(picture_of(name, scaled, *range_of(scaled, output=True)))
     return pictures
+
+
+def _check_labels(name: str, values: NDArray[Any]) -> None:
+    """Refuse values that cannot be labels."""
+    wrong = ~np.isfinite(values) | (values != np.rint(values))
+    if wrong.any():
+        raise InvalidInput(
+            f"{name}: holds {values[wrong][0]}, and labels are whole numbers; show it as values"
+        )
 
 
 def _names(output: ArrayVolume) -> dict[int, str]:

@@ -20,6 +20,8 @@ class LazyArray:
     Args:
         source: a file or URL, as in ``znni.infer``, or a volume.
         dataset: dataset of a file that has several.
+        channel: number of the only map to read.
+        time: number of the point in time, if there are several.
 
     Attributes:
         shape: extents (f, z, y, x).
@@ -36,11 +38,18 @@ class LazyArray:
 
     ndim = 4
 
-    def __init__(self, source: str | Path | ArrayVolume, dataset: str | None = None) -> None:
+    def __init__(
+        self,
+        source: str | Path | ArrayVolume,
+        dataset: str | None = None,
+        *,
+        channel: int | None = None,
+        time: int | None = None,
+    ) -> None:
         if isinstance(source, ArrayVolume):
             self._volume = source
         else:
-            self._volume = open_volume(source, dataset)
+            self._volume = open_volume(source, dataset, channel=channel, time=time)
         self.shape = (self._volume.features, *self._volume.size)
         self.size = prod(self.shape)
         self.dtype = self._volume.dtype

@@ -20,6 +20,8 @@ class Opened:
     Attributes:
         source: the input.
         dataset: dataset of the input; None: it has one only.
+        channel: number of the input's only map that was read; None: all were.
+        time: number of the input's point in time that was read; None: it has one only.
         out: the output.
         grid: place of the input in space.
         offset: the input voxel that the output's first voxel stands for.
@@ -30,6 +32,8 @@ class Opened:
 
     source: str
     dataset: str | None
+    channel: int | None
+    time: int | None
     out: str
     grid: Grid
     offset: Vec3
@@ -43,8 +47,8 @@ def napari_line(opened: Opened) -> str:
     scale = opened.grid.scale
     origin = tuple(at * step for at, step in zip(opened.offset, scale, strict=True))
     placed = f'name="output", scale={scale}, translate={origin}'
-    given = _resolutions(_lazy(opened.source, opened.dataset), opened.source_levels)
-    made = f"{_resolutions(_lazy(opened.out, None), opened.out_levels)}, {placed}"
+    given = _resolutions(_input(opened), opened.source_levels)
+    made = f"{_resolutions(_lazy(opened.out), opened.out_levels)}, {placed}"
     if opened.labels:
         shown = f"viewer.add_labels({made})"
     else:
@@ -74,8 +78,8 @@ def neuroglancer_line(opened: Opened) -> str:
         "viewer = ng.Viewer()",
         f'space = ng.CoordinateSpace(names=["c^", "z", "y", "x"], units={units}, '
         f"scales={[1, *grid.scale]})",
-        f"given = ng.LocalVolume({_lazy(opened.source, opened.dataset)}, dimensions=space)",
-        f"made = ng.LocalVolume({_lazy(opened.out, None)}, dimensions=space, "
+        f"given = ng.LocalVolume({_input(opened)}, dimensions=space)",
+        f"made = ng.LocalVolume({_lazy(opened.out)}, dimensions=space, "
         f"voxel_offset={[0, *opened.offset]}{kind})",
         "state = ng.ViewerState()",
         'state.layers["input"] = ng.ImageLayer(source=given)',
@@ -89,8 +93,14 @@ def _resolutions(array: str, count: int) -> str:
     return f"{array}.levels, multiscale=True" if count > 1 else array
 
 
-def _lazy(place: str, dataset: str | None) -> str:
-    return f"LazyArray({', '.join(json.dumps(given) for given in (place, dataset) if given)})"
+def _input(opened: Opened) -> str:
+    chosen = {"dataset": opened.dataset, "channel": opened.channel, "time": opened.time}
+    return _lazy(opened.source, **{name: at for name, at in chosen.items() if at is not None})
+
+
+def _lazy(place: str, **chosen: str | int) -> str:
+    given = [json.dumps(place), *(f"{name}={json.dumps(at)}" for name, at in chosen.items())]
+    return f"LazyArray({', '.join(given)})"
 
 
 def _python(*statements: str) -> str:

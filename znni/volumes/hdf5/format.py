@@ -128,11 +128,10 @@ def _grid(dataset: h5py.Dataset) -> Grid:
 def _only_volume(file: h5py.File, path: Path, time: int | None) -> h5py.Dataset:
     datasets = _datasets(file)
     axes = (3, 4) if time is None else (4, 5)
+    tagged = {each: tagged_axes(each.attrs, len(each.shape or ())) for each in datasets}
     volumes = [
-        each
-        for each in datasets
-        if len(each.shape or ()) in axes or tagged_axes(each.attrs, len(each.shape or ()))
-    ]
+        each for each in datasets if len(each.shape or ()) in axes or "z" in tagged[each]
+    ] or [each for each in datasets if tagged[each]]
     if not volumes:
         raise InvalidInput(
             f"{path}: has no dataset with axes {AXES[time is not None]}; it has "

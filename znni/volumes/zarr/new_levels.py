@@ -49,7 +49,6 @@ def add_levels(
             ) from None
         if not hasattr(group, "members"):
             raise InvalidInput(f"{place}: is an array, and no group with an image; give the group")
-        _remove_torn(place)
         image = levels(group.attrs, place)
         array = _finest(group, image, place)
         if len(image) > 1:
@@ -59,6 +58,7 @@ def add_levels(
                     f"{option('overwrite', True)} to make the coarser ones again"
                 )
             _take_away(group, image)
+        _remove_torn(place)
         suggested: Coarsening = "mode" if holds_labels(array.attrs, array.dtype) else "mean"
         chosen = coarsening or suggested
         made = list(write_levels(group, array, image[0].grid, chosen))

@@ -231,6 +231,9 @@ def backend() -> Backend:
     return FftwBackend()
 
 
+_importing = Lock()  # held by the thread that imports pyfftw
+
+
 def _import_pyfftw() -> None:
     """Import pyfftw, but its interfaces to other libraries only when somebody uses them.
 
@@ -241,22 +244,23 @@ def _import_pyfftw() -> None:
     Raises:
         ImportError: pyfftw is not installed, or cannot be loaded.
     """
-    if sys.modules.get("pyfftw"):
-        return
     name = "pyfftw.interfaces"
-    sys.modules[name] = ModuleType(name)  # stands in for them while pyfftw imports them
-    try:
-        package = import_module("pyfftw")
-    finally:
-        del sys.modules[name]
 
     def interfaces(wanted: str) -> ModuleType:
         if wanted == "interfaces":
             return import_module(name)
         raise AttributeError(f"module 'pyfftw' has no attribute {wanted!r}")
 
-    vars(package).pop("interfaces", None)
-    vars(package)["__getattr__"] = interfaces  # called for what a module lacks
+    with _importing:
+        if sys.modules.get("pyfftw"):
+            return
+        sys.modules[name] = ModuleType(name)  # stands in for them while pyfftw imports them
+        try:
+            package = import_module("pyfftw")
+        finally:
+            del sys.modules[name]
+        vars(package).pop("interfaces", None)
+        vars(package)["__getattr__"] = interfaces  # called for what a module lacks
 
 
 class PrunedTransforms:
